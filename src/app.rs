@@ -180,7 +180,11 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         store_health.clock(),
     );
     // Each thread with its own runtime needs its own connection.
-    let keys = SharedKeys::start(admitting.clone(), admitting.new_connection(SETTLE_TIMEOUT))?;
+    let keys = SharedKeys::start(
+        admitting.clone(),
+        admitting.new_connection(SETTLE_TIMEOUT),
+        settings.limits.unknown_key_lookups_per_second,
+    )?;
     let relaying = admitting.new_connection(SETTLE_TIMEOUT);
     let connections = (admitting, relaying);
     let (data_dir, models, limits) = (

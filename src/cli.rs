@@ -372,7 +372,8 @@ fn with_store(
     run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     copies::catch_up(settings)?;
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?
+        .with_shared_store(settings.store.address());
     let billing = Billing::open_with_store(
         &settings.data_dir,
         settings.store.address(),

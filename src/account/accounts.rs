@@ -10,6 +10,7 @@ use crate::store::app::{AccountRow, AppDb, Role};
 use crate::store::key_settings::RateSettings;
 use crate::store::missing;
 use crate::store::postgres::PostgresHome;
+use crate::store::redis::RedisAddress;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Accounts {
     pub(super) db: Arc<AppDb>,
+    /// Where edges read keys, if not here.
+    pub(super) shared_store: Option<RedisAddress>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,7 @@ impl Accounts {
         }
         Ok(Self {
             db: Arc::new(AppDb::open(data_dir, home)?),
+            shared_store: None,
         })
     }
 

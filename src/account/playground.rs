@@ -34,7 +34,8 @@ impl ApiKey {
 
 impl Accounts {
     /// Creates the playground key of a session, which may spend up to `credits`. Revokes the
-    /// session's former one, and those of the account that have expired.
+    /// session's former one, and those of the account that have expired. Waits until edges accept
+    /// the new one; see [`Accounts::wait_until_published`].
     ///
     /// # Errors
     /// Returns the errors of [`Accounts::create_key`].
@@ -61,6 +62,7 @@ impl Accounts {
             ..KeySettings::default()
         };
         let new = self.create_key_with(account, PLAYGROUND_KEY_NAME, &settings, now_ms)?;
+        self.wait_until_published(&new.key_id);
         Ok(NewPlaygroundKey {
             key: new.key,
             expires_at_ms,

@@ -30,6 +30,9 @@ pub enum AuthError {
     KeyDisabled,
     #[error("the account is suspended")]
     AccountSuspended,
+    /// Too many unknown keys arrive to look this one up.
+    #[error("too many unknown keys are being looked up")]
+    TooManyLookups,
     #[error("cannot check keys: {0}")]
     Unavailable(StoreError),
 }

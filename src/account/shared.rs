@@ -1,10 +1,13 @@
 //! API keys from the shared store, with a small cache that removes revoked keys at once.
 //!
 //! A cached key is valid for at most thirty seconds, and only while this edge receives revocations:
-//! without that connection it looks every key up again. Must not know HTTP.
+//! without that connection it looks every key up again. It remembers no key as unknown, because the
+//! next request may find the key: it always asks the store before it refuses one, and only bounds
+//! how many unknown keys it looks up (`account/lookup_budget.rs`). Must not know HTTP.
 
 use super::api_key::ApiKeyStatus;
 use super::key;
+use super::lookup_budget::LookupBudget;
 use super::principal::{AuthError, Principal};
 use crate::store::StoreError;
 use crate::store::key_settings::{KeySettings, RateSettings};
@@ -30,6 +33,7 @@ const MAX_MEASUREMENTS: usize = 8;
 pub struct SharedKeys {
     store: SharedStore,
     cache: Arc<KeyCache>,
+    lookups: Arc<LookupBudget>,
 }
 
 #[derive(Default)]
@@ -76,11 +80,16 @@ impl RevocationDelayMeter {
 
 impl SharedKeys {
     /// Starts the thread that receives revocations. `store` is for look-ups; `subscription` is a
-    /// separate connection, for that thread.
+    /// separate connection, for that thread. `lookups_per_second` bounds the look-ups of unknown
+    /// keys.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(store: SharedStore, subscription: SharedStore) -> Result<Self, StoreError> {
+    pub fn start(
+        store: SharedStore,
+        subscription: SharedStore,
+        lookups_per_second: u64,
+    ) -> Result<Self, StoreError> {
         let cache = Arc::new(KeyCache::default());
         let failed = |source| StoreError::io("start the key watch", source);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -93,7 +102,17 @@ impl SharedKeys {
             .name("key-watch".into())
             .spawn(listen)
             .map_err(failed)?;
-        Ok(Self { store, cache })
+        let lookups = Arc::new(LookupBudget::new(lookups_per_second));
+        Ok(Self {
+            store,
+            cache,
+            lookups,
+        })
+    }
+
+    /// Changes the bound on look-ups of unknown keys.
+    pub fn set_lookup_rate(&self, per_second: u64) {
+        self.lookups.set_rate(per_second);
     }
 
     /// Authenticates a key; see [`super::Accounts::authenticate`]. `now_ms` is a time of this
@@ -112,12 +131,21 @@ impl SharedKeys {
         if let Some(principal) = self.cache.find(&hash) {
             return principal.check_expiry(self.store.clock().to_store_time(now_ms));
         }
+        // A key that was valid before is always looked up again, so a flood of others does not
+        // harm it.
+        let is_counted = !self.cache.has_seen(&hash);
+        if is_counted && !self.lookups.try_take(Instant::now()) {
+            return Err(AuthError::TooManyLookups);
+        }
         let generation = self.cache.generation.load(Ordering::Acquire);
         let fields = self
             .store
             .api_key(&hash)
             .await
             .map_err(AuthError::Unavailable)?;
+        if is_counted && !fields.is_empty() {
+            self.lookups.give_back();
+        }
         if fields.is_empty()
             && !self
                 .store
@@ -174,6 +202,11 @@ impl KeyCache {
             .get(hash)
             .filter(|(since, _)| since.elapsed() < CACHE_TTL)
             .map(|(_, principal)| principal.clone())
+    }
+
+    /// Whether the key was valid when it was last looked up, however long ago.
+    fn has_seen(&self, hash: &str) -> bool {
+        self.lock_entries().contains_key(hash)
     }
 
     /// Inserts a key, unless a key was removed since `generation` was read: the look-up may then be

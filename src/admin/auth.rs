@@ -42,6 +42,7 @@ fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, Admin
             AuthError::BadKey | AuthError::KeyExpired => AdminError::NoKey,
             AuthError::KeyDisabled => AdminError::Forbidden("this key is disabled"),
             AuthError::AccountSuspended => AdminError::Forbidden("this key's account is suspended"),
+            AuthError::TooManyLookups => AdminError::Busy,
             AuthError::Unavailable(error) => error.into(),
         })?;
     if principal.settings.scope == Some(KeyScope::Inference) {

@@ -199,6 +199,7 @@ pub async fn change(
                 .change_key(None, &id, |settings| change.apply(settings))
         })?;
         log_act(&by, "changed the key", &id);
+        app.accounts.wait_until_published(&id);
         let (account, key) = find_key(app, &id)?;
         Ok(Json(key_document(app, &account, &key)?))
     })
@@ -264,6 +265,7 @@ async fn set_enabled(
             return Err(no_live_key(&id));
         }
         log_act(&by, if enabled { "enabled" } else { "disabled" }, &id);
+        app.accounts.wait_until_published(&id);
         Ok(Json(document::key_status(&id, enabled)))
     })
     .await
@@ -280,6 +282,7 @@ pub async fn revoke(
             return Err(no_live_key(&id));
         }
         log_act(&by, "revoked the key", &id);
+        app.accounts.wait_until_published(&id);
         Ok(Json(json!({"key_id": id, "status": "revoked"})))
     })
     .await
@@ -317,10 +320,12 @@ fn key_document(app: &AdminState, account: &str, key: &ApiKey) -> Result<Value, 
     Ok(value)
 }
 
-/// A new key, with its text: it is in no other response.
+/// A new key, with its text: it is in no other response. Waits until edges accept the key.
 fn new_key_document(app: &AdminState, new: &NewKey) -> Result<Value, AdminError> {
+    let in_store = app.accounts.wait_until_published(&new.key_id);
     let (account, key) = find_key(app, &new.key_id)?;
     let mut value = key_document(app, &account, &key)?;
     value["key"] = json!(new.key);
+    value["in_store"] = json!(in_store);
     Ok(value)
 }

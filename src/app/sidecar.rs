@@ -61,7 +61,8 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     }
     METRICS.ledger_held.set(1);
     let home = home.as_ref();
-    let accounts = Accounts::open_with_home(&settings.data_dir, home)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, home)?
+        .with_shared_store(Some(address.clone()));
     let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()), home)?;
     let (superseded, is_superseded) = watch::channel(None);
     let (ended, has_ended) = watch::channel(false);

@@ -9,9 +9,8 @@ use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, Ledger, PostingResult, split_debit};
-use crate::store::redis::{self, RedisAddress, SharedStore};
+use crate::store::redis::{self, RedisAddress, SharedStore, block_on};
 use credits::money::{CreditSplit, Micro};
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -180,23 +179,4 @@ async fn find_difference(
         ));
     }
     Ok(message)
-}
-
-/// Runs `work` to completion on a thread of its own, because a serving thread must not block.
-fn block_on<T: Send>(
-    work: impl Future<Output = Result<T, StoreError>> + Send,
-) -> Result<T, StoreError> {
-    let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime
-            .map_err(|source| StoreError::io("call the shared store", source))?
-            .block_on(work)
-    };
-    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|_| {
-        Err(StoreError::Unusable(
-            "cannot call the shared store: the calling thread panicked".into(),
-        ))
-    })
 }

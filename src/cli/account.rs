@@ -131,7 +131,8 @@ pub enum AccountCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Create a key and print it; it cannot be shown again.
+    /// Create a key and print it; it cannot be shown again. With several edges, it returns once all
+    /// accept the key, or says after three seconds that they do not yet.
     Create {
         /// Account id or e-mail.
         #[arg(long)]
@@ -318,6 +319,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             let set = changed.with_context(|| {
                 format!("cannot change the key {key_id:?} (`key list` shows the ids)")
             })?;
+            context.accounts.wait_until_published(&key_id);
             let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
             let mut value = document::key_settings(&set);
             value["key_id"] = json!(key_id);
@@ -366,6 +368,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                     "cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)"
                 );
             }
+            context.accounts.wait_until_published(&key_id);
             let text = format!("{key_id} is revoked\n");
             print(
                 context.json,
@@ -390,11 +393,13 @@ fn record_audit(
         .record(act, object, what)?)
 }
 
+/// Prints a new key once edges accept it, or once it is clear that they do not yet.
 fn print_new_key(context: &CommandContext<'_>, new: &NewKey) -> anyhow::Result<()> {
+    let in_store = context.accounts.wait_until_published(&new.key_id);
     let text = format!("{}\n", new.key);
     print(
         context.json,
-        &json!({"key_id": new.key_id, "key": new.key, "name": new.name}),
+        &json!({"key_id": new.key_id, "key": new.key, "name": new.name, "in_store": in_store}),
         &text,
     )
 }
@@ -727,6 +732,7 @@ fn set_enabled(context: &CommandContext<'_>, key_id: &str, enabled: bool) -> any
             "cannot change the key's status: no active key has the id {key_id:?} (`key list` shows the ids)"
         );
     }
+    context.accounts.wait_until_published(key_id);
     let text = format!(
         "{key_id} is {}\n",
         if enabled { "active" } else { "disabled" }

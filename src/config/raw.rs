@@ -1073,6 +1073,9 @@ limits! {
     /// `requests_per_minute` has ten times that value instead. Each edge counts separately. 0: no
     /// limit on any of these.
     free_requests_per_minute = 6_000, 0..=MAX_RATE;
+    /// Look-ups per second, by one edge, of keys that it has not seen valid, in the shared store: a
+    /// bound on floods of made-up keys. Valid keys are not counted. Over the limit: 429.
+    unknown_key_lookups_per_second = 1_000, 1..=1_000_000;
     /// Lookups of receipts and usage of one account at one time. Over the limit: 429.
     receipt_lookups_per_account = 32, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) per hour. Over the limit: 429. Does not apply to

@@ -372,6 +372,7 @@ async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Pr
             AuthError::AccountSuspended => {
                 Failure::new(Kind::KeyDisabled, "This account is suspended.")
             }
+            AuthError::TooManyLookups => Failure::from_kind(Kind::KeyLookups),
             AuthError::Unavailable(error) => {
                 log::error!("cannot check a key: {error}");
                 Failure::from_kind(Kind::LedgerUnavailable)

@@ -146,6 +146,8 @@ impl EdgeStore for RedisStore {
     /// Applies the limits. The sidecar has the ledger; every ending carries its price there.
     fn apply_settings(&self, new: &Settings, _: i64) -> Result<(), StoreError> {
         self.billing.apply_limits(&new.limits);
+        self.keys
+            .set_lookup_rate(new.limits.unknown_key_lookups_per_second);
         Ok(())
     }
 

@@ -87,6 +87,8 @@ struct CreatedKey {
     setup: Option<NewKeySetup>,
     /// Time until which the replaced key works.
     old_until: Option<Timestamp>,
+    /// Whether edges accept the key already.
+    in_store: bool,
     /// Minutes for which the page shows the key.
     minutes: i64,
 }
@@ -253,7 +255,11 @@ async fn show_created(
     // A key that was revoked in the meantime is of no use.
     let is_live = |key: &TicketedKey| find_own_key(&app, &user, &key.new.key_id).is_ok();
     match shown.filter(|key| is_live(key)) {
-        Some(key) => render_created_key(&app, &user, &key),
+        Some(key) => {
+            let (accounts, key_id) = (app.accounts.clone(), key.new.key_id.clone());
+            let in_store = run_blocking(move || accounts.wait_until_published(&key_id)).await?;
+            render_created_key(&app, &user, &key, in_store)
+        }
         None => Ok(html(
             StatusCode::GONE,
             &KeysPage {
@@ -272,6 +278,7 @@ fn render_created_key(
         old_until,
         client,
     }: &TicketedKey,
+    in_store: bool,
 ) -> Result<Response, PageError> {
     let key = find_own_key(app, user, &new.key_id)?;
     let setup = NewKeySetup::new(&app.settings.load(), &key, &new.key, client);
@@ -281,6 +288,7 @@ fn render_created_key(
         key: new.key.clone(),
         setup,
         old_until: *old_until,
+        in_store,
         minutes: KEY_SHOWN_MS / MINUTE_MS,
     });
     Ok(html(

@@ -12,6 +12,7 @@
 mod address;
 mod api_keys;
 mod balance;
+mod blocking;
 pub mod breaker;
 mod client;
 mod clock;
@@ -31,6 +32,7 @@ mod settlement;
 
 pub use address::{RedisAddress, SentinelAddress};
 pub use balance::{AccountSeed, PostCommand, PostReply, StoreAccount, lapse_operation};
+pub use blocking::block_on;
 pub use client::SharedStore;
 pub use clock::StoreClock;
 pub use errors::reason;

@@ -1,11 +1,12 @@
-//! Tests how soon several edges refuse a revoked key, also if an edge missed the notification; and
-//! how much unknown keys cost.
+//! Tests how soon several edges accept a new key and refuse a revoked one, also if an edge missed
+//! the notification; and how much unknown keys cost.
 
 use crate::client::Request;
 use crate::h2::resident_kib;
 use crate::keys_of_edges::Edges;
 use crate::surface::Chat;
 use crate::world::{SOON, World, wait_for};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -135,7 +136,10 @@ fn look_ups(world: &Edges) -> u64 {
 #[test]
 fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     const ALLOWED_KIB: u64 = 16_384;
-    let world = Edges::with(|plan| plan.limit("keepalive_requests", 1_000_000));
+    let world = Edges::with(|plan| {
+        plan.limit("keepalive_requests", 1_000_000)
+            .limit("unknown_key_lookups_per_second", 1_000_000)
+    });
     let account = world.account();
     let edge = &world.edges[0];
     // Returns the number of requests sent. On a busy machine a look-up can time out; then the
@@ -176,5 +180,97 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
         "{grown} KiB more for {count} unknown keys"
     );
     edge.works(Chat, &account.key);
+    world.close();
+}
+
+/// The status of the first answer that is not the store's time-out on a busy machine.
+fn first_status(edge: &World, key: &str) -> u16 {
+    wait_for("an answer", SOON, || {
+        Some(asks(edge, key)).filter(|status| *status != 503)
+    })
+}
+
+#[test]
+fn a_key_works_at_every_edge_when_the_command_that_made_it_returns_and_no_longer_when_revoked() {
+    let world = Edges::new();
+    let account = world.account();
+    for round in 0..10 {
+        let made = world.sidecar.json(&[
+            "key",
+            "create",
+            "--account",
+            &account.id,
+            "--name",
+            &format!("key {round}"),
+        ]);
+        assert_eq!(made["in_store"], true, "{made}");
+        let (key, key_id) = (made["key"].as_str().unwrap(), made["key_id"].as_str());
+        let [first, other] = &world.edges;
+        assert_eq!(first_status(first, key), 200, "round {round}");
+        world.sidecar.json(&["key", "revoke", key_id.unwrap()]);
+        assert_eq!(first_status(other, key), 401, "round {round}");
+    }
+    world.close();
+}
+
+#[test]
+fn without_the_store_a_key_is_created_and_the_command_says_that_edges_wait_for_it() {
+    let Edges {
+        redis,
+        mut sidecar,
+        mut edges,
+    } = Edges::new();
+    let account = sidecar.account();
+    edges.iter_mut().for_each(World::leave);
+    drop(redis);
+    let command = ["key", "create", "--account", &account.id, "--name", "later"];
+    let began = Instant::now();
+    let output = sidecar.command(&[&command[..], &["--json"]].concat());
+    assert!(output.status.success() && began.elapsed() < SOON);
+    let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(made["in_store"], false, "{made}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("edges will have it once the store is reachable"),
+        "{said}"
+    );
+    // Without the store, the ledger cannot be compared with it.
+    sidecar.forget();
+}
+
+#[test]
+fn a_flood_of_unknown_keys_is_bounded_and_does_not_harm_a_key_that_the_edge_knows() {
+    const PER_SECOND: u64 = 5;
+    let world = Edges::with(|plan| plan.limit("unknown_key_lookups_per_second", PER_SECOND));
+    let account = world.account();
+    let edge = &world.edges[0];
+    let before = look_ups(&world);
+    let began = Instant::now();
+    let (mut connection, mut refused) = (edge.connect(), 0);
+    for number in 0..200 {
+        let request = Request::get("/v1/models").bearer(&unknown_key(number));
+        let answer = connection.ask(&request);
+        match answer.status {
+            429 => {
+                assert!(answer.has("rate_limit_exceeded"), "{}", answer.text());
+                assert_eq!(answer.header("retry-after"), Some("1"));
+                refused += 1;
+            }
+            status => assert!(matches!(status, 401 | 503), "{}", answer.text()),
+        }
+        if number % 50 == 0 {
+            assert_eq!(first_status(edge, &account.key), 200, "a known key");
+        }
+    }
+    // The other edge looks nothing up, and this one its known key once in thirty seconds.
+    let allowed = PER_SECOND * (began.elapsed().as_secs() + 2) + 2;
+    let looked_up = look_ups(&world) - before;
+    assert!(looked_up <= allowed, "{looked_up} of {allowed} look-ups");
+    assert!(refused > 0, "nothing was refused");
+    let counted = edge.metric("gateway_rejected_total", &["reason=\"key_lookups\""]);
+    assert_eq!(counted, f64::from(refused));
+    wait_for("the budget to fill again", SOON, || {
+        (asks(edge, &unknown_key(1_000)) == 401).then_some(())
+    });
     world.close();
 }

@@ -40,6 +40,7 @@ const TABLE: &[Row] = &[
     (Kind::Concurrent, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::FreeRequests, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::KeyLookups, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::AccountBodies, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::ConnectionBodies, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
@@ -158,6 +159,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::Concurrent
         | Kind::TooManyOpen
         | Kind::FreeRequests
+        | Kind::KeyLookups
         | Kind::AccountBodies
         | Kind::ConnectionBodies
         | Kind::BodyTooLarge
@@ -201,7 +203,7 @@ fn is_known(kind: Kind) -> bool {
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 56);
+    assert_eq!(TABLE.len(), 57);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE
         .iter()

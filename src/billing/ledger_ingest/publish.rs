@@ -277,19 +277,17 @@ pub fn adjustment_operation(account: &str, reference: &str) -> String {
 }
 
 async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
+    let hash = change.hash_hex();
     let KeyChange {
         at,
-        hash,
         account,
         shown,
         status,
         account_is_active,
         settings,
         account_rates,
+        ..
     } = change;
-    let hash = hash
-        .iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     store.set_status(&account, account_is_active).await?;
     let key_id = at.key;
     store

@@ -10,6 +10,7 @@ use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use super::row::{KeyListRow, find_live_key, row};
 use crate::clock::now_ms;
+use crate::store::StoreError;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -61,9 +62,12 @@ async fn set_enabled(
     enabled: bool,
 ) -> Result<Response, PageError> {
     let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
-    let is_set =
-        run_blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
-    if is_set {
+    let set = move || {
+        let is_set = accounts.set_own_key_enabled(&account, &key, enabled)?;
+        accounts.wait_until_published(&key);
+        Ok::<_, StoreError>(is_set)
+    };
+    if run_blocking(set).await?? {
         Ok(Redirect::to(&format!("/dashboard/keys/{id}")).into_response())
     } else {
         Err(PageError::NotFound)
@@ -97,9 +101,12 @@ pub async fn revoke(
         return revoke_page(&app, &form.user, &id);
     }
     let (accounts, account) = (app.accounts.clone(), form.user.account.id);
-    let revoked =
-        run_blocking(move || accounts.revoke_key(Some(&account), &id, now_ms())).await??;
-    if revoked {
+    let revoke = move || {
+        let is_revoked = accounts.revoke_key(Some(&account), &id, now_ms())?;
+        accounts.wait_until_published(&id);
+        Ok::<_, StoreError>(is_revoked)
+    };
+    if run_blocking(revoke).await?? {
         Ok(Redirect::to("/dashboard/keys").into_response())
     } else {
         Err(PageError::NotFound)

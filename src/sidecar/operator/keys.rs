@@ -108,11 +108,13 @@ async fn change(
     let accounts = app.accounts.clone();
     let is_done = run_blocking(move || {
         let acting = accounts.with_actor(&by, now_ms());
-        match change {
+        let is_done = match change {
             KeyStatusChange::Enable => acting.set_key_enabled(&key_id, true),
             KeyStatusChange::Disable => acting.set_key_enabled(&key_id, false),
             KeyStatusChange::Revoke => acting.revoke_key(&key_id),
-        }
+        };
+        accounts.wait_until_published(&key_id);
+        is_done
     });
     if is_done.await?? {
         Ok(Redirect::to(&back).into_response())

@@ -4,7 +4,7 @@
 
 use super::database::AppDb;
 use crate::store::StoreError;
-use rusqlite::params;
+use rusqlite::{OptionalExtension as _, Row, params};
 
 /// A change of a key or of its account.
 #[derive(Debug, Clone)]
@@ -28,7 +28,49 @@ pub struct ChangeCursor {
     pub key: String,
 }
 
+impl KeyChange {
+    /// The hash as the shared store has it.
+    pub fn hash_hex(&self) -> String {
+        self.hash
+            .iter()
+            .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    }
+
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            at: ChangeCursor {
+                rev: row.get(0)?,
+                key: row.get(1)?,
+            },
+            hash: row.get(2)?,
+            account: row.get(3)?,
+            shown: row.get(4)?,
+            status: row.get(5)?,
+            account_is_active: row.get(6)?,
+            settings: row.get(7)?,
+            account_rates: row.get(8)?,
+        })
+    }
+}
+
 impl AppDb {
+    /// Returns the latest change of a key; `None` if there is no such key.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub fn key_change(&self, key: &str) -> Result<Option<KeyChange>, StoreError> {
+        self.read("look for a changed key", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
+                     FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
+                     WHERE c.key = ?1",
+                )?
+                .query_row([key], KeyChange::from_row)
+                .optional()
+        })
+    }
+
     /// Returns the latest change of every key that changed after `after`, in order. Keys that were
     /// revoked long ago are included: an edge that received them as valid must receive the
     /// revocation once.
@@ -48,18 +90,10 @@ impl AppDb {
                      WHERE (c.rev, c.key) > (?1, ?2)
                      ORDER BY c.rev, c.key LIMIT ?3",
                 )?
-                .query_map(params![after.rev, after.key, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
-                    Ok(KeyChange {
-                        at: ChangeCursor { rev: row.get(0)?, key: row.get(1)? },
-                        hash: row.get(2)?,
-                        account: row.get(3)?,
-                        shown: row.get(4)?,
-                        status: row.get(5)?,
-                        account_is_active: row.get(6)?,
-                        settings: row.get(7)?,
-                        account_rates: row.get(8)?,
-                    })
-                })?
+                .query_map(
+                    params![after.rev, after.key, i64::try_from(limit).unwrap_or(i64::MAX)],
+                    KeyChange::from_row,
+                )?
                 .collect()
         })
     }

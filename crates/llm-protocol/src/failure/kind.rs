@@ -43,6 +43,8 @@ pub enum Kind {
     TooManyOpen,
     /// The key or its account has reached its limit of free requests per minute.
     FreeRequests,
+    /// Too many unknown keys arrive at this process to look this one up.
+    KeyLookups,
     /// The requests in flight of the account, or of the connection, have reached the limit of body
     /// bytes in memory.
     AccountBodies,

@@ -134,6 +134,10 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
             "free_requests_per_minute",
             "Too many free requests in one minute.",
         ),
+        Kind::KeyLookups => too_many_requests(
+            "key_lookups",
+            "Too many unknown API keys arrive at this gateway to check this one. Try again shortly.",
+        ),
         Kind::AccountBodies => too_many_requests(
             "account_bodies",
             "The running requests of this account have too many bytes of request bodies.",

@@ -1,0 +1,88 @@
+//! The bound on look-ups of unknown keys in the shared store, so that a flood of made-up keys does
+//! not load it.
+//!
+//! Must not know keys. It counts in the time that a look-up takes at the allowed rate, as a leaky
+//! bucket of one second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Look-ups that may be made at once after a quiet time, as the time that they take at the rate.
+const MAX_BURST: Duration = Duration::from_secs(1);
+
+/// How many keys that nobody has seen valid an edge may look up.
+pub struct LookupBudget {
+    per_second: AtomicU64,
+    /// When the look-ups so far would have ended at the allowed rate.
+    used_until: Mutex<Option<Instant>>,
+}
+
+impl LookupBudget {
+    pub fn new(per_second: u64) -> Self {
+        Self {
+            per_second: AtomicU64::new(per_second),
+            used_until: Mutex::default(),
+        }
+    }
+
+    pub fn set_rate(&self, per_second: u64) {
+        self.per_second.store(per_second, Ordering::Relaxed);
+    }
+
+    /// Takes one look-up from the budget. Returns false if nothing is left.
+    pub fn try_take(&self, now: Instant) -> bool {
+        let mut used_until = self
+            .used_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let from = used_until.map_or(now, |until| until.max(now));
+        let until = from + self.cost();
+        if until.saturating_duration_since(now) > MAX_BURST {
+            return false;
+        }
+        *used_until = Some(until);
+        true
+    }
+
+    /// Gives back a look-up: the key was valid.
+    pub fn give_back(&self) {
+        let mut used_until = self
+            .used_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *used_until = used_until.and_then(|until| until.checked_sub(self.cost()));
+    }
+
+    fn cost(&self) -> Duration {
+        MAX_BURST
+            / u32::try_from(self.per_second.load(Ordering::Relaxed).max(1)).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_of_look_ups_may_be_made_at_once_and_then_as_many_each_second() {
+        let (budget, now) = (LookupBudget::new(10), Instant::now());
+        let take = |at: Duration| (0..100).filter(|_| budget.try_take(now + at)).count();
+        assert_eq!(take(Duration::ZERO), 10);
+        assert_eq!(take(Duration::from_millis(500)), 5);
+        assert_eq!(take(Duration::from_secs(60)), 10, "no more than a second");
+        budget.set_rate(1_000);
+        assert_eq!(take(Duration::from_secs(120)), 100);
+    }
+
+    #[test]
+    fn valid_keys_take_nothing_from_the_budget() {
+        let (budget, now) = (LookupBudget::new(2), Instant::now());
+        for _ in 0..1_000 {
+            assert!(budget.try_take(now));
+            budget.give_back();
+        }
+        assert!(budget.try_take(now) && budget.try_take(now));
+        assert!(!budget.try_take(now));
+    }
+}
