@@ -300,6 +300,12 @@ pub fn retain_fixed_limits(started: &Limits, limits: &mut Limits) -> Vec<&'stati
         &mut limits.journal_pending,
         &mut waiting,
     );
+    retain_setting(
+        "limits.journal_bytes",
+        &started.journal_bytes,
+        &mut limits.journal_bytes,
+        &mut waiting,
+    );
     // The queue for the ledger was dimensioned for this number of requests; a lower limit is
     // possible.
     if limits.open_requests > started.open_requests {

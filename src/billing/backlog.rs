@@ -2,12 +2,13 @@
 //! rate of commits, and what admission does about it.
 //!
 //! Admission slows in steps, so that there is no cliff. Below a quarter of the bound nothing
-//! happens. From there on a request waits before it is admitted, for longer the more endings of
-//! its account wait. From three quarters on, accounts above their fair share are refused; at the
-//! bound everybody is. A second bound, on the number of endings in memory, acts the same way. The
-//! pressure is computed from the counts each time it matters, so it falls as the ledger catches up
-//! and nobody has to reopen admission. Must not know HTTP, and must not count requests that run.
-//! Read next: `backlog/rate.rs` (the rate of commits), `backlog/shares.rs` (who has how many).
+//! happens. From there on a request waits before it is admitted, for longer the more endings of its
+//! account wait. From three quarters on, accounts above their fair share are refused; at the bound
+//! everybody is. Two more bounds, on the number of endings in memory and on their bytes, act the
+//! same way. The pressure is computed from the counts each time it matters, so it falls as the
+//! ledger catches up and nobody has to reopen admission. Must not know HTTP, and must not count
+//! requests that run. Read next: `backlog/rate.rs` (the rate of commits), `backlog/shares.rs` (who
+//! has how many).
 
 mod rate;
 mod shares;
@@ -46,6 +47,9 @@ pub struct LedgerBacklog {
     /// Number of endings in memory: the ledger is not known to have them.
     kept: AtomicUsize,
     max_kept: usize,
+    /// Bytes of the endings in memory, as far as they are counted, and their bound.
+    kept_bytes: AtomicU64,
+    max_bytes: u64,
     /// Bound on the backlog in time.
     max_seconds: AtomicU64,
     /// Measured rate, in endings per second.
@@ -95,6 +99,8 @@ impl LedgerBacklog {
             waiting: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
             max_kept,
+            kept_bytes: AtomicU64::new(0),
+            max_bytes: u64::MAX,
             max_seconds: AtomicU64::new(max_seconds),
             rate: AtomicU64::new(CommitRate::default().per_second()),
             pressure: AtomicU64::new(0),
@@ -102,6 +108,12 @@ impl LedgerBacklog {
             delayed: AtomicUsize::new(0),
             reported: AtomicU8::new(0),
         }
+    }
+
+    /// Bounds the bytes of the endings that [`LedgerBacklog::add_bytes`] counts.
+    #[must_use]
+    pub fn with_max_bytes(self, max_bytes: u64) -> Self {
+        Self { max_bytes, ..self }
     }
 
     /// For a command, which admits nothing.
@@ -119,6 +131,18 @@ impl LedgerBacklog {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.kept.fetch_add(1, Ordering::Relaxed);
         self.shares.add(account);
+        self.update_pressure();
+    }
+
+    /// Counts the bytes of an ending that now waits.
+    pub fn add_bytes(&self, bytes: u64) {
+        self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.update_pressure();
+    }
+
+    /// Counts the bytes of an ending that is no longer in memory.
+    pub fn remove_bytes(&self, bytes: u64) {
+        self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.update_pressure();
     }
 
@@ -149,6 +173,10 @@ impl LedgerBacklog {
 
     pub fn kept(&self) -> usize {
         self.kept.load(Ordering::Relaxed)
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
     }
 
     /// How long the ledger needs for the endings that wait.
@@ -225,6 +253,9 @@ impl LedgerBacklog {
             .journal_pending
             .set(i64::try_from(self.kept()).unwrap_or(i64::MAX));
         METRICS
+            .journal_bytes
+            .set(i64::try_from(self.kept_bytes()).unwrap_or(i64::MAX));
+        METRICS
             .ledger_backlog_seconds
             .set(self.time().as_secs_f64());
     }
@@ -260,7 +291,9 @@ impl LedgerBacklog {
         let limit = |most: u64| most.saturating_mul(RETRY_AT) / REFUSE_ALL_FROM;
         let of_time = to_u64(self.waiting()).saturating_sub(limit(self.max_waiting(rate)));
         let of_memory = to_u64(self.kept()).saturating_sub(limit(to_u64(self.max_kept)));
-        let seconds = of_time.max(of_memory).div_ceil(rate);
+        let bytes_each = (self.kept_bytes() / to_u64(self.kept()).max(1)).max(1);
+        let of_bytes = self.kept_bytes().saturating_sub(limit(self.max_bytes)) / bytes_each;
+        let seconds = of_time.max(of_memory).max(of_bytes).div_ceil(rate);
         u32::try_from(seconds.clamp(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)).unwrap_or(1)
     }
 
@@ -273,9 +306,10 @@ impl LedgerBacklog {
     fn update_pressure(&self) -> u64 {
         let rate = self.rate.load(Ordering::Relaxed).max(1);
         let thousandths =
-            |part: usize, whole: u64| to_u64(part).saturating_mul(REFUSE_ALL_FROM) / whole.max(1);
-        let pressure = thousandths(self.waiting(), self.max_waiting(rate))
-            .max(thousandths(self.kept(), to_u64(self.max_kept)));
+            |part: u64, whole: u64| part.saturating_mul(REFUSE_ALL_FROM) / whole.max(1);
+        let pressure = thousandths(to_u64(self.waiting()), self.max_waiting(rate))
+            .max(thousandths(to_u64(self.kept()), to_u64(self.max_kept)))
+            .max(thousandths(self.kept_bytes(), self.max_bytes));
         self.pressure.store(pressure, Ordering::Relaxed);
         pressure
     }
@@ -290,8 +324,9 @@ impl LedgerBacklog {
         };
         if self.reported.fetch_max(stage, Ordering::Relaxed) < stage {
             log::warn!(
-                "{} ended requests wait for the ledger, {} ms of work: the gateway {effect}. Check the disk, and with a shared store Redis and the sidecar",
+                "{} ended requests wait for the ledger, {} bytes and {} ms of work: the gateway {effect}. Check the disk, and with a shared store Redis and the sidecar",
                 self.kept(),
+                self.kept_bytes(),
                 self.time().as_millis()
             );
         }

@@ -129,6 +129,12 @@ impl OutboxState {
         }
     }
 
+    /// Counts an ending that now waits.
+    fn add(&self, entry: &OutboxEntry) {
+        self.backlog.add_bytes(entry.bytes());
+        self.backlog.add(&entry.ending.account);
+    }
+
     fn lock_adopted(&self) -> MutexGuard<'_, AdoptedJournals> {
         self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -249,6 +255,11 @@ impl OutboxEntry {
             wait: Duration::ZERO,
         }
     }
+
+    /// The size of the ending as it is kept and sent. Its lines in the journal have fewer bytes.
+    fn bytes(&self) -> u64 {
+        u64::try_from(self.text.len()).unwrap_or(u64::MAX)
+    }
 }
 
 impl OutboxRelay {
@@ -303,7 +314,7 @@ impl OutboxRelay {
     /// Queues an ending without blocking. If the queue does not accept it, it stays in the journal
     /// for the next start.
     pub fn enqueue(&self, entry: OutboxEntry) {
-        self.state.backlog.add(&entry.ending.account);
+        self.state.add(&entry);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue
             .as_ref()
@@ -459,7 +470,6 @@ impl OutboxWorker {
             orphaned_ref.remove();
         }
         for ending in endings {
-            self.state.backlog.add(&ending.account);
             let version = &ending.detail.price_version;
             let price = self
                 .models
@@ -468,6 +478,7 @@ impl OutboxWorker {
                 .find(|price| price.version == *version);
             let mut entry = OutboxEntry::new(ending, price, Vec::new());
             entry.orphaned = Some(Arc::clone(&orphaned_ref));
+            self.state.add(&entry);
             self.enqueue(Box::new(entry));
         }
     }
@@ -650,6 +661,7 @@ impl OutboxWorker {
         {
             orphaned_ref.remove();
         }
+        self.state.backlog.remove_bytes(entry.bytes());
         self.state.backlog.remove([&*entry.ending.account]);
         if let Entry::Occupied(mut count) = self.ended_at.entry(entry.ending.at_ms) {
             *count.get_mut() -= 1;

@@ -114,7 +114,8 @@ impl SharedBilling {
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let max_pending = count(limits.journal_pending);
         let capacity = count(limits.open_requests).saturating_add(max_pending);
-        let backlog = LedgerBacklog::new(max_pending, limits.ledger_backlog_seconds);
+        let backlog = LedgerBacklog::new(max_pending, limits.ledger_backlog_seconds)
+            .with_max_bytes(limits.journal_bytes);
         let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, backlog));
         let relay = OutboxRelay::start(relay_store, journal_of_relay, data_dir, models, bounds)?;
         Ok(Self(Arc::new(SharedBillingInner {

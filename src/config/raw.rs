@@ -1186,4 +1186,8 @@ limits! {
     /// Ended requests that may wait for the ledger, as a bound on memory. It acts like
     /// `ledger_backlog_seconds`: requests are slowed from a quarter of it on and refused at it.
     journal_pending = 65_536, 1_024..=1_048_576;
+    /// Bytes of the ended requests that may wait for the ledger at an edge with a shared store,
+    /// as a bound on memory and on the journal's disk: each needs as many in memory, and fewer in
+    /// the journal. It acts in the same steps.
+    journal_bytes = 268_435_456, 1_048_576..=17_179_869_184;
 }

@@ -49,6 +49,7 @@ pub struct Metrics {
     pub streams_open: IntGauge,
     pub cpu_jobs_waiting: IntGauge,
     pub journal_pending: IntGauge,
+    pub journal_bytes: IntGauge,
     pub journal_oldest_seconds: IntGauge,
     pub withheld_endings: IntGauge,
     pub ledger_backlog_seconds: Gauge,
@@ -299,6 +300,10 @@ impl Metrics {
             journal_pending: gauge(
                 "gateway_journal_pending",
                 "Ended requests that are not in the ledger yet.",
+            ),
+            journal_bytes: gauge(
+                "gateway_journal_bytes",
+                "Bytes of the ended requests that an edge with a shared store keeps until the ledger has them.",
             ),
             journal_oldest_seconds: gauge(
                 "gateway_journal_oldest_seconds",

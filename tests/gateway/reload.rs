@@ -147,6 +147,7 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
         ("journal_segment_bytes", 1_048_576, 2_097_152),
         ("journal_reserve_bytes", 1_048_576, 65_536),
         ("journal_pending", 2_048, 4_096),
+        ("journal_bytes", 2_097_152, 1_048_576),
         ("keepalive_requests", 100, 200),
         ("header_bytes", 16_384, 32_768),
         ("keepalive_seconds", 30, 60),

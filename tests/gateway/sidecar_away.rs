@@ -1,10 +1,11 @@
 //! Tests edges without a sidecar: they keep serving, the entries wait in the store and in the
 //! edges' journals, and all are in the ledger soon after the sidecar is back. The number of waiting
-//! entries is limited: near the limit the gateway slows requests and then refuses them, and it logs
-//! that before it does.
+//! entries, and their bytes, are limited: near the limit the gateway slows requests and then
+//! refuses them, and it logs that before it does.
 //!
 //! The sidecar is away for five seconds by default, and for ten minutes in long runs.
 
+use crate::account::Account;
 use crate::client::{self, Answer};
 use crate::crash::FUNDS;
 use crate::server::Server;
@@ -18,8 +19,9 @@ const AWAY: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(600);
 /// All entries must be in the ledger within this time after the sidecar's return.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
-/// The smallest value that the config allows.
+/// The smallest values that the config allows.
 const PENDING_MOST: u64 = 1_024;
+const BYTES_MOST: u64 = 1_048_576;
 const CLIENTS: usize = 8;
 
 fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
@@ -132,6 +134,43 @@ fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_retur
     fleet.close();
 }
 
+/// Sends an edge this number of requests, over a few connections.
+fn ask_many(edge: &World, account: &Account, most: usize) {
+    let bytes = Chat.whole(&account.key, "input=10 output=5").bytes();
+    let (port, bytes, asked) = (edge.edge, &bytes, &AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(move || {
+                let mut connection = client::Connection::open(port);
+                while asked.fetch_add(1, Ordering::Relaxed) < most {
+                    connection.send(bytes);
+                    let mut answer = connection.begin();
+                    connection.finish(&mut answer);
+                    assert!(
+                        matches!(answer.status, 200 | 503) || is_refused(&answer),
+                        "{}",
+                        answer.text()
+                    );
+                    // On a busy machine a request can time out waiting for the store.
+                    if answer.status != 200 {
+                        connection = client::Connection::open(port);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Sends requests until the edge refuses the account because of what waits.
+fn ask_until_refused(edge: &World, account: &Account) {
+    let request = Chat.whole(&account.key, "input=10 output=5");
+    let began = Instant::now();
+    while !is_refused(&edge.ask(&request)) {
+        assert!(began.elapsed() < DRAINED_WITHIN, "the bound is never met");
+        ask_many(edge, account, 64);
+    }
+}
+
 #[test]
 fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
     let mut fleet = fleet(|plan| plan.limit("journal_pending", PENDING_MOST));
@@ -143,48 +182,13 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
             .count()
     };
     fleet.sidecar.kill();
-    let asked = AtomicUsize::new(0);
-    let ask_until = |most: usize| {
-        let (port, bytes, asked) = (
-            fleet.edges[0].edge,
-            Chat.whole(&account.key, "input=10 output=5").bytes(),
-            &asked,
-        );
-        let bytes = &bytes;
-        std::thread::scope(|scope| {
-            for _ in 0..CLIENTS {
-                scope.spawn(move || {
-                    let mut connection = client::Connection::open(port);
-                    while asked.fetch_add(1, Ordering::Relaxed) < most {
-                        connection.send(bytes);
-                        let mut answer = connection.begin();
-                        connection.finish(&mut answer);
-                        assert!(
-                            matches!(answer.status, 200 | 503) || is_refused(&answer),
-                            "{}",
-                            answer.text()
-                        );
-                        // On a busy machine a request can time out waiting for the store.
-                        if answer.status != 200 {
-                            connection = client::Connection::open(port);
-                        }
-                    }
-                });
-            }
-        });
-    };
-    ask_until(200);
+    ask_many(&fleet.edges[0], &account, 200);
     assert!(pending(&fleet.edges[0]) <= 200.0 + CLIENTS as f64);
     assert_eq!(warnings(&fleet), 0, "there is room");
     let delayed = || fleet.edges[0].metric("gateway_ledger_backlog_total", &["\"delayed\""]);
     assert_eq!(delayed(), 0.0);
     let request = Chat.whole(&account.key, "input=10 output=5");
-    let began = Instant::now();
-    while !is_refused(&fleet.edges[0].ask(&request)) {
-        assert!(began.elapsed() < DRAINED_WITHIN, "the bound is never met");
-        asked.store(0, Ordering::Relaxed);
-        ask_until(64);
-    }
+    ask_until_refused(&fleet.edges[0], &account);
     // An account that is alone is refused at three quarters, which leaves room for others.
     let waiting = pending(&fleet.edges[0]);
     assert!(
@@ -207,6 +211,37 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
             .iter()
             .all(|edge| pending(edge) == 0.0)
             .then_some(())
+    });
+    fleet.settled(&account, &[]);
+    fleet.close();
+}
+
+#[test]
+fn what_may_wait_for_the_ledger_has_a_bound_in_bytes_too() {
+    let mut fleet = fleet(|plan| plan.limit("journal_bytes", BYTES_MOST));
+    let account = fleet.funded(FUNDS);
+    let edge = &fleet.edges[0];
+    let waiting = |edge: &World| edge.metric("gateway_journal_bytes", &[]);
+    fleet.sidecar.kill();
+    ask_until_refused(edge, &account);
+    let bytes = waiting(edge);
+    let bound = BYTES_MOST as f64;
+    assert!(
+        (0.75 * bound..0.8 * bound).contains(&bytes) && pending(edge) < 2_000.0,
+        "{bytes} bytes of {} requests wait",
+        pending(edge)
+    );
+    let (on_disk, _) = journal(edge);
+    println!("{bytes} bytes wait, and the journal has {on_disk}");
+    assert!(on_disk as f64 <= bytes, "{on_disk} bytes in the journal");
+    fleet.sidecar.start_gateway();
+    let request = Chat.whole(&account.key, "input=10 output=5");
+    wait_for("the edge to admit again", DRAINED_WITHIN, || {
+        (fleet.edges[0].ask(&request).status == 200).then_some(())
+    });
+    wait_for("nothing to wait", DRAINED_WITHIN, || {
+        let edges = &fleet.edges;
+        edges.iter().all(|edge| waiting(edge) == 0.0).then_some(())
     });
     fleet.settled(&account, &[]);
     fleet.close();

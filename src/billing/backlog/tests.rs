@@ -205,6 +205,28 @@ fn the_bound_on_memory_acts_like_the_one_on_time() {
 }
 
 #[test]
+fn the_bound_on_bytes_acts_like_the_one_on_memory() {
+    let backlog = LedgerBacklog::new(1_000_000, 3_600).with_max_bytes(1_000_000);
+    backlog.set_rate(1_000_000);
+    let add_sized = |count: usize, bytes: u64| {
+        (0..count).for_each(|_| backlog.add_bytes(bytes));
+        add(&backlog, FLOOD, count);
+    };
+    add_sized(249, 1_000);
+    assert!(backlog.is_calm());
+    add_sized(1, 751_000 - 249_000);
+    assert_eq!(delay_ms(&backlog, FLOOD), Err(BacklogReason::Share));
+    assert!(backlog.check_room().is_ok(), "room for others");
+    add_sized(1, 248_999);
+    assert!(backlog.check_room().is_ok(), "a byte below the bound");
+    add_sized(1, 1);
+    assert!(backlog.check_room().is_err(), "at the bound");
+    assert_eq!(delay_ms(&backlog, QUIET), Err(BacklogReason::Full));
+    backlog.remove_bytes(751_000);
+    assert!(backlog.is_calm() && backlog.check_room().is_ok());
+}
+
+#[test]
 fn a_new_bound_applies_at_once() {
     let backlog = backlog();
     add(&backlog, FLOOD, 1_000);
