@@ -112,4 +112,9 @@ impl StoreError {
     pub fn is_reply(&self) -> bool {
         matches!(self, Self::Redis { source, .. } if source.code().is_some())
     }
+
+    /// Returns true if the shared store's user lacks the right to run the command.
+    pub fn is_refused_right(&self) -> bool {
+        matches!(self, Self::Redis { source, .. } if source.code() == Some("NOPERM"))
+    }
 }

@@ -54,18 +54,28 @@ enum IngestTask {
     Announce,
 }
 
-/// Tasks in the order in which they run, each with its interval.
+/// Tasks in the order in which they run, each with its interval. The intervals of the tasks that
+/// ask the store bound its load while nothing happens; each asks for all partitions at once where
+/// it can. Under load, they bound how many requests one call serves.
 const TASKS: [(IngestTask, &str, Duration); 10] = [
     (
         IngestTask::Find,
         "find_partitions",
-        Duration::from_millis(200),
+        Duration::from_millis(500),
     ),
-    (IngestTask::Follow, "follow_events", Duration::ZERO),
+    (
+        IngestTask::Follow,
+        "follow_events",
+        Duration::from_millis(100),
+    ),
     (IngestTask::Push, "push_entries", Duration::from_millis(50)),
     (IngestTask::Keys, "push_keys", Duration::ZERO),
-    (IngestTask::Seed, "seed_accounts", Duration::from_millis(40)),
-    (IngestTask::Mirror, "mirror", Duration::from_millis(200)),
+    (
+        IngestTask::Seed,
+        "seed_accounts",
+        Duration::from_millis(100),
+    ),
+    (IngestTask::Mirror, "mirror", Duration::from_millis(250)),
     (IngestTask::Lapse, "lapse", Duration::from_secs(1)),
     (IngestTask::Sweep, "sweep", Duration::from_secs(10)),
     (IngestTask::Mark, "mark", Duration::from_secs(60)),

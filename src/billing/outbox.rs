@@ -13,7 +13,10 @@ use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
-use crate::store::redis::{MAX_REPORT_AGE, RedisAddress, SettleCommand, SettleReply, SharedStore};
+use crate::store::redis::{
+    EndState, MAX_REPORT_AGE, PARTITIONS, RedisAddress, SettleCommand, SettleReply, SharedStore,
+    partition,
+};
 use crate::telemetry::METRICS;
 use credits::price_list::PriceList;
 use serde::Serialize;
@@ -33,6 +36,10 @@ const MAX_IN_FLIGHT: usize = 256;
 /// First poll delay, and maximum delay, when the relay asks whether the ledger has the ending.
 const MIN_POLL_DELAY: Duration = Duration::from_millis(300);
 const MAX_POLL_DELAY: Duration = Duration::from_secs(30);
+/// How much earlier than due a poll takes an ending along, so that one call asks for many.
+const POLL_WINDOW: Duration = Duration::from_millis(150);
+/// Maximum number of endings in one poll: a script blocks its server while it runs.
+const MAX_POLLED: usize = 256;
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,6 +58,8 @@ pub struct OutboxEntry {
     orphaned: Option<Arc<OrphanedJournalRef>>,
     /// Whether the store has received it.
     received: bool,
+    /// Whether the store had it when it last answered: then only the ledger is awaited.
+    is_stored: bool,
     /// Whether the ledger has it.
     arrived: bool,
     wait: Duration,
@@ -251,6 +260,7 @@ impl OutboxEntry {
             journalled_in,
             orphaned: None,
             received: false,
+            is_stored: false,
             arrived: false,
             wait: Duration::ZERO,
         }
@@ -388,8 +398,14 @@ struct OutboxWorker {
     housekeeping: Option<OutboxHousekeeping>,
     models: Vec<Arc<CatalogModel>>,
     state: Arc<OutboxState>,
-    under_way: JoinSet<(Box<OutboxEntry>, Result<SettleReply, StoreError>)>,
+    under_way: JoinSet<Vec<SentEntry>>,
+    /// Endings to send.
     waiting: BinaryHeap<ScheduledEntry>,
+    /// Endings that the store has, to be polled: one queue for each group of partitions that one
+    /// call can ask for.
+    stored: Vec<BinaryHeap<ScheduledEntry>>,
+    /// Number of the queue of each partition.
+    queue_of: Vec<usize>,
     /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
     /// of requests for each time.
     ended_at: BTreeMap<i64, usize>,
@@ -408,6 +424,21 @@ struct OutboxHousekeeping {
     data_dir: PathBuf,
 }
 
+/// An entry with the store's answer.
+type SentEntry = (Box<OutboxEntry>, Result<StoreAnswer, StoreError>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StoreAnswer {
+    /// The store has received the ending; `is_new` if it had not before.
+    Stored { is_new: bool },
+    /// The ledger has it.
+    Applied,
+    /// The store does not have it any more.
+    Lost,
+    /// The store does not know the account.
+    UnknownAccount,
+}
+
 /// An entry to send at a given time; the earliest comes first.
 struct ScheduledEntry {
     at: Instant,
@@ -423,7 +454,15 @@ impl OutboxWorker {
         finish_within: Duration,
     ) -> Self {
         let (under_way, waiting, ended_at) = (JoinSet::new(), BinaryHeap::new(), BTreeMap::new());
+        let groups = store.partition_groups();
+        let queue = |partition| groups.iter().position(|group| group.contains(&partition));
+        let queue_of = (0..PARTITIONS)
+            .map(|partition| queue(partition).unwrap_or_default())
+            .collect();
+        let stored = groups.iter().map(|_| BinaryHeap::new()).collect();
         Self {
+            stored,
+            queue_of,
             store,
             housekeeping,
             models: models.to_vec(),
@@ -507,10 +546,12 @@ impl OutboxWorker {
         let mut closing: Option<Instant> = None;
         loop {
             self.send_due();
-            let next = self
-                .waiting
-                .peek()
-                .map_or_else(|| Instant::now() + HOUSEKEEPING_INTERVAL, |due| due.at);
+            self.poll_due();
+            let queues = std::iter::once(&self.waiting).chain(&self.stored);
+            let next = queues
+                .filter_map(|queue| queue.peek().map(|due| due.at))
+                .min()
+                .unwrap_or_else(|| Instant::now() + HOUSEKEEPING_INTERVAL);
             tokio::select! {
                 entry = entries.recv(), if closing.is_none() => match entry {
                     Some(entry) => self.enqueue(entry),
@@ -519,19 +560,22 @@ impl OutboxWorker {
                         self.poll_all_now();
                     }
                 },
-                Some(done) = self.under_way.join_next() => self.handle_reply(done),
+                Some(done) = self.under_way.join_next() => self.handle_replies(done),
                 _ = tokio::time::sleep_until(next), if self.under_way.len() < MAX_IN_FLIGHT => {}
                 _ = housekeeping.tick() => self.housekeep(),
             }
-            let is_done = self.waiting.is_empty() && self.under_way.is_empty();
+            let is_done = self.waiting.is_empty()
+                && self.stored.iter().all(BinaryHeap::is_empty)
+                && self.under_way.is_empty();
             if closing.is_some_and(|until| is_done || Instant::now() >= until) {
                 break;
             }
         }
         while let Some(done) = self.under_way.join_next().await {
-            self.handle_reply(done);
+            self.handle_replies(done);
         }
         self.waiting.clear();
+        self.stored.iter_mut().for_each(BinaryHeap::clear);
         self.housekeep();
         self.new
     }
@@ -545,10 +589,9 @@ impl OutboxWorker {
                 entry,
             }
         };
-        self.waiting = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .map(due)
-            .collect();
+        for queue in std::iter::once(&mut self.waiting).chain(&mut self.stored) {
+            *queue = std::mem::take(queue).into_iter().map(due).collect();
+        }
     }
 
     /// Sends the entries that are due, up to the in-flight limit.
@@ -590,27 +633,57 @@ impl OutboxWorker {
                     Ok(SettleReply::Unknown) => store
                         .request_seed(account)
                         .await
-                        .map(|()| SettleReply::Unknown),
-                    outcome => outcome,
+                        .map(|()| StoreAnswer::UnknownAccount),
+                    Ok(SettleReply::Done { .. }) => Ok(StoreAnswer::Stored { is_new: true }),
+                    Ok(SettleReply::Known { .. }) => Ok(StoreAnswer::Stored { is_new: false }),
+                    Ok(SettleReply::Applied) => Ok(StoreAnswer::Applied),
+                    Err(error) => Err(error),
                 };
-                (entry, outcome)
+                vec![(entry, outcome)]
             });
+        }
+    }
+
+    /// Asks for the stored endings that are due whether the ledger has them, many with one call.
+    fn poll_due(&mut self) {
+        let now = Instant::now();
+        for queue in &mut self.stored {
+            while self.under_way.len() < MAX_IN_FLIGHT
+                && queue.peek().is_some_and(|due| due.at <= now)
+            {
+                let mut entries = Vec::new();
+                while entries.len() < MAX_POLLED
+                    && queue.peek().is_some_and(|due| due.at <= now + POLL_WINDOW)
+                {
+                    entries.extend(queue.pop());
+                }
+                self.under_way.spawn(poll(self.store.clone(), entries));
+            }
+        }
+    }
+
+    fn handle_replies(&mut self, done: Result<Vec<SentEntry>, tokio::task::JoinError>) {
+        match done {
+            Ok(replies) => {
+                for (entry, outcome) in replies {
+                    self.handle_reply(entry, outcome);
+                }
+            }
+            // A task that panicked dropped its entries, which the journal keeps.
+            Err(_) => METRICS.ledger_error("courier_task"),
         }
     }
 
     fn handle_reply(
         &mut self,
-        done: Result<(Box<OutboxEntry>, Result<SettleReply, StoreError>), tokio::task::JoinError>,
+        mut entry: Box<OutboxEntry>,
+        outcome: Result<StoreAnswer, StoreError>,
     ) {
-        // A task that panicked dropped its entry, which the journal keeps.
-        let Ok((mut entry, outcome)) = done else {
-            return METRICS.ledger_error("courier_task");
-        };
-        let failing = matches!(outcome, Err(_) | Ok(SettleReply::Unknown));
+        let failing = matches!(outcome, Err(_) | Ok(StoreAnswer::UnknownAccount));
         if failing != self.state.failing.swap(failing, Ordering::Relaxed) {
             match &outcome {
                 Err(error) => log::error!("{error}; retrying"),
-                Ok(SettleReply::Unknown) => {
+                Ok(StoreAnswer::UnknownAccount) => {
                     log::error!(
                         "cannot settle a request of account {}: the shared store does not have the account yet; retrying",
                         entry.ending.account
@@ -619,7 +692,8 @@ impl OutboxWorker {
                 Ok(_) => log::info!("the shared store accepts ended requests again"),
             }
         }
-        self.new += usize::from(matches!(outcome, Ok(SettleReply::Done { .. })) && !entry.received);
+        let is_new = matches!(outcome, Ok(StoreAnswer::Stored { is_new: true }));
+        self.new += usize::from(is_new && !entry.received);
         let next_delay = |wait: Duration, min, max| (wait * 2).clamp(min, max);
         if !failing && !std::mem::replace(&mut entry.received, true) {
             self.state.backlog.accept(1);
@@ -627,16 +701,29 @@ impl OutboxWorker {
             entry.wait = Duration::ZERO;
         }
         match outcome {
-            Ok(SettleReply::Applied) => return self.acknowledge(entry),
-            Ok(SettleReply::Done { .. } | SettleReply::Known { .. }) => {
+            Ok(StoreAnswer::Applied) => return self.acknowledge(entry),
+            Ok(StoreAnswer::Stored { .. }) => {
+                entry.is_stored = true;
                 entry.wait = next_delay(entry.wait, MIN_POLL_DELAY, MAX_POLL_DELAY);
             }
-            Ok(SettleReply::Unknown) | Err(_) => {
+            Ok(StoreAnswer::Lost) => {
+                entry.is_stored = false;
+                entry.wait = Duration::ZERO;
+            }
+            Ok(StoreAnswer::UnknownAccount) | Err(_) => {
                 METRICS.ledger_error("shared_store");
                 entry.wait = next_delay(entry.wait, MIN_RETRY_DELAY, MAX_RETRY_DELAY);
             }
         }
-        self.waiting.push(ScheduledEntry {
+        let queue = match entry.is_stored {
+            true => {
+                let at = usize::try_from(partition(&entry.ending.account)).unwrap_or_default();
+                let number = self.queue_of.get(at).copied().unwrap_or_default();
+                self.stored.get_mut(number)
+            }
+            false => None,
+        };
+        queue.unwrap_or(&mut self.waiting).push(ScheduledEntry {
             at: Instant::now() + entry.wait,
             entry,
         });
@@ -699,6 +786,37 @@ impl OutboxHousekeeping {
             Ok(Vec::new())
         } else {
             claim_orphaned_endings(&self.data_dir)
+        }
+    }
+}
+
+/// Asks whether the ledger has these endings.
+async fn poll(store: SharedStore, due: Vec<ScheduledEntry>) -> Vec<SentEntry> {
+    let request = |due: &'_ ScheduledEntry| {
+        let Ending {
+            account,
+            request_id,
+            ..
+        } = &due.entry.ending;
+        (account.clone(), request_id.clone())
+    };
+    let requests: Vec<_> = due.iter().map(request).collect();
+    let entries = due.into_iter().map(|due| due.entry);
+    let answer = |state| match state {
+        EndState::Applied => StoreAnswer::Applied,
+        EndState::Waiting => StoreAnswer::Stored { is_new: false },
+        EndState::Lost => StoreAnswer::Lost,
+    };
+    match store.end_states(&requests).await {
+        Ok(states) => entries
+            .zip(states)
+            .map(|(entry, state)| (entry, Ok(answer(state))))
+            .collect(),
+        Err(error) => {
+            log::debug!("{error}");
+            // One error stands for all: each entry is polled again.
+            let failed = |entry| (entry, Err(StoreError::Unusable(error.to_string())));
+            entries.map(failed).collect()
         }
     }
 }

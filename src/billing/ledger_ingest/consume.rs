@@ -10,7 +10,7 @@ use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
-use crate::store::redis::{PARTITIONS, PostCommand, StoreEvent};
+use crate::store::redis::{PostCommand, StoreEvent, StoredEvents};
 use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
@@ -43,8 +43,15 @@ impl IngestWorker {
         self.backlog = Backlog::default();
         // If one node of a cluster is unreachable, the partitions of the others are still consumed.
         let mut failed = Ok(());
-        for partition in 0..PARTITIONS {
-            failed = failed.and(self.consume(partition).await);
+        for group in self.store.partition_groups() {
+            match self.store.first_events(&group, MAX_BATCH).await {
+                Ok(found) => {
+                    for (partition, events) in found {
+                        failed = failed.and(self.consume_from(partition, events).await);
+                    }
+                }
+                Err(error) => failed = failed.and(Err(error)),
+            }
         }
         let Backlog {
             events, oldest_ms, ..
@@ -58,19 +65,28 @@ impl IngestWorker {
     /// Enters a partition's events into the ledger, until the last event or the end of the
     /// partition's turn.
     pub(super) async fn consume(&mut self, partition: u32) -> Result<(), StoreError> {
-        let mut after = "0".to_owned();
+        let events = self.store.events(partition, "0", MAX_BATCH).await?;
+        self.consume_from(partition, events).await
+    }
+
+    /// As [`IngestWorker::consume`], with the first events read already.
+    async fn consume_from(
+        &mut self,
+        partition: u32,
+        mut events: StoredEvents,
+    ) -> Result<(), StoreError> {
         for _ in 0..MAX_BATCHES {
-            let events = self.store.events(partition, &after, MAX_BATCH).await?;
             let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
                 return Ok(());
             };
             self.backlog.add(events.len(), event_time_ms(first));
-            after.clone_from(last);
+            let after = last.clone();
             let is_last = events.len() < MAX_BATCH;
             self.enter_events(partition, events).await?;
             if is_last {
                 return Ok(());
             }
+            events = self.store.events(partition, &after, MAX_BATCH).await?;
         }
         self.backlog.is_left = true;
         Ok(())
@@ -97,29 +113,28 @@ impl IngestWorker {
         failpoint::hit(Point::EventsRead);
         let entered = self.ledger.enter_store_events(&all)?;
         failpoint::hit(Point::EventsEntered);
-        let (mut events, mut requests) = (Vec::new(), Vec::new());
+        let mut cleared = Vec::new();
         for (((id, stored), done), taken) in ids.into_iter().zip(all).zip(entered) {
             let Some(taken) = taken else {
                 self.report_rejected(partition, &id, "its account is not in the ledger, or a segment that may have the request is not at hand");
                 continue;
             };
-            match done {
+            let request_id = match done {
                 IngestEvent::Ended(ending, _) => {
                     self.reconcile(&ending, stored.minus(taken)).await?;
-                    requests.push(ending.request_id);
+                    ending.request_id
                 }
                 // The debit in the ledger is published to the store like an entry without a
                 // request.
-                IngestEvent::EndedLate(ending, _) => requests.push(ending.request_id),
+                IngestEvent::EndedLate(ending, _) => ending.request_id,
                 IngestEvent::Lapsed { account, .. } => {
-                    self.reconcile_lapse(&account, stored.minus(taken)).await?
+                    self.reconcile_lapse(&account, stored.minus(taken)).await?;
+                    String::new()
                 }
-            }
-            events.push(id);
+            };
+            cleared.push((id, request_id));
         }
-        self.store
-            .clear_events(partition, &events, &requests)
-            .await?;
+        self.store.clear_events(partition, &cleared).await?;
         failpoint::hit(Point::EventsCleared);
         Ok(())
     }

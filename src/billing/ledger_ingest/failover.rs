@@ -11,7 +11,7 @@ use super::worker::IngestWorker;
 use crate::clock;
 use crate::store::StoreError;
 use crate::store::ledger::{EndingDetail, LedgerEntry, LedgerStore as _, PartitionLocation};
-use crate::store::redis::{MAX_RESTORED, PARTITIONS, PartitionServer, RestoreEntry, partition};
+use crate::store::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition};
 use credits::money::CreditSplit;
 use credits::money::Micro;
 use std::collections::BTreeMap;
@@ -33,11 +33,16 @@ impl IngestWorker {
     /// changed.
     pub(super) async fn locate_partitions(&mut self) -> Result<(), StoreError> {
         let (mut changed, mut failed) = (Vec::new(), Ok(()));
-        for partition in 0..PARTITIONS {
+        for group in self.store.partition_groups() {
             // If one node is unreachable, the others are still checked.
-            match self.store.partition_server(partition).await {
-                Ok(current) if self.refresh_if_unchanged(partition, &current) => {}
-                Ok(current) => changed.push((partition, current)),
+            match self.store.partition_servers(&group).await {
+                Ok(servers) => {
+                    for (partition, current) in group.into_iter().zip(servers) {
+                        if !self.refresh_if_unchanged(partition, &current) {
+                            changed.push((partition, current));
+                        }
+                    }
+                }
                 Err(error) => failed = failed.and(Err(error)),
             }
         }

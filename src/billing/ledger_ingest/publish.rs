@@ -11,8 +11,7 @@ use crate::store::app::key_changes::KeyChange;
 use crate::store::key_settings::KeySettings;
 use crate::store::ledger::{Claim, LedgerEntry, LedgerStore as _};
 use crate::store::redis::{
-    self, AccountSeed, KeySeed, PARTITIONS, PostCommand, PostReply, SharedKey, SharedStore,
-    partition,
+    self, AccountSeed, KeySeed, PostCommand, PostReply, SharedKey, SharedStore, partition,
 };
 use credits::limits::Period;
 use credits::money::CreditSplit;
@@ -26,8 +25,6 @@ const MAX_SEEDS: usize = 100;
 /// Maximum number of keys per pass, and maximum number of them in flight.
 const MAX_KEYS: usize = 1_024;
 const MAX_KEYS_IN_FLIGHT: usize = 64;
-/// Maximum rounds of a hundred expired holds for one partition before the next partition's turn.
-const MAX_SWEEPS: usize = 100;
 
 impl IngestWorker {
     /// Publishes the entries that the store does not know yet: those without a request, and late
@@ -207,8 +204,13 @@ impl IngestWorker {
     /// Copies the store's holds to the mirror, for processes that read it.
     pub(super) async fn mirror_holds(&mut self) -> Result<(), StoreError> {
         let mut held = BTreeMap::new();
-        for partition in 0..PARTITIONS {
-            held.extend(self.store.held_by_account(partition).await?);
+        for group in self.store.partition_groups() {
+            if !self.store.has_holds(&group).await? {
+                continue;
+            }
+            for partition in group {
+                held.extend(self.store.held_by_account(partition).await?);
+            }
         }
         let released = self
             .mirrored
@@ -254,7 +256,18 @@ impl IngestWorker {
     /// Releases the holds of edges that are gone, by the server's own clock.
     pub(super) async fn sweep_holds(&mut self) -> Result<(), StoreError> {
         let mut failed = Ok(());
-        for partition in 0..PARTITIONS {
+        for group in self.store.partition_groups() {
+            failed = failed.and(self.sweep_group(group).await);
+        }
+        failed
+    }
+
+    async fn sweep_group(&self, group: Vec<u32>) -> Result<(), StoreError> {
+        if !self.store.has_holds(&group).await? {
+            return Ok(());
+        }
+        let mut failed = Ok(());
+        for partition in group {
             failed = failed.and(self.sweep_partition(partition).await);
         }
         failed
@@ -262,11 +275,7 @@ impl IngestWorker {
 
     async fn sweep_partition(&self, partition: u32) -> Result<(), StoreError> {
         let now_ms = self.store.partition_server(partition).await?.now_ms;
-        for _ in 0..MAX_SWEEPS {
-            if self.store.sweep(partition, now_ms).await? == 0 {
-                break;
-            }
-        }
+        self.store.sweep(partition, now_ms).await?;
         Ok(())
     }
 }

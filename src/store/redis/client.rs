@@ -6,7 +6,7 @@ use super::address::RedisAddress;
 use super::breaker::StoreBreaker;
 use super::clock::StoreClock;
 use super::errors;
-use super::keyspace::{key, partition};
+use super::keyspace::{PARTITIONS, key, partition};
 use super::link::RedisLink;
 use super::reply::ScriptReply;
 use super::scripts::{SCRIPTS, Scripts};
@@ -71,6 +71,14 @@ impl SharedStore {
     /// The server's clock, as far as it was measured.
     pub fn clock(&self) -> &StoreClock {
         &self.0.clock
+    }
+
+    /// The partitions in groups that one command can read: all at once, or in a cluster each alone.
+    pub fn partition_groups(&self) -> Vec<Vec<u32>> {
+        match self.0.link.address() {
+            RedisAddress::Cluster(_) => (0..PARTITIONS).map(|partition| vec![partition]).collect(),
+            RedisAddress::One(_) | RedisAddress::Sentinel(_) => vec![(0..PARTITIONS).collect()],
+        }
     }
 
     /// How long a call waits for its reply.

@@ -8,17 +8,28 @@ local function clock()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
+-- Values of several keys by one command. A user without the right to it reads them one by one.
+local function mget(keys)
+  if #keys == 0 then return {} end
+  local values = redis.pcall('MGET', unpack(keys))
+  if not values.err then return values end
+  values = {}
+  for i, key in ipairs(keys) do values[i] = redis.call('GET', key) end
+  return values
+end
 local function parts(text)
   local paid, trial = string.match(text, '^(%d+):(%d+)')
   return tonumber(paid), tonumber(trial)
 end
-local function account(key)
+-- Returns an account, and the hold of a request. A hold is a field of its account, '~' and the request: its amounts, what it
+-- counts under limits, '@' and the end of its lease. `listed`: the account is among the partition's leases.
+local function account(key, request)
   local v = redis.call('HMGET', key, 'paid', 'trial', 'held_paid', 'held_trial', 'credited', 'status', 'trial_ends',
-    'seeded', 'keyed')
+    'seeded', 'keyed', 'listed', 'open_holds', '~' .. (request or ''))
   if not v[1] then return nil end
   return { paid = tonumber(v[1]), trial = tonumber(v[2]), held_paid = tonumber(v[3]), held_trial = tonumber(v[4]),
     credited = tonumber(v[5]), status = v[6], trial_ends = tonumber(v[7]), seeded = tonumber(v[8]) or 0,
-    keyed = v[9] }
+    keyed = v[9], listed = v[10], open = tonumber(v[11]) or 0 }, v[12]
 end
 -- Free credits of each bucket. A server that lost its last writes may have promised a credit twice. Until the ledger has
 -- decided which bucket pays, that bucket may be below zero, and the other one covers it.

@@ -1,13 +1,16 @@
 -- Settles a request, once: releases its hold and debits the cost. The part of the cost above the hold is debited from free
 -- credits, as far as there are any. It counts as the API key's spending too, whatever the key's limit: the account has paid it.
--- KEYS: account, its holds, the partition's leases, the request's marker, the partition's events, the API key
+-- KEYS: account, its holds of older versions, the partition's leases, the request's marker, the partition's events, the API key
 -- ARGV: request, account, cost, lifetime of the marker in ms, the ending for the ledger, number of tokens used
-local known = redis.call('GET', KEYS[4])
-if known then return {'known', known} end
-local a = account(KEYS[1])
-if not a then return {'unknown'} end
+local a, held = account(KEYS[1], ARGV[1])
+if not a then
+  local known = redis.call('GET', KEYS[4])
+  if known then return {'known', ended(known, KEYS[5])} end
+  return {'unknown'}
+end
+local is_old = not held
+if is_old then held = redis.call('HGET', KEYS[2], ARGV[1]) end
 local held_paid, held_trial = 0, 0
-local held = redis.call('HGET', KEYS[2], ARGV[1])
 if held then
   held_paid, held_trial = parts(held)
   a.held_paid, a.held_trial = a.held_paid - held_paid, a.held_trial - held_trial
@@ -23,19 +26,25 @@ end
 local trial = take(math.min(held_trial, a.trial))
 local paid = take(math.min(held_paid, a.paid))
 a.trial, a.paid = a.trial - trial, a.paid - paid
-local now = clock()
-local paid_free, trial_free = free(a, now)
-local more_trial = take(trial_free)
-trial, a.trial = trial + more_trial, a.trial - more_trial
-local more_paid = take(paid_free)
-paid, a.paid = paid + more_paid, a.paid - more_paid
-redis.call('HSET', KEYS[1], 'paid', I(a.paid), 'trial', I(a.trial),
-  'held_paid', I(math.max(0, a.held_paid)), 'held_trial', I(math.max(0, a.held_trial)))
-if held then unbind(held, KEYS[6], KEYS[1], tonumber(ARGV[6])) end
-if a.keyed then spend(KEYS[6], paid + trial, now) end
-redis.call('HDEL', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])
+if rest > 0 then
+  local paid_free, trial_free = free(a, clock())
+  local more_trial = take(trial_free)
+  trial, a.trial = trial + more_trial, a.trial - more_trial
+  local more_paid = take(paid_free)
+  paid, a.paid = paid + more_paid, a.paid - more_paid
+end
+-- The event comes first, since the marker names it. If there is a marker, this was an end that the server knows.
 local id = redis.call('XADD', KEYS[5], '*', 'request', ARGV[1], 'account', ARGV[2],
   'paid', I(paid), 'trial', I(trial), 'writeoff', I(rest), 'ending', ARGV[5])
-redis.call('SET', KEYS[4], id, 'PX', ARGV[4])
+local known = redis.call('SET', KEYS[4], 'e' .. id, 'PX', ARGV[4], 'NX', 'GET')
+if known then
+  redis.call('XDEL', KEYS[5], id)
+  return {'known', ended(known, KEYS[5])}
+end
+if held and not is_old then a.open = math.max(0, a.open - 1) end
+redis.call('HSET', KEYS[1], 'paid', I(a.paid), 'trial', I(a.trial), 'held_paid', I(math.max(0, a.held_paid)),
+  'held_trial', I(math.max(0, a.held_trial)), 'open_holds', I(a.open))
+if held then unbind(held, KEYS[6], KEYS[1], tonumber(ARGV[6])) end
+if a.keyed then spend(KEYS[6], paid + trial, tonumber(string.match(id, '^%d+'))) end
+if is_old then remove_old(ARGV[1], ARGV[2]) else redis.call('HDEL', KEYS[1], '~' .. ARGV[1]) end
 return {'done', id, I(paid), I(trial), I(rest)}

@@ -33,6 +33,11 @@ pub enum StoreEvent {
     Unreadable(String),
 }
 
+/// Events in order, with their ids.
+pub type StoredEvents = Vec<(String, StoreEvent)>;
+/// The same as the server returns them: names and values.
+type RawEvents = Vec<(String, Vec<(String, String)>)>;
+
 impl SharedStore {
     /// Returns the events of a partition after the event `after` ("0": from the beginning), in
     /// order, with their ids.
@@ -44,7 +49,7 @@ impl SharedStore {
         partition: u32,
         after: &str,
         limit: usize,
-    ) -> Result<Vec<(String, StoreEvent)>, StoreError> {
+    ) -> Result<StoredEvents, StoreError> {
         let mut read = Cmd::new();
         read.arg("XRANGE")
             .arg(key(partition, "ev", ""))
@@ -52,16 +57,76 @@ impl SharedStore {
             .arg("+")
             .arg("COUNT")
             .arg(limit);
-        let events: Vec<(String, Vec<(String, String)>)> = self.query("read events", &read).await?;
-        // An unreadable event must not block the others: the caller decides about it.
-        let read = |fields| {
-            parse_event(fields).unwrap_or_else(|error| StoreEvent::Unreadable(error.to_string()))
+        Ok(parse_events(self.query("read events", &read).await?))
+    }
+
+    /// Returns the first events of each of these partitions, at most `limit` of each. The
+    /// partitions must be of one group of [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn first_events(
+        &self,
+        partitions: &[u32],
+        limit: usize,
+    ) -> Result<Vec<(u32, StoredEvents)>, StoreError> {
+        if let [partition] = partitions {
+            return Ok(vec![(
+                *partition,
+                self.events(*partition, "0", limit).await?,
+            )]);
+        }
+        let streams: Vec<_> = partitions
+            .iter()
+            .map(|partition| key(*partition, "ev", ""))
+            .collect();
+        let mut read = Cmd::new();
+        read.arg("XREAD")
+            .arg("COUNT")
+            .arg(limit)
+            .arg("STREAMS")
+            .arg(&streams)
+            .arg(vec!["0"; streams.len()]);
+        let found: Option<Vec<(String, RawEvents)>> = match self.query("read events", &read).await {
+            // An ACL from before lacks this command.
+            Err(error) if error.is_refused_right() => {
+                return self.first_events_of_each(partitions, limit).await;
+            }
+            found => found?,
         };
-        Ok(events
+        let of = |stream: &String| {
+            let index = streams.iter().position(|name| name == stream)?;
+            partitions.get(index).copied()
+        };
+        Ok(found
+            .unwrap_or_default()
             .into_iter()
-            .map(|(id, fields)| (id, read(fields)))
+            .filter_map(|(stream, events)| Some((of(&stream)?, parse_events(events))))
             .collect())
     }
+
+    async fn first_events_of_each(
+        &self,
+        partitions: &[u32],
+        limit: usize,
+    ) -> Result<Vec<(u32, StoredEvents)>, StoreError> {
+        let mut all = Vec::new();
+        for partition in partitions {
+            all.push((*partition, self.events(*partition, "0", limit).await?));
+        }
+        Ok(all)
+    }
+}
+
+fn parse_events(events: RawEvents) -> StoredEvents {
+    // An unreadable event must not block the others: the caller decides about it.
+    let read = |fields| {
+        parse_event(fields).unwrap_or_else(|error| StoreEvent::Unreadable(error.to_string()))
+    };
+    events
+        .into_iter()
+        .map(|(id, fields)| (id, read(fields)))
+        .collect()
 }
 
 fn parse_event(fields: Vec<(String, String)>) -> Result<StoreEvent, StoreError> {

@@ -5,7 +5,7 @@
 //! `billing/ledger_ingest.rs`.
 
 use super::client::SharedStore;
-use super::keyspace::{APPLIED, KEYS_KNOWN, MARKER_MS, key, partition};
+use super::keyspace::{KEYS_KNOWN, MARKER_MS, key, partition};
 use super::reply::parse_amount;
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
@@ -18,7 +18,7 @@ pub const MAX_RESTORED: usize = 100;
 /// Time for which the store remembers a revoked key as revoked.
 const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
 
-/// Maximum number of holds of a partition that one call reads.
+/// Maximum number of accounts of a partition whose holds one call reads.
 const MAX_HOLDS_SCANNED: isize = 20_000;
 
 /// Redis key of the set of accounts that edges have requested and the store does not know.
@@ -89,18 +89,40 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn partition_server(&self, partition: u32) -> Result<PartitionServer, StoreError> {
+        let mut servers = self.partition_servers(&[partition]).await?;
+        servers.pop().ok_or_else(|| {
+            StoreError::Unusable(format!("no server answered for partition {partition}"))
+        })
+    }
+
+    /// Returns the server and the epoch of each of these partitions, which must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn partition_servers(
+        &self,
+        partitions: &[u32],
+    ) -> Result<Vec<PartitionServer>, StoreError> {
         let mut call = self.0.scripts.server.prepare_invoke();
-        call.key(key(partition, "epoch", ""));
+        for partition in partitions {
+            call.key(key(*partition, "epoch", ""));
+        }
         let reply = self.call("identify the server", &call).await?;
         let now_ms = reply
-            .text(2)?
+            .text(1)?
             .parse()
             .map_err(|_| reply.unexpected_reply())?;
-        Ok(PartitionServer {
-            server: reply.text(0)?.into(),
-            epoch: reply.text(1)?.into(),
-            now_ms,
-        })
+        let server = reply.text(0)?;
+        (2..partitions.len() + 2)
+            .map(|index| {
+                Ok(PartitionServer {
+                    server: server.to_owned(),
+                    epoch: reply.text(index)?.to_owned(),
+                    now_ms,
+                })
+            })
+            .collect()
     }
 
     /// Begins a new epoch that follows `before`. Returns false if the partition is not in the epoch
@@ -155,45 +177,27 @@ impl SharedStore {
         reply.text(1)?.parse().map_err(|_| reply.unexpected_reply())
     }
 
-    /// Marks requests as entered in the ledger, then removes their events (and the events that
-    /// belong to no request).
+    /// Removes events of a partition that the ledger has entered, each with its request ("" if it
+    /// belongs to none). From that the edges know that the ledger has the requests.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. Try again.
     pub async fn clear_events(
         &self,
         partition: u32,
-        events: &[String],
-        requests: &[String],
+        entered: &[(String, String)],
     ) -> Result<(), StoreError> {
-        if events.is_empty() {
+        if entered.is_empty() {
             return Ok(());
         }
-        let mut pipeline = Pipeline::new();
-        // Both or neither: a server that is out of memory refuses to mark requests, but would still
-        // remove the events.
-        pipeline.atomic();
-        for request in requests {
-            let marker = key(partition, "r:", request);
-            pipeline
-                .cmd("SET")
-                .arg(marker)
-                .arg(APPLIED)
-                .arg("XX")
-                .arg("KEEPTTL")
-                .ignore();
+        let mut call = self.0.scripts.clear.prepare_invoke();
+        call.key(key(partition, "ev", ""));
+        for (event, request) in entered {
+            call.key(key(partition, "r:", request))
+                .arg(event)
+                .arg(request);
         }
-        pipeline
-            .cmd("XDEL")
-            .arg(key(partition, "ev", ""))
-            .arg(events)
-            .ignore();
-        let mut link = self.0.link.clone();
-        self.guard(
-            "remove entered events",
-            pipeline.query_async::<()>(&mut link),
-        )
-        .await
+        self.call("remove entered events", &call).await.map(drop)
     }
 
     /// Begins to count the spending of an API key if the store does not count it yet. Returns false
@@ -338,6 +342,21 @@ impl SharedStore {
         self.query("mark the keys as published", &set).await
     }
 
+    /// Returns true if any of these partitions may have holds. They must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn has_holds(&self, partitions: &[u32]) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS");
+        for partition in partitions {
+            exists.arg(key(*partition, "l", ""));
+        }
+        let found: u64 = self.query("look for reservations", &exists).await?;
+        Ok(found > 0)
+    }
+
     /// Returns the credits that requests hold, for each account of a partition.
     ///
     /// # Errors
@@ -355,8 +374,7 @@ impl SharedStore {
         let leases: Vec<String> = self.query("list the reservations", &range).await?;
         let mut accounts: Vec<_> = leases
             .iter()
-            .filter_map(|lease| lease.split_once(' '))
-            .map(|(id, _)| id)
+            .map(|listed| listed.split_once(' ').map_or(&**listed, |(id, _)| id))
             .collect();
         accounts.sort_unstable();
         accounts.dedup();

@@ -1,4 +1,4 @@
--- Releases a hold whose lease has ended: its edge is gone, or has lost track of it.
+-- Releases a hold of an older version, beside the account, whose lease has ended.
 -- KEYS: account, its holds, the partition's leases, the API key that the hold names
 -- ARGV: request, account
 local lease = redis.call('ZSCORE', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])

@@ -2,11 +2,31 @@
 -- drains by its limit every ms, as in billing/rates.rs. A hold under limits lists after its amounts what must be given back:
 -- the tokens counted for the key, the tokens counted for the account, and the key.
 local MINUTE = 60000
+-- An account that has holds, or had some lately, is visited this often, in ms.
+local VISIT = 10000
+-- Reads the marker of a request that has ended: 'applied' once the ledger has removed its event, else the event's id.
+local function ended(marker, events)
+  local id = string.match(marker, '^e?(%d+%-%d+)$')
+  if id and #redis.call('XRANGE', events, id, id) == 0 then return 'applied' end
+  return id or marker
+end
 local function level(used, at, limit, now)
   used, at = tonumber(used) or 0, tonumber(at) or now
   -- If the clock was set back far: better too generous for one minute than closed until the clock has caught up.
   if at > now + MINUTE then return 0 end
   return math.max(0, used - limit * math.max(0, now - at))
+end
+-- Takes a hold off the totals of its account. The caller stores the account.
+local function release(a, held)
+  local paid, trial = parts(held)
+  a.held_paid, a.held_trial = math.max(0, a.held_paid - paid), math.max(0, a.held_trial - trial)
+  a.open = math.max(0, a.open - 1)
+end
+-- Removes the hold of a version that kept holds and leases beside the account.
+-- KEYS of the caller: account, its holds, the partition's leases
+local function remove_old(request, name)
+  redis.call('HDEL', KEYS[2], request)
+  redis.call('ZREM', KEYS[3], name .. ' ' .. request)
 end
 local function bound(held)
   local of_key, of_account = string.match(held, '^%d+:%d+:(%d+):(%d+):')
@@ -45,9 +65,13 @@ local function spend(key, amount, at, seq)
     'total', 'total_spent')
   if not v[1] or (seq and seq <= tonumber(v[1])) then return end
   local now = periods(at)
+  local change = {}
   for i, period in ipairs(PERIODS) do
     local is, spent = tonumber(v[2 * i]), tonumber(v[2 * i + 1])
     if now[period] > is then is, spent = now[period], 0 end
-    if now[period] == is then redis.call('HSET', key, period, I(is), period .. '_spent', I(spent + amount)) end
+    if now[period] == is then
+      for _, value in ipairs({ period, I(is), period .. '_spent', I(spent + amount) }) do table.insert(change, value) end
+    end
   end
+  if #change > 0 then redis.call('HSET', key, unpack(change)) end
 end

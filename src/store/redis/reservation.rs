@@ -12,6 +12,11 @@ use credits::money::{CreditSplit, Micro};
 use credits::rates::{RateLimitStatuses, RateLimitWait};
 use std::time::Duration;
 
+/// Maximum number of accounts that one call lists, and maximum number of such calls in a row for a
+/// partition.
+const MAX_VISITS: usize = 100;
+const MAX_SWEEPS: usize = 100;
+
 /// A request to reserve credits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReserveCommand<'a> {
@@ -115,47 +120,87 @@ impl SharedStore {
         })
     }
 
-    /// Releases the holds of a partition whose leases have ended, at most one hundred per call.
-    /// Returns their number.
+    /// Releases the holds of a partition whose leases have ended. Returns their number.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
         let leases = key(partition, "l", "");
-        let mut lapsed = Cmd::new();
-        lapsed
-            .arg("ZRANGEBYSCORE")
+        let mut due = Cmd::new();
+        due.arg("ZRANGEBYSCORE")
             .arg(&leases)
             .arg("-inf")
             .arg(now_ms)
             .arg("LIMIT")
             .arg(0)
-            .arg(100);
-        let lapsed: Vec<String> = self.query("look for expired reservations", &lapsed).await?;
+            .arg(MAX_VISITS);
         let mut swept = 0;
-        for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
-            let holds = key(partition, "h:", account);
-            let mut hold = Cmd::new();
-            hold.arg("HGET").arg(&holds).arg(request_id);
-            let hold: Option<String> = self.query("read an expired reservation", &hold).await?;
-            // The fifth field of a hold is the API key, if there is one.
-            let api_key = hold
-                .as_deref()
-                .and_then(|hold| hold.splitn(5, ':').nth(4))
-                .unwrap_or_default();
-            let mut call = self.0.scripts.lapse.prepare_invoke();
-            call.key(key(partition, "a:", account))
-                .key(holds)
-                .key(&leases)
-                .key(key(partition, "k:", api_key));
-            call.arg(request_id).arg(account);
-            swept += usize::from(
-                self.call("release an expired reservation", &call)
-                    .await?
-                    .status()
-                    == "done",
-            );
+        for _ in 0..MAX_SWEEPS {
+            let due: Vec<String> = self.query("look for expired reservations", &due).await?;
+            let mut has_visited = false;
+            for member in &due {
+                let released = match member.split_once(' ') {
+                    None => self.visit(partition, &leases, member).await?,
+                    Some((account, request_id)) => {
+                        self.lapse(partition, &leases, account, request_id).await?
+                    }
+                };
+                has_visited |= released.is_some();
+                swept += released.unwrap_or_default();
+            }
+            if !has_visited {
+                break;
+            }
         }
         Ok(swept)
+    }
+
+    /// Releases the expired holds of an account. Returns `None` if the visit is not due.
+    async fn visit(
+        &self,
+        partition: u32,
+        leases: &str,
+        account: &str,
+    ) -> Result<Option<usize>, StoreError> {
+        let mut call = self.0.scripts.visit.prepare_invoke();
+        call.key(key(partition, "a:", account))
+            .key(leases)
+            .arg(account);
+        let reply = self.call("release expired reservations", &call).await?;
+        match reply.status() {
+            "done" => reply
+                .text(1)?
+                .parse()
+                .map(Some)
+                .map_err(|_| reply.unexpected_reply()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Releases an expired hold of an older version, which listed each hold.
+    async fn lapse(
+        &self,
+        partition: u32,
+        leases: &str,
+        account: &str,
+        request_id: &str,
+    ) -> Result<Option<usize>, StoreError> {
+        let holds = key(partition, "h:", account);
+        let mut hold = Cmd::new();
+        hold.arg("HGET").arg(&holds).arg(request_id);
+        let hold: Option<String> = self.query("read an expired reservation", &hold).await?;
+        // The fifth field of a hold is the API key, if there is one.
+        let api_key = hold
+            .as_deref()
+            .and_then(|hold| hold.splitn(5, ':').nth(4))
+            .unwrap_or_default();
+        let mut call = self.0.scripts.lapse.prepare_invoke();
+        call.key(key(partition, "a:", account))
+            .key(holds)
+            .key(leases)
+            .key(key(partition, "k:", api_key));
+        call.arg(request_id).arg(account);
+        let reply = self.call("release an expired reservation", &call).await?;
+        Ok((reply.status() == "done").then_some(1))
     }
 }

@@ -1,22 +1,21 @@
 -- Reserves credits for a request: `full`, or if the account has less, all that is free, provided that this is at least `floor`.
--- KEYS: account, its holds, the partition's leases, the request's marker, and under limits the API key
+-- KEYS: account, its holds of older versions, the partition's leases, the request's marker, and under limits the API key
 -- ARGV: request, account, full, floor, lease in ms (0: a dry run that reserves nothing), maximum number of open requests;
 --   and under limits: the API key's id, the tokens that the request may use, the key's requests per minute, tokens per minute
 --   and concurrent requests, the same three limits of the account, the key's spending limit or '', its period
--- Repeats the reply for a request that already has a hold, so that a caller that lost it can call again.
 if redis.call('EXISTS', KEYS[4]) == 1 then return {'ended'} end
-local known = redis.call('HGET', KEYS[2], ARGV[1])
+local a, known = account(KEYS[1], ARGV[1])
+if not a then return {'unknown'} end
+-- Repeats the reply for a request that already has a hold, so that a caller that lost it can call again.
 if known then
   local paid, trial = parts(known)
   return {'held', I(paid), I(trial)}
 end
-local a = account(KEYS[1])
-if not a then return {'unknown'} end
 if a.status ~= 'active' then return {'suspended'} end
-local open = redis.call('HLEN', KEYS[2])
+local open = a.open
 if open >= tonumber(ARGV[6]) then return {'too_many', ARGV[6]} end
 local now = clock()
-local api_key, buckets, key_free = ARGV[7], {}, nil
+local api_key, buckets, key_free, key_open, key_held = ARGV[7], {}, nil, nil, nil
 -- Appends to a reply what is left under each limit.
 local function told(answer)
   for _, b in ipairs(buckets) do
@@ -31,6 +30,7 @@ if api_key then
   local k = redis.call('HMGET', KEYS[5], 'requests', 'requests_at', 'tokens', 'tokens_at', 'open', 'held', 'seeded',
     ARGV[16], ARGV[16] .. '_spent')
   local of = redis.call('HMGET', KEYS[1], 'requests', 'requests_at', 'tokens', 'tokens_at')
+  key_open, key_held = k[5], k[6]
   local wait, whose, which, most = 0, nil, nil, nil
   local function judge(owner, hash, state, runs, first)
     local concurrent = tonumber(ARGV[first + 2])
@@ -78,19 +78,29 @@ if tonumber(ARGV[5]) == 0 then return told({'held', '0', '0'}) end
 local trial = math.min(amount, trial_free)
 local paid = amount - trial
 local hold = I(paid) .. ':' .. I(trial)
+local ends = now + tonumber(ARGV[5])
+local change = { 'held_paid', I(a.held_paid + paid), 'held_trial', I(a.held_trial + trial), 'open_holds', I(open + 1) }
+local function set(to, ...)
+  for _, value in ipairs({ ... }) do table.insert(to, value) end
+end
 if api_key then
+  local of_key = { 'open', I((tonumber(key_open) or 0) + 1), 'held', I((tonumber(key_held) or 0) + amount) }
   for _, b in ipairs(buckets) do
     if b.limit > 0 then
-      b.level = b.level + b.count * MINUTE
-      redis.call('HSET', b.hash, b.name, I(b.level), b.name .. '_at', I(now))
+      set(b.hash == KEYS[1] and change or of_key, b.name, I(b.level + b.count * MINUTE), b.name .. '_at', I(now))
     end
   end
-  redis.call('HINCRBY', KEYS[5], 'open', '1')
-  redis.call('HINCRBY', KEYS[5], 'held', I(amount))
+  redis.call('HSET', KEYS[5], unpack(of_key))
   hold = hold .. ':' .. I(buckets[2].count) .. ':' .. I(buckets[4].count) .. ':' .. api_key
 end
-redis.call('HINCRBY', KEYS[1], 'held_paid', I(paid))
-redis.call('HINCRBY', KEYS[1], 'held_trial', I(trial))
-redis.call('HSET', KEYS[2], ARGV[1], hold)
-redis.call('ZADD', KEYS[3], I(now + tonumber(ARGV[5])), ARGV[2] .. ' ' .. ARGV[1])
+if not a.listed then
+  redis.call('ZADD', KEYS[3], I(math.min(ends, now + VISIT)), ARGV[2])
+  set(change, 'listed', '1')
+end
+set(change, '~' .. ARGV[1], hold .. '@' .. I(ends))
+redis.call('HSET', KEYS[1], unpack(change))
+-- What is left under each limit, this request included.
+for _, b in ipairs(buckets) do
+  if b.limit > 0 then b.level = b.level + b.count * MINUTE end
+end
 return told({'held', I(paid), I(trial)})

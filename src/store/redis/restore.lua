@@ -1,6 +1,6 @@
 -- Settles requests that the ledger has as ended and whose end this server has lost: each once, by its marker. If an account
 -- was seeded after the ledger had the entry, its balance already includes it.
--- KEYS: the partition's leases; for each request its account, the account's holds, its marker, its API key
+-- KEYS: the partition's leases; for each request its account, the account's holds of older versions, its marker, its API key
 -- ARGV: lifetime of a marker in ms; for each request its id, its account, paid, trial, the entry's position, its time
 local restored = 0
 for i = 0, (#ARGV - 1) / 6 - 1 do
@@ -9,23 +9,29 @@ for i = 0, (#ARGV - 1) / 6 - 1 do
   local taken_paid, taken_trial = tonumber(ARGV[4 + 6 * i]), tonumber(ARGV[5 + 6 * i])
   if redis.call('EXISTS', marker) == 0 then
     restored = restored + 1
-    local a = account(key)
+    local a, held = account(key, request)
+    local is_old = not held
+    if is_old then held = redis.call('HGET', holds, request) end
     if a then
       local paid, trial = a.paid, a.trial
       -- Not clamped at zero: if this server debited the same credits meanwhile, the ledger's entries correct that.
       if seq > a.seeded then paid, trial = paid - taken_paid, trial - taken_trial end
-      local held = redis.call('HGET', holds, request)
       if held then
-        local held_paid, held_trial = parts(held)
-        a.held_paid, a.held_trial = a.held_paid - held_paid, a.held_trial - held_trial
+        local open = a.open
+        release(a, held)
+        if is_old then a.open = open end
       end
-      redis.call('HSET', key, 'paid', I(paid), 'trial', I(trial),
-        'held_paid', I(math.max(0, a.held_paid)), 'held_trial', I(math.max(0, a.held_trial)))
+      redis.call('HSET', key, 'paid', I(paid), 'trial', I(trial), 'held_paid', I(a.held_paid), 'held_trial', I(a.held_trial),
+        'open_holds', I(a.open))
       if held then unbind(held, api_key, key, 0) end
       if a.keyed then spend(api_key, taken_paid + taken_trial, tonumber(ARGV[7 + 6 * i]), seq) end
     end
-    redis.call('HDEL', holds, request)
-    redis.call('ZREM', KEYS[1], name .. ' ' .. request)
+    if is_old then
+      redis.call('HDEL', holds, request)
+      redis.call('ZREM', KEYS[1], name .. ' ' .. request)
+    else
+      redis.call('HDEL', key, '~' .. request)
+    end
     redis.call('SET', marker, 'applied', 'PX', ARGV[1])
   end
 end

@@ -11,6 +11,7 @@ pub(super) struct Scripts {
     pub post: Script,
     pub seed: Script,
     pub lapse: Script,
+    pub visit: Script,
     pub expire: Script,
     pub server: Script,
     pub epoch: Script,
@@ -23,6 +24,8 @@ pub(super) struct Scripts {
     pub free: Script,
     pub tidy: Script,
     pub probe: Script,
+    pub clear: Script,
+    pub poll: Script,
 }
 
 pub(super) static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
@@ -37,6 +40,7 @@ pub(super) static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::n
         post: script(include_str!("post.lua")),
         seed: script(include_str!("seed.lua")),
         lapse: limited(include_str!("lapse.lua")),
+        visit: limited(include_str!("visit.lua")),
         expire: script(include_str!("expire.lua")),
         server: script(include_str!("server.lua")),
         epoch: script(include_str!("epoch.lua")),
@@ -49,5 +53,7 @@ pub(super) static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::n
         free: script(include_str!("free.lua")),
         tidy: of_answers(include_str!("tidy.lua")),
         probe: script(include_str!("probe.lua")),
+        clear: script(include_str!("clear.lua")),
+        poll: script(include_str!("poll.lua")),
     }
 });

@@ -1,5 +1,8 @@
--- Returns the server's identity, the partition's epoch and the server's time.
--- KEYS: the partition's epoch
-local server = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
-local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)') or ''
-return {server .. ':' .. history, redis.call('GET', KEYS[1]) or '', I(clock())}
+-- Returns the server's identity, its time, and the epochs of its partitions.
+-- KEYS: the epochs of partitions
+local info = redis.call('INFO', 'server', 'replication')
+local server = string.match(info, 'run_id:(%w+)') or ''
+local history = string.match(info, 'master_replid:(%w+)') or ''
+local answer = {server .. ':' .. history, I(clock())}
+for i, epoch in ipairs(mget(KEYS)) do answer[i + 2] = epoch or '' end
+return answer

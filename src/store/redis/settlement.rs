@@ -6,6 +6,7 @@ use super::client::SharedStore;
 use super::keyspace::{APPLIED, MARKER_MS, key, partition};
 use crate::store::StoreError;
 use credits::money::{CreditSplit, Micro};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +38,58 @@ pub enum SettleReply {
     Unknown,
 }
 
+/// Whether the ledger has the end of a request that the store has received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndState {
+    /// The ledger has entered it.
+    Applied,
+    Waiting,
+    /// The server that answers does not have the end: settle the request again.
+    Lost,
+}
+
 impl SharedStore {
+    /// Returns for each request, given as its account and its id, whether the ledger has its end.
+    /// Changes nothing. The requests must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn end_states(
+        &self,
+        requests: &[(String, String)],
+    ) -> Result<Vec<EndState>, StoreError> {
+        let numbers: BTreeMap<u32, usize> = requests
+            .iter()
+            .map(|(account, _)| partition(account))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .zip(1..)
+            .collect();
+        let mut call = self.0.scripts.poll.prepare_invoke();
+        call.arg(numbers.len());
+        for partition in numbers.keys() {
+            call.key(key(*partition, "ev", ""));
+        }
+        for (account, request_id) in requests {
+            let partition = partition(account);
+            call.key(key(partition, "r:", request_id))
+                .arg(numbers.get(&partition).copied().unwrap_or_default());
+        }
+        let reply = self.call("ask for entered requests", &call).await?;
+        let states = reply.values.iter().map(|state| match state.as_str() {
+            APPLIED => Ok(EndState::Applied),
+            "waiting" => Ok(EndState::Waiting),
+            "lost" => Ok(EndState::Lost),
+            _ => Err(reply.unexpected_reply()),
+        });
+        let states = states.collect::<Result<Vec<_>, _>>()?;
+        match states.len() == requests.len() {
+            true => Ok(states),
+            false => Err(reply.unexpected_reply()),
+        }
+    }
+
     /// Settles a request.
     ///
     /// # Errors
