@@ -30,12 +30,17 @@ local function is_before(id, other)
   local other_ms, other_number = position(other)
   return ms < other_ms or (ms == other_ms and number < other_number)
 end
+-- Events are entered in order, so what comes after a young event waits too. An old one may be one that cannot be entered,
+-- which holds up no other.
+local now = clock()
+local function is_young(id) return now - position(id) < 10000 end
 for i, value in ipairs(mget(markers)) do
   local partition = tonumber(ARGV[i + 1])
   local id = value and string.match(value, '^e?(%d+%-%d+)$')
   if not value then answer[i] = 'lost'
   elseif not id then answer[i] = value
   elseif not first[partition] or is_before(id, first[partition]) then answer[i] = 'applied'
+  elseif is_young(first[partition]) then answer[i] = 'waiting'
   elseif #redis.call('XRANGE', streams[partition], id, id) == 0 then answer[i] = 'applied'
   else answer[i] = 'waiting' end
 end
