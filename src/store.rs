@@ -113,6 +113,12 @@ impl StoreError {
         matches!(self, Self::Redis { source, .. } if source.code().is_some())
     }
 
+    /// Returns true if a database refused a row because of what it contains.
+    pub fn is_refused_row(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. }
+            if source.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation))
+    }
+
     /// Returns true if the shared store's user lacks the right to run the command.
     pub fn is_refused_right(&self) -> bool {
         matches!(self, Self::Redis { source, .. } if source.code() == Some("NOPERM"))

@@ -284,7 +284,11 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
         })
         .collect();
     assert_eq!(
-        world.ledger().enter_store_events(&entered).unwrap().len(),
+        world
+            .ledger()
+            .enter_store_events(&entered.iter().collect::<Vec<_>>())
+            .unwrap()
+            .len(),
         2
     );
     assert_eq!(world.debits(), 2);
@@ -535,7 +539,11 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
         })
         .collect();
     assert_eq!(
-        world.ledger().enter_store_events(&entered).unwrap().len(),
+        world
+            .ledger()
+            .enter_store_events(&entered.iter().collect::<Vec<_>>())
+            .unwrap()
+            .len(),
         2
     );
     assert_eq!(

@@ -28,6 +28,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 pub use worker::IngestWorker;
 
+/// How often due tasks are looked for, and events read while there are some: one of these times is
+/// the delay between the end of a request and its debit in the ledger.
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
 /// A reply of the store that takes longer counts as a failure.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -331,6 +333,13 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
                     state.record_error(error);
                 }
                 schedule.record_outcome(outcome);
+                // Where there were events, more follow.
+                if schedule.task == IngestTask::Follow
+                    && schedule.pause.is_zero()
+                    && worker.backlog.events > 0
+                {
+                    schedule.due = Instant::now();
+                }
             }
         }
         // The first task queries every partition.

@@ -40,8 +40,8 @@ const NICENESS: i32 = 10;
 /// has 512 such threads. Above this bound a job runs on its worker.
 const MAX_BLOCKED: usize = 64;
 
-/// The work on a JSON body of `bytes` with `values` members of objects and items of arrays, in bytes
-/// of one long text that takes as long. A small body can be made of thousands of values.
+/// The work on a JSON body of `bytes` with `values` members of objects and items of arrays, in
+/// bytes of one long text that takes as long. A small body can be made of thousands of values.
 pub fn work(bytes: usize, values: usize) -> usize {
     bytes.max(values.saturating_mul(VALUE_BYTES))
 }

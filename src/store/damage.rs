@@ -34,8 +34,8 @@ pub fn open_or_renew<T>(
     shape: &DatabaseSpec,
     open: impl Fn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    // The connection of the check outlives the opening: the last connection to close a database writes
-    // its log back and syncs both, for which the start would wait.
+    // The connection of the check outlives the opening: the last connection to close a database
+    // writes its log back and syncs both, for which the start would wait.
     let opened = check(path, shape).and_then(|_checked| open());
     let error = match opened {
         Err(error) if is_damage(&error) => error,

@@ -24,7 +24,7 @@ const CANNOT_ENTER: &str = "cannot enter the shared store's events: ";
 fn mounted(bytes: usize) -> Option<Disk> {
     let disk = Some(Disk::of(bytes)).filter(|disk| disk.is_mounted);
     if disk.is_none() {
-        println!("skipped: no tmpfs can be mounted here");
+        eprintln!("skipped: no tmpfs can be mounted here");
     }
     disk
 }

@@ -380,7 +380,7 @@ fn print_strikes(strikes: &[Strike], began_ms: i64, entered: Vec<i64>, answered:
         let (from, last) = (strike.at_ms, *ledger.events.last().unwrap());
         let to = strikes.get(index + 1).map_or(last, |next| next.at_ms);
         let in_time = ledger.events.iter().filter(|at| (from..to).contains(at));
-        println!(
+        eprintln!(
             "{:>5} s {:?}: {} debits/s until the next; longest pause: ledger {ledger_ms} ms, clients {clients_ms} ms",
             (from - began_ms) / 1_000,
             strike.victim,
@@ -392,7 +392,7 @@ fn print_strikes(strikes: &[Strike], began_ms: i64, entered: Vec<i64>, answered:
     let mut worst: Vec<_> = worst.into_iter().collect();
     worst.sort();
     for (victim, (count, ledger_ms, clients_ms)) in &worst {
-        println!(
+        eprintln!(
             "{count} × {victim:?}: ledger away for {ledger_ms} ms at most, clients {clients_ms} ms"
         );
     }
@@ -419,7 +419,7 @@ impl Installation {
              FROM model_gateway.entry WHERE kind = 'debit' AND at >= {from_ms} AND at < {to_ms}"
         );
         let row = self.rows(&sql).remove(0);
-        println!(
+        eprintln!(
             "calm: {} debits in {} ms, from the end to the commit p50, p99, p99.9 {} ms",
             row[0],
             to_ms - from_ms,

@@ -16,9 +16,9 @@ use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use serde::Deserialize;
 
-/// Maximum number of events in one commit.
+/// Maximum number of events of one partition in one commit.
 const MAX_BATCH: usize = 512;
-/// Maximum number of commits for one partition before the next partition's turn.
+/// Maximum number of commits in one pass.
 const MAX_BATCHES: usize = 16;
 /// Maximum number of rejected events to remember as reported.
 const MAX_REPORTED: usize = 10_000;
@@ -38,83 +38,149 @@ struct ReceivedEnding {
     price: Option<Box<PriceList>>,
 }
 
+/// Events of one partition that can be entered.
+struct PartitionBatch {
+    partition: u32,
+    /// Id of each event, and what the store charged for it.
+    ids: Vec<(String, CreditSplit)>,
+    events: Vec<IngestEvent>,
+}
+
 impl IngestWorker {
     pub(super) async fn consume_all(&mut self) -> Result<(), StoreError> {
         self.backlog = Backlog::default();
         // If one node of a cluster is unreachable, the partitions of the others are still consumed.
-        let mut failed = Ok(());
+        let (mut found, mut failed) = (Vec::new(), Ok(()));
         for group in self.store.partition_groups() {
             match self.store.first_events(&group, MAX_BATCH).await {
-                Ok(found) => {
-                    for (partition, events) in found {
-                        failed = failed.and(self.consume_from(partition, events).await);
-                    }
-                }
+                Ok(of_group) => found.extend(of_group),
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
+        let consumed = self.consume_found(found).await;
         let Backlog {
             events, oldest_ms, ..
         } = self.backlog;
         METRICS.journal_pending.set(events);
         let age_ms = oldest_ms.map_or(0, |oldest| clock::now_ms().saturating_sub(oldest).max(0));
         METRICS.journal_oldest_seconds.set(age_ms / 1_000);
-        failed
+        failed.and(consumed)
     }
 
     /// Enters a partition's events into the ledger, until the last event or the end of the
     /// partition's turn.
     pub(super) async fn consume(&mut self, partition: u32) -> Result<(), StoreError> {
         let events = self.store.events(partition, "0", MAX_BATCH).await?;
-        self.consume_from(partition, events).await
+        self.consume_found(vec![(partition, events)]).await
     }
 
-    /// As [`IngestWorker::consume`], with the first events read already.
-    async fn consume_from(
+    /// As [`IngestWorker::consume`], for several partitions whose first events are read already.
+    /// One commit enters the events of all: its time hardly depends on their number.
+    async fn consume_found(
         &mut self,
-        partition: u32,
-        mut events: StoredEvents,
+        mut found: Vec<(u32, StoredEvents)>,
     ) -> Result<(), StoreError> {
+        let mut failed = Ok(());
         for _ in 0..MAX_BATCHES {
-            let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
-                return Ok(());
-            };
-            self.backlog.add(events.len(), event_time_ms(first));
-            let after = last.clone();
-            let is_last = events.len() < MAX_BATCH;
-            self.enter_events(partition, events).await?;
-            if is_last {
-                return Ok(());
+            let mut unread = Vec::new();
+            for (partition, events) in &found {
+                if let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) {
+                    self.backlog.add(events.len(), event_time_ms(first));
+                    if events.len() == MAX_BATCH {
+                        unread.push((*partition, last.clone()));
+                    }
+                }
             }
-            events = self.store.events(partition, &after, MAX_BATCH).await?;
+            failed = failed.and(self.enter_events(found).await);
+            found = Vec::new();
+            // What could not be entered is read again in the next pass.
+            if failed.is_err() || unread.is_empty() {
+                return failed;
+            }
+            for (partition, after) in unread {
+                let events = self.store.events(partition, &after, MAX_BATCH).await?;
+                found.push((partition, events));
+            }
         }
         self.backlog.is_left = true;
-        Ok(())
+        failed
     }
 
-    async fn enter_events(
-        &mut self,
-        partition: u32,
-        events: Vec<(String, StoreEvent)>,
-    ) -> Result<(), StoreError> {
-        let (mut ids, mut all) = (Vec::new(), Vec::new());
+    async fn enter_events(&mut self, found: Vec<(u32, StoredEvents)>) -> Result<(), StoreError> {
+        let batches: Vec<_> = found
+            .into_iter()
+            .map(|(partition, events)| self.parse_events(partition, events))
+            .filter(|batch| !batch.events.is_empty())
+            .collect();
+        if batches.is_empty() {
+            return Ok(());
+        }
+        failpoint::hit(Point::EventsRead);
+        let entered = match self.enter(&batches) {
+            // An event that the ledger refuses must not hold up the other partitions.
+            Err(error) if error.is_refused_row() && batches.len() > 1 => batches
+                .iter()
+                .map(|batch| self.enter(std::slice::from_ref(batch)))
+                .map(|entered| entered.map(|mut of_one| of_one.pop().unwrap_or_default()))
+                .collect(),
+            entered => entered?.into_iter().map(Ok).collect::<Vec<_>>(),
+        };
+        failpoint::hit(Point::EventsEntered);
+        let mut failed = Ok(());
+        for (batch, taken) in batches.into_iter().zip(entered) {
+            let cleared = match taken {
+                Ok(taken) => self.clear(batch, taken).await,
+                Err(error) => Err(error),
+            };
+            failed = failed.and(cleared);
+        }
+        failpoint::hit(Point::EventsCleared);
+        failed
+    }
+
+    fn parse_events(&mut self, partition: u32, events: StoredEvents) -> PartitionBatch {
+        let mut batch = PartitionBatch {
+            partition,
+            ids: Vec::new(),
+            events: Vec::new(),
+        };
         for (id, event) in events {
             match parse_event(&id, event) {
                 Ok((done, stored)) => {
-                    ids.push((id, stored));
-                    all.push(done);
+                    batch.ids.push((id, stored));
+                    batch.events.push(done);
                 }
                 Err(why) => self.report_rejected(partition, &id, &why),
             }
         }
-        if all.is_empty() {
-            return Ok(());
-        }
-        failpoint::hit(Point::EventsRead);
-        let entered = self.ledger.enter_store_events(&all)?;
-        failpoint::hit(Point::EventsEntered);
+        batch
+    }
+
+    /// Enters the events of these partitions in one commit. Returns the debits of each partition.
+    fn enter(
+        &self,
+        batches: &[PartitionBatch],
+    ) -> Result<Vec<Vec<Option<CreditSplit>>>, StoreError> {
+        let all: Vec<_> = batches.iter().flat_map(|batch| &batch.events).collect();
+        let mut entered = self.ledger.enter_store_events(&all)?.into_iter();
+        let debits = |batch: &PartitionBatch| entered.by_ref().take(batch.events.len()).collect();
+        Ok(batches.iter().map(debits).collect())
+    }
+
+    /// Removes a partition's events from the store. The ledger has entered them, with the debits
+    /// `entered`.
+    async fn clear(
+        &mut self,
+        batch: PartitionBatch,
+        entered: Vec<Option<CreditSplit>>,
+    ) -> Result<(), StoreError> {
+        let PartitionBatch {
+            partition,
+            ids,
+            events,
+        } = batch;
         let mut cleared = Vec::new();
-        for (((id, stored), done), taken) in ids.into_iter().zip(all).zip(entered) {
+        for (((id, stored), done), taken) in ids.into_iter().zip(events).zip(entered) {
             let Some(taken) = taken else {
                 self.report_rejected(partition, &id, "its account is not in the ledger, or a segment that may have the request is not at hand");
                 continue;
@@ -134,9 +200,7 @@ impl IngestWorker {
             };
             cleared.push((id, request_id));
         }
-        self.store.clear_events(partition, &cleared).await?;
-        failpoint::hit(Point::EventsCleared);
-        Ok(())
+        self.store.clear_events(partition, &cleared).await
     }
 
     /// The ledger wins. If the store charged a different amount (from the other bucket; or twice,

@@ -212,9 +212,12 @@ impl Ledger {
     /// Returns an error if the ledger cannot be written; nothing was entered.
     pub fn enter_store_events(
         &self,
-        done: &[IngestEvent],
+        done: &[&IngestEvent],
     ) -> Result<Vec<Option<CreditSplit>>, StoreError> {
-        let changes: Vec<_> = done.iter().map(LedgerChange::Event).collect();
+        let changes: Vec<_> = done
+            .iter()
+            .map(|event| LedgerChange::Event(event))
+            .collect();
         let outcomes = self.append(&LedgerBatch {
             instance_id: "",
             changes: &changes,

@@ -89,7 +89,8 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
             .iter()
             .map(|ending| IngestEvent::Ended(Box::new(ending.clone()), None))
             .collect();
-        ledger.enter_store_events(&done).unwrap();
+        let events: Vec<_> = done.iter().collect();
+        ledger.enter_store_events(&events).unwrap();
         let pairs: Vec<_> = endings
             .iter()
             .map(|ending| (ending, Default::default()))
