@@ -28,9 +28,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 pub use worker::IngestWorker;
 
-/// How often due tasks are looked for, and events read while there are some: one of these times is
-/// the delay between the end of a request and its debit in the ledger.
+/// How often due tasks are looked for.
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
+/// How soon events are read again after a pass that found some. It bounds the time from the end of
+/// a request under load to its debit in the ledger.
+const BUSY_FOLLOW_INTERVAL: Duration = Duration::from_millis(30);
 /// A reply of the store that takes longer counts as a failure.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -338,7 +340,7 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
                     && schedule.pause.is_zero()
                     && worker.backlog.events > 0
                 {
-                    schedule.due = Instant::now();
+                    schedule.due = Instant::now() + BUSY_FOLLOW_INTERVAL;
                 }
             }
         }
