@@ -11,6 +11,8 @@
 
 #[path = "feeder/commands.rs"]
 mod commands;
+#[path = "feeder/restarts.rs"]
+mod restarts;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;

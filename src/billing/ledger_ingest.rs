@@ -126,7 +126,7 @@ impl IngestWorker {
 
 impl IngestWorker {
     /// Tells the edges where this sidecar is, if it can be one of several; and the store, how far
-    /// the ledger is.
+    /// the ledger is, and how much of it the store has.
     async fn announce(&mut self) -> Result<(), StoreError> {
         if let Some(home) = self.ledger.home() {
             self.store
@@ -140,7 +140,7 @@ impl IngestWorker {
                 .await?;
             self.announced = Some(last.seq);
         }
-        Ok(())
+        self.record_published().await
     }
 
     /// Checks that the ledger has the entry that the store knows as its last one. An older ledger

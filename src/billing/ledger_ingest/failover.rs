@@ -16,7 +16,8 @@ use credits::money::CreditSplit;
 use credits::money::Micro;
 use std::collections::BTreeMap;
 
-/// How far back a failover may have lost data. Replicas lag by seconds, not minutes.
+/// How far back a failover may have lost data, where the server has no record of what was
+/// published. Replicas lag by seconds, not minutes.
 const MAX_FAILOVER_LOSS_MS: i64 = 10 * 60_000;
 /// How long after a total loss edges may still report endings.
 const MAX_REPORT_DELAY_MS: i64 = 12 * 3_600_000;
@@ -76,16 +77,15 @@ impl IngestWorker {
         changed: Vec<(u32, PartitionServer)>,
     ) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
-        let mut since_ms = now_ms;
+        let mut after = i64::MAX;
         let mut new_epochs = BTreeMap::new();
         for (partition, current) in &changed {
             let known = self.ledger.partition_location(*partition)?;
             match known.filter(|found| has_same_epoch(found, current)) {
-                Some(found) => {
-                    since_ms = since_ms.min(found.seen_ms.saturating_sub(MAX_FAILOVER_LOSS_MS))
-                }
+                Some(found) => after = after.min(self.last_published(*partition, &found).await?),
                 None => {
-                    since_ms = since_ms.min(now_ms.saturating_sub(MAX_REPORT_DELAY_MS));
+                    let since_ms = now_ms.saturating_sub(MAX_REPORT_DELAY_MS);
+                    after = after.min(self.ledger.mark_before(since_ms)?);
                     // If the data is lost again during the restoration, this token is lost too, and
                     // the new epoch does not begin.
                     let token =
@@ -96,7 +96,7 @@ impl IngestWorker {
             }
         }
         let partitions: Vec<_> = changed.iter().map(|(partition, _)| *partition).collect();
-        let restored = self.restore_since(&partitions, since_ms, now_ms).await?;
+        let restored = self.restore_after(after, &partitions, now_ms).await?;
         let mut found = Vec::new();
         for (partition, current) in changed {
             let mut epoch = current.epoch;
@@ -148,15 +148,49 @@ impl IngestWorker {
         )))
     }
 
-    /// Publishes again what the ledger has entered since `since_ms`. Returns the number of requests
-    /// that the store did not know.
-    async fn restore_since(
+    /// Returns a position in the ledger up to which a partition has every entry, whichever server
+    /// answers for it now.
+    async fn last_published(
         &self,
+        partition: u32,
+        found: &PartitionLocation,
+    ) -> Result<i64, StoreError> {
+        match self.store.published(partition).await? {
+            Some(seq) => Ok(seq),
+            None => self
+                .ledger
+                .mark_before(found.seen_ms.saturating_sub(MAX_FAILOVER_LOSS_MS)),
+        }
+    }
+
+    /// Records at each server how much of the ledger it has, so that a later recovery is short.
+    pub(super) async fn record_published(&mut self) -> Result<(), StoreError> {
+        if self.recorded == self.pushed {
+            return Ok(());
+        }
+        for group in self.store.partition_groups() {
+            let found = group.first().and_then(|partition| {
+                let index = usize::try_from(*partition).ok()?;
+                self.found.get(index)?.as_ref()
+            });
+            if let Some(PartitionLocation { server, .. }) = found {
+                self.store
+                    .record_published(&group, server, self.pushed)
+                    .await?;
+            }
+        }
+        self.recorded = self.pushed;
+        Ok(())
+    }
+
+    /// Publishes again what the ledger has after the entry `after`. Returns the number of requests
+    /// that the store did not know.
+    async fn restore_after(
+        &self,
+        mut after: i64,
         which: &[u32],
-        since_ms: i64,
         now_ms: i64,
     ) -> Result<usize, StoreError> {
-        let mut after = self.ledger.mark_before(since_ms)?;
         let mut restored = 0;
         loop {
             let entries = self.ledger.entries_after(after, PAGE_SIZE)?;

@@ -31,6 +31,8 @@ pub struct IngestWorker {
     pub(super) found: Vec<Option<PartitionLocation>>,
     /// The last ledger entry known to be published to the store.
     pub(super) pushed: i64,
+    /// The last entry of which the store has recorded that it was published.
+    pub(super) recorded: i64,
     pub(super) keys_after: ChangeCursor,
     /// Whether the store has received every key since it last lost them.
     pub(super) keys_known: bool,
@@ -90,6 +92,7 @@ impl IngestWorker {
             mirror,
             directory,
             found,
+            recorded: 0,
             keys_after: ChangeCursor::default(),
             keys_known: false,
             requested_accounts: BTreeSet::new(),

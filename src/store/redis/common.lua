@@ -17,6 +17,11 @@ local function mget(keys)
   for i, key in ipairs(keys) do values[i] = redis.call('GET', key) end
   return values
 end
+-- The server's identity: another one after each restart and each failover.
+local function server()
+  local info = redis.call('INFO', 'server', 'replication')
+  return (string.match(info, 'run_id:(%w+)') or '') .. ':' .. (string.match(info, 'master_replid:(%w+)') or '')
+end
 local function parts(text)
   local paid, trial = string.match(text, '^(%d+):(%d+)')
   return tonumber(paid), tonumber(trial)

@@ -125,6 +125,39 @@ impl SharedStore {
             .collect()
     }
 
+    /// Records that these partitions have every entry of the ledger up to `seq`, if `server` (see
+    /// [`PartitionServer`]) still answers for them. They must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn record_published(
+        &self,
+        partitions: &[u32],
+        server: &str,
+        seq: i64,
+    ) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.publish.prepare_invoke();
+        for partition in partitions {
+            call.key(key(*partition, "published", ""));
+        }
+        call.arg(server).arg(seq);
+        self.call("record the published entries", &call)
+            .await
+            .map(drop)
+    }
+
+    /// Returns up to where in the ledger this partition has every entry; `None` if nothing was
+    /// recorded.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn published(&self, partition: u32) -> Result<Option<i64>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(key(partition, "published", ""));
+        self.query("read the published entries", &get).await
+    }
+
     /// Begins a new epoch that follows `before`. Returns false if the partition is not in the epoch
     /// `before`.
     ///

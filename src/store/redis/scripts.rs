@@ -26,6 +26,7 @@ pub(super) struct Scripts {
     pub probe: Script,
     pub clear: Script,
     pub poll: Script,
+    pub publish: Script,
 }
 
 pub(super) static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
@@ -55,5 +56,6 @@ pub(super) static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::n
         probe: script(include_str!("probe.lua")),
         clear: script(include_str!("clear.lua")),
         poll: script(include_str!("poll.lua")),
+        publish: script(include_str!("publish.lua")),
     }
 });

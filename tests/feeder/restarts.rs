@@ -1,0 +1,75 @@
+//! What the sidecar restores after the store's server has restarted: only what that server may have
+//! lost. Real Redis.
+
+use super::{ACCOUNT, World, credits, now_ms};
+use crate::server::Server;
+use model_gateway::store::redis::partition;
+
+const REQUESTS: usize = 40;
+
+/// Number of markers that the server was asked for since it started.
+fn markers_asked_for(server: &Server) -> usize {
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_exists:calls="));
+    calls
+        .and_then(|rest| rest.split(',').next()?.parse().ok())
+        .unwrap_or_default()
+}
+
+/// The server restarts after many requests. Returns how many markers the sidecar then asks for.
+async fn asked_for_after_a_restart(has_record: bool) -> usize {
+    let mut server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world
+        .billing
+        .grant(ACCOUNT, credits(10_000), "more", now_ms())
+        .unwrap();
+    world.make_known(&mut feed).await;
+    for number in 0..REQUESTS {
+        world.run(&format!("req_{number}")).await;
+    }
+    feed.run_all().await.unwrap();
+    assert_eq!(world.debits(), REQUESTS as u64);
+    if !has_record {
+        server.cli(&["del", &format!("gw:{{p{}}}:published", partition(ACCOUNT))]);
+    }
+    server.kill_and_restart();
+    feed.run_all().await.unwrap();
+    let asked = markers_asked_for(&server);
+    assert_eq!(world.drift(&world.store).await, 0);
+    assert_eq!(world.debits(), REQUESTS as u64);
+    asked
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_given_only_what_it_may_have_lost() {
+    let asked = asked_for_after_a_restart(true).await;
+    assert!(asked < REQUESTS / 2, "{asked} markers");
+}
+
+#[tokio::test]
+async fn control_without_a_record_it_is_given_everything_of_some_minutes() {
+    assert!(asked_for_after_a_restart(false).await >= REQUESTS);
+}
+
+#[tokio::test]
+async fn a_server_that_restarted_unnoticed_records_nothing() {
+    let mut server = Server::start();
+    let world = World::on(&server).await;
+    let place = partition(ACCOUNT);
+    let before = world.store.partition_server(place).await.unwrap();
+    let record = async |seq| {
+        world
+            .store
+            .record_published(&[place], &before.server, seq)
+            .await
+            .unwrap();
+        world.store.published(place).await.unwrap()
+    };
+    assert_eq!(record(7).await, Some(7));
+    server.kill_and_restart();
+    assert_eq!(record(8).await, Some(7));
+}
