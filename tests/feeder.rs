@@ -35,8 +35,8 @@ use model_gateway::store::ledger::{
     RequestOutcome,
 };
 use model_gateway::store::redis::{
-    PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply, SettleCommand,
-    SettleReply, SharedStore, StoreEvent, partition,
+    KeySeed, PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply,
+    SettleCommand, SettleReply, SharedStore, StoreEvent, partition,
 };
 use server::{Cluster, Server};
 use sha2::{Digest, Sha256};
@@ -195,8 +195,22 @@ impl World {
         self.store.reserve(&asked).await.unwrap()
     }
 
-    fn told(&self) -> String {
-        serde_json::json!({"at_ms": now_ms(), "detail": self.detail}).to_string()
+    /// The ending that the edge reports for a request.
+    fn told(&self, request: &str) -> String {
+        let ending = Ending {
+            request_id: request.to_owned(),
+            account: ACCOUNT.to_owned(),
+            at_ms: now_ms(),
+            paid: self.cost,
+            trial: Micro::ZERO,
+            writeoff: Micro::ZERO,
+            detail: self.detail.clone(),
+        };
+        serde_json::to_string(&ending).unwrap()
+    }
+
+    async fn held(&self) -> CreditSplit {
+        self.store.account(ACCOUNT).await.unwrap().unwrap().held
     }
 
     async fn end(&self, request: &str) -> SettleReply {
@@ -204,7 +218,7 @@ impl World {
     }
 
     async fn end_in(&self, store: &SharedStore, request: &str) -> SettleReply {
-        let ending = self.told();
+        let ending = self.told(request);
         store
             .settle(&SettleCommand {
                 request_id: request,
@@ -417,7 +431,7 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
         "5",
     ]);
     let stream = format!("gw:{{p{place}}}:ev");
-    let (paid, told) = (less.to_string(), world.told());
+    let (paid, told) = (less.to_string(), world.told("req_1"));
     for _ in 0..2 {
         let event = [
             "xadd", &stream, "*", "request", "req_1", "account", ACCOUNT, "paid", &paid, "trial",
@@ -431,70 +445,49 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
 }
 
 #[tokio::test]
-async fn what_is_lost_while_it_is_restored_is_restored_again() {
-    let server = Server::start();
-    let world = World::on(&server).await;
+async fn what_has_an_epoch_of_before_is_brought_up_to_date() {
+    let primary = Server::start();
+    let world = World::on(&primary).await;
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
+    let replica = frozen_replica(&primary).await;
     world.run("req_1").await;
     feed.run_all().await.unwrap();
-    drop(feed);
-    server.cli(&["flushall"]);
-    // As after a crash in the middle: some epochs were begun, and no marker is restored.
-    for number in 0..PARTITIONS {
-        assert!(
-            world
-                .store
-                .begin_epoch(number, "", "restoring:unfinished")
-                .await
-                .unwrap()
-        );
-    }
-    assert!(
-        !world
-            .store
-            .begin_epoch(0, "restoring:another", "made")
-            .await
-            .unwrap(),
-        "only what was begun is finished"
-    );
-    let mut feed = world.feed();
+    assert_eq!(primary.cli(&["flushall"]), "OK");
     world.make_known(&mut feed).await;
-    assert_eq!(world.end("req_1").await, SettleReply::Applied);
-    assert_eq!(world.drift(&world.store).await, 0);
+    drop((feed, primary));
+    // The replica has the account as it was in the first epoch. A restoration was begun and broken
+    // off there.
+    let store = SharedStore::connect(&replica.address(), PATIENCE)
+        .await
+        .unwrap();
+    let place = partition(ACCOUNT);
+    let before = store.partition_server(place).await.unwrap().epoch;
+    let begin = async |before: &str| {
+        let token = "restoring:unfinished";
+        store.begin_epoch(place, before, token).await.unwrap()
+    };
+    assert!(!begin("another").await, "only what was seen is followed");
+    assert!(begin(&before).await);
+    let mut feed = world.feed_from(&store);
+    feed.run_all().await.unwrap();
+    assert_eq!(world.end_in(&store, "req_1").await, SettleReply::Applied);
+    assert_eq!((world.debits(), world.drift(&store).await), (1, 0));
 }
 
-/// Sends the end of a request as an edge does that was away for longer than the store remembers.
-async fn end_late(world: &World, request: &str) -> SettleReply {
-    let (paid, none) = (world.cost, Micro::ZERO);
-    let (request_id, account, detail) =
-        (request.to_owned(), ACCOUNT.to_owned(), world.detail.clone());
-    let at_ms = now_ms() - 7 * 3_600_000;
-    let ending = Ending {
-        request_id,
-        account,
-        at_ms,
-        paid,
-        trial: none,
-        writeoff: none,
-        detail,
-    };
-    let ending = serde_json::to_string(&ending).unwrap();
-    let (key_id, tokens) = (world.detail.key_id.as_str(), 0);
-    let end = SettleCommand {
-        request_id: request,
-        account: ACCOUNT,
-        cost: world.cost,
-        ending: &ending,
-        key_id,
-        tokens,
-    };
-    world.store.settle_late(&end).await.unwrap()
+/// A copy of the server as it is now.
+async fn frozen_replica(primary: &Server) -> Server {
+    let port = primary.port.to_string();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port]);
+    let in_step = || replica.cli(&["get", "in:step"]) == "yes";
+    primary.cli(&["set", "in:step", "yes"]);
+    wait_for("the replica to follow", async || in_step()).await;
+    replica.cli(&["replicaof", "no", "one"]);
+    replica
 }
 
 #[tokio::test]
-async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger_and_posted_there_once()
- {
+async fn an_end_without_a_hold_is_decided_by_the_ledger_and_posted_to_the_store_once() {
     let server = Server::start();
     let world = World::on(&server).await;
     let mut feed = world.feed();
@@ -506,7 +499,7 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
             "1"
         )
     };
-    // One request was debited in the store, the other still has its hold there.
+    // The store has forgotten the end of one request and the hold of the other.
     world.run("req_known").await;
     feed.run_all().await.unwrap();
     forget("req_known");
@@ -514,20 +507,17 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
         world.reserve("req_open").await,
         ReserveReply::Held(_)
     ));
+    lose_hold(&server, "req_open");
     for request in ["req_known", "req_open"] {
-        assert!(matches!(
-            end_late(&world, request).await,
-            SettleReply::Done { .. }
-        ));
+        let SettleReply::Done { taken, .. } = world.end(request).await else {
+            panic!("{request} was not accepted")
+        };
+        assert_eq!(taken, CreditSplit::ZERO, "{request}");
         assert!(
-            matches!(end_late(&world, request).await, SettleReply::Known { .. }),
+            matches!(world.end(request).await, SettleReply::Known { .. }),
             "told once"
         );
     }
-    assert_eq!(
-        world.store.account(ACCOUNT).await.unwrap().unwrap().held,
-        CreditSplit::ZERO
-    );
     drop(feed);
     // As after a crash: the ledger has the entries, but nothing was posted to the store yet.
     let events = world.store.events(place, "0", 10).await.unwrap();
@@ -559,29 +549,83 @@ async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger
         assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
     }
     assert_eq!(
-        end_late(&world, "req_open").await,
+        world.end("req_open").await,
         SettleReply::Applied,
         "its edge may forget it"
     );
-    // An edge that takes the request for a new one ends it in the store as well. The sidecar gives
-    // the charged amount back.
+    // The result is the same once the markers are gone, and after a total loss.
     forget("req_open");
-    assert!(matches!(
-        world.end("req_open").await,
-        SettleReply::Done { .. }
-    ));
-    feed.run_all().await.unwrap();
-    assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
-    // The result is the same after a total loss.
-    assert_eq!(server.cli(&["flushall"]), "OK");
-    world.make_known(&mut feed).await;
-    end_late(&world, "req_open").await;
-    feed.run_all().await.unwrap();
-    assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+    for is_lost in [false, true] {
+        if is_lost {
+            assert_eq!(server.cli(&["flushall"]), "OK");
+            world.make_known(&mut feed).await;
+        }
+        world.end("req_open").await;
+        feed.run_all().await.unwrap();
+        assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+    }
 }
 
-/// The store loses everything when the ledger has five requests. The edges send their ends again.
-async fn total_loss(is_noticed: bool) -> (i64, u64) {
+/// Removes a hold as a server does that lost the write of it.
+fn lose_hold(server: &Server, request: &str) {
+    let account = format!("gw:{{p{}}}:a:{ACCOUNT}", partition(ACCOUNT));
+    assert_eq!(server.cli(&["hdel", &account, &format!("~{request}")]), "1");
+    let none = ["held_paid", "0", "held_trial", "0", "open_holds", "0"];
+    server.cli(&[&["hset", &account], &none[..]].concat());
+}
+
+#[tokio::test]
+async fn what_a_hold_covers_is_taken_from_the_store_though_the_ledger_has_the_end() {
+    // The control of the test above: with a hold, the store takes the cost again, and keeps it.
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_known").await;
+    feed.run_all().await.unwrap();
+    let marker = format!("gw:{{p{}}}:r:req_known", partition(ACCOUNT));
+    assert_eq!(server.cli(&["del", &marker]), "1");
+    world.run("req_known").await;
+    feed.run_all().await.unwrap();
+    assert_eq!(
+        (world.debits(), world.drift(&world.store).await),
+        (1, world.cost.get())
+    );
+}
+
+/// An API key with a spending limit learns of a debit that the ledger decided.
+#[tokio::test]
+async fn a_debit_that_the_ledger_decided_counts_as_the_spending_of_its_key() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    let place = partition(ACCOUNT);
+    let api_key = format!("gw:{{p{place}}}:k:{KEY}");
+    let PartitionLocation { epoch, .. } =
+        world.ledger().partition_location(place).unwrap().unwrap();
+    let seed = KeySeed {
+        account: ACCOUNT,
+        key_id: KEY,
+        at_ms: now_ms(),
+        spent: [Micro::ZERO; 4],
+        seq: 1,
+        epoch: &epoch,
+    };
+    assert!(world.store.seed_key(&seed).await.unwrap());
+    world.end("req_1").await;
+    for _ in 0..2 {
+        feed.run_all().await.unwrap();
+        assert_eq!(
+            server.cli(&["hget", &api_key, "total_spent"]),
+            world.cost.get().to_string()
+        );
+    }
+    assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
+}
+
+#[tokio::test]
+async fn after_a_total_loss_nothing_is_lost_or_counted_twice_and_nothing_need_be_restored() {
     let server = Server::start();
     let world = World::on(&server).await;
     let mut feed = world.feed();
@@ -591,38 +635,31 @@ async fn total_loss(is_noticed: bool) -> (i64, u64) {
         world.run(request).await;
     }
     feed.run_all().await.unwrap();
-    // Only the edge knows the end of this request.
-    world.run("req_late").await;
+    // Only the edge knows the end of one request, and one still runs.
+    world.run("req_unread").await;
+    assert!(matches!(
+        world.reserve("req_running").await,
+        ReserveReply::Held(_)
+    ));
     assert_eq!(server.cli(&["flushall"]), "OK");
-    if !is_noticed {
-        for number in 0..PARTITIONS {
-            let PartitionLocation { epoch, .. } =
-                world.ledger().partition_location(number).unwrap().unwrap();
-            server.cli(&["set", &format!("gw:{{p{number}}}:epoch"), &epoch]);
-        }
-    }
-    if is_noticed {
-        assert_eq!(world.end("req_0").await, SettleReply::Unknown);
-    }
-    world.store.request_seed(ACCOUNT).await.unwrap();
-    feed.run_all().await.unwrap();
-    for request in requests.iter().map(String::as_str).chain(["req_late"]) {
+    assert_eq!(world.end("req_0").await, SettleReply::Unknown);
+    world.make_known(&mut feed).await;
+    let markers = format!("gw:{{p{}}}:r:*", partition(ACCOUNT));
+    assert_eq!(server.cli(&["keys", &markers]), "", "nothing is restored");
+    assert!(matches!(
+        world.reserve("req_new").await,
+        ReserveReply::Held(_)
+    ));
+    let late = ["req_unread", "req_running", "req_new"];
+    for request in requests.iter().map(String::as_str).chain(late) {
         world.end(request).await;
     }
     feed.run_all().await.unwrap();
-    (world.drift(&world.store).await, world.debits())
-}
-
-#[tokio::test]
-async fn after_a_total_loss_nothing_is_lost_and_nothing_counted_twice() {
-    assert_eq!(total_loss(true).await, (0, 6));
-}
-
-#[tokio::test]
-async fn control_without_the_markers_a_total_loss_debits_twice() {
-    let (drift, debits) = total_loss(false).await;
-    assert_eq!(debits, 6, "the ledger knows each request for ever");
-    assert_ne!(drift, 0, "the store has taken them again");
+    assert_eq!((world.debits(), world.drift(&world.store).await), (8, 0));
+    assert_eq!(world.held().await, CreditSplit::ZERO);
+    for request in requests.iter().map(String::as_str).chain(late) {
+        assert_eq!(world.end(request).await, SettleReply::Applied, "{request}");
+    }
 }
 
 /// A replica without the last writes takes over.
@@ -637,12 +674,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
         ReserveReply::Held(_)
     ));
     feed.run_all().await.unwrap();
-    let port = primary.port.to_string();
-    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port]);
-    let in_step = || replica.cli(&["get", "in:step"]) == "yes";
-    primary.cli(&["set", "in:step", "yes"]);
-    wait_for("the replica to follow", async || in_step()).await;
-    replica.cli(&["replicaof", "no", "one"]);
+    let replica = frozen_replica(&primary).await;
     // These two are in the ledger, and the promoted replica does not have them.
     assert!(matches!(
         world.end("req_lost").await,
@@ -1125,7 +1157,7 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
         server.kill_and_restart();
         // The edge got no answer for the last request, and sends its end again.
         let request = format!("req_{round}_4");
-        let ending = world.told();
+        let ending = world.told(&request);
         let end = SettleCommand {
             request_id: &request,
             account: ACCOUNT,

@@ -263,8 +263,8 @@ async fn a_cost_beyond_the_hold_takes_what_is_free_and_no_more(store: &SharedSto
     let late = world.next();
     assert_eq!(
         world.taken(&late, 10).await,
-        (parts(0, 0), micro(10)),
-        "a hold that is lost takes nothing from nothing"
+        (parts(0, 0), Micro::ZERO),
+        "without a hold, the ledger decides"
     );
 }
 
@@ -404,12 +404,12 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
     );
     assert_eq!(
         stranger.taken("req_s", 7).await,
-        (parts(7, 0), Micro::ZERO),
-        "what runs is finished all the same"
+        (parts(0, 0), Micro::ZERO),
+        "what runs is finished all the same, and the ledger decides its debit"
     );
 }
 
-async fn a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(
+async fn a_hold_whose_lease_ran_out_is_given_up_and_its_end_left_to_the_ledger(
     store: &SharedStore,
 ) {
     let mut world = World::with(store, "acct_lease", 1_000, None).await;
@@ -434,8 +434,12 @@ async fn a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(
         0
     );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(300, 0)));
-    assert_eq!(world.taken(&short, 600).await, (parts(600, 0), Micro::ZERO));
-    assert_eq!(world.has().await, (parts(400, 0), parts(300, 0)));
+    assert_eq!(world.taken(&short, 600).await, (parts(0, 0), Micro::ZERO));
+    assert_eq!(world.has().await, (parts(1_000, 0), parts(300, 0)));
+    assert!(matches!(
+        world.end(&short, 600).await,
+        SettleReply::Known { .. }
+    ));
 }
 
 async fn amounts_are_exact_to_the_bounds(store: &SharedStore) {
@@ -585,7 +589,7 @@ async fn all(store: &SharedStore, other: &SharedStore) {
     a_trial_is_spent_first_and_ends_on_the_dot(store).await;
     a_post_counts_once_and_takes_only_what_is_free(store).await;
     whom_the_store_does_not_know_the_ledger_must_seed(store).await;
-    a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(store).await;
+    a_hold_whose_lease_ran_out_is_given_up_and_its_end_left_to_the_ledger(store).await;
     amounts_are_exact_to_the_bounds(store).await;
     open_requests_are_counted(store).await;
     a_reserve_without_a_lease_judges_and_sets_nothing_aside(store).await;

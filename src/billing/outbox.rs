@@ -9,13 +9,11 @@
 use super::backlog::{CommitRate, LedgerBacklog};
 use super::journal::{self, Journal, OrphanedJournal, Segment};
 use crate::catalog::CatalogModel;
-use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::redis::{
-    EndState, MAX_REPORT_AGE, PARTITIONS, RedisAddress, SettleCommand, SettleReply, SharedStore,
-    partition,
+    EndState, PARTITIONS, RedisAddress, SettleCommand, SettleReply, SharedStore, partition,
 };
 use crate::telemetry::METRICS;
 use credits::price_list::PriceList;
@@ -623,11 +621,7 @@ impl OutboxWorker {
                     key_id,
                     tokens,
                 };
-                let now_ms = store.clock().to_store_time(clock::now_ms());
-                let outcome = match is_late(entry.ending.at_ms, now_ms) {
-                    true => store.settle_late(&end).await,
-                    false => store.settle(&end).await,
-                };
+                let outcome = store.settle(&end).await;
                 failpoint::hit(Point::EndingTold);
                 let outcome = match outcome {
                     Ok(SettleReply::Unknown) => store
@@ -821,11 +815,6 @@ async fn poll(store: SharedStore, due: Vec<ScheduledEntry>) -> Vec<SentEntry> {
     }
 }
 
-/// Whether the ending is so old that the store may have forgotten the marker of its first arrival.
-fn is_late(at_ms: i64, now_ms: i64) -> bool {
-    u128::from(now_ms.saturating_sub(at_ms).max(0).unsigned_abs()) > MAX_REPORT_AGE.as_millis()
-}
-
 impl OrphanedJournalRef {
     fn remove(&self) {
         let orphaned = self
@@ -860,22 +849,5 @@ impl Ord for ScheduledEntry {
     /// greatest.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ending_is_late_once_it_is_older_than_what_the_store_remembers_for_certain() {
-        let max_age = i64::try_from(MAX_REPORT_AGE.as_millis()).unwrap();
-        let now_ms = 1_800_000_000_000;
-        assert_eq!(
-            [max_age - 1, max_age, max_age + 1].map(|age| is_late(now_ms - age, now_ms)),
-            [false, false, true]
-        );
-        assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
-        assert!(!is_late(i64::MAX, i64::MIN) && is_late(i64::MIN, i64::MAX));
     }
 }

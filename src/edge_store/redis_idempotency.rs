@@ -80,15 +80,13 @@ impl RedisIdempotency {
         {
             for entry in self.housekeeping.orphaned_requests(&instance_id).await? {
                 let debited = match self.billing.was_debited(&entry.request_id) {
-                    Some(debited) => debited,
+                    Some(debited) => Some(debited),
                     // The journal no longer has the request, so the ledger does. Whatever its
                     // result, give up the key.
-                    None => {
-                        self.housekeeping
-                            .has_ended(&entry.account, &entry.request_id)
-                            .await?
-                    }
+                    None => self.housekeeping.has_ended(&entry, retention.lease).await?,
                 };
+                // Nobody knows: the entry is past its time limit, and counts as used.
+                let Some(debited) = debited else { continue };
                 if debited {
                     log_lost_response(&entry.request_id);
                 }

@@ -262,7 +262,7 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
         request_id: "req_long",
         account: ACCOUNT,
         cost: full,
-        ending: &world.told(),
+        ending: &world.told("req_long"),
         key_id: KEY,
         tokens: 0,
     };

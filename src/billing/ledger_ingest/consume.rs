@@ -187,7 +187,7 @@ impl IngestWorker {
             };
             let request_id = match done {
                 IngestEvent::Ended(ending, _) => {
-                    self.reconcile(&ending, stored.minus(taken)).await?;
+                    self.reconcile(&ending, &id, stored.minus(taken)).await?;
                     ending.request_id
                 }
                 // The debit in the ledger is published to the store like an entry without a
@@ -206,7 +206,12 @@ impl IngestWorker {
     /// The ledger wins. If the store charged a different amount (from the other bucket; or twice,
     /// because it lost the first ending), posts the difference back to the store. `change` is the
     /// amount to credit.
-    async fn reconcile(&self, ending: &Ending, change: CreditSplit) -> Result<(), StoreError> {
+    async fn reconcile(
+        &self,
+        ending: &Ending,
+        event: &str,
+        change: CreditSplit,
+    ) -> Result<(), StoreError> {
         if change == CreditSplit::ZERO {
             return Ok(());
         }
@@ -221,7 +226,7 @@ impl IngestWorker {
             seq: 0,
         };
         self.store
-            .reconcile(&post, &ending.request_id)
+            .reconcile(&post, event, &ending.request_id)
             .await
             .map(drop)
     }

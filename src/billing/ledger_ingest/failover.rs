@@ -1,16 +1,15 @@
 //! Recovery of a server's lost data: the last moments after a failover, everything after a total
 //! loss.
 //!
-//! Every restart and failover changes the server's id; a missing epoch means that the data is gone.
-//! This module then publishes again what the ledger has entered since: the markers of ended
-//! requests and of posts, so that data that was not lost does not change. Without the markers, an
-//! edge that reports a request's end again would cause a second debit. Must not restore balances:
-//! accounts are seeded as a whole.
+//! Every restart and failover changes the server's id. This module then publishes again what the
+//! ledger has entered since: the ends of requests and the posts, each once, so that data that was
+//! not lost does not change. A server without an epoch has lost everything: it has no data to
+//! correct, and begins a new epoch. Must not restore balances: accounts are seeded as a whole.
 
 use super::worker::IngestWorker;
 use crate::clock;
 use crate::store::StoreError;
-use crate::store::ledger::{EndingDetail, LedgerEntry, LedgerStore as _, PartitionLocation};
+use crate::store::ledger::{LedgerEntry, LedgerStore as _, PartitionLocation};
 use crate::store::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition};
 use credits::money::CreditSplit;
 use credits::money::Micro;
@@ -19,11 +18,11 @@ use std::collections::BTreeMap;
 /// How far back a failover may have lost data, where the server has no record of what was
 /// published. Replicas lag by seconds, not minutes.
 const MAX_FAILOVER_LOSS_MS: i64 = 10 * 60_000;
-/// How long after a total loss edges may still report endings.
-const MAX_REPORT_DELAY_MS: i64 = 12 * 3_600_000;
-/// Maximum age of requests to restore: markers of older requests may have expired, so their absence
-/// proves nothing.
-const MARKER_GUARANTEE_MS: i64 = 11 * 3_600_000;
+/// Maximum age of requests to restore, a little less than the lifetime of a marker: the marker of
+/// an older request may have expired, so its absence proves nothing.
+const MARKER_GUARANTEE_MS: i64 = 50 * 60_000;
+/// How far back data of another epoch may go that has no record of what was published.
+const MAX_OTHER_EPOCH_AGE_MS: i64 = 12 * 3_600_000;
 /// Prefix of an epoch during its restoration. The ledger never stores such an epoch, so nothing
 /// relies on it.
 const RESTORING_EPOCH_PREFIX: &str = "restoring:";
@@ -78,59 +77,110 @@ impl IngestWorker {
     ) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut after = i64::MAX;
-        let mut new_epochs = BTreeMap::new();
-        for (partition, current) in &changed {
-            let known = self.ledger.partition_location(*partition)?;
-            match known.filter(|found| has_same_epoch(found, current)) {
-                Some(found) => after = after.min(self.last_published(*partition, &found).await?),
+        let (mut moved, mut empty) = (Vec::new(), Vec::new());
+        let (mut new_epochs, mut oldest_ms) = (BTreeMap::new(), BTreeMap::new());
+        for (partition, current) in changed {
+            if self.is_empty(partition, &current).await? {
+                empty.push((partition, current));
+                continue;
+            }
+            let known = self.ledger.partition_location(partition)?;
+            match known.filter(|found| has_same_epoch(found, &current)) {
+                Some(found) => {
+                    let since_ms = found.seen_ms.saturating_sub(MAX_FAILOVER_LOSS_MS);
+                    after = after.min(self.last_published(partition, since_ms).await?);
+                    oldest_ms.insert(partition, now_ms.saturating_sub(MARKER_GUARANTEE_MS));
+                }
+                // This is older data: what comes after it is missing there, whatever its age.
                 None => {
-                    let since_ms = now_ms.saturating_sub(MAX_REPORT_DELAY_MS);
-                    after = after.min(self.ledger.mark_before(since_ms)?);
-                    // If the data is lost again during the restoration, this token is lost too, and
-                    // the new epoch does not begin.
+                    let since_ms = now_ms.saturating_sub(MAX_OTHER_EPOCH_AGE_MS);
+                    after = after.min(self.last_published(partition, since_ms).await?);
+                    oldest_ms.insert(partition, i64::MIN);
+                    // If the data is lost during the restoration, this token is lost too, and the
+                    // new epoch does not begin.
                     let token =
                         format!("{RESTORING_EPOCH_PREFIX}{}", uuid::Uuid::now_v7().simple());
-                    self.begin_epoch(*partition, &current.epoch, &token).await?;
-                    new_epochs.insert(*partition, token);
+                    self.begin_epoch(partition, &current.epoch, &token).await?;
+                    new_epochs.insert(partition, token);
                 }
             }
+            moved.push((partition, current));
         }
-        let partitions: Vec<_> = changed.iter().map(|(partition, _)| *partition).collect();
-        let restored = self.restore_after(after, &partitions, now_ms).await?;
-        let mut found = Vec::new();
-        for (partition, current) in changed {
-            let mut epoch = current.epoch;
-            if let Some(token) = new_epochs.get(&partition) {
-                epoch = uuid::Uuid::now_v7().simple().to_string();
-                self.begin_epoch(partition, token, &epoch).await?;
-            }
-            found.push((
-                partition,
-                PartitionLocation {
-                    server: current.server,
-                    epoch,
-                    seen_ms: now_ms,
-                },
-            ));
+        // The loss may include keys and revocations, so publish all keys again.
+        self.keys_after = Default::default();
+        if !empty.is_empty() || !new_epochs.is_empty() {
+            self.keys_known = false;
+            self.recorded = 0;
         }
-        self.ledger.set_partition_locations(&found)?;
-        for (partition, found) in found {
+        let (moved_count, empty_count) = (moved.len(), empty.len());
+        self.begin_empty_partitions(empty, now_ms).await?;
+        let restored = self.restore_after(after, &oldest_ms).await?;
+        let mut locations = Vec::new();
+        for (partition, PartitionServer { server, epoch, .. }) in moved {
+            let epoch = match new_epochs.get(&partition) {
+                Some(token) => {
+                    let epoch = new_epoch();
+                    self.begin_epoch(partition, token, &epoch).await?;
+                    epoch
+                }
+                None => epoch,
+            };
+            locations.push((partition, location(server, epoch, now_ms)));
+        }
+        self.set_locations(locations)?;
+        log::warn!(
+            "the shared store is another server, or has other data: {empty_count} partitions are empty; restored {restored} requests in {moved_count} others"
+        );
+        Ok(())
+    }
+
+    /// Whether the server has lost everything of a partition.
+    async fn is_empty(
+        &self,
+        partition: u32,
+        current: &PartitionServer,
+    ) -> Result<bool, StoreError> {
+        Ok(current.epoch.is_empty() && self.store.published(partition).await?.is_none())
+    }
+
+    /// Begins an epoch in partitions without data. Nothing is restored: their accounts are seeded
+    /// from the ledger. Requests that began before have no hold there, so the ledger decides about
+    /// their ends.
+    async fn begin_empty_partitions(
+        &mut self,
+        empty: Vec<(u32, PartitionServer)>,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let located: Vec<_> = empty
+            .into_iter()
+            .map(|(partition, current)| (partition, location(current.server, new_epoch(), now_ms)))
+            .collect();
+        // The ledger knows the epochs first: after a crash in between, the partitions are found
+        // empty again.
+        self.set_locations(located.clone())?;
+        for (partition, PartitionLocation { epoch, .. }) in located {
+            self.begin_epoch(partition, "", &epoch).await?;
+        }
+        Ok(())
+    }
+
+    /// Records where partitions are.
+    fn set_locations(
+        &mut self,
+        locations: Vec<(u32, PartitionLocation)>,
+    ) -> Result<(), StoreError> {
+        if locations.is_empty() {
+            return Ok(());
+        }
+        self.ledger.set_partition_locations(&locations)?;
+        for (partition, location) in locations {
             if let Some(slot) = usize::try_from(partition)
                 .ok()
                 .and_then(|index| self.found.get_mut(index))
             {
-                *slot = Some(found);
+                *slot = Some(location);
             }
         }
-        // The loss may include keys and revocations, so publish all keys again.
-        self.keys_after = Default::default();
-        if !new_epochs.is_empty() {
-            self.keys_known = false;
-        }
-        let (all, new) = (partitions.len(), new_epochs.len());
-        log::warn!(
-            "{all} partitions of the shared store moved to another server, {new} of them empty; restored {restored} requests"
-        );
         Ok(())
     }
 
@@ -148,18 +198,12 @@ impl IngestWorker {
         )))
     }
 
-    /// Returns a position in the ledger up to which a partition has every entry, whichever server
-    /// answers for it now.
-    async fn last_published(
-        &self,
-        partition: u32,
-        found: &PartitionLocation,
-    ) -> Result<i64, StoreError> {
+    /// Returns a position in the ledger up to which a partition has every entry: the server's
+    /// record, or if it has none, what was published at `since_ms`.
+    async fn last_published(&self, partition: u32, since_ms: i64) -> Result<i64, StoreError> {
         match self.store.published(partition).await? {
             Some(seq) => Ok(seq),
-            None => self
-                .ledger
-                .mark_before(found.seen_ms.saturating_sub(MAX_FAILOVER_LOSS_MS)),
+            None => self.ledger.mark_before(since_ms),
         }
     }
 
@@ -183,13 +227,13 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Publishes again what the ledger has after the entry `after`. Returns the number of requests
-    /// that the store did not know.
+    /// Publishes again what the ledger has after the entry `after`, to these partitions: of each,
+    /// only the requests that ended after the given time. Returns the number of requests that the
+    /// store did not know.
     async fn restore_after(
         &self,
         mut after: i64,
-        which: &[u32],
-        now_ms: i64,
+        oldest_ms: &BTreeMap<u32, i64>,
     ) -> Result<usize, StoreError> {
         let mut restored = 0;
         loop {
@@ -201,12 +245,12 @@ impl IngestWorker {
             let mut requests: BTreeMap<u32, Vec<RestoreEntry>> = BTreeMap::new();
             for entry in entries {
                 let partition = partition(&entry.account);
-                if !which.contains(&partition) {
+                let Some(oldest_ms) = oldest_ms.get(&partition) else {
                     continue;
-                }
+                };
                 if !entry.is_ending() || entry.is_late() {
                     self.publish_entry(&entry).await?;
-                } else if now_ms.saturating_sub(entry.at_ms) < MARKER_GUARANTEE_MS {
+                } else if entry.at_ms > *oldest_ms {
                     requests
                         .entry(partition)
                         .or_default()
@@ -236,6 +280,18 @@ impl IngestWorker {
     }
 }
 
+fn location(server: String, epoch: String, seen_ms: i64) -> PartitionLocation {
+    PartitionLocation {
+        server,
+        epoch,
+        seen_ms,
+    }
+}
+
+fn new_epoch() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}
+
 fn has_same_epoch(found: &PartitionLocation, current: &PartitionServer) -> bool {
     found.epoch == current.epoch && !current.epoch.is_empty()
 }
@@ -245,8 +301,7 @@ fn restore_entry(entry: LedgerEntry) -> RestoreEntry {
         paid: Micro::ZERO.minus(entry.d_paid),
         trial: Micro::ZERO.minus(entry.d_trial),
     };
-    let detail = serde_json::from_str::<EndingDetail>(&entry.detail);
-    let key_id = detail.map(|detail| detail.key_id).unwrap_or_default();
+    let key_id = entry.key_id();
     let LedgerEntry {
         reference: request_id,
         account,

@@ -73,6 +73,14 @@ impl IngestWorker {
             only_free: false,
             seq: entry.seq,
         };
+        if entry.is_late() {
+            let key_id = entry.key_id();
+            return self
+                .store
+                .post_late(&post, &key_id, entry.at_ms)
+                .await
+                .map(drop);
+        }
         let posted = self.store.post(&post).await?;
         let PostReply::Known { change } = posted else {
             return Ok(());

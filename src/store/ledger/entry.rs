@@ -3,7 +3,7 @@
 //! Must not run a query.
 
 use super::compact_detail::expand;
-use super::ending::LATE_SUFFIX;
+use super::ending::{EndingDetail, LATE_SUFFIX};
 use credits::money::Micro;
 use rusqlite::Row;
 
@@ -79,6 +79,12 @@ impl LedgerEntry {
     /// not the shared store.
     pub fn is_late(&self) -> bool {
         self.is_ending() && self.detail.ends_with(LATE_SUFFIX)
+    }
+
+    /// Returns the API key of the request whose end the entry is; otherwise an empty string.
+    pub fn key_id(&self) -> String {
+        let detail = serde_json::from_str::<EndingDetail>(&self.detail);
+        detail.map(|detail| detail.key_id).unwrap_or_default()
     }
 }
 

@@ -70,26 +70,46 @@ impl SharedStore {
     /// Returns an error if the store cannot be called. It is safe to try again, since an operation
     /// counts once.
     pub async fn post(&self, post: &PostCommand<'_>) -> Result<PostReply, StoreError> {
-        self.invoke_post(post, None).await
+        self.invoke_post(post, None, &[]).await
     }
 
-    /// Posts the difference between the ledger's and the store's debit for `request_id`, like
-    /// [`SharedStore::post`]. It applies only if the store has the end of that request.
+    /// Posts the ledger's debit of a late end, like [`SharedStore::post`]. It counts as spending of
+    /// the API key at the time `at_ms`.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. It is safe to try again.
+    pub async fn post_late(
+        &self,
+        post: &PostCommand<'_>,
+        key_id: &str,
+        at_ms: i64,
+    ) -> Result<PostReply, StoreError> {
+        let api_key = key(partition(post.account), "k:", key_id);
+        self.invoke_post(post, Some(api_key), &[&at_ms.to_string()])
+            .await
+    }
+
+    /// Posts the difference between the ledger's and the store's debit for the request that `event`
+    /// reports, like [`SharedStore::post`]. It applies only if the store has that event.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. It is safe to try again.
     pub async fn reconcile(
         &self,
         post: &PostCommand<'_>,
+        event: &str,
         request_id: &str,
     ) -> Result<PostReply, StoreError> {
-        self.invoke_post(post, Some(request_id)).await
+        let events = key(partition(post.account), "ev", "");
+        self.invoke_post(post, Some(events), &[event, request_id])
+            .await
     }
 
     async fn invoke_post(
         &self,
         post: &PostCommand<'_>,
-        request_id: Option<&str>,
+        third_key: Option<String>,
+        about: &[&str],
     ) -> Result<PostReply, StoreError> {
         let partition = partition(post.account);
         let mut call = self.0.scripts.post.prepare_invoke();
@@ -98,12 +118,13 @@ impl SharedStore {
         call.arg(post.change.paid.get())
             .arg(post.change.trial.get())
             .arg(post.credited.get());
-        if let Some(request_id) = request_id {
-            call.key(key(partition, "r:", request_id));
+        if let Some(third_key) = third_key {
+            call.key(third_key);
         }
         call.arg(OPERATION_MS)
             .arg(u8::from(post.only_free))
-            .arg(post.seq);
+            .arg(post.seq)
+            .arg(about);
         let reply = self.call("change a balance", &call).await?;
         Ok(match reply.status() {
             "done" => PostReply::Done,

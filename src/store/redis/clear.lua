@@ -7,7 +7,7 @@ local markers, ids = {}, {}
 for i = 2, #KEYS do markers[i - 1] = KEYS[i] end
 for i, value in ipairs(mget(markers)) do
   local id, request = ARGV[2 * i - 1], ARGV[2 * i]
-  local is_same = request == '' or value == 'e' .. id
+  local is_same = request == '' or value == SETTLED .. id or value == LATE .. id
   if not is_same then
     local event = redis.call('XRANGE', KEYS[1], id, id)[1]
     is_same = event and event[2][2] == request

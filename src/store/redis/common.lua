@@ -22,6 +22,11 @@ local function server()
   local info = redis.call('INFO', 'server', 'replication')
   return (string.match(info, 'run_id:(%w+)') or '') .. ':' .. (string.match(info, 'master_replid:(%w+)') or '')
 end
+-- The marker of a request that has ended is a letter and the id of the event that reports the end, or 'applied' if it was
+-- restored. SETTLED: this server has taken the cost. LATE: it has not; the ledger decides.
+local SETTLED, LATE = 'e', 'l'
+local function has_settled(marker) return marker and string.sub(marker, 1, 1) ~= LATE end
+local function event_of(marker) return string.match(marker, '^[el]?(%d+%-%d+)$') end
 local function parts(text)
   local paid, trial = string.match(text, '^(%d+):(%d+)')
   return tonumber(paid), tonumber(trial)

@@ -1,5 +1,7 @@
 -- Settles a request, once: releases its hold and debits the cost. The part of the cost above the hold is debited from free
 -- credits, as far as there are any. It counts as the API key's spending too, whatever the key's limit: the account has paid it.
+-- A cost without a hold is left to the ledger: the hold's lease has ended, or the server has lost the hold, and perhaps also
+-- the end that released it. Only the ledger knows whether this end was counted before; it posts its debit.
 -- KEYS: account, its holds of older versions, the partition's leases, the request's marker, the partition's events, the API key
 -- ARGV: request, account, cost, lifetime of the marker in ms, the ending for the ledger, number of tokens used
 local a, held = account(KEYS[1], ARGV[1])
@@ -10,6 +12,13 @@ if not a then
 end
 local is_old = not held
 if is_old then held = redis.call('HGET', KEYS[2], ARGV[1]) end
+if not held and tonumber(ARGV[3]) > 0 then
+  local known = redis.call('GET', KEYS[4])
+  if known then return {'known', ended(known, KEYS[5])} end
+  local id = redis.call('XADD', KEYS[5], '*', 'late', ARGV[1], 'account', ARGV[2], 'ending', ARGV[5])
+  redis.call('SET', KEYS[4], LATE .. id, 'PX', ARGV[4])
+  return {'done', id, '0', '0', '0'}
+end
 local held_paid, held_trial = 0, 0
 if held then
   held_paid, held_trial = parts(held)
@@ -36,7 +45,7 @@ end
 -- The event comes first, since the marker names it. If there is a marker, this was an end that the server knows.
 local id = redis.call('XADD', KEYS[5], '*', 'request', ARGV[1], 'account', ARGV[2],
   'paid', I(paid), 'trial', I(trial), 'writeoff', I(rest), 'ending', ARGV[5])
-local known = redis.call('SET', KEYS[4], 'e' .. id, 'PX', ARGV[4], 'NX', 'GET')
+local known = redis.call('SET', KEYS[4], SETTLED .. id, 'PX', ARGV[4], 'NX', 'GET')
 if known then
   redis.call('XDEL', KEYS[5], id)
   return {'known', ended(known, KEYS[5])}

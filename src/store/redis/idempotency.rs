@@ -6,11 +6,11 @@
 //! its instance id. Must not validate keys, nor know a request's cost.
 
 use super::client::SharedStore;
-use super::keyspace::{PARTITIONS, key, partition};
+use super::keyspace::{MARKER_MS, PARTITIONS, key, partition};
 use super::reply::ScriptReply;
 use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, StoredResponse};
-use ::redis::{Cmd, Script, ScriptInvocation};
+use ::redis::{Cmd, Pipeline, Script, ScriptInvocation};
 use std::time::Duration;
 
 /// Maximum number of expired responses and keys that one script removes from the totals.
@@ -178,17 +178,35 @@ impl SharedStore {
         Ok(orphaned)
     }
 
-    /// Returns true if the store knows that the request has ended.
+    /// Returns whether the request of an entry has ended; `None` if it began so long ago that its
+    /// marker may have expired. `runs` is the time that the entry was claimed with.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn has_ended(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
-        let mut exists = Cmd::new();
-        exists
-            .arg("EXISTS")
-            .arg(key(partition(account), "r:", request_id));
-        self.query("check whether a request has ended", &exists)
-            .await
+    pub async fn has_ended(
+        &self,
+        entry: &IdempotencyEntry,
+        runs: Duration,
+    ) -> Result<Option<bool>, StoreError> {
+        let operation = "check whether a request has ended";
+        let partition = partition(&entry.account);
+        let now_ms = self.now_ms().await?;
+        let mut pipeline = Pipeline::new();
+        pipeline
+            .cmd("EXISTS")
+            .arg(key(partition, "r:", &entry.request_id));
+        pipeline
+            .cmd("HGET")
+            .arg(key(partition, "i:", &entry.redis_key()))
+            .arg("until");
+        let mut link = self.0.link.clone();
+        let (has_marker, until): (bool, Option<i64>) = self
+            .guard(operation, pipeline.query_async(&mut link))
+            .await?;
+        let began_ms = until.map(|until| until.saturating_sub_unsigned(millis(runs)));
+        let is_certain = began_ms
+            .is_some_and(|began_ms| now_ms < began_ms.saturating_add_unsigned(MARKER_MS));
+        Ok((has_marker || is_certain).then_some(has_marker))
     }
 
     /// Returns true if the store has an entry for the idempotency key.

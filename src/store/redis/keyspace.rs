@@ -5,9 +5,9 @@
 /// Number of partitions. Never change it while the store has data.
 pub const PARTITIONS: u32 = 16;
 
-/// Lifetime of a request's or an operation's marker: twice as long as an edge may keep undelivered
-/// data.
-pub(super) const MARKER_MS: u64 = 12 * 3_600 * 1_000;
+/// Lifetime of the marker of a request that has ended. Until it is over, the store itself knows
+/// that it has had the end; after that, the ledger knows.
+pub(super) const MARKER_MS: u64 = 3_600 * 1_000;
 
 /// Lifetime of an operation's marker: an interrupted command can be run again until then.
 pub(super) const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;

@@ -6,7 +6,7 @@ local MINUTE = 60000
 local VISIT = 10000
 -- Reads the marker of a request that has ended: 'applied' once the ledger has removed its event, else the event's id.
 local function ended(marker, events)
-  local id = string.match(marker, '^e?(%d+%-%d+)$')
+  local id = event_of(marker)
   if id and #redis.call('XRANGE', events, id, id) == 0 then return 'applied' end
   return id or marker
 end

@@ -36,7 +36,7 @@ local now = clock()
 local function is_young(id) return now - position(id) < 10000 end
 for i, value in ipairs(mget(markers)) do
   local partition = tonumber(ARGV[i + 1])
-  local id = value and string.match(value, '^e?(%d+%-%d+)$')
+  local id = value and event_of(value)
   if not value then answer[i] = 'lost'
   elseif not id then answer[i] = value
   elseif not first[partition] or is_before(id, first[partition]) then answer[i] = 'applied'

@@ -1,12 +1,15 @@
 -- Changes a balance by an entry that the ledger has posted, or by a debit that it is about to post: once per operation. A
--- correction of a settled request counts only if the server has that settlement. If it lost it, the restore uses the
--- ledger's amount.
--- KEYS: account, the operation's marker, and for a correction the marker of the settled request
--- ARGV: paid, trial, credited, lifetime of the marker in ms, '1' if free credits must cover the debit,
---   the entry's position or 0
+-- correction of a settled request counts only if the server has that settlement, and with it the event. If it lost it, the
+-- restore uses the ledger's amount. The debit of a late end counts as the API key's spending.
+-- KEYS: account, the operation's marker; for a correction the partition's events, for a late end the API key
+-- ARGV: paid, trial, credited, lifetime of the operation's marker in ms, '1' if free credits must cover the debit,
+--   the entry's position or 0; for a correction the event's id and its request, for a late end its time
 local known = redis.call('GET', KEYS[2])
 if known then return {'known', string.match(known, '^(.*):(.*)$')} end
-if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then return {'lost'} end
+if ARGV[8] then
+  local event = redis.call('XRANGE', KEYS[3], ARGV[7], ARGV[7])[1]
+  if not event or event[2][1] ~= 'request' or event[2][2] ~= ARGV[8] then return {'lost'} end
+end
 local a = account(KEYS[1])
 if not a then return {'unknown'} end
 local paid, trial, credited = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -19,4 +22,5 @@ if ARGV[5] == '1' then
 end
 redis.call('HSET', KEYS[1], 'paid', I(a.paid + paid), 'trial', I(a.trial + trial), 'credited', I(a.credited + credited))
 redis.call('SET', KEYS[2], I(paid) .. ':' .. I(trial), 'PX', ARGV[4])
+if ARGV[7] and not ARGV[8] and a.keyed then spend(KEYS[3], -(paid + trial), tonumber(ARGV[7]), seq) end
 return {'done'}

@@ -1,5 +1,5 @@
 -- Settles requests that the ledger has as ended and whose end this server has lost: each once, by its marker. If an account
--- was seeded after the ledger had the entry, its balance already includes it.
+-- was seeded after the ledger had the entry, its balance already includes it. A late end has debited nothing here.
 -- KEYS: the partition's leases; for each request its account, the account's holds of older versions, its marker, its API key
 -- ARGV: lifetime of a marker in ms; for each request its id, its account, paid, trial, the entry's position, its time
 local restored = 0
@@ -7,7 +7,7 @@ for i = 0, (#ARGV - 1) / 6 - 1 do
   local key, holds, marker, api_key = KEYS[2 + 4 * i], KEYS[3 + 4 * i], KEYS[4 + 4 * i], KEYS[5 + 4 * i]
   local request, name, seq = ARGV[2 + 6 * i], ARGV[3 + 6 * i], tonumber(ARGV[6 + 6 * i])
   local taken_paid, taken_trial = tonumber(ARGV[4 + 6 * i]), tonumber(ARGV[5 + 6 * i])
-  if redis.call('EXISTS', marker) == 0 then
+  if not has_settled(redis.call('GET', marker)) then
     restored = restored + 1
     local a, held = account(key, request)
     local is_old = not held

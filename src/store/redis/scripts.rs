@@ -7,7 +7,6 @@ use ::redis::Script;
 pub(super) struct Scripts {
     pub reserve: Script,
     pub end: Script,
-    pub late: Script,
     pub post: Script,
     pub seed: Script,
     pub lapse: Script,
@@ -37,8 +36,7 @@ pub(super) static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::n
     Scripts {
         reserve: limited(include_str!("reserve.lua")),
         end: limited(include_str!("end.lua")),
-        late: limited(include_str!("late.lua")),
-        post: script(include_str!("post.lua")),
+        post: limited(include_str!("post.lua")),
         seed: script(include_str!("seed.lua")),
         lapse: limited(include_str!("lapse.lua")),
         visit: limited(include_str!("visit.lua")),

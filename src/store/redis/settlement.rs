@@ -24,7 +24,8 @@ pub struct SettleCommand<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettleReply {
     /// The event for the ledger, the debited amount, and the amount written off because the account
-    /// could not cover it.
+    /// could not cover it. Nothing is debited without a hold: then the ledger decides, and posts
+    /// its debit.
     Done {
         event: String,
         taken: CreditSplit,
