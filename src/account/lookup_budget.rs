@@ -45,7 +45,7 @@ impl LookupBudget {
         true
     }
 
-    /// Gives back a look-up: the key was valid.
+    /// Gives back a look-up: the key was valid, or the store did not answer.
     pub fn give_back(&self) {
         let mut used_until = self
             .used_until

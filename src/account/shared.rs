@@ -115,6 +115,16 @@ impl SharedKeys {
         self.lookups.set_rate(per_second);
     }
 
+    /// Returns the fields of a key in the store; none if no key has this hash.
+    async fn look_up(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
+        let fields = self.store.api_key(hash).await?;
+        if fields.is_empty() && !self.store.has_all_keys().await? {
+            let lost = "cannot look up a key: the shared store lost its keys; the sidecar must write them again";
+            return Err(StoreError::Unusable(lost.into()));
+        }
+        Ok(fields)
+    }
+
     /// Authenticates a key; see [`super::Accounts::authenticate`]. `now_ms` is a time of this
     /// machine's clock; whether the key has expired is decided by the store's.
     ///
@@ -138,24 +148,12 @@ impl SharedKeys {
             return Err(AuthError::TooManyLookups);
         }
         let generation = self.cache.generation.load(Ordering::Acquire);
-        let fields = self
-            .store
-            .api_key(&hash)
-            .await
-            .map_err(AuthError::Unavailable)?;
-        if is_counted && !fields.is_empty() {
+        let looked_up = self.look_up(&hash).await;
+        // While the store is away or loads its data, nobody knows which keys are made up.
+        if is_counted && !looked_up.as_ref().is_ok_and(HashMap::is_empty) {
             self.lookups.give_back();
         }
-        if fields.is_empty()
-            && !self
-                .store
-                .has_all_keys()
-                .await
-                .map_err(AuthError::Unavailable)?
-        {
-            let lost = "cannot look up a key: the shared store lost its keys; the sidecar must write them again";
-            return Err(AuthError::Unavailable(StoreError::Unusable(lost.into())));
-        }
+        let fields = looked_up.map_err(AuthError::Unavailable)?;
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
         if (field("status"), field("account_status")) != ("active", "active")
             && self.cache.lock_entries().remove(&hash).is_some()

@@ -274,3 +274,22 @@ fn a_flood_of_unknown_keys_is_bounded_and_does_not_harm_a_key_that_the_edge_know
     });
     world.close();
 }
+
+#[test]
+fn while_the_store_is_away_no_key_counts_as_made_up() {
+    const PER_SECOND: u64 = 5;
+    let mut world = Edges::with(|plan| plan.limit("unknown_key_lookups_per_second", PER_SECOND));
+    let account = world.account();
+    let edge = &world.edges[0];
+    world.redis.kill();
+    for number in 0..10 * PER_SECOND {
+        assert_eq!(asks(edge, &unknown_key(number)), 503, "request {number}");
+    }
+    world.redis.start_again();
+    wait_for("the edge to admit again", SOON, || {
+        let status = asks(edge, &account.key);
+        assert!(matches!(status, 200 | 503), "answered {status}");
+        (status == 200).then_some(())
+    });
+    world.close();
+}
