@@ -25,7 +25,7 @@ pub struct Reading {
     at: Instant,
     process_ns: u64,
     writer_ns: u64,
-    indexer_ns: u64,
+    pub indexer_ns: u64,
 }
 
 /// CPU time between two readings.

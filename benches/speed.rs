@@ -28,6 +28,8 @@ mod accounts;
 mod instructions;
 #[path = "speed/load.rs"]
 mod load;
+#[allow(dead_code, reason = "shared with the other benchmarks")]
+mod meter;
 #[path = "speed/others.rs"]
 mod others;
 #[path = "speed/peers.rs"]
@@ -101,6 +103,8 @@ const STREAMS: [(Way, usize); 6] = [
 const STREAM_COUNTS: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
 const LATE_US: f64 = 20_000.0;
 
+const CPU_OF_REQUEST: &str = "CPU µs/request";
+const CPU_OF_EVENT: &str = "CPU µs/event";
 /// The measure of how quiet the machine was.
 const OTHERS: &str = "% of a core for others";
 
@@ -116,6 +120,23 @@ impl Figures {
             .entry(system)
             .or_default()
             .push(value);
+    }
+
+    /// Adds to each request, and to each event by its part of a stream, what the indexer takes for
+    /// one request.
+    fn add_indexing(&mut self, system: &System) {
+        let indexing = system.indexing_us();
+        for ((_, measure), by_system) in &mut self.0 {
+            let part = match *measure {
+                CPU_OF_REQUEST => indexing,
+                CPU_OF_EVENT => indexing / EVENTS as f64,
+                _ => continue,
+            };
+            if let Some(values) = by_system.get_mut(system.name) {
+                values.iter_mut().for_each(|value| *value += part);
+            }
+        }
+        self.record("all", "indexer's µs/request", system.name, indexing);
     }
 
     fn print(&self, systems: &[&'static str]) {
@@ -230,6 +251,9 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
         }
         println!("round {} of {rounds} done", round + 1);
     }
+    systems
+        .iter()
+        .for_each(|system| figures.add_indexing(system));
     figures.print(&systems.each_ref().map(|system| system.name));
 }
 
@@ -302,6 +326,9 @@ fn compare(arguments: Vec<String>) {
             streams_held(system) as f64,
         );
     }
+    systems
+        .iter()
+        .for_each(|system| figures.add_indexing(system));
     figures.print(&names);
     std::fs::write(out, format!("{:#}\n", figures.json())).expect("write the JSON");
 }
@@ -327,12 +354,7 @@ fn measure(figures: &mut Figures, system: &System, case: &Case, seconds: Duratio
         case.bytes / 1_024,
         case.connections
     );
-    figures.record(
-        &name,
-        "CPU µs/request",
-        system.name,
-        cpu / done.count as f64,
-    );
+    figures.record(&name, CPU_OF_REQUEST, system.name, cpu / done.count as f64);
     figures.record(
         &name,
         "req/s",
@@ -352,7 +374,7 @@ fn measure_streams(figures: &mut Figures, system: &System, way: Way, count: usiz
     system.settle();
     let cpu = system.cpu_us() - before;
     let name = format!("{} {count} streams", way.name);
-    figures.record(&name, "CPU µs/event", system.name, cpu / done.events as f64);
+    figures.record(&name, CPU_OF_EVENT, system.name, cpu / done.events as f64);
     figures.record(&name, "first event p50 µs", system.name, done.first(50));
     figures.record(&name, "event lateness p50 µs", system.name, done.late(50));
     figures.record(&name, "event lateness p99 µs", system.name, done.late(99));

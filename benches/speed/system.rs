@@ -2,6 +2,7 @@
 //! outside. Must not send load to them.
 
 use crate::accounts::{self, Shape};
+use crate::meter::Reading;
 use crate::rig::{self, Process, free_port, wait_for};
 use crate::ways::{PASSED, Way};
 use std::io::{Read, Write};
@@ -320,11 +321,30 @@ impl System {
         }
     }
 
-    /// CPU time of all threads so far, in µs; 0 if there is no process.
+    /// CPU time so far, in µs, of all threads but the indexer; 0 if there is no process. The
+    /// indexer works for tens of thousands of requests at once: see [`System::indexing_us`].
     pub fn cpu_us(&self) -> f64 {
-        self.process
-            .as_ref()
-            .map_or(0.0, |process| process.cpu_ns() as f64 / 1_000.0)
+        self.process.as_ref().map_or(0.0, |process| {
+            let ns = process.cpu_ns().saturating_sub(indexer_ns(process));
+            ns as f64 / 1_000.0
+        })
+    }
+
+    /// CPU time of the indexer for one request, in µs, over all requests so far.
+    pub fn indexing_us(&self) -> f64 {
+        let metrics = self.admin.and_then(|admin| get(admin, "/metrics"));
+        let text = metrics.map(|(_, text)| text).unwrap_or_default();
+        let sum_of = |name: &str| -> f64 {
+            text.lines()
+                .filter(|line| line.starts_with(name))
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum()
+        };
+        let indexed = sum_of("gateway_requests_total{") - sum_of("gateway_index_lag_entries ");
+        match &self.process {
+            Some(process) if indexed > 0.0 => indexer_ns(process) as f64 / 1_000.0 / indexed,
+            _ => 0.0,
+        }
     }
 
     pub fn rss_mb(&self) -> f64 {
@@ -358,4 +378,8 @@ impl System {
         });
         reads
     }
+}
+
+fn indexer_ns(process: &Process) -> u64 {
+    Reading::of(process.0.id()).indexer_ns
 }
