@@ -41,6 +41,7 @@ use model_gateway::store::redis::{
     SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
 };
 use server::{Cluster, Server};
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -626,12 +627,41 @@ async fn on_a_cluster_of_three() {
         .await
         .unwrap();
     all(&store, &other).await;
-    let used: std::collections::HashSet<_> = (0..200)
-        .map(|number| partition(&format!("acct_{number}")))
-        .collect();
+    let accounts: Vec<_> = (0..200).map(|number| format!("acct_{number}")).collect();
+    for account in &accounts {
+        World::with(&store, account, 1, None).await;
+    }
+    let used: HashSet<_> = accounts.iter().map(|account| partition(account)).collect();
     assert_eq!(
         used.len(),
         PARTITIONS as usize,
         "accounts are spread over all partitions"
     );
+    let names = |keys: Vec<String>| {
+        let name = |key: &String| key.split(':').nth(1).map(str::to_owned);
+        keys.iter().filter_map(name).collect::<HashSet<_>>().len()
+    };
+    let mut of_nodes: Vec<_> = cluster.keys("gw:*:a:*").into_iter().map(names).collect();
+    of_nodes.sort_unstable();
+    assert_eq!(of_nodes, [5, 5, 6], "and the partitions over all primaries");
+}
+
+#[tokio::test]
+async fn a_cluster_whose_partitions_have_the_names_of_before_is_refused() {
+    let cluster = Cluster::start();
+    let store = SharedStore::connect(&cluster.address(), PATIENCE)
+        .await
+        .unwrap();
+    store.check_fitness(false).await.unwrap();
+    assert_eq!(
+        cluster.0[0].cli(&["-c", "set", "gw:{p9}:epoch", "begun"]),
+        "OK"
+    );
+    let refused = store.check_fitness(false).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("named the partitions otherwise"),
+        "{refused}"
+    );
+    assert_eq!(cluster.0[0].cli(&["-c", "del", "gw:{p9}:epoch"]), "1");
+    store.check_fitness(false).await.unwrap();
 }

@@ -6,8 +6,7 @@ use crate::server::Server;
 use credits::money::CreditSplit;
 use model_gateway::billing::ledger_ingest::LedgerIngest;
 use model_gateway::store::redis::{
-    EndState, PARTITIONS, ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore,
-    partition,
+    EndState, ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore, partition,
 };
 use std::time::{Duration, Instant};
 
@@ -284,45 +283,4 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
     );
     reserve("req_again", LEASE).await;
     assert_ne!(due(), "", "and it is listed again");
-}
-
-/// The hash slot of a key with this tag.
-fn slot(tag: &str) -> u16 {
-    let step = |crc: u16, byte: u8| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            let shifted = crc << 1;
-            if crc & 0x8000 == 0 {
-                shifted
-            } else {
-                shifted ^ 0x1021
-            }
-        })
-    };
-    tag.bytes().fold(0, step) % 16_384
-}
-
-#[test]
-fn the_slot_ranges_of_the_guide_have_one_partition_each() {
-    assert_eq!(slot("123456789"), 0x31c3, "the check value of this CRC");
-    let guide = include_str!("../../docs/many-edges.md");
-    let range = |word: &str| {
-        let (first, last) = word.split_once('-')?;
-        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
-    };
-    let block = guide.split("```").find(|block| block.starts_with("\n0-"));
-    let ranges: Vec<_> = block
-        .unwrap()
-        .split_whitespace()
-        .filter_map(range)
-        .collect();
-    assert_eq!(ranges.len(), PARTITIONS as usize);
-    let mut next = 0;
-    for range in &ranges {
-        assert_eq!(*range.start(), next, "no slot is left out");
-        let has =
-            (0..PARTITIONS).filter(|partition| range.contains(&slot(&format!("p{partition}"))));
-        assert_eq!(has.count(), 1, "{range:?}");
-        next = range.end() + 1;
-    }
-    assert_eq!(next, 16_384);
 }

@@ -302,9 +302,11 @@ impl Cluster {
         format!("{{kind: redis, cluster: [{}]}}", nodes.join(", "))
     }
 
-    /// Whether any node has `key`.
-    pub fn has(&self, key: &str) -> bool {
-        self.0[0].cli(&["-c", "exists", key]) == "1"
+    /// The keys of each node that match a pattern.
+    pub fn keys(&self, pattern: &str) -> Vec<Vec<String>> {
+        let keys = |node: &Server| node.cli(&["--scan", "--pattern", pattern]);
+        let lines = |text: String| text.lines().map(str::to_owned).collect();
+        self.0.iter().map(|node| lines(keys(node))).collect()
     }
 
     /// Moves the slot of `key` with all its keys to the next node, as an operator's tool does.

@@ -3,7 +3,7 @@
 //! Must not reserve or settle.
 
 use super::client::SharedStore;
-use super::keyspace::{OPERATION_MS, key, partition};
+use super::keyspace::{OPERATION_MS, partition};
 use super::reply::parse_amount;
 use crate::store::StoreError;
 use ::redis::Cmd;
@@ -84,7 +84,7 @@ impl SharedStore {
         key_id: &str,
         at_ms: i64,
     ) -> Result<PostReply, StoreError> {
-        let api_key = key(partition(post.account), "k:", key_id);
+        let api_key = self.key(partition(post.account), "k:", key_id);
         self.invoke_post(post, Some(api_key), &[&at_ms.to_string()])
             .await
     }
@@ -100,7 +100,7 @@ impl SharedStore {
         event: &str,
         request_id: &str,
     ) -> Result<PostReply, StoreError> {
-        let events = key(partition(post.account), "ev", "");
+        let events = self.key(partition(post.account), "ev", "");
         self.invoke_post(post, Some(events), &[event, request_id])
             .await
     }
@@ -113,8 +113,8 @@ impl SharedStore {
     ) -> Result<PostReply, StoreError> {
         let partition = partition(post.account);
         let mut call = self.0.scripts.post.prepare_invoke();
-        call.key(key(partition, "a:", post.account))
-            .key(key(partition, "op:", post.operation));
+        call.key(self.key(partition, "a:", post.account))
+            .key(self.key(partition, "op:", post.operation));
         call.arg(post.change.paid.get())
             .arg(post.change.trial.get())
             .arg(post.credited.get());
@@ -148,9 +148,9 @@ impl SharedStore {
     pub async fn seed_account(&self, seed: &AccountSeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.seed.prepare_invoke();
-        call.key(key(partition, "a:", seed.account))
-            .key(key(partition, "h:", seed.account));
-        call.key(key(partition, "epoch", ""));
+        call.key(self.key(partition, "a:", seed.account))
+            .key(self.key(partition, "h:", seed.account));
+        call.key(self.key(partition, "epoch", ""));
         call.arg(seed.has.paid.get())
             .arg(seed.has.trial.get())
             .arg(seed.credited.get());
@@ -175,9 +175,9 @@ impl SharedStore {
     pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
         let partition = partition(account);
         let mut call = self.0.scripts.expire.prepare_invoke();
-        call.key(key(partition, "a:", account))
-            .key(key(partition, "ev", ""));
-        call.key(key(partition, "op:", &lapse_operation(account)))
+        call.key(self.key(partition, "a:", account))
+            .key(self.key(partition, "ev", ""));
+        call.key(self.key(partition, "op:", &lapse_operation(account)))
             .arg(account)
             .arg(OPERATION_MS);
         Ok(self.call("expire a trial", &call).await?.status() == "done")
@@ -199,7 +199,7 @@ impl SharedStore {
         ];
         let mut get = Cmd::new();
         get.arg("HMGET")
-            .arg(key(partition(account), "a:", account))
+            .arg(self.key(partition(account), "a:", account))
             .arg(&fields[..]);
         let values: Vec<Option<String>> = self.query("read a balance", &get).await?;
         let [

@@ -6,7 +6,7 @@ use super::address::RedisAddress;
 use super::breaker::StoreBreaker;
 use super::clock::StoreClock;
 use super::errors;
-use super::keyspace::{PARTITIONS, key, partition};
+use super::keyspace::{Keyspace, PARTITIONS, partition};
 use super::link::RedisLink;
 use super::reply::ScriptReply;
 use super::scripts::{SCRIPTS, Scripts};
@@ -26,6 +26,7 @@ pub(super) struct SharedStoreInner {
     /// Circuit breaker that stops requests from calling a store that does not answer.
     breaker: Option<Arc<StoreBreaker>>,
     clock: StoreClock,
+    keyspace: Keyspace,
     pub scripts: &'static Scripts,
 }
 
@@ -54,6 +55,7 @@ impl SharedStore {
         clock: StoreClock,
     ) -> Self {
         Self(Arc::new(SharedStoreInner {
+            keyspace: Keyspace::from_address(&address),
             link: RedisLink::new(address, reply_timeout),
             breaker,
             clock,
@@ -75,10 +77,19 @@ impl SharedStore {
 
     /// The partitions in groups that one command can read: all at once, or in a cluster each alone.
     pub fn partition_groups(&self) -> Vec<Vec<u32>> {
-        match self.0.link.address() {
-            RedisAddress::Cluster(_) => (0..PARTITIONS).map(|partition| vec![partition]).collect(),
-            RedisAddress::One(_) | RedisAddress::Sentinel(_) => vec![(0..PARTITIONS).collect()],
+        match self.is_cluster() {
+            true => (0..PARTITIONS).map(|partition| vec![partition]).collect(),
+            false => vec![(0..PARTITIONS).collect()],
         }
+    }
+
+    /// Returns the name of a key of this partition.
+    pub(super) fn key(&self, partition: u32, kind: &str, of: &str) -> String {
+        self.0.keyspace.key(partition, kind, of)
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.0.link.address(), RedisAddress::Cluster(_))
     }
 
     /// How long a call waits for its reply.
@@ -131,10 +142,10 @@ impl SharedStore {
     ) -> ScriptInvocation<'s> {
         let partition = partition(account);
         let mut call = script.prepare_invoke();
-        call.key(key(partition, "a:", account))
-            .key(key(partition, "h:", account))
-            .key(key(partition, "l", ""));
-        call.key(key(partition, "r:", request_id))
+        call.key(self.key(partition, "a:", account))
+            .key(self.key(partition, "h:", account))
+            .key(self.key(partition, "l", ""));
+        call.key(self.key(partition, "r:", request_id))
             .arg(request_id)
             .arg(account);
         call

@@ -3,7 +3,6 @@
 //! Must not remove an event: that is `redis/ingest.rs`.
 
 use super::client::SharedStore;
-use super::keyspace::key;
 use super::reply::parse_amount;
 use crate::store::StoreError;
 use ::redis::Cmd;
@@ -52,7 +51,7 @@ impl SharedStore {
     ) -> Result<StoredEvents, StoreError> {
         let mut read = Cmd::new();
         read.arg("XRANGE")
-            .arg(key(partition, "ev", ""))
+            .arg(self.key(partition, "ev", ""))
             .arg(format!("({after}"))
             .arg("+")
             .arg("COUNT")
@@ -78,7 +77,7 @@ impl SharedStore {
         }
         let streams: Vec<_> = partitions
             .iter()
-            .map(|partition| key(*partition, "ev", ""))
+            .map(|partition| self.key(*partition, "ev", ""))
             .collect();
         let mut read = Cmd::new();
         read.arg("XREAD")

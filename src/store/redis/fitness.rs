@@ -3,7 +3,7 @@
 //! Must not change anything except a key that expires by itself.
 
 use super::client::SharedStore;
-use super::keyspace::{PARTITIONS, key};
+use super::keyspace::{Keyspace, PARTITIONS};
 use crate::store::StoreError;
 use ::redis::Cmd;
 
@@ -17,7 +17,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called, or if it would not admit requests.
     pub async fn probe(&self, partition: u32) -> Result<(), StoreError> {
         let mut call = self.0.scripts.probe.prepare_invoke();
-        call.key(key(partition % PARTITIONS, "up", ""))
+        call.key(self.key(partition % PARTITIONS, "up", ""))
             .arg(PROBE_TTL_MS);
         self.call("probe the shared store", &call).await.map(drop)
     }
@@ -31,6 +31,11 @@ impl SharedStore {
     pub async fn check_fitness(&self, may_forget: bool) -> Result<(), StoreError> {
         if let Err(error) = self.probe(0).await {
             return Err(permanent_fault(&error).map_or(error, |why| refused_error(&why)));
+        }
+        if self.is_cluster() && self.has_numbered_partitions().await? {
+            return Err(refused_error(
+                "the cluster has data of a version that named the partitions otherwise: let every edge of that version drain, stop its sidecar, and empty the cluster (FLUSHALL on each primary)",
+            ));
         }
         let faults = self.find_durability_faults().await?;
         if faults.is_empty() {
@@ -46,6 +51,20 @@ impl SharedStore {
         Err(refused_error(&format!(
             "{message} (or set store.allow_volatile: true)"
         )))
+    }
+
+    /// Whether a version has used this cluster that did not spread the partitions over its slots.
+    async fn has_numbered_partitions(&self) -> Result<bool, StoreError> {
+        for partition in 0..PARTITIONS {
+            let mut exists = Cmd::new();
+            exists
+                .arg("EXISTS")
+                .arg(Keyspace::NUMBERED.key(partition, "epoch", ""));
+            if self.query("look for older data", &exists).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the settings that would lose data. Balances must not be in a store that evicts them

@@ -6,7 +6,7 @@
 //! its instance id. Must not validate keys, nor know a request's cost.
 
 use super::client::SharedStore;
-use super::keyspace::{MARKER_MS, PARTITIONS, key, partition};
+use super::keyspace::{MARKER_MS, PARTITIONS, partition};
 use super::reply::ScriptReply;
 use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, StoredResponse};
@@ -28,28 +28,30 @@ impl IdempotencyEntry {
     fn redis_key(&self) -> String {
         format!("{}:{}", self.account, self.name)
     }
+}
 
-    fn invocation<'s>(&self, script: &'s Script, before: &[String]) -> ScriptInvocation<'s> {
-        let partition = partition(&self.account);
+impl SharedStore {
+    fn entry_invocation<'s>(
+        &self,
+        entry: &IdempotencyEntry,
+        script: &'s Script,
+        before: &[String],
+    ) -> ScriptInvocation<'s> {
+        let partition = partition(&entry.account);
         let mut call = script.prepare_invoke();
         for name in before {
             call.key(name.as_str());
         }
-        call.key(key(partition, "i:", &self.redis_key())).key(key(
-            partition,
-            "ib:",
-            &self.instance_id,
-        ));
+        call.key(self.key(partition, "i:", &entry.redis_key()));
+        call.key(self.key(partition, "ib:", &entry.instance_id));
         call
     }
-}
 
-/// The Redis keys that `answers.lua` expects.
-fn response_keys(partition: u32) -> [String; 3] {
-    ["il", "ik", "iu"].map(|kind| key(partition, kind, ""))
-}
+    /// The Redis keys that `answers.lua` expects.
+    fn response_keys(&self, partition: u32) -> [String; 3] {
+        ["il", "ik", "iu"].map(|kind| self.key(partition, kind, ""))
+    }
 
-impl SharedStore {
     /// Looks a key up, and enters the request as running if the key is unknown. This is one atomic
     /// step, even if several edges call at the same time. After `runs`, the request no longer
     /// counts as running.
@@ -62,7 +64,7 @@ impl SharedStore {
         runs: Duration,
         known_for: Duration,
     ) -> Result<IdempotencyLookup, StoreError> {
-        let mut call = entry.invocation(&self.0.scripts.ask, &[]);
+        let mut call = self.entry_invocation(entry, &self.0.scripts.ask, &[]);
         call.arg(&entry.hash)
             .arg(&entry.request_id)
             .arg(entry.redis_key())
@@ -110,8 +112,8 @@ impl SharedStore {
         limits: SharedRetentionLimits,
     ) -> Result<(), StoreError> {
         let at = partition(&entry.account);
-        let mut call = entry.invocation(&self.0.scripts.keep, &response_keys(at));
-        call.key(key(at, "ia:", &entry.account));
+        let mut call = self.entry_invocation(entry, &self.0.scripts.keep, &self.response_keys(at));
+        call.key(self.key(at, "ia:", &entry.account));
         call.arg(&entry.hash)
             .arg(&entry.request_id)
             .arg(entry.redis_key())
@@ -140,7 +142,7 @@ impl SharedStore {
         &self,
         entry: &IdempotencyEntry,
     ) -> Result<(), StoreError> {
-        let mut call = entry.invocation(&self.0.scripts.free, &[]);
+        let mut call = self.entry_invocation(entry, &self.0.scripts.free, &[]);
         call.arg(&entry.request_id);
         self.call("release an idempotency key", &call)
             .await
@@ -158,7 +160,8 @@ impl SharedStore {
         let mut orphaned = Vec::new();
         for partition in 0..PARTITIONS {
             let mut get = Cmd::new();
-            get.arg("HGETALL").arg(key(partition, "ib:", instance_id));
+            get.arg("HGETALL")
+                .arg(self.key(partition, "ib:", instance_id));
             let found: Vec<(String, String)> = self
                 .query("look for requests of ended processes", &get)
                 .await?;
@@ -194,18 +197,18 @@ impl SharedStore {
         let mut pipeline = Pipeline::new();
         pipeline
             .cmd("EXISTS")
-            .arg(key(partition, "r:", &entry.request_id));
+            .arg(self.key(partition, "r:", &entry.request_id));
         pipeline
             .cmd("HGET")
-            .arg(key(partition, "i:", &entry.redis_key()))
+            .arg(self.key(partition, "i:", &entry.redis_key()))
             .arg("until");
         let mut link = self.0.link.clone();
         let (has_marker, until): (bool, Option<i64>) = self
             .guard(operation, pipeline.query_async(&mut link))
             .await?;
         let began_ms = until.map(|until| until.saturating_sub_unsigned(millis(runs)));
-        let is_certain = began_ms
-            .is_some_and(|began_ms| now_ms < began_ms.saturating_add_unsigned(MARKER_MS));
+        let is_certain =
+            began_ms.is_some_and(|began_ms| now_ms < began_ms.saturating_add_unsigned(MARKER_MS));
         Ok((has_marker || is_certain).then_some(has_marker))
     }
 
@@ -217,7 +220,7 @@ impl SharedStore {
         let mut exists = Cmd::new();
         exists
             .arg("EXISTS")
-            .arg(key(partition(&entry.account), "i:", &entry.redis_key()));
+            .arg(self.key(partition(&entry.account), "i:", &entry.redis_key()));
         self.query("look up an idempotency key", &exists).await
     }
 
@@ -227,7 +230,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn remove_expired_responses(&self, partition: u32) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.tidy.prepare_invoke();
-        for name in response_keys(partition) {
+        for name in self.response_keys(partition) {
             call.key(name);
         }
         call.arg(MAX_REMOVAL_BATCH);

@@ -5,7 +5,7 @@
 //! `billing/ledger_ingest.rs`.
 
 use super::client::SharedStore;
-use super::keyspace::{KEYS_KNOWN, MARKER_MS, key, partition};
+use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
 use super::reply::parse_amount;
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
@@ -106,7 +106,7 @@ impl SharedStore {
     ) -> Result<Vec<PartitionServer>, StoreError> {
         let mut call = self.0.scripts.server.prepare_invoke();
         for partition in partitions {
-            call.key(key(*partition, "epoch", ""));
+            call.key(self.key(*partition, "epoch", ""));
         }
         let reply = self.call("identify the server", &call).await?;
         let now_ms = reply
@@ -139,7 +139,7 @@ impl SharedStore {
     ) -> Result<(), StoreError> {
         let mut call = self.0.scripts.publish.prepare_invoke();
         for partition in partitions {
-            call.key(key(*partition, "published", ""));
+            call.key(self.key(*partition, "published", ""));
         }
         call.arg(server).arg(seq);
         self.call("record the published entries", &call)
@@ -154,7 +154,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn published(&self, partition: u32) -> Result<Option<i64>, StoreError> {
         let mut get = Cmd::new();
-        get.arg("GET").arg(key(partition, "published", ""));
+        get.arg("GET").arg(self.key(partition, "published", ""));
         self.query("read the published entries", &get).await
     }
 
@@ -170,7 +170,9 @@ impl SharedStore {
         epoch: &str,
     ) -> Result<bool, StoreError> {
         let mut call = self.0.scripts.epoch.prepare_invoke();
-        call.key(key(partition, "epoch", "")).arg(before).arg(epoch);
+        call.key(self.key(partition, "epoch", ""))
+            .arg(before)
+            .arg(epoch);
         Ok(self.call("start an epoch", &call).await?.status() == "done")
     }
 
@@ -185,7 +187,7 @@ impl SharedStore {
         ended: &[RestoreEntry],
     ) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.restore.prepare_invoke();
-        call.key(key(partition, "l", "")).arg(MARKER_MS);
+        call.key(self.key(partition, "l", "")).arg(MARKER_MS);
         for RestoreEntry {
             request_id,
             account,
@@ -195,10 +197,10 @@ impl SharedStore {
             at_ms,
         } in ended
         {
-            call.key(key(partition, "a:", account))
-                .key(key(partition, "h:", account));
-            call.key(key(partition, "r:", request_id))
-                .key(key(partition, "k:", key_id));
+            call.key(self.key(partition, "a:", account))
+                .key(self.key(partition, "h:", account));
+            call.key(self.key(partition, "r:", request_id))
+                .key(self.key(partition, "k:", key_id));
             call.arg(request_id)
                 .arg(account)
                 .arg(taken.paid.get())
@@ -224,9 +226,9 @@ impl SharedStore {
             return Ok(());
         }
         let mut call = self.0.scripts.clear.prepare_invoke();
-        call.key(key(partition, "ev", ""));
+        call.key(self.key(partition, "ev", ""));
         for (event, request) in entered {
-            call.key(key(partition, "r:", request))
+            call.key(self.key(partition, "r:", request))
                 .arg(event)
                 .arg(request);
         }
@@ -242,10 +244,10 @@ impl SharedStore {
     pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.spend.prepare_invoke();
-        call.key(key(partition, "k:", seed.key_id))
-            .key(key(partition, "a:", seed.account));
-        call.key(key(partition, "ev", ""))
-            .key(key(partition, "epoch", ""))
+        call.key(self.key(partition, "k:", seed.key_id))
+            .key(self.key(partition, "a:", seed.account));
+        call.key(self.key(partition, "ev", ""))
+            .key(self.key(partition, "epoch", ""))
             .arg(seed.key_id)
             .arg(seed.at_ms);
         for spent in seed.spent {
@@ -342,7 +344,7 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
         let mut call = self.0.scripts.status.prepare_invoke();
-        call.key(key(partition(account), "a:", account))
+        call.key(self.key(partition(account), "a:", account))
             .arg(status_name(is_active));
         self.call("set an account's status", &call).await.map(drop)
     }
@@ -384,7 +386,7 @@ impl SharedStore {
         let mut exists = Cmd::new();
         exists.arg("EXISTS");
         for partition in partitions {
-            exists.arg(key(*partition, "l", ""));
+            exists.arg(self.key(*partition, "l", ""));
         }
         let found: u64 = self.query("look for reservations", &exists).await?;
         Ok(found > 0)
@@ -401,7 +403,7 @@ impl SharedStore {
         let mut range = Cmd::new();
         range
             .arg("ZRANGE")
-            .arg(key(partition, "l", ""))
+            .arg(self.key(partition, "l", ""))
             .arg(0)
             .arg(MAX_HOLDS_SCANNED);
         let leases: Vec<String> = self.query("list the reservations", &range).await?;
@@ -418,7 +420,7 @@ impl SharedStore {
         for account in &accounts {
             pipeline
                 .cmd("HMGET")
-                .arg(key(partition, "a:", account))
+                .arg(self.key(partition, "a:", account))
                 .arg("held_paid")
                 .arg("held_trial");
         }

@@ -4,7 +4,7 @@
 //! Must not decide amounts. Read next: `redis/reserve.lua`.
 
 use super::client::SharedStore;
-use super::keyspace::{key, partition};
+use super::keyspace::partition;
 use crate::store::StoreError;
 use ::redis::Cmd;
 use credits::limits::RequestLimits;
@@ -83,7 +83,7 @@ impl SharedStore {
             },
         )) = command.within
         {
-            call.key(key(partition(command.account), "k:", key_id))
+            call.key(self.key(partition(command.account), "k:", key_id))
                 .arg(key_id)
                 .arg(tokens);
             for rates in [of_key, of_account] {
@@ -125,7 +125,7 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
-        let leases = key(partition, "l", "");
+        let leases = self.key(partition, "l", "");
         let mut due = Cmd::new();
         due.arg("ZRANGEBYSCORE")
             .arg(&leases)
@@ -163,7 +163,7 @@ impl SharedStore {
         account: &str,
     ) -> Result<Option<usize>, StoreError> {
         let mut call = self.0.scripts.visit.prepare_invoke();
-        call.key(key(partition, "a:", account))
+        call.key(self.key(partition, "a:", account))
             .key(leases)
             .arg(account);
         let reply = self.call("release expired reservations", &call).await?;
@@ -185,7 +185,7 @@ impl SharedStore {
         account: &str,
         request_id: &str,
     ) -> Result<Option<usize>, StoreError> {
-        let holds = key(partition, "h:", account);
+        let holds = self.key(partition, "h:", account);
         let mut hold = Cmd::new();
         hold.arg("HGET").arg(&holds).arg(request_id);
         let hold: Option<String> = self.query("read an expired reservation", &hold).await?;
@@ -195,10 +195,10 @@ impl SharedStore {
             .and_then(|hold| hold.splitn(5, ':').nth(4))
             .unwrap_or_default();
         let mut call = self.0.scripts.lapse.prepare_invoke();
-        call.key(key(partition, "a:", account))
+        call.key(self.key(partition, "a:", account))
             .key(holds)
             .key(leases)
-            .key(key(partition, "k:", api_key));
+            .key(self.key(partition, "k:", api_key));
         call.arg(request_id).arg(account);
         let reply = self.call("release an expired reservation", &call).await?;
         Ok((reply.status() == "done").then_some(1))

@@ -3,7 +3,7 @@
 //! Must not decide the cost. Read next: `redis/end.lua`.
 
 use super::client::SharedStore;
-use super::keyspace::{APPLIED, MARKER_MS, key, partition};
+use super::keyspace::{APPLIED, MARKER_MS, partition};
 use crate::store::StoreError;
 use credits::money::{CreditSplit, Micro};
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,11 +70,11 @@ impl SharedStore {
         let mut call = self.0.scripts.poll.prepare_invoke();
         call.arg(numbers.len());
         for partition in numbers.keys() {
-            call.key(key(*partition, "ev", ""));
+            call.key(self.key(*partition, "ev", ""));
         }
         for (account, request_id) in requests {
             let partition = partition(account);
-            call.key(key(partition, "r:", request_id))
+            call.key(self.key(partition, "r:", request_id))
                 .arg(numbers.get(&partition).copied().unwrap_or_default());
         }
         let reply = self.call("ask for entered requests", &call).await?;
@@ -99,8 +99,8 @@ impl SharedStore {
         let mut call =
             self.request_invocation(&self.0.scripts.end, command.account, command.request_id);
         let partition = partition(command.account);
-        call.key(key(partition, "ev", ""))
-            .key(key(partition, "k:", command.key_id));
+        call.key(self.key(partition, "ev", ""))
+            .key(self.key(partition, "k:", command.key_id));
         call.arg(command.cost.get())
             .arg(MARKER_MS)
             .arg(command.ending)
