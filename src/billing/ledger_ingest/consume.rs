@@ -15,6 +15,7 @@ use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use serde::Deserialize;
+use tokio::task::JoinSet;
 
 /// Maximum number of events of one partition in one commit.
 const MAX_BATCH: usize = 512;
@@ -126,13 +127,28 @@ impl IngestWorker {
             entered => entered?.into_iter().map(Ok).collect::<Vec<_>>(),
         };
         failpoint::hit(Point::EventsEntered);
-        let mut failed = Ok(());
+        // All partitions at once: each answer takes a round trip.
+        let (mut clearing, mut failed) = (JoinSet::new(), Ok(()));
         for (batch, taken) in batches.into_iter().zip(entered) {
-            let cleared = match taken {
-                Ok(taken) => self.clear(batch, taken).await,
+            let partition = batch.partition;
+            let levelled = match taken {
+                Ok(taken) => self.level(batch, taken).await,
                 Err(error) => Err(error),
             };
-            failed = failed.and(cleared);
+            match levelled {
+                Ok(entered) => {
+                    let store = self.store.clone();
+                    clearing.spawn(async move { store.clear_events(partition, &entered).await });
+                }
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        while let Some(cleared) = clearing.join_next().await {
+            failed = failed.and(cleared.unwrap_or_else(|error| {
+                Err(StoreError::Unusable(format!(
+                    "cannot remove entered events from the shared store: {error}"
+                )))
+            }));
         }
         failpoint::hit(Point::EventsCleared);
         failed
@@ -167,13 +183,13 @@ impl IngestWorker {
         Ok(batches.iter().map(debits).collect())
     }
 
-    /// Removes a partition's events from the store. The ledger has entered them, with the debits
-    /// `entered`.
-    async fn clear(
+    /// Levels what the store took for a partition's events otherwise than the ledger, which has
+    /// entered them with the debits `entered`. Returns the events to remove, each with its request.
+    async fn level(
         &mut self,
         batch: PartitionBatch,
         entered: Vec<Option<CreditSplit>>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<(String, String)>, StoreError> {
         let PartitionBatch {
             partition,
             ids,
@@ -200,7 +216,7 @@ impl IngestWorker {
             };
             cleared.push((id, request_id));
         }
-        self.store.clear_events(partition, &cleared).await
+        Ok(cleared)
     }
 
     /// The ledger wins. If the store charged a different amount (from the other bucket; or twice,

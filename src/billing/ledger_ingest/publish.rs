@@ -216,9 +216,7 @@ impl IngestWorker {
             if !self.store.has_holds(&group).await? {
                 continue;
             }
-            for partition in group {
-                held.extend(self.store.held_by_account(partition).await?);
-            }
+            held.extend(self.store.held_by_account(&group).await?);
         }
         let released = self
             .mirrored
@@ -274,17 +272,13 @@ impl IngestWorker {
         if !self.store.has_holds(&group).await? {
             return Ok(());
         }
+        let servers = self.store.partition_servers(&group).await?;
         let mut failed = Ok(());
-        for partition in group {
-            failed = failed.and(self.sweep_partition(partition).await);
+        for (partition, server) in group.into_iter().zip(servers) {
+            let swept = self.store.sweep(partition, server.now_ms).await;
+            failed = failed.and(swept.map(drop));
         }
         failed
-    }
-
-    async fn sweep_partition(&self, partition: u32) -> Result<(), StoreError> {
-        let now_ms = self.store.partition_server(partition).await?.now_ms;
-        self.store.sweep(partition, now_ms).await?;
-        Ok(())
     }
 }
 

@@ -20,6 +20,8 @@ const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
 
 /// Maximum number of accounts of a partition whose holds one call reads.
 const MAX_HOLDS_SCANNED: isize = 20_000;
+/// Maximum number of accounts that one call reads: the server answers no other call meanwhile.
+const MAX_ACCOUNTS_READ: usize = 1_000;
 
 /// Redis key of the set of accounts that edges have requested and the store does not know.
 const SEED_REQUESTS_KEY: &str = "gw:wanted";
@@ -392,23 +394,30 @@ impl SharedStore {
         Ok(found > 0)
     }
 
-    /// Returns the credits that requests hold, for each account of a partition.
+    /// Returns the credits that requests hold, for each account of these partitions. They must be of
+    /// one group of [`SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn held_by_account(
         &self,
-        partition: u32,
+        partitions: &[u32],
     ) -> Result<Vec<(String, CreditSplit)>, StoreError> {
-        let mut range = Cmd::new();
-        range
-            .arg("ZRANGE")
-            .arg(self.key(partition, "l", ""))
-            .arg(0)
-            .arg(MAX_HOLDS_SCANNED);
-        let leases: Vec<String> = self.query("list the reservations", &range).await?;
-        let mut accounts: Vec<_> = leases
+        let mut listing = Pipeline::new();
+        for partition in partitions {
+            listing
+                .cmd("ZRANGE")
+                .arg(self.key(*partition, "l", ""))
+                .arg(0)
+                .arg(MAX_HOLDS_SCANNED);
+        }
+        let mut link = self.0.link.clone();
+        let listed: Vec<Vec<String>> = self
+            .guard("list the reservations", listing.query_async(&mut link))
+            .await?;
+        let mut accounts: Vec<_> = listed
             .iter()
+            .flatten()
             .map(|listed| listed.split_once(' ').map_or(&**listed, |(id, _)| id))
             .collect();
         accounts.sort_unstable();
@@ -416,28 +425,24 @@ impl SharedStore {
         if accounts.is_empty() {
             return Ok(Vec::new());
         }
-        let mut pipeline = Pipeline::new();
-        for account in &accounts {
-            pipeline
-                .cmd("HMGET")
-                .arg(self.key(partition, "a:", account))
-                .arg("held_paid")
-                .arg("held_trial");
-        }
-        let mut link = self.0.link.clone();
-        let held: Vec<(Option<String>, Option<String>)> = self
-            .guard("list the reservations", pipeline.query_async(&mut link))
-            .await?;
         let mut reservations = Vec::new();
-        for (account, held) in accounts.into_iter().zip(held) {
-            if let (Some(paid), Some(trial)) = held {
-                reservations.push((
-                    account.to_owned(),
-                    CreditSplit {
-                        paid: parse_amount(&paid)?,
-                        trial: parse_amount(&trial)?,
-                    },
-                ));
+        for some in accounts.chunks(MAX_ACCOUNTS_READ) {
+            let mut reading = Pipeline::new();
+            for account in some {
+                reading
+                    .cmd("HMGET")
+                    .arg(self.key(partition(account), "a:", account))
+                    .arg("held_paid")
+                    .arg("held_trial");
+            }
+            let held: Vec<(Option<String>, Option<String>)> = self
+                .guard("list the reservations", reading.query_async(&mut link))
+                .await?;
+            for (account, held) in some.iter().zip(held) {
+                if let (Some(paid), Some(trial)) = held {
+                    let (paid, trial) = (parse_amount(&paid)?, parse_amount(&trial)?);
+                    reservations.push(((*account).to_owned(), CreditSplit { paid, trial }));
+                }
             }
         }
         Ok(reservations)

@@ -11,6 +11,7 @@ use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{RateLimitStatuses, RateLimitWait};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Maximum number of accounts that one call lists, and maximum number of such calls in a row for a
 /// partition.
@@ -138,13 +139,24 @@ impl SharedStore {
         for _ in 0..MAX_SWEEPS {
             let due: Vec<String> = self.query("look for expired reservations", &due).await?;
             let mut has_visited = false;
-            for member in &due {
-                let released = match member.split_once(' ') {
-                    None => self.visit(partition, &leases, member).await?,
-                    Some((account, request_id)) => {
-                        self.lapse(partition, &leases, account, request_id).await?
+            // All at once: busy accounts are visited again and again, and each answer takes a round
+            // trip.
+            let mut visits = JoinSet::new();
+            for member in due {
+                let (store, leases) = (self.clone(), leases.clone());
+                visits.spawn(async move {
+                    match member.split_once(' ') {
+                        None => store.visit(partition, &leases, &member).await,
+                        Some((account, request_id)) => {
+                            store.lapse(partition, &leases, account, request_id).await
+                        }
                     }
-                };
+                });
+            }
+            while let Some(released) = visits.join_next().await {
+                let released = released.map_err(|error| {
+                    StoreError::Unusable(format!("cannot release expired reservations: {error}"))
+                })??;
                 has_visited |= released.is_some();
                 swept += released.unwrap_or_default();
             }
