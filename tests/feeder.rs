@@ -177,8 +177,11 @@ impl World {
 
     async fn make_known(&self, feed: &mut IngestWorker) {
         self.store.request_seed(ACCOUNT).await.unwrap();
-        feed.run_all().await.unwrap();
-        assert!(self.store.account(ACCOUNT).await.unwrap().is_some());
+        wait_for("the account in the store", async || {
+            feed.run_all().await.unwrap();
+            self.store.account(ACCOUNT).await.unwrap().is_some()
+        })
+        .await;
     }
 
     async fn reserve(&self, request: &str) -> ReserveReply {
@@ -642,7 +645,6 @@ async fn after_a_total_loss_nothing_is_lost_or_counted_twice_and_nothing_need_be
         ReserveReply::Held(_)
     ));
     assert_eq!(server.cli(&["flushall"]), "OK");
-    assert_eq!(world.end("req_0").await, SettleReply::Unknown);
     world.make_known(&mut feed).await;
     let markers = format!("gw:{{p{}}}:r:*", partition(ACCOUNT));
     assert_eq!(server.cli(&["keys", &markers]), "", "nothing is restored");
@@ -660,6 +662,36 @@ async fn after_a_total_loss_nothing_is_lost_or_counted_twice_and_nothing_need_be
     for request in requests.iter().map(String::as_str).chain(late) {
         assert_eq!(world.end(request).await, SettleReply::Applied, "{request}");
     }
+}
+
+#[tokio::test]
+async fn after_a_total_loss_an_account_is_seeded_once_the_edges_have_reported_again() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    let began = Instant::now();
+    world.make_known(&mut feed).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "a new store waits for nobody"
+    );
+    // The store loses this end before the sidecar reads it.
+    world.run("req_unread").await;
+    assert_eq!(server.cli(&["flushall"]), "OK");
+    world.store.request_seed(ACCOUNT).await.unwrap();
+    feed.run_all().await.unwrap();
+    assert_eq!(
+        world.store.account(ACCOUNT).await.unwrap(),
+        None,
+        "its credits could be spent again"
+    );
+    assert!(matches!(
+        world.end("req_unread").await,
+        SettleReply::Done { .. }
+    ));
+    world.make_known(&mut feed).await;
+    assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
+    assert_eq!(world.end("req_unread").await, SettleReply::Applied);
 }
 
 /// A replica without the last writes takes over.

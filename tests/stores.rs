@@ -382,7 +382,11 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         requests: 0,
     };
     assert_eq!(stranger.reserve("req_s", 1, 1).await, ReserveReply::Unknown);
-    assert_eq!(stranger.end("req_s", 1).await, SettleReply::Unknown);
+    assert_eq!(
+        stranger.taken("req_a", 1).await,
+        (parts(0, 0), Micro::ZERO),
+        "the ledger decides before it is known"
+    );
     assert_eq!(store.account("acct_stranger").await.unwrap(), None);
     let seed = |paid, is_active| AccountSeed {
         account: "acct_stranger",

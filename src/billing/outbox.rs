@@ -6,6 +6,8 @@
 //! receives the ending again, from the edge that still has it in its journal. An ending counts
 //! once, however often the relay sends it. Must not decide amounts.
 
+mod poll_queue;
+
 use super::backlog::{CommitRate, LedgerBacklog};
 use super::journal::{self, Journal, OrphanedJournal, Segment};
 use crate::catalog::CatalogModel;
@@ -17,6 +19,7 @@ use crate::store::redis::{
 };
 use crate::telemetry::METRICS;
 use credits::price_list::PriceList;
+use poll_queue::PollQueue;
 use serde::Serialize;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -34,10 +37,6 @@ const MAX_IN_FLIGHT: usize = 256;
 /// First poll delay, and maximum delay, when the relay asks whether the ledger has the ending.
 const MIN_POLL_DELAY: Duration = Duration::from_millis(300);
 const MAX_POLL_DELAY: Duration = Duration::from_secs(30);
-/// How much earlier than due a poll takes an ending along, so that one call asks for many.
-const POLL_WINDOW: Duration = Duration::from_millis(150);
-/// Maximum number of endings in one poll: a script blocks its server while it runs.
-const MAX_POLLED: usize = 256;
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
@@ -401,7 +400,7 @@ struct OutboxWorker {
     waiting: BinaryHeap<ScheduledEntry>,
     /// Endings that the store has, to be polled: one queue for each group of partitions that one
     /// call can ask for.
-    stored: Vec<BinaryHeap<ScheduledEntry>>,
+    stored: Vec<PollQueue>,
     /// Number of the queue of each partition.
     queue_of: Vec<usize>,
     /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
@@ -433,8 +432,6 @@ enum StoreAnswer {
     Applied,
     /// The store does not have it any more.
     Lost,
-    /// The store does not know the account.
-    UnknownAccount,
 }
 
 /// An entry to send at a given time; the earliest comes first.
@@ -457,7 +454,7 @@ impl OutboxWorker {
         let queue_of = (0..PARTITIONS)
             .map(|partition| queue(partition).unwrap_or_default())
             .collect();
-        let stored = groups.iter().map(|_| BinaryHeap::new()).collect();
+        let stored = groups.iter().map(|_| PollQueue::new()).collect();
         Self {
             stored,
             queue_of,
@@ -545,9 +542,10 @@ impl OutboxWorker {
         loop {
             self.send_due();
             self.poll_due();
-            let queues = std::iter::once(&self.waiting).chain(&self.stored);
-            let next = queues
-                .filter_map(|queue| queue.peek().map(|due| due.at))
+            let next = self.waiting.peek().map(|due| due.at);
+            let next = next
+                .into_iter()
+                .chain(self.stored.iter().filter_map(PollQueue::due_at))
                 .min()
                 .unwrap_or_else(|| Instant::now() + HOUSEKEEPING_INTERVAL);
             tokio::select! {
@@ -563,7 +561,7 @@ impl OutboxWorker {
                 _ = housekeeping.tick() => self.housekeep(),
             }
             let is_done = self.waiting.is_empty()
-                && self.stored.iter().all(BinaryHeap::is_empty)
+                && self.stored.iter().all(PollQueue::is_empty)
                 && self.under_way.is_empty();
             if closing.is_some_and(|until| is_done || Instant::now() >= until) {
                 break;
@@ -573,13 +571,19 @@ impl OutboxWorker {
             self.handle_replies(done);
         }
         self.waiting.clear();
-        self.stored.iter_mut().for_each(BinaryHeap::clear);
+        self.stored.iter_mut().for_each(PollQueue::clear);
         self.housekeep();
         self.new
     }
 
     /// During shutdown, polls every entry at once instead of when it is due.
     fn poll_all_now(&mut self) {
+        self.send_all_now();
+        self.stored.iter_mut().for_each(PollQueue::suspect_all);
+    }
+
+    /// Sends what waits for a repetition at once: the store answers again.
+    fn send_all_now(&mut self) {
         let due = |ScheduledEntry { mut entry, .. }| {
             entry.wait = Duration::ZERO;
             ScheduledEntry {
@@ -587,9 +591,10 @@ impl OutboxWorker {
                 entry,
             }
         };
-        for queue in std::iter::once(&mut self.waiting).chain(&mut self.stored) {
-            *queue = std::mem::take(queue).into_iter().map(due).collect();
-        }
+        self.waiting = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .map(due)
+            .collect();
     }
 
     /// Sends the entries that are due, up to the in-flight limit.
@@ -623,16 +628,11 @@ impl OutboxWorker {
                 };
                 let outcome = store.settle(&end).await;
                 failpoint::hit(Point::EndingTold);
-                let outcome = match outcome {
-                    Ok(SettleReply::Unknown) => store
-                        .request_seed(account)
-                        .await
-                        .map(|()| StoreAnswer::UnknownAccount),
-                    Ok(SettleReply::Done { .. }) => Ok(StoreAnswer::Stored { is_new: true }),
-                    Ok(SettleReply::Known { .. }) => Ok(StoreAnswer::Stored { is_new: false }),
-                    Ok(SettleReply::Applied) => Ok(StoreAnswer::Applied),
-                    Err(error) => Err(error),
-                };
+                let outcome = outcome.map(|reply| match reply {
+                    SettleReply::Done { .. } => StoreAnswer::Stored { is_new: true },
+                    SettleReply::Known { .. } => StoreAnswer::Stored { is_new: false },
+                    SettleReply::Applied => StoreAnswer::Applied,
+                });
                 vec![(entry, outcome)]
             });
         }
@@ -642,16 +642,12 @@ impl OutboxWorker {
     fn poll_due(&mut self) {
         let now = Instant::now();
         for queue in &mut self.stored {
-            while self.under_way.len() < MAX_IN_FLIGHT
-                && queue.peek().is_some_and(|due| due.at <= now)
-            {
-                let mut entries = Vec::new();
-                while entries.len() < MAX_POLLED
-                    && queue.peek().is_some_and(|due| due.at <= now + POLL_WINDOW)
-                {
-                    entries.extend(queue.pop());
+            while self.under_way.len() < MAX_IN_FLIGHT {
+                let due = queue.take_due(now);
+                if due.is_empty() {
+                    break;
                 }
-                self.under_way.spawn(poll(self.store.clone(), entries));
+                self.under_way.spawn(poll(self.store.clone(), due));
             }
         }
     }
@@ -673,20 +669,18 @@ impl OutboxWorker {
         mut entry: Box<OutboxEntry>,
         outcome: Result<StoreAnswer, StoreError>,
     ) {
-        let failing = matches!(outcome, Err(_) | Ok(StoreAnswer::UnknownAccount));
+        let failing = outcome.is_err();
         if failing != self.state.failing.swap(failing, Ordering::Relaxed) {
             match &outcome {
                 Err(error) => log::error!("{error}; retrying"),
-                Ok(StoreAnswer::UnknownAccount) => {
-                    log::error!(
-                        "cannot settle a request of account {}: the shared store does not have the account yet; retrying",
-                        entry.ending.account
-                    )
+                Ok(_) => {
+                    log::info!("the shared store accepts ended requests again");
+                    self.send_all_now();
                 }
-                Ok(_) => log::info!("the shared store accepts ended requests again"),
             }
         }
         let is_new = matches!(outcome, Ok(StoreAnswer::Stored { is_new: true }));
+        let is_lost = matches!(outcome, Ok(StoreAnswer::Lost));
         self.new += usize::from(is_new && !entry.received);
         let next_delay = |wait: Duration, min, max| (wait * 2).clamp(min, max);
         if !failing && !std::mem::replace(&mut entry.received, true) {
@@ -704,23 +698,25 @@ impl OutboxWorker {
                 entry.is_stored = false;
                 entry.wait = Duration::ZERO;
             }
-            Ok(StoreAnswer::UnknownAccount) | Err(_) => {
+            Err(_) => {
                 METRICS.ledger_error("shared_store");
                 entry.wait = next_delay(entry.wait, MIN_RETRY_DELAY, MAX_RETRY_DELAY);
             }
         }
-        let queue = match entry.is_stored {
-            true => {
-                let at = usize::try_from(partition(&entry.ending.account)).unwrap_or_default();
-                let number = self.queue_of.get(at).copied().unwrap_or_default();
-                self.stored.get_mut(number)
+        let at = Instant::now() + entry.wait;
+        let partition = usize::try_from(partition(&entry.ending.account)).unwrap_or_default();
+        let number = self.queue_of.get(partition).copied().unwrap_or_default();
+        let is_stored = entry.is_stored;
+        let scheduled = ScheduledEntry { at, entry };
+        match self.stored.get_mut(number) {
+            Some(queue) if is_stored => queue.push(scheduled),
+            queue => {
+                if is_lost && let Some(queue) = queue {
+                    queue.suspect_all();
+                }
+                self.waiting.push(scheduled);
             }
-            false => None,
-        };
-        queue.unwrap_or(&mut self.waiting).push(ScheduledEntry {
-            at: Instant::now() + entry.wait,
-            entry,
-        });
+        }
     }
 
     /// Measures how fast the store receives endings, while more wait than can be in flight.

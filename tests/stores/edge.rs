@@ -233,6 +233,47 @@ async fn a_store_that_lost_everything_is_told_again() {
     assert_eq!(world.has().await, (micro(10_000_000), Micro::ZERO));
 }
 
+/// Number of times that an edge has asked what the ledger has.
+fn times_asked(server: &Server) -> u32 {
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_xread:calls="));
+    calls
+        .and_then(|rest| rest.split(',').next()?.parse().ok())
+        .unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_lost_everything_is_told_soon_however_long_the_ledger_is_away() {
+    let world = World::new().await;
+    let billing = world.edge();
+    let (usage, _) = ten();
+    let requests: Vec<_> = (0..300).map(|number| format!("req_{number}")).collect();
+    for request in &requests {
+        world
+            .hold(&billing, request)
+            .await
+            .unwrap()
+            .settle(usage, RequestOutcome::Completed, false, now_ms())
+            .unwrap();
+    }
+    // By then, the delays have doubled to more than nine seconds.
+    while times_asked(&world.server) < 12 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(world.server.cli(&["flushall"]), "OK");
+    let lost_at = Instant::now();
+    while world.events().await.len() < requests.len() {
+        assert!(
+            lost_at.elapsed() < Duration::from_secs(3),
+            "{} of the ends were told again",
+            world.events().await.len()
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
     let world = World::new().await;

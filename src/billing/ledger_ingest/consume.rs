@@ -208,7 +208,10 @@ impl IngestWorker {
                 }
                 // The debit in the ledger is published to the store like an entry without a
                 // request.
-                IngestEvent::EndedLate(ending, _) => ending.request_id,
+                IngestEvent::EndedLate(ending, _) => {
+                    self.note_report(partition, ending.at_ms);
+                    ending.request_id
+                }
                 IngestEvent::Lapsed { account, .. } => {
                     self.reconcile_lapse(&account, stored.minus(taken)).await?;
                     String::new()

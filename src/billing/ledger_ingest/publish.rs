@@ -108,7 +108,11 @@ impl IngestWorker {
         // An account that cannot be seeded does not block the others, and edges ask for it again.
         let mut failed = Ok(());
         for account in std::mem::take(&mut self.requested_accounts) {
-            failed = failed.and(self.seed_account(&account).await);
+            if self.awaits_reports(partition(&account)) {
+                self.requested_accounts.insert(account);
+            } else {
+                failed = failed.and(self.seed_account(&account).await);
+            }
         }
         failed
     }

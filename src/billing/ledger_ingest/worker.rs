@@ -3,6 +3,7 @@
 //! Nothing in it must survive the process: a new worker finds everything again. Must not run a
 //! task.
 
+use super::failover::LostPartition;
 use crate::billing::instance_lock::{self, InstanceLock};
 use crate::billing::journal::{self, InstanceDir};
 use crate::billing::lapse_clock::LapseClock;
@@ -37,6 +38,8 @@ pub struct IngestWorker {
     /// Whether the store has received every key since it last lost them.
     pub(super) keys_known: bool,
     pub(super) requested_accounts: BTreeSet<String>,
+    /// Partitions whose data the store has lost, until the edges have reported again.
+    pub(super) lost: BTreeMap<u32, LostPartition>,
     pub(super) mirrored: BTreeMap<String, CreditSplit>,
     pub(super) backlog: Backlog,
     pub(super) lapse_clock: LapseClock,
@@ -96,6 +99,7 @@ impl IngestWorker {
             keys_after: ChangeCursor::default(),
             keys_known: false,
             requested_accounts: BTreeSet::new(),
+            lost: BTreeMap::new(),
             mirrored: BTreeMap::new(),
             backlog: Backlog::default(),
             lapse_clock,

@@ -1,18 +1,14 @@
 -- Settles a request, once: releases its hold and debits the cost. The part of the cost above the hold is debited from free
 -- credits, as far as there are any. It counts as the API key's spending too, whatever the key's limit: the account has paid it.
 -- A cost without a hold is left to the ledger: the hold's lease has ended, or the server has lost the hold, and perhaps also
--- the end that released it. Only the ledger knows whether this end was counted before; it posts its debit.
+-- the end that released it. Only the ledger knows whether this end was counted before; it posts its debit. So is an end of an
+-- account that the server has lost: the account is seeded after the ledger has the end.
 -- KEYS: account, its holds of older versions, the partition's leases, the request's marker, the partition's events, the API key
 -- ARGV: request, account, cost, lifetime of the marker in ms, the ending for the ledger, number of tokens used
 local a, held = account(KEYS[1], ARGV[1])
-if not a then
-  local known = redis.call('GET', KEYS[4])
-  if known then return {'known', ended(known, KEYS[5])} end
-  return {'unknown'}
-end
-local is_old = not held
+local is_old = a and not held
 if is_old then held = redis.call('HGET', KEYS[2], ARGV[1]) end
-if not held and tonumber(ARGV[3]) > 0 then
+if not a or (not held and tonumber(ARGV[3]) > 0) then
   local known = redis.call('GET', KEYS[4])
   if known then return {'known', ended(known, KEYS[5])} end
   local id = redis.call('XADD', KEYS[5], '*', 'late', ARGV[1], 'account', ARGV[2], 'ending', ARGV[5])

@@ -35,8 +35,6 @@ pub enum SettleReply {
     Known { event: String },
     /// The request had ended before, and the ledger has entered it.
     Applied,
-    /// The store does not know the account.
-    Unknown,
 }
 
 /// Whether the ledger has the end of a request that the store has received.
@@ -116,7 +114,6 @@ impl SharedStore {
             "known" => SettleReply::Known {
                 event: reply.text(1)?.into(),
             },
-            "unknown" => SettleReply::Unknown,
             _ => return Err(reply.unexpected_reply()),
         })
     }
