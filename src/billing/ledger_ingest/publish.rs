@@ -100,7 +100,10 @@ impl IngestWorker {
     }
 
     /// Seeds the accounts that edges ask for.
-    pub(super) async fn seed_accounts(&mut self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Returns an error if an account could not be seeded. Edges ask for it again.
+    pub async fn seed_accounts(&mut self) -> Result<(), StoreError> {
         if self.requested_accounts.is_empty() {
             self.requested_accounts
                 .extend(self.store.take_seed_requests(MAX_SEEDS).await?);
@@ -108,22 +111,22 @@ impl IngestWorker {
         // An account that cannot be seeded does not block the others, and edges ask for it again.
         let mut failed = Ok(());
         for account in std::mem::take(&mut self.requested_accounts) {
-            if self.awaits_reports(partition(&account)) {
-                self.requested_accounts.insert(account);
-            } else {
-                failed = failed.and(self.seed_account(&account).await);
-            }
+            failed = failed.and(self.seed_account(&account).await);
         }
         failed
     }
 
-    /// Seeds one account. First enters the partition's events, and makes sure that the server has
-    /// its markers.
+    /// Seeds one account. First makes sure that the server is the known one, and enters the
+    /// partition's events. After a loss, the account waits until edges have reported again.
     pub(super) async fn seed_account(&mut self, account: &str) -> Result<(), StoreError> {
         let partition = partition(account);
         let current = self.store.partition_server(partition).await?;
         if !self.refresh_if_unchanged(partition, &current) {
             self.locate_partitions().await?;
+        }
+        if self.awaits_reports(partition) {
+            self.requested_accounts.insert(account.to_owned());
+            return Ok(());
         }
         self.consume(partition).await?;
         let Some((row, seq)) = self.ledger.account_as_of(account)? else {
