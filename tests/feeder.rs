@@ -678,7 +678,7 @@ async fn after_a_total_loss_an_account_is_seeded_once_the_edges_have_reported_ag
     // The store loses this end before the sidecar reads it.
     world.run("req_unread").await;
     assert_eq!(server.cli(&["flushall"]), "OK");
-    // The sidecar learns of the loss when it is asked for the account.
+    // The sidecar learns of the loss when it looks for the account.
     world.store.request_seed(ACCOUNT).await.unwrap();
     feed.seed_accounts().await.unwrap();
     feed.run_all().await.unwrap();

@@ -10,6 +10,7 @@
 
 mod consume;
 mod failover;
+mod lost_partitions;
 mod publish;
 mod worker;
 

@@ -19,7 +19,7 @@ use crate::store::redis::{
 };
 use crate::telemetry::METRICS;
 use credits::price_list::PriceList;
-use poll_queue::PollQueue;
+use poll_queue::{PollQueue, ScheduledEntry};
 use serde::Serialize;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -397,12 +397,14 @@ struct OutboxWorker {
     state: Arc<OutboxState>,
     under_way: JoinSet<Vec<SentEntry>>,
     /// Endings to send.
-    waiting: BinaryHeap<ScheduledEntry>,
+    waiting: BinaryHeap<ScheduledEntry<Box<OutboxEntry>>>,
     /// Endings that the store has, to be polled: one queue for each group of partitions that one
     /// call can ask for.
-    stored: Vec<PollQueue>,
+    stored: Vec<PollQueue<Box<OutboxEntry>>>,
     /// Number of the queue of each partition.
     queue_of: Vec<usize>,
+    /// When everything that waits was last sent at once.
+    resent_at: Instant,
     /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
     /// of requests for each time.
     ended_at: BTreeMap<i64, usize>,
@@ -434,12 +436,6 @@ enum StoreAnswer {
     Lost,
 }
 
-/// An entry to send at a given time; the earliest comes first.
-struct ScheduledEntry {
-    at: Instant,
-    entry: Box<OutboxEntry>,
-}
-
 impl OutboxWorker {
     fn new(
         store: SharedStore,
@@ -458,6 +454,7 @@ impl OutboxWorker {
         Self {
             stored,
             queue_of,
+            resent_at: Instant::now(),
             store,
             housekeeping,
             models: models.to_vec(),
@@ -584,7 +581,7 @@ impl OutboxWorker {
 
     /// Sends what waits for a repetition at once: the store answers again.
     fn send_all_now(&mut self) {
-        let due = |ScheduledEntry { mut entry, .. }| {
+        let due = |ScheduledEntry { mut entry, .. }: ScheduledEntry<Box<OutboxEntry>>| {
             entry.wait = Duration::ZERO;
             ScheduledEntry {
                 at: Instant::now(),
@@ -675,7 +672,11 @@ impl OutboxWorker {
                 Err(error) => log::error!("{error}; retrying"),
                 Ok(_) => {
                     log::info!("the shared store accepts ended requests again");
-                    self.send_all_now();
+                    // Not with each answer: another node of a cluster may still be away.
+                    if self.resent_at.elapsed() >= MAX_RETRY_DELAY {
+                        self.resent_at = Instant::now();
+                        self.send_all_now();
+                    }
                 }
             }
         }
@@ -781,8 +782,8 @@ impl OutboxHousekeeping {
 }
 
 /// Asks whether the ledger has these endings.
-async fn poll(store: SharedStore, due: Vec<ScheduledEntry>) -> Vec<SentEntry> {
-    let request = |due: &'_ ScheduledEntry| {
+async fn poll(store: SharedStore, due: Vec<ScheduledEntry<Box<OutboxEntry>>>) -> Vec<SentEntry> {
+    let request = |due: &'_ ScheduledEntry<Box<OutboxEntry>>| {
         let Ending {
             account,
             request_id,
@@ -823,27 +824,5 @@ impl OrphanedJournalRef {
         {
             log::warn!("{error}");
         }
-    }
-}
-
-impl PartialEq for ScheduledEntry {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for ScheduledEntry {}
-
-impl PartialOrd for ScheduledEntry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ScheduledEntry {
-    /// Reverses the order, because the heap pops the greatest entry first: the earliest must be the
-    /// greatest.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.at.cmp(&self.at)
     }
 }

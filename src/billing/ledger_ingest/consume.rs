@@ -15,6 +15,7 @@ use crate::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use serde::Deserialize;
+use std::time::Instant;
 use tokio::task::JoinSet;
 
 /// Maximum number of events of one partition in one commit.
@@ -209,7 +210,8 @@ impl IngestWorker {
                 // The debit in the ledger is published to the store like an entry without a
                 // request.
                 IngestEvent::EndedLate(ending, _) => {
-                    self.note_report(partition, ending.at_ms);
+                    self.lost
+                        .note_report(partition, ending.at_ms, Instant::now());
                     ending.request_id
                 }
                 IngestEvent::Lapsed { account, .. } => {

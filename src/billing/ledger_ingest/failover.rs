@@ -14,7 +14,7 @@ use crate::store::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition
 use credits::money::CreditSplit;
 use credits::money::Micro;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How far back a failover may have lost data, where the server has no record of what was
 /// published. Replicas lag by seconds, not minutes.
@@ -24,51 +24,12 @@ const MAX_FAILOVER_LOSS_MS: i64 = 10 * 60_000;
 const MARKER_GUARANTEE_MS: i64 = 50 * 60_000;
 /// How far back data of another epoch may go that has no record of what was published.
 const MAX_OTHER_EPOCH_AGE_MS: i64 = 12 * 3_600_000;
-/// How long accounts of an empty partition are not seeded, so that edges can report again which
-/// requests have ended: they ask for their reports each second.
-const REPORT_WAIT: Duration = Duration::from_secs(2);
-/// How long after such a report further ones are awaited.
-const REPORT_QUIET: Duration = Duration::from_millis(500);
-/// Maximum time that accounts are not seeded.
-const MAX_REPORT_WAIT: Duration = Duration::from_secs(30);
 /// Prefix of an epoch during its restoration. The ledger never stores such an epoch, so nothing
 /// relies on it.
 const RESTORING_EPOCH_PREFIX: &str = "restoring:";
 const PAGE_SIZE: u32 = 1_000;
 
-/// A partition whose data the store has lost. Requests that had ended before, and that the ledger
-/// lacks, are in the edges' journals: an account that is seeded before the edges have reported them
-/// could spend those credits again.
-pub(super) struct LostPartition {
-    /// The server's time when the loss was noticed, in ms since 1970.
-    noticed_ms: i64,
-    seed_from: Instant,
-    latest: Instant,
-}
-
 impl IngestWorker {
-    /// Whether accounts of the partition must not be seeded yet.
-    pub(super) fn awaits_reports(&mut self, partition: u32) -> bool {
-        let awaits = self
-            .lost
-            .get(&partition)
-            .is_some_and(|lost| Instant::now() < lost.seed_from);
-        if !awaits {
-            self.lost.remove(&partition);
-        }
-        awaits
-    }
-
-    /// Notes that an edge has reported the end of a request at `at_ms` which the store had lost.
-    pub(super) fn note_report(&mut self, partition: u32, at_ms: i64) {
-        if let Some(lost) = self.lost.get_mut(&partition)
-            && at_ms <= lost.noticed_ms
-        {
-            let seed_from = lost.seed_from.max(Instant::now() + REPORT_QUIET);
-            lost.seed_from = seed_from.min(lost.latest);
-        }
-    }
-
     /// Checks which server answers for each partition, and restores the partitions where it
     /// changed.
     pub(super) async fn locate_partitions(&mut self) -> Result<(), StoreError> {
@@ -195,12 +156,7 @@ impl IngestWorker {
         for (partition, current) in &empty {
             // A store that never had data has nothing to lose.
             if self.ledger.partition_location(*partition)?.is_some() {
-                let lost = LostPartition {
-                    noticed_ms: current.now_ms,
-                    seed_from: now + REPORT_WAIT,
-                    latest: now + MAX_REPORT_WAIT,
-                };
-                self.lost.insert(*partition, lost);
+                self.lost.add(*partition, current.now_ms, now);
             }
         }
         let located: Vec<_> = empty

@@ -124,7 +124,7 @@ impl IngestWorker {
         if !self.refresh_if_unchanged(partition, &current) {
             self.locate_partitions().await?;
         }
-        if self.awaits_reports(partition) {
+        if self.lost.awaits_reports(partition, Instant::now()) {
             self.requested_accounts.insert(account.to_owned());
             return Ok(());
         }

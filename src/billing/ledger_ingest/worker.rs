@@ -3,7 +3,7 @@
 //! Nothing in it must survive the process: a new worker finds everything again. Must not run a
 //! task.
 
-use super::failover::LostPartition;
+use super::lost_partitions::LostPartitions;
 use crate::billing::instance_lock::{self, InstanceLock};
 use crate::billing::journal::{self, InstanceDir};
 use crate::billing::lapse_clock::LapseClock;
@@ -39,7 +39,7 @@ pub struct IngestWorker {
     pub(super) keys_known: bool,
     pub(super) requested_accounts: BTreeSet<String>,
     /// Partitions whose data the store has lost, until the edges have reported again.
-    pub(super) lost: BTreeMap<u32, LostPartition>,
+    pub(super) lost: LostPartitions,
     pub(super) mirrored: BTreeMap<String, CreditSplit>,
     pub(super) backlog: Backlog,
     pub(super) lapse_clock: LapseClock,
@@ -99,7 +99,7 @@ impl IngestWorker {
             keys_after: ChangeCursor::default(),
             keys_known: false,
             requested_accounts: BTreeSet::new(),
-            lost: BTreeMap::new(),
+            lost: LostPartitions::default(),
             mirrored: BTreeMap::new(),
             backlog: Backlog::default(),
             lapse_clock,

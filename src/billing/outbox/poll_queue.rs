@@ -1,8 +1,9 @@
-//! The endings that the shared store has and the ledger may not have yet: when to ask for which.
+//! When to send which ending, and when to ask for those that the shared store has and the ledger
+//! may not have yet.
 //!
 //! Must not call the store.
 
-use super::ScheduledEntry;
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -11,20 +12,26 @@ use tokio::time::Instant;
 const MAX_POLLED: usize = 256;
 /// How much earlier than due a call takes an ending along, so that one call asks for many.
 const POLL_WINDOW: Duration = Duration::from_millis(150);
-/// Longest time without a call: a store that has lost its data must be told again before it admits
-/// requests on the credits that these endings have used.
+/// Longest time without a call: a store that has lost its data must have these endings again
+/// before it admits requests on the credits that they have used.
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
+/// An entry to send at a given time; the earliest comes first.
+pub(super) struct ScheduledEntry<T> {
+    pub at: Instant,
+    pub entry: T,
+}
+
 /// The endings of those partitions that one call can ask for.
-pub(super) struct PollQueue {
-    entries: BinaryHeap<ScheduledEntry>,
+pub(super) struct PollQueue<T> {
+    entries: BinaryHeap<ScheduledEntry<T>>,
     /// When the last call was made.
     asked_at: Instant,
     /// Number of endings to ask for whether they are due or not.
     suspect: usize,
 }
 
-impl PollQueue {
+impl<T> PollQueue<T> {
     pub fn new() -> Self {
         Self {
             entries: BinaryHeap::new(),
@@ -33,7 +40,7 @@ impl PollQueue {
         }
     }
 
-    pub fn push(&mut self, entry: ScheduledEntry) {
+    pub fn push(&mut self, entry: ScheduledEntry<T>) {
         self.entries.push(entry);
     }
 
@@ -62,7 +69,7 @@ impl PollQueue {
     }
 
     /// Takes the endings of the next call; none if no call is due.
-    pub fn take_due(&mut self, now: Instant) -> Vec<ScheduledEntry> {
+    pub fn take_due(&mut self, now: Instant) -> Vec<ScheduledEntry<T>> {
         let mut taken = Vec::new();
         if self.due_at().is_none_or(|due_at| due_at > now) {
             return taken;
@@ -86,5 +93,75 @@ impl PollQueue {
             self.suspect = self.suspect.saturating_sub(1);
         }
         taken
+    }
+}
+
+impl<T> PartialEq for ScheduledEntry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl<T> Eq for ScheduledEntry<T> {}
+
+impl<T> PartialOrd for ScheduledEntry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for ScheduledEntry<T> {
+    /// Reverses the order, because the heap pops the greatest entry first: the earliest must be the
+    /// greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.cmp(&self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(now: Instant, due_in: impl IntoIterator<Item = u64>) -> PollQueue<u64> {
+        let mut queue = PollQueue::new();
+        queue.asked_at = now;
+        for seconds in due_in {
+            let at = now + Duration::from_secs(seconds);
+            queue.push(ScheduledEntry { at, entry: seconds });
+        }
+        queue
+    }
+
+    fn taken(queue: &mut PollQueue<u64>, at: Instant) -> Vec<u64> {
+        let due = queue.take_due(at);
+        due.into_iter().map(|due| due.entry).collect()
+    }
+
+    #[test]
+    fn one_call_a_second_is_made_however_late_the_next_ending_is_due() {
+        let now = Instant::now();
+        let mut queue = queue(now, [20, 10, 30]);
+        assert_eq!(queue.due_at(), Some(now + MAX_SILENCE));
+        assert_eq!(taken(&mut queue, now), [0; 0]);
+        assert_eq!(taken(&mut queue, now + MAX_SILENCE), [10]);
+        assert_eq!(taken(&mut queue, now + MAX_SILENCE), [0; 0]);
+        assert_eq!(taken(&mut queue, now + 2 * MAX_SILENCE), [20]);
+    }
+
+    #[test]
+    fn once_an_ending_is_lost_all_are_asked_for_once_at_once() {
+        let now = Instant::now();
+        let mut queue = queue(now, 100..100 + 2 * MAX_POLLED as u64 + 7);
+        queue.suspect_all();
+        for size in [MAX_POLLED, MAX_POLLED, 7] {
+            let due = queue.take_due(now);
+            assert_eq!(due.len(), size);
+            // Some are still waiting for the ledger.
+            due.into_iter().take(3).for_each(|due| queue.push(due));
+            queue.suspect_all();
+        }
+        queue.suspect = 0;
+        assert_eq!(taken(&mut queue, now), [0; 0]);
+        assert_eq!(queue.entries.len(), 9);
     }
 }

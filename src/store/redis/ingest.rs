@@ -394,8 +394,8 @@ impl SharedStore {
         Ok(found > 0)
     }
 
-    /// Returns the credits that requests hold, for each account of these partitions. They must be of
-    /// one group of [`SharedStore::partition_groups`].
+    /// Returns the credits that requests hold, for each account of these partitions. They must be
+    /// of one group of [`SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
