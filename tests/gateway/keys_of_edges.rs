@@ -332,6 +332,10 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
     for (index, stream) in [false, true].into_iter().enumerate() {
         let marker = "delay_ms=1500 input=100 output=20";
         let request = keyed(Chat, &account, &format!("key-{stream}"), marker, stream);
+        let balance = Request::get("/v1/credits").bearer(&account.key);
+        wait_for("the account to be in the store", SOON, || {
+            (world.edges[0].ask(&balance).status == 200).then_some(())
+        });
         let mut running = world.begin(0, &request);
         world.redis.cli(&["FLUSHALL"]);
         let answer = running.answer();
