@@ -303,6 +303,10 @@ impl Door {
                     for request in own.take_while(|_| Instant::now() < until) {
                         assert!(connection.send(request), "a connection was closed");
                         let answer = connection.answer();
+                        // After `limits.keepalive_requests`.
+                        if answer.header("connection") == Some("close") {
+                            connection = Connection::open(edge);
+                        }
                         if answer.status == 529 {
                             // On a busy machine the shared store may answer too late.
                             refused.fetch_add(1, Ordering::Relaxed);
