@@ -257,6 +257,10 @@ async fn a_store_that_lost_everything_is_told_soon_however_long_the_ledger_is_aw
             .unwrap()
             .settle(usage, RequestOutcome::Completed, false, now_ms())
             .unwrap();
+        // Each holds a credit until the store has its end, and the account has ten.
+        while world.has().await.1 > micro(3_000_000) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
     // By then, the delays have doubled to more than nine seconds.
     while times_asked(&world.server) < 12 {
