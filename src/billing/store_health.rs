@@ -158,7 +158,7 @@ impl StoreHealthState {
 
     async fn read_clock(&self, store: &SharedStore) -> Result<(), StoreError> {
         let asked_ms = clock::now_ms();
-        let store_ms = store.time_ms().await?;
+        let store_ms = store.now_ms().await?;
         self.clock.record(asked_ms, store_ms, clock::now_ms());
         METRICS.store_skew_ms.set(self.clock.skew_ms());
         Ok(())

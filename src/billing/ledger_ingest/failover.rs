@@ -99,8 +99,7 @@ impl IngestWorker {
                     oldest_ms.insert(partition, i64::MIN);
                     // If the data is lost during the restoration, this token is lost too, and the
                     // new epoch does not begin.
-                    let token =
-                        format!("{RESTORING_EPOCH_PREFIX}{}", uuid::Uuid::now_v7().simple());
+                    let token = format!("{RESTORING_EPOCH_PREFIX}{}", new_epoch());
                     self.begin_epoch(partition, &current.epoch, &token).await?;
                     new_epochs.insert(partition, token);
                 }

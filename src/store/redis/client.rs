@@ -123,7 +123,7 @@ impl SharedStore {
         Ok(store)
     }
 
-    /// Returns the server's time.
+    /// Returns the server's time, in ms since 1970.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

@@ -318,17 +318,6 @@ impl SharedStore {
         Ok(recorded.and_then(parse))
     }
 
-    /// Returns the time of the store's clock, in ms since 1970.
-    ///
-    /// # Errors
-    /// Returns an error if the store cannot be called.
-    pub async fn time_ms(&self) -> Result<i64, StoreError> {
-        let (seconds, micros): (i64, i64) = self
-            .query("read the clock of the store", &::redis::cmd("TIME"))
-            .await?;
-        Ok(seconds * 1_000 + micros / 1_000)
-    }
-
     /// Returns the address that the sidecar has announced; `None` if the edges know it from their
     /// config alone.
     ///
