@@ -48,6 +48,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use intake::AbortReason;
 use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
@@ -79,6 +80,9 @@ impl ProxyHttp for Gateway {
     fn new_ctx(&self) -> RequestContext {
         RequestContext::new()
     }
+
+    /// Adds none: Pingora's own would look at every piece of a response, and compress nothing.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     /// 1. Sets up the client's connection.
     async fn early_request_filter(

@@ -47,6 +47,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Admits, answers or refuses a request. Returns true if the request has been answered.
+///
+/// What writes an answer is boxed, so that a request that is passed on moves no room for it.
 pub async fn admit(
     gateway: &Gateway,
     session: &mut Session,
@@ -73,18 +75,18 @@ pub async fn admit(
         ctx.record.cors = CorsHeaders::from_request(&settings.cors, &session.req_header().headers);
     }
     if let Err((reason, failure)) = validate_framing(session, &settings) {
-        return answer_malformed(session, ctx, reason, &failure)
+        return Box::pin(answer_malformed(session, ctx, reason, &failure))
             .await
             .map(|()| true);
     }
     if preflight::is_preflight(session, ctx) {
         ctx.set_answered("preflight");
-        return preflight::answer_preflight(session, ctx, &settings)
+        return Box::pin(preflight::answer_preflight(session, ctx, &settings))
             .await
             .map(|()| true);
     }
     if route == Route::Sidecar {
-        return page::admit(gateway, &settings, session, ctx).await;
+        return Box::pin(page::admit(gateway, &settings, session, ctx)).await;
     }
     match admit_api_request(gateway, &settings, session, ctx, route).await {
         Ok(AdmissionOutcome::Answered(handler)) => {
@@ -106,7 +108,8 @@ pub async fn admit(
                 .wait_until_committed(&ctx.record.request_id)
                 .await;
             if let Some(defect) = connections::body_defect(session.digest()) {
-                return answer_malformed(session, ctx, defect.reason, &defect.into())
+                let failure = defect.into();
+                return Box::pin(answer_malformed(session, ctx, defect.reason, &failure))
                     .await
                     .map(|()| true);
             }
@@ -116,7 +119,7 @@ pub async fn admit(
                 session.set_keepalive(None);
             }
             ctx.set_answered("rejected");
-            answer_early(session, ctx, &failure).await?;
+            Box::pin(answer_early(session, ctx, &failure)).await?;
             Ok(true)
         }
     }
@@ -210,7 +213,7 @@ async fn admit_api_request(
         return Err(Failure::method_not_allowed(method.as_str(), path, allowed));
     }
     if route == Route::Health {
-        return local_api::send_health(session, ctx)
+        return Box::pin(local_api::send_health(session, ctx))
             .await
             .map(|()| AdmissionOutcome::Answered(local_api::HEALTH))
             .map_err(unanswerable);
@@ -238,7 +241,15 @@ async fn admit_api_request(
     let principal = &authenticated.principal;
     match route {
         Route::Local(endpoint) => {
-            local::answer(gateway, settings, session, ctx, authenticated, endpoint).await
+            Box::pin(local::answer(
+                gateway,
+                settings,
+                session,
+                ctx,
+                authenticated,
+                endpoint,
+            ))
+            .await
         }
         Route::Vendor {
             surface,
@@ -254,7 +265,6 @@ async fn admit_api_request(
             };
             let authorized =
                 header::authorize(gateway, settings, session, principal, &operation).await?;
-            // Boxed: else every other answer keeps room for its large state while it is written.
             let prepared = Box::pin(call::prepare(
                 gateway,
                 settings,
@@ -270,13 +280,13 @@ async fn admit_api_request(
             {
                 call::PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
                 call::PreparedRequest::Count(tokens) => {
-                    local_api::send_count(session, ctx, tokens)
+                    Box::pin(local_api::send_count(session, ctx, tokens))
                         .await
                         .map_err(unanswerable)?;
                     Ok(AdmissionOutcome::Answered("count"))
                 }
                 call::PreparedRequest::Replay(response) => {
-                    local_api::send_replay(session, ctx, response)
+                    Box::pin(local_api::send_replay(session, ctx, response))
                         .await
                         .map_err(unanswerable)?;
                     Ok(AdmissionOutcome::Answered("replayed"))

@@ -3,12 +3,11 @@
 //! This file must not know what a request is: `edge/panics.rs` keeps its state and answers it.
 
 use crate::telemetry::METRICS;
+use futures_util::future::{CatchUnwind, FutureExt as _};
 use std::any::Any;
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
-use std::pin::pin;
-use std::task::Poll;
 use tokio::task::futures::TaskLocalFuture;
 
 tokio::task_local! {
@@ -52,16 +51,9 @@ pub fn scope<F: Future>(task: F) -> TaskLocalFuture<RefCell<Option<String>>, F> 
     MESSAGE.scope(RefCell::default(), task)
 }
 
-/// Polls `future` to its end, or to a panic in it.
-pub async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
-    let mut future = pin!(future);
-    poll_fn(
-        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        },
-    )
-    .await
+/// Polls `future` to its end, or to a panic in it. It is no `async fn` either.
+pub fn catch<F: Future>(future: F) -> CatchUnwind<AssertUnwindSafe<F>> {
+    AssertUnwindSafe(future).catch_unwind()
 }
 
 /// A panic in a job that ran for a request on another thread.

@@ -123,7 +123,8 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for ConnectionLimiter<A> {
         stream.set_proxy_digest(connection_digest(Arc::clone(&connection)).ok()?);
         self.connections.watch(&connection);
         if let Some(tls) = &self.tls {
-            stream = handshake(tls, stream, &connection).await?;
+            // Boxed: its state of 14 KB would be kept for as long as the connection is open.
+            stream = Box::pin(handshake(tls, stream, &connection)).await?;
         }
         self.app
             .process_new(Box::new(MonitoredStream::new(stream, connection)), shutdown)

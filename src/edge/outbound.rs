@@ -77,7 +77,7 @@ impl UpstreamRequest {
 pub(super) struct QuotedRequest {
     pub encoded: UpstreamRequest,
     /// Summary of the body, if the gateway changed it.
-    translated: Option<RequestSummary>,
+    translated: Option<Box<RequestSummary>>,
     pub quote: Quote,
 }
 
@@ -237,7 +237,10 @@ impl<'a> OutboundRequest<'a> {
         let is_changed = encoded.translation.is_some() || encoded.is_repaired;
         let mut translated = match is_changed || self.surface == Protocol::Responses {
             // The gateway wrote or changed this body, so it can be parsed.
-            true => Some(request::read_summary(self.model.protocol(), &encoded.body)?),
+            true => {
+                let summary = request::read_summary(self.model.protocol(), &encoded.body)?;
+                Some(Box::new(summary))
+            }
             false => None,
         };
         let client_bytes = self.summary.features.content.max_text_bytes();
@@ -251,7 +254,7 @@ impl<'a> OutboundRequest<'a> {
                 .thinking_budget
                 .filter(|_| encoded.is_budget_from_client);
         }
-        let quote = self.quote(translated.as_ref().unwrap_or(self.summary), text_bytes)?;
+        let quote = self.quote(translated.as_deref().unwrap_or(self.summary), text_bytes)?;
         Ok(QuotedRequest {
             encoded,
             translated,
@@ -277,7 +280,7 @@ impl<'a> OutboundRequest<'a> {
         let translated = quoted.translated;
         let budget = clamp_thinking_budget(
             self.settings,
-            translated.as_ref().unwrap_or(self.summary),
+            translated.as_deref().unwrap_or(self.summary),
             limit,
         );
         let mut encoded = self.encode(Some(limit), budget)?;

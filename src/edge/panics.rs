@@ -18,6 +18,7 @@ use super::{finish, intake, reject, respond};
 use crate::clock;
 use crate::store::ledger::RequestOutcome;
 use async_trait::async_trait;
+use futures_util::TryFutureExt as _;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
 use pingora::protocols::http::ServerSession;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 
 tokio::task_local! {
     /// State of the request whose task is running, once a panic has dropped it.
-    static CONTEXT: RefCell<Option<RequestContext>>;
+    static CONTEXT: RefCell<Option<Box<RequestContext>>>;
 }
 
 /// A panic ends the request's task. The state of the request outlives the task, so that the gateway
@@ -39,7 +40,7 @@ impl Drop for RequestContext {
         if std::thread::panicking() {
             let _ = CONTEXT.try_with(|kept| {
                 if let Ok(mut kept) = kept.try_borrow_mut() {
-                    *kept = Some(self.take());
+                    *kept = Some(Box::new(self.take()));
                 }
             });
         }
@@ -47,10 +48,10 @@ impl Drop for RequestContext {
 }
 
 /// Returns the result of admission, or the failure to answer with if admission panicked.
-pub async fn catch_admission<T>(admission: impl Future<Output = T>) -> Result<T, Failure> {
-    catch(admission)
-        .await
-        .map_err(|_| Failure::from_kind(Kind::Internal))
+pub fn catch_admission<T>(
+    admission: impl Future<Output = T>,
+) -> impl Future<Output = Result<T, Failure>> {
+    catch(admission).map_err(|_| Failure::from_kind(Kind::Internal))
 }
 
 /// Logs a panic in admission. It is separate from [`catch_admission`], which borrows the context.
@@ -81,14 +82,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         if session.is_http2() && session.req_header().method == http::Method::CONNECT {
-            reject::refuse_connect(session, &self.recorders).await;
+            // Boxed, like all that few requests need: else every request would keep room for it.
+            Box::pin(reject::refuse_connect(session, &self.recorders)).await;
             return None;
         }
+        let handling = catch(self.app.process_new_http(session, shutdown));
         let handle = async {
-            match catch(self.app.process_new_http(session, shutdown)).await {
+            match handling.await {
                 Ok(reused) => reused,
                 Err(_) => {
-                    finish_panicked_request(&self.recorders).await;
+                    Box::pin(finish_panicked_request(&self.recorders)).await;
                     None
                 }
             }

@@ -8,7 +8,7 @@ use crate::store::StoreError;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_core::Stream;
+use futures_util::Stream;
 use std::future::Future;
 use std::io;
 use std::mem;

@@ -16,7 +16,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_core::Stream;
+use futures_util::Stream;
 use serde_json::{Value, json};
 use std::pin::Pin;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use credits::money::Micro;
-use futures_core::Stream;
+use futures_util::Stream;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::pin::Pin;

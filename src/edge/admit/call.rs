@@ -72,7 +72,14 @@ pub async fn prepare(
     let (received, body_read, slot) =
         receive_body(gateway, settings, session, &mut share, &cpu).await?;
     let header = session.req_header();
-    let read = slot.run(|| {
+    // Taken apart at once: a variable for the whole would be kept beside its parts.
+    let ParsedRequest {
+        body,
+        body_hash,
+        summary,
+        conversation,
+        count,
+    } = slot.run(|| {
         parse_request(
             &operation,
             settings,
@@ -82,13 +89,6 @@ pub async fn prepare(
             &mut share,
         )
     })?;
-    let ParsedRequest {
-        body,
-        body_hash,
-        summary,
-        conversation,
-        count,
-    } = read;
     let model = find_model(settings, principal, &summary.model)?.select_variant(surface, &summary);
     let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 type CustomMessageStream =
-    Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+    Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
 /// Code that asks [`BufferedDownstream`] to return the session inside. It is sent through
 /// `shutdown`, the one call that reaches the wrapper.

@@ -7,7 +7,7 @@ use super::client::SharedStore;
 use super::link::CONNECT_TIMEOUT;
 use crate::store::StoreError;
 use ::redis::Cmd;
-use futures_core::Stream;
+use futures_util::Stream;
 use std::io;
 use std::pin::Pin;
 use std::time::Duration;
