@@ -34,16 +34,22 @@ pub const MAX_INLINE_BYTES: usize = 262_144;
 /// Bytes of one long text that take as long to process as one short member of an object or item of
 /// an array: reading such a member takes 1 µs, translating it up to 2 µs more.
 const VALUE_BYTES: usize = 64;
+/// Bytes of one long text that take as long to translate as one escape: 250 KB of escapes take four
+/// times as long as 250 KB of prose, and unescaping shortens them to half.
+const ESCAPE_BYTES: usize = 8;
 /// Nice value added to a job's thread: a worker that needs its core gets nine times its share.
 const NICENESS: i32 = 10;
 /// Maximum number of jobs of admitted requests that block a runtime thread at a time. The runtime
 /// has 512 such threads. Above this bound a job runs on its worker.
 const MAX_BLOCKED: usize = 64;
 
-/// The work on a JSON body of `bytes` with `values` members of objects and items of arrays, in
-/// bytes of one long text that takes as long. A small body can be made of thousands of values.
-pub fn work(bytes: usize, values: usize) -> usize {
-    bytes.max(values.saturating_mul(VALUE_BYTES))
+/// The work on a JSON body of `bytes` with `values` members of objects and items of arrays, and
+/// with strings that unescaping shortens by `escape_bytes`, in bytes of one long text that takes as
+/// long. A small body can be made of thousands of values or escapes.
+pub fn work(bytes: usize, values: usize, escape_bytes: usize) -> usize {
+    bytes
+        .max(values.saturating_mul(VALUE_BYTES))
+        .max(escape_bytes.saturating_mul(ESCAPE_BYTES))
 }
 
 /// The work on a JSON body that nothing has read yet.
@@ -52,7 +58,7 @@ pub fn work_of(body: &[u8]) -> usize {
         return body.len();
     }
     let too_many = MAX_INLINE_BYTES / VALUE_BYTES + 1;
-    work(body.len(), request::estimate_values(body, too_many))
+    work(body.len(), request::estimate_values(body, too_many), 0)
 }
 
 /// The permits, and the jobs that wait for one.

@@ -2,7 +2,7 @@
 //! to many cost no more than the limit.
 
 use crate::client::{Answer, Request};
-use crate::surface::{BOTH, Chat, Surface};
+use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, World};
 use std::io::Write;
 
@@ -138,5 +138,41 @@ fn a_body_of_another_coding_or_of_none_that_was_said_is_refused() {
     }
     assert_eq!(world.vendor.calls(), 0);
     world.works(Chat, &account.key);
+    world.close();
+}
+
+/// A body of tiny brotli blocks, each with its own codes, decodes at some megabytes a second.
+fn slow_to_decode(blocks: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    {
+        let mut encoder = brotli::CompressorWriter::new(&mut out, 4_096, 9, 16);
+        encoder.write_all(b"{\"x\":\"").unwrap();
+        for _ in 0..blocks {
+            encoder.write_all(b"abcabcab").unwrap();
+            encoder.flush().unwrap();
+        }
+        encoder.write_all(b"\"}").unwrap();
+    }
+    out
+}
+
+#[test]
+fn a_body_that_is_made_to_decode_slowly_is_refused_before_it_is_decoded() {
+    let world = Plan::default().start();
+    let account = world.account();
+    let ask = |blocks| {
+        let body = slow_to_decode(blocks);
+        Messages.failure(
+            &world.ask(&request(Messages, &account.key, "br", body)),
+            400,
+            "invalid_request_error",
+            None,
+        )
+    };
+    let decoded = ask(1_000).to_string();
+    assert!(!decoded.contains("too long"), "few blocks: {decoded}");
+    let refused = ask(400_000).to_string();
+    assert!(refused.contains("takes too long to decode"), "{refused}");
+    assert_eq!(world.vendor.calls(), 0);
     world.close();
 }

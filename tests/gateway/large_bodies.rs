@@ -130,7 +130,7 @@ fn large_bodies_are_answered_like_small_ones() {
 }
 
 #[test]
-fn small_bodies_of_many_values_are_work_for_the_pool_and_those_of_one_long_text_are_not() {
+fn small_bodies_of_many_values_or_with_a_coding_are_work_for_the_pool_and_one_long_text_is_not() {
     for surface in BOTH {
         let world = Plan::default()
             .environment("GW_FAIL", "panic@cpu_job")
@@ -152,6 +152,36 @@ fn small_bodies_of_many_values_are_work_for_the_pool_and_those_of_one_long_text_
         let failed = world.ask(&surface.request(&account.key, &members));
         assert_eq!(failed.status, 500, "many values: {}", failed.text());
         assert!(world.log().contains("CpuJob"));
+        world.close();
+    }
+    // Of a coded body nobody knows how long it takes.
+    let world = Plan::default()
+        .environment("GW_FAIL", "panic@cpu_job")
+        .start();
+    let account = world.account();
+    let failed = world.ask(&count_coded(&account.key, &count_body(1, 1)));
+    assert_eq!(failed.status, 500, "a coded body: {}", failed.text());
+    assert!(world.log().contains("CpuJob"));
+    assert_eq!(
+        world.ask(&count(&account.key, count_body(1, 1))).status,
+        200
+    );
+    world.close();
+}
+
+#[test]
+fn a_text_of_escapes_is_work_for_the_pool_only_if_it_is_translated() {
+    for (surface, model, status) in [(Messages, Chat, 500), (Chat, Chat, 200)] {
+        let world = Plan::default()
+            .environment("GW_FAIL", "panic@cpu_job")
+            .start();
+        let account = world.account();
+        let mut body = surface.body("input=1 output=1", false, 100);
+        body["model"] = model.model().into();
+        body["messages"][0]["content"] =
+            format!("[[sim input=1 output=1]] {}", "\n".repeat(60_000)).into();
+        let answer = world.ask(&surface.request(&account.key, &body));
+        assert_eq!(answer.status, status, "{}", answer.text());
         world.close();
     }
 }

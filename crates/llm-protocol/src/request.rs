@@ -507,6 +507,7 @@ impl SummaryReader<'_> {
     fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<RequestSummary, Failure> {
         let mut summary = self.summary;
         summary.features.content.finish(body_bytes, escape_bytes);
+        summary.escape_bytes = escape_bytes;
         summary.hints.other_than_nine = summary.features.leftovers.other_than_nine;
         if summary.model.is_empty() {
             let message = match self.protocol {

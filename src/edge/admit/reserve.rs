@@ -153,7 +153,7 @@ impl OutboundRequest<'_> {
     /// The work of reading the body, as [`cpu_pool::work`] counts it.
     fn work(&self) -> usize {
         let values = usize::try_from(self.summary.values).unwrap_or(usize::MAX);
-        cpu_pool::work(self.body.len(), values)
+        cpu_pool::work(self.body.len(), values, self.summary.escape_bytes)
     }
 
     /// Returns the memory for the JSON document of the body, if one is built.

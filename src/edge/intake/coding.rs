@@ -1,20 +1,31 @@
 //! Removes the content coding of a body, within a limit on the decoded size.
 //!
 //! The body is decoded piece by piece into one bounded buffer, so that a few bytes that decode to
-//! many cost no more than the limit. The caller chooses a thread that may take its time. This file
-//! must not interpret the body; a body that was cut off will not parse as JSON.
+//! many cost no more than the limit; nor may a body be made to decode slowly. The caller chooses a
+//! thread that may take its time. This file must not interpret the body; a body that was cut off
+//! will not parse as JSON.
 
 use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
 use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use llm_protocol::failure::{Failure, Kind};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::cell::Cell;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// Maximum window that a zstd body may request, as a power of two: the maximum that the coding's
 /// registration allows.
 const ZSTD_WINDOW_LOG: u32 = 23;
 const BROTLI_BUFFER: usize = 8_192;
+/// Coded bytes that are decoded before the time is checked.
+const CODED_PIECE_BYTES: usize = 65_536;
+/// CPU time that decoding may take in any case.
+const FREE_DECODE_TIME: Duration = Duration::from_millis(250);
+/// Bytes, coded and decoded, that decoding must handle in each further second of CPU time. Bodies
+/// of usual encoders decode at tens of times this rate, tiny brotli blocks at half of it.
+const MIN_DECODE_BYTES_PER_SECOND: u64 = 8_388_608;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentCoding {
@@ -50,62 +61,34 @@ impl ContentCoding {
 /// gateway holds both.
 ///
 /// # Errors
-/// Returns 413 above the size limit, 400 if the body does not have this coding, and 503 if the
-/// process holds too much.
+/// Returns 413 above the size limit, 400 if the body does not have this coding or decodes too
+/// slowly, and 503 if the process holds too much.
 pub fn decode(
     coding: ContentCoding,
     coded: &[u8],
     limits: &BodyLimits,
     share: &mut BodyShare,
 ) -> Result<Bytes, Failure> {
+    let time = DecodeTime::start();
     let mut plain = BoundedOutput {
         bytes: Vec::new(),
         bytes_max: limits.body_bytes,
-        share: Some(share),
+        share,
         stopped: None,
+        time: &time,
     };
     let decoded = decode_into(coding, coded, &mut plain);
-    match plain.stopped {
-        Some(failure) => Err(failure),
-        None => decoded
-            .map(|()| plain.bytes.into())
-            .map_err(|_| invalid_coding()),
+    if let Some(failure) = plain.stopped {
+        return Err(failure);
     }
-}
-
-/// Decodes a body that is small both before and after. Returns `None` if either is large. The
-/// decoded bytes are not counted.
-///
-/// # Errors
-/// Returns 400 if the body does not have this coding.
-pub fn decode_small(
-    coding: ContentCoding,
-    coded: &[u8],
-    bytes_max: usize,
-) -> Result<Option<Bytes>, Failure> {
-    if coded.len() > bytes_max {
-        return Ok(None);
-    }
-    let mut plain = BoundedOutput {
-        bytes: Vec::new(),
-        bytes_max: bytes_max as u64,
-        share: None,
-        stopped: None,
-    };
-    let decoded = decode_into(coding, coded, &mut plain);
-    if plain.stopped.is_some() {
-        return Ok(None);
-    }
-    decoded
-        .map(|()| Some(plain.bytes.into()))
-        .map_err(|_| invalid_coding())
-}
-
-fn invalid_coding() -> Failure {
-    Failure::new(
-        Kind::InvalidRequest,
-        "The request body does not match its content-encoding.",
-    )
+    decoded.map(|()| plain.bytes.into()).map_err(|error| {
+        let message = if error.kind() == io::ErrorKind::TimedOut {
+            "The request body takes too long to decode: send it uncompressed, or with another encoder."
+        } else {
+            "The request body does not match its content-encoding."
+        };
+        Failure::new(Kind::InvalidRequest, message)
+    })
 }
 
 fn decode_into(
@@ -113,29 +96,79 @@ fn decode_into(
     coded: &[u8],
     plain: &mut BoundedOutput<'_>,
 ) -> io::Result<()> {
+    let time = plain.time;
     match coding {
         ContentCoding::Gzip => {
             let mut decoder = MultiGzDecoder::new(plain);
-            decoder.write_all(coded)?;
+            write_pieces(&mut decoder, coded, time)?;
             decoder.try_finish()
         }
         ContentCoding::Deflate => {
             let mut decoder = ZlibDecoder::new(plain);
-            decoder.write_all(coded)?;
+            write_pieces(&mut decoder, coded, time)?;
             decoder.try_finish()
         }
         ContentCoding::Zstd => {
             let mut decoder = zstd::stream::write::Decoder::new(plain)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-            decoder.write_all(coded)?;
+            write_pieces(&mut decoder, coded, time)?;
             decoder.flush()
         }
         ContentCoding::Brotli => {
             let mut decoder = brotli::DecompressorWriter::new(plain, BROTLI_BUFFER);
-            decoder.write_all(coded)?;
+            write_pieces(&mut decoder, coded, time)?;
             decoder.close()
         }
     }
+}
+
+fn write_pieces(decoder: &mut impl Write, coded: &[u8], time: &DecodeTime) -> io::Result<()> {
+    for piece in coded.chunks(CODED_PIECE_BYTES) {
+        decoder.write_all(piece)?;
+        time.add(piece.len());
+        time.check()?;
+    }
+    Ok(())
+}
+
+/// The CPU time that a body has taken, and the bytes that were handled in it. A client whose short
+/// body decodes for seconds would keep the bodies of others waiting.
+struct DecodeTime {
+    began: Duration,
+    handled_bytes: Cell<u64>,
+}
+
+impl DecodeTime {
+    fn start() -> Self {
+        Self {
+            began: thread_cpu_time(),
+            handled_bytes: Cell::new(0),
+        }
+    }
+
+    fn add(&self, bytes: usize) {
+        let handled = self.handled_bytes.get().saturating_add(bytes as u64);
+        self.handled_bytes.set(handled);
+    }
+
+    /// Fails if decoding is too slow.
+    fn check(&self) -> io::Result<()> {
+        let spent = thread_cpu_time().saturating_sub(self.began);
+        let charged = spent.saturating_sub(FREE_DECODE_TIME).as_millis();
+        let min_bytes = charged.saturating_mul(MIN_DECODE_BYTES_PER_SECOND.into()) / 1_000;
+        if u128::from(self.handled_bytes.get()) < min_bytes {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(tv_sec).unwrap_or_default(),
+        u32::try_from(tv_nsec).unwrap_or_default(),
+    )
 }
 
 /// Collects the decoded bytes, up to a limit.
@@ -143,23 +176,23 @@ struct BoundedOutput<'a> {
     bytes: Vec<u8>,
     bytes_max: u64,
     /// Counter of the decoded bytes.
-    share: Option<&'a mut BodyShare>,
+    share: &'a mut BodyShare,
     stopped: Option<Failure>,
+    time: &'a DecodeTime,
 }
 
 impl Write for BoundedOutput<'_> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         let allowed = if self.bytes.len().saturating_add(piece.len()) as u64 > self.bytes_max {
             Err(Failure::body_too_large(self.bytes_max))
-        } else if let Some(share) = &mut self.share {
-            share.grow(piece.len() as u64)
         } else {
-            Ok(())
+            self.share.grow(piece.len() as u64)
         };
         if let Err(failure) = allowed {
             self.stopped = Some(failure);
             return Err(io::ErrorKind::FileTooLarge.into());
         }
+        self.time.add(piece.len());
         self.bytes.extend_from_slice(piece);
         Ok(piece.len())
     }

@@ -25,6 +25,8 @@ pub struct RequestSummary {
     pub features: Features,
     /// Number of object members and array items in the whole body.
     pub values: u64,
+    /// Bytes that unescaping saves, summed over all strings of the body.
+    pub escape_bytes: usize,
     pub(super) hints: RepairHints,
     pub(super) spans: MemberSpans,
     pub(super) conversation: ConversationSpans,
