@@ -65,11 +65,13 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         .with_shared_store(Some(address.clone()));
     let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()), home)?;
     let (superseded, is_superseded) = watch::channel(None);
-    let (ended, has_ended) = watch::channel(false);
-    if let (Some(home), Some(epoch)) = (home, billing.held_epoch()?) {
-        standby::keep_lease(home.clone(), epoch, has_ended, superseded)
-            .context("cannot start the thread that renews the lease")?;
-    }
+    let renewal = match (home, billing.held_epoch()?) {
+        (Some(home), Some(epoch)) => {
+            let renewal = standby::renew_lease(home.clone(), epoch, superseded);
+            Some(renewal.context("cannot start the thread that renews the lease")?)
+        }
+        _ => None,
+    };
     billing.set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
@@ -108,8 +110,10 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     ));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ingest.shut_down();
-    ended.send_replace(true);
-    billing.give_lease_back();
+    if let Some(renewal) = renewal {
+        renewal.end();
+        billing.give_lease_back();
+    }
     served
 }
 

@@ -18,7 +18,9 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn;
 use axum::routing::get;
 use std::net::SocketAddr;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -234,20 +236,35 @@ async fn serve_status(listener: TcpListener, status: StandbyStatus) -> std::io::
     axum::serve(listener, routes).await
 }
 
-/// Renews the lease until another sidecar has it, or until `ended` is true. Then `superseded` says
-/// why.
+/// The thread that renews the lease.
+pub struct LeaseRenewal {
+    end: mpsc::SyncSender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl LeaseRenewal {
+    /// Ends the thread and waits for it. A renewal after the lease was given back would keep the
+    /// lease from everybody until it runs out.
+    pub fn end(self) {
+        drop(self.end);
+        let _ = self.thread.join();
+    }
+}
+
+/// Renews the lease until [`LeaseRenewal::end`], or until another sidecar has it: `superseded` then
+/// says why.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.
-pub fn keep_lease(
+pub fn renew_lease(
     home: PostgresHome,
     epoch: i64,
-    ended: watch::Receiver<bool>,
     superseded: watch::Sender<Option<String>>,
-) -> std::io::Result<()> {
-    let keep = move || {
+) -> std::io::Result<LeaseRenewal> {
+    let (end, ended) = mpsc::sync_channel(1);
+    let renew = move || {
         let mut checked = Instant::now();
-        while !*ended.borrow() {
+        loop {
             let mut outcome = home.renew_lease(epoch);
             if outcome.is_ok() && checked.elapsed() >= CHECK_INTERVAL {
                 checked = Instant::now();
@@ -267,11 +284,13 @@ pub fn keep_lease(
                     LEASE.as_secs()
                 ),
             }
-            std::thread::sleep(RENEWAL_INTERVAL);
+            if ended.recv_timeout(RENEWAL_INTERVAL) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
         }
     };
     std::thread::Builder::new()
         .name("lease".into())
-        .spawn(keep)
-        .map(drop)
+        .spawn(renew)
+        .map(|thread| LeaseRenewal { end, thread })
 }
