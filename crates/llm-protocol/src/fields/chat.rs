@@ -48,7 +48,7 @@ pub const FIELDS: &[(&str, FieldMapping)] = &[
     ("messages[].function_call.arguments", Map),
     ("messages[].function_call.name", Map),
     ("messages[].is_error", Map),
-    ("messages[].name", Drop),
+    ("messages[].name", Warn),
     ("messages[].parsed", Drop),
     ("messages[].reasoning", Drop),
     ("messages[].reasoning_content", Drop),

@@ -81,10 +81,11 @@ struct ChatMessageReader<'a, 'w> {
 }
 
 impl<'a> ChatMessageReader<'a, '_> {
-    /// Warns about members that are neither in `own` nor common to all messages. `name`, the
-    /// participant's name, is common and ignored: no other protocol can represent it.
+    /// Warns about members that are neither in `own` nor common to all messages; also about `name`,
+    /// the participant's name: no other protocol can represent it, and the model may be asked who
+    /// said what.
     fn check_members(&mut self, own: &[&str]) {
-        const COMMON: [&str; 4] = ["role", "content", "name", "cache_control"];
+        const COMMON: [&str; 3] = ["role", "content", "cache_control"];
         warn_unlisted_members(self.value, &COMMON, own, "messages[]", self.warnings);
     }
 
@@ -251,14 +252,15 @@ impl<'a> ChatMessageReader<'a, '_> {
     }
 
     fn tool(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
-        self.check_members(&["tool_call_id", "is_error"]);
+        // The call that the result belongs to has the name.
+        self.check_members(&["tool_call_id", "is_error", "name"]);
         let path = format!("messages[{}].tool_call_id", self.index);
         let id = optional_text(self.value, "tool_call_id", path)?.filter(|id| !id.is_empty());
         self.result(id, None)
     }
 
     fn function(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
-        self.check_members(&["is_error"]);
+        self.check_members(&["is_error", "name"]);
         let name = required_text(
             self.value,
             "name",
