@@ -1013,12 +1013,13 @@ limits! {
     /// together, but at least one `body_bytes`. Over the limit: 429. Does not apply to a proxy in
     /// `listen.trust_proxy`, whose connections carry the requests of many clients.
     connection_bodies_percent = 6, 1..=100;
-    /// Threads for jobs on bodies of more than 256 KiB, or with a content coding. 0: one less than
-    /// the number of cores, at least 1.
+    /// Threads for jobs on bodies of more than 256 KiB, or with a content coding, and as many again
+    /// for jobs on bodies of more than 2 MiB. 0: one less than the number of cores, at least 1.
     cpu_threads = 0, 0..=1_024;
-    /// Such jobs (decoding, parsing, translating) that may wait for a thread. Over the limit: 503.
+    /// Such jobs (decoding, parsing, translating) that may wait for a thread, of each of the two
+    /// sizes. Over the limit: 503.
     cpu_queue = 1_024, 1..=65_536;
-    /// Waiting jobs of one account. The queue serves accounts in turn.
+    /// Waiting jobs of one account and size. A queue serves accounts in turn.
     cpu_queue_per_account = 128, 1..=65_536;
     /// Longest wait of such a job. After it: 503.
     cpu_queue_seconds = 10, 1..=600;

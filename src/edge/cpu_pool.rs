@@ -1,10 +1,12 @@
 //! The pool for CPU work on large bodies. Decoding, parsing, counting and translating them would
 //! block an async worker, and with it every other request that the worker serves.
 //!
-//! The pool has a fixed number of permits, one less than there are cores. A job with a permit runs
-//! on a thread of its own with a low priority, so that workers come first when cores are short.
-//! Jobs wait in one queue per account, and the accounts take turns. [`CpuWorker`] is the pool for
-//! one account. Jobs on small bodies run on the worker. This file must not know what a job does.
+//! Short jobs have one lane of the pool and long ones another, because a job is never interrupted:
+//! behind a body of 30 MB, others would wait for seconds. A lane has a fixed number of permits, one
+//! less than there are cores. A job with a permit runs on a thread of its own with a low priority,
+//! so that workers come first when cores are short. Jobs wait in one queue per account, and the
+//! accounts take turns. [`CpuWorker`] is the pool for one account. Jobs on small bodies run on the
+//! worker. This file must not know what a job does.
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,10 @@ use tokio::time::timeout;
 /// instructions more than one of 1 KB, so a quarter of it takes two million. A job on a thread of
 /// its own costs hundreds of microseconds more while the worker is busy.
 pub const MAX_INLINE_BYTES: usize = 262_144;
+/// Maximum work of a short job: 2 MiB take some ten milliseconds to translate.
+pub const MAX_SHORT_WORK: usize = 2_097_152;
+/// Maximum number of values that a short job reads.
+const MAX_SHORT_VALUES: u64 = (MAX_SHORT_WORK / VALUE_BYTES) as u64;
 /// Bytes of one long text that take as long to process as one short member of an object or item of
 /// an array: reading such a member takes 1 µs, translating it up to 2 µs more.
 const VALUE_BYTES: usize = 64;
@@ -61,13 +67,17 @@ pub fn work_of(body: &[u8]) -> usize {
     work(body.len(), request::estimate_values(body, too_many), 0)
 }
 
-/// The permits, and the jobs that wait for one.
+/// The lanes for short and for long jobs.
 pub struct CpuPool {
-    state: Mutex<PoolState>,
+    short: Arc<Lane>,
+    long: Arc<Lane>,
     blocked: AtomicUsize,
 }
 
-struct PoolState {
+/// The permits for jobs of one length, and the jobs that wait for one.
+struct Lane(Mutex<LaneState>);
+
+struct LaneState {
     free: usize,
     /// The waiting jobs of each account. A queue is never empty.
     queues: HashMap<Arc<str>, VecDeque<oneshot::Sender<CpuPermit>>>,
@@ -76,8 +86,8 @@ struct PoolState {
     waiting: usize,
 }
 
-/// A permit of the pool. Dropping it passes it to the next job.
-struct CpuPermit(Option<Arc<CpuPool>>);
+/// A permit of a lane. Dropping it passes it to the next job.
+struct CpuPermit(Option<Arc<Lane>>);
 
 enum PermitOutcome {
     Granted(CpuPermit),
@@ -87,11 +97,12 @@ enum PermitOutcome {
 /// A job in its account's queue. Dropping it removes it from the queue.
 struct QueuedJob {
     permit: oneshot::Receiver<CpuPermit>,
-    pool: Arc<CpuPool>,
+    lane: Arc<Lane>,
 }
 
 impl CpuPool {
-    /// `threads`: maximum number of jobs that run at a time. 0 means one less than there are cores.
+    /// `threads`: maximum number of short and of long jobs that run at a time. 0 means one less
+    /// than there are cores.
     pub fn new(threads: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let permits = if threads == 0 {
@@ -99,14 +110,9 @@ impl CpuPool {
         } else {
             to_usize(threads)
         };
-        let state = PoolState {
-            free: permits,
-            queues: HashMap::new(),
-            turns: VecDeque::new(),
-            waiting: 0,
-        };
         Self {
-            state: Mutex::new(state),
+            short: Lane::new(permits),
+            long: Lane::new(permits),
             blocked: AtomicUsize::new(0),
         }
     }
@@ -122,8 +128,28 @@ impl CpuPool {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lane(&self, work: usize) -> &Arc<Lane> {
+        if work <= MAX_SHORT_WORK {
+            &self.short
+        } else {
+            &self.long
+        }
+    }
+}
+
+impl Lane {
+    fn new(permits: usize) -> Arc<Self> {
+        let state = LaneState {
+            free: permits,
+            queues: HashMap::new(),
+            turns: VecDeque::new(),
+            waiting: 0,
+        };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes the permit to the first waiting job of the account whose turn it is.
@@ -144,7 +170,7 @@ fn to_usize(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-impl PoolState {
+impl LaneState {
     fn next_waiter(&mut self) -> Option<oneshot::Sender<CpuPermit>> {
         let account = self.turns.pop_front()?;
         let queue = self.queues.get_mut(&account)?;
@@ -181,10 +207,11 @@ impl PoolState {
     }
 
     fn set_waiting(&mut self, waiting: usize) {
-        self.waiting = waiting;
+        let count = |jobs: usize| i64::try_from(jobs).unwrap_or(i64::MAX);
         METRICS
             .cpu_jobs_waiting
-            .set(i64::try_from(waiting).unwrap_or(i64::MAX));
+            .add(count(waiting).saturating_sub(count(self.waiting)));
+        self.waiting = waiting;
     }
 }
 
@@ -200,14 +227,14 @@ impl Drop for QueuedJob {
         self.permit.close();
         // A permit that arrived at the last moment is dropped here, and so passed on.
         drop(self.permit.try_recv());
-        self.pool.lock().remove_abandoned();
+        self.lane.lock().remove_abandoned();
     }
 }
 
 impl Drop for CpuPermit {
     fn drop(&mut self) {
-        if let Some(pool) = self.0.take() {
-            pool.hand_over_permit();
+        if let Some(lane) = self.0.take() {
+            lane.hand_over_permit();
         }
     }
 }
@@ -232,15 +259,15 @@ impl CpuWorker {
         if work <= MAX_INLINE_BYTES {
             return Ok(CpuSlot(None));
         }
-        let mut queued = match self.request_permit().ok_or_else(queue_full)? {
-            PermitOutcome::Granted(permit) => return Ok(CpuSlot(Some(permit))),
+        let is_short = work <= MAX_SHORT_WORK;
+        let slot = |permit| CpuSlot(Some((permit, is_short)));
+        let mut queued = match self.request_permit(work).ok_or_else(queue_full)? {
+            PermitOutcome::Granted(permit) => return Ok(slot(permit)),
             PermitOutcome::Queued(queued) => queued,
         };
         tokio::select! {
             biased;
-            permit = queued.wait(self.wait) => {
-                permit.map(|permit| CpuSlot(Some(permit))).ok_or_else(queue_full)
-            }
+            permit = queued.wait(self.wait) => permit.map(slot).ok_or_else(queue_full),
             () = wait_for_client_close(session) => Err(client_left()),
         }
     }
@@ -258,7 +285,7 @@ impl CpuWorker {
             return job();
         }
         block_in_place(|| {
-            let _permit = match self.request_permit() {
+            let _permit = match self.request_permit(work) {
                 Some(PermitOutcome::Granted(permit)) => Some(permit),
                 Some(PermitOutcome::Queued(mut queued)) => {
                     Handle::current().block_on(queued.wait(self.wait))
@@ -269,14 +296,13 @@ impl CpuWorker {
         })
     }
 
-    /// Requests a permit. Returns `None` if too many jobs wait.
-    fn request_permit(&self) -> Option<PermitOutcome> {
-        let mut state = self.pool.lock();
+    /// Requests a permit for a job with this work. Returns `None` if too many jobs wait.
+    fn request_permit(&self, work: usize) -> Option<PermitOutcome> {
+        let lane = self.pool.lane(work);
+        let mut state = lane.lock();
         if state.free > 0 {
             state.free = state.free.saturating_sub(1);
-            return Some(PermitOutcome::Granted(CpuPermit(Some(Arc::clone(
-                &self.pool,
-            )))));
+            return Some(PermitOutcome::Granted(CpuPermit(Some(Arc::clone(lane)))));
         }
         let queued = state.queues.get(&self.account).map_or(0, VecDeque::len);
         let is_below_limits =
@@ -284,7 +310,7 @@ impl CpuWorker {
         is_below_limits.then(|| {
             PermitOutcome::Queued(QueuedJob {
                 permit: state.enqueue(&self.account),
-                pool: Arc::clone(&self.pool),
+                lane: Arc::clone(lane),
             })
         })
     }
@@ -312,10 +338,17 @@ pub(super) async fn wait_for_client_close(session: &mut Session) {
     }
 }
 
-/// The right to run one job.
-pub struct CpuSlot(Option<CpuPermit>);
+/// The right to run one job: on its worker, or with a permit, and whether that is for a short one.
+pub struct CpuSlot(Option<(CpuPermit, bool)>);
 
 impl CpuSlot {
+    /// Returns how many values a short job may read; a body that has more is a long job. `None`:
+    /// any number.
+    pub fn values_max(&self) -> Option<u64> {
+        let (_, is_short) = self.0.as_ref()?;
+        is_short.then_some(MAX_SHORT_VALUES)
+    }
+
     /// Runs the job, on another thread if the body is large. A panic in the job counts as a panic
     /// of the request.
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> T {

@@ -24,7 +24,7 @@ mod tcp_cork;
 #[cfg(test)]
 mod tests;
 
-pub use body::{ReceivedBody, declared_body_bytes, read_body, read_page_body};
+pub use body::{declared_body_bytes, decode_body, read_body, read_page_body};
 pub use body_limits::BodyLimits;
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 pub use early_response::{discard_body, keep_alive_past_body};

@@ -295,7 +295,7 @@ impl Metrics {
             streams_open: gauge("gateway_streams_open", "Open response streams."),
             cpu_jobs_waiting: gauge(
                 "gateway_cpu_jobs_waiting",
-                "Jobs on large bodies that are waiting for a thread.",
+                "Jobs on large or coded bodies that are waiting for a thread.",
             ),
             journal_pending: gauge(
                 "gateway_journal_pending",

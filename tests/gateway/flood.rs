@@ -1,10 +1,12 @@
 //! Clients that open many connections, or send slowly: the gateway limits each of them and keeps
 //! serving the others.
 
+use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{Connection, Request};
 use crate::surface::{BOTH, Chat, Messages};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a test waits before it concludes that nothing happens.
@@ -367,5 +369,35 @@ fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
         healthy(&mut connection).then_some(())
     });
     world.works(Chat, &account.key);
+    world.close();
+}
+
+/// Sends bodies in chunks of a byte each until `stop`, as fast as the gateway reads them.
+fn send_tiny_chunks(world: &World, authorization: &str, stop: &AtomicBool) {
+    let header = format!(
+        "POST /v1/messages HTTP/1.1\r\nhost: g\r\n{authorization}transfer-encoding: chunked\r\n\r\n"
+    );
+    let chunks = "1\r\nx\r\n".repeat(4_000);
+    while !stop.load(Ordering::Relaxed) {
+        let mut connection = world.connect();
+        connection.send(header.as_bytes());
+        while !stop.load(Ordering::Relaxed) && connection.send(chunks.as_bytes()) {}
+    }
+}
+
+#[test]
+fn bodies_in_tiny_chunks_do_not_hold_up_the_requests_of_others() {
+    let world = World::new();
+    let key = format!("authorization: Bearer {}\r\n", world.account().key);
+    let bystander = Bystander::new(&world);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        // The gateway reads on for a while after it has refused a request without a key.
+        for authorization in ["", "", &key] {
+            scope.spawn(|| send_tiny_chunks(&world, authorization, &stop));
+        }
+        bystander.endures(&world, "bodies in tiny chunks", |_| ());
+    });
     world.close();
 }

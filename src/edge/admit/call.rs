@@ -13,9 +13,9 @@ use super::reserve::ReservedRequest;
 use crate::account::Principal;
 use crate::catalog::CatalogModel;
 use crate::config::Settings;
-use crate::edge::cpu_pool::{CpuSlot, CpuWorker};
+use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
-use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines, ReceivedBody};
+use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines};
 use crate::edge::outbound::{self, OutboundRequest};
 use crate::edge::shutdown::Shutdown;
 use crate::edge::state::admitted::AdmittedRequest;
@@ -69,9 +69,25 @@ pub async fn prepare(
         has_credit,
     } = authorized;
     let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
-    let (received, body_read, slot) =
+    let (body, body_read, slot) =
         receive_body(gateway, settings, session, &mut share, &cpu).await?;
-    let header = session.req_header();
+    let values_max = settings.limits.body_values;
+    let short_values = slot.values_max().filter(|short| *short < values_max);
+    let account_id = &principal.account_id;
+    let mut parse = |slot: CpuSlot, header: &RequestHeader, values_max| {
+        let body = body.clone();
+        slot.run(|| parse_request(&operation, values_max, account_id, header, body, &mut share))
+    };
+    let mut parsed = parse(
+        slot,
+        session.req_header(),
+        short_values.unwrap_or(values_max),
+    );
+    if parsed.is_err() && short_values.is_some() {
+        // Perhaps it has too many values for a short job alone.
+        let slot = Box::pin(cpu.slot(usize::MAX, session)).await?;
+        parsed = parse(slot, session.req_header(), values_max);
+    }
     // Taken apart at once: a variable for the whole would be kept beside its parts.
     let ParsedRequest {
         body,
@@ -79,16 +95,7 @@ pub async fn prepare(
         summary,
         conversation,
         count,
-    } = slot.run(|| {
-        parse_request(
-            &operation,
-            settings,
-            &principal.account_id,
-            header,
-            received,
-            &mut share,
-        )
-    })?;
+    } = parsed?;
     let model = find_model(settings, principal, &summary.model)?.select_variant(surface, &summary);
     let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);
@@ -244,13 +251,22 @@ async fn receive_body(
     session: &mut Session,
     share: &mut BodyShare,
     cpu: &CpuWorker,
-) -> Result<(ReceivedBody, Instant, CpuSlot), Failure> {
+) -> Result<(Bytes, Instant, CpuSlot), Failure> {
     let limits = BodyLimits::from_limits(&settings.limits);
     let receive = async {
         let received = intake::read_body(session, share, &limits).await?;
         let body_read = Instant::now();
-        let slot = cpu.slot(received.work(), session).await?;
-        Ok((received, body_read, slot))
+        let body = match received.coding {
+            None => received.bytes,
+            Some(coding) => {
+                let coded = (coding, &*received.bytes);
+                let decoded = intake::decode_body(coded, session, cpu, &limits, share);
+                // Boxed: few bodies have a coding.
+                Box::pin(decoded).await?
+            }
+        };
+        let slot = cpu.slot(cpu_pool::work_of(&body), session).await?;
+        Ok((body, body_read, slot))
     };
     tokio::select! {
         biased;
@@ -284,16 +300,13 @@ struct ParsedRequest {
 
 fn parse_request(
     operation: &ApiOperation,
-    settings: &Settings,
+    values_max: u64,
     account_id: &str,
     header: &RequestHeader,
-    received: ReceivedBody,
+    body: Bytes,
     share: &mut BodyShare,
 ) -> Result<ParsedRequest, Failure> {
-    let limits = BodyLimits::from_limits(&settings.limits);
-    let body = received.into_decoded(&limits, share)?;
-    let summary =
-        request::read_summary_bounded(operation.surface, &body, settings.limits.body_values)?;
+    let summary = request::read_summary_bounded(operation.surface, &body, values_max)?;
     let header = |name: &str| {
         header
             .headers

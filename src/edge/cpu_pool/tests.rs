@@ -27,14 +27,14 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 fn take_permit(worker: &CpuWorker) -> CpuPermit {
-    match worker.request_permit() {
+    match worker.request_permit(usize::MAX) {
         Some(PermitOutcome::Granted(permit)) => permit,
         _ => panic!("no place"),
     }
 }
 
 fn queued(worker: &CpuWorker) -> QueuedJob {
-    match worker.request_permit() {
+    match worker.request_permit(usize::MAX) {
         Some(PermitOutcome::Queued(queued)) => queued,
         _ => panic!("not queued"),
     }
@@ -67,7 +67,7 @@ fn accounts_take_turns_however_many_jobs_one_of_them_has() {
     for waiting in &mut waiting_many[2..] {
         drop(try_take_permit(waiting).unwrap());
     }
-    let state = pool.lock();
+    let state = pool.long.lock();
     assert_eq!(
         (state.free, state.queues.len(), state.turns.len()),
         (1, 0, 0)
@@ -80,13 +80,19 @@ fn queues_are_bounded_in_all_and_for_each_account() {
     let workers = ["a", "b", "c"].map(|name| pool.worker(&account(name), &limits(3, 2)));
     let running = [take_permit(&workers[0]), take_permit(&workers[0])];
     let first = [queued(&workers[0]), queued(&workers[0])];
-    assert!(workers[0].request_permit().is_none(), "its own bound");
+    assert!(
+        workers[0].request_permit(usize::MAX).is_none(),
+        "its own bound"
+    );
     let _second = queued(&workers[1]);
-    assert!(workers[2].request_permit().is_none(), "the bound of all");
+    assert!(
+        workers[2].request_permit(usize::MAX).is_none(),
+        "the bound of all"
+    );
     drop(first);
     // A request that has ended takes no slot in the queue.
     let _third = [queued(&workers[2]), queued(&workers[2])];
-    assert_eq!(pool.lock().waiting, 3);
+    assert_eq!(pool.long.lock().waiting, 3);
     drop(running);
 }
 
@@ -97,12 +103,12 @@ fn a_place_that_was_given_to_a_request_that_is_gone_is_passed_on() {
     let running = take_permit(&worker);
     let (left, mut stays, unread) = (queued(&worker), queued(&worker), queued(&worker));
     drop(left);
-    assert_eq!(pool.lock().waiting, 2);
+    assert_eq!(pool.long.lock().waiting, 2);
     drop(running);
     drop(try_take_permit(&mut stays).unwrap());
     // It has the permit, and ends without having read it.
     drop(unread);
-    let state = pool.lock();
+    let state = pool.long.lock();
     assert_eq!((state.free, state.waiting), (1, 0));
 }
 
@@ -118,7 +124,27 @@ fn who_waits_too_long_gets_no_place_and_leaves_the_queue() {
             .is_none()
     );
     drop(waiting);
-    assert_eq!(pool.lock().waiting, 0);
+    assert_eq!(pool.long.lock().waiting, 0);
+}
+
+#[test]
+fn a_short_job_waits_for_no_long_one_and_a_long_one_for_no_short_one() {
+    let pool = Arc::new(CpuPool::new(1));
+    let [many, other] = ["many", "other"].map(|name| pool.worker(&account(name), &limits(10, 5)));
+    let is_granted = |worker: &CpuWorker, work| {
+        let outcome = worker.request_permit(work);
+        matches!(outcome, Some(PermitOutcome::Granted(_)))
+    };
+    let long = take_permit(&many);
+    let _waiting = queued(&many);
+    assert!(!is_granted(&other, MAX_SHORT_WORK + 1));
+    assert!(is_granted(&other, MAX_SHORT_WORK));
+    drop((long, _waiting));
+    let Some(PermitOutcome::Granted(_short)) = many.request_permit(MAX_SHORT_WORK) else {
+        panic!("no place")
+    };
+    assert!(!is_granted(&other, MAX_INLINE_BYTES + 1));
+    assert!(is_granted(&other, MAX_SHORT_WORK + 1));
 }
 
 fn thread_name() -> String {
@@ -140,7 +166,7 @@ fn large_bodies_are_worked_on_beside_the_workers_and_small_ones_where_they_are()
     assert!(!is_beside(MAX_INLINE_BYTES));
     assert!(is_beside(MAX_INLINE_BYTES + 1));
     assert_eq!(
-        (pool.lock().free, pool.blocked.load(Ordering::Relaxed)),
+        (pool.short.lock().free, pool.blocked.load(Ordering::Relaxed)),
         (1, 0)
     );
 }
@@ -159,14 +185,14 @@ fn an_admitted_job_runs_without_a_place_rather_than_not_at_all() {
             .unwrap()
     });
     assert!(ran);
-    assert_eq!(pool.lock().waiting, 0);
+    assert_eq!(pool.long.lock().waiting, 0);
 }
 
 #[test]
 fn a_panic_of_a_job_is_the_requests_and_frees_the_place() {
     let pool = Arc::new(CpuPool::new(1));
     let worker = pool.worker(&account("a"), &limits(10, 10));
-    let slot = CpuSlot(Some(take_permit(&worker)));
+    let slot = CpuSlot(Some((take_permit(&worker), false)));
     let begun = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&begun);
     let outcome = runtime().block_on(async move {
@@ -180,7 +206,7 @@ fn a_panic_of_a_job_is_the_requests_and_frees_the_place() {
     });
     assert!(outcome.is_err_and(|error| error.is_panic()));
     assert!(begun.load(Ordering::Relaxed));
-    assert_eq!(pool.lock().free, 1);
+    assert_eq!(pool.long.lock().free, 1);
 }
 
 #[test]

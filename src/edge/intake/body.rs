@@ -4,8 +4,8 @@
 
 use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
-use super::coding::{self, ContentCoding};
-use crate::edge::cpu_pool;
+use super::coding::{self, ContentCoding, DecodeAttempt};
+use crate::edge::cpu_pool::{self, CpuWorker};
 use bytes::{Bytes, BytesMut};
 use http::header;
 use llm_protocol::failure::{Failure, Kind};
@@ -55,34 +55,33 @@ pub async fn read_body(
 
 /// A received body, not decoded yet.
 pub struct ReceivedBody {
-    coding: Option<ContentCoding>,
-    bytes: Bytes,
+    pub coding: Option<ContentCoding>,
+    pub bytes: Bytes,
 }
 
-impl ReceivedBody {
-    /// Returns the work of reading the body as [`cpu_pool::work_of`] counts it. Of a coded body it
-    /// is the maximum: 255 KB of tiny brotli blocks, which decode to 204 KB, take 130 ms.
-    pub fn work(&self) -> usize {
-        match self.coding {
-            Some(_) => usize::MAX,
-            None => cpu_pool::work_of(&self.bytes),
-        }
+/// Returns a body without its coding. It is decoded in the pool, however short it is: 255 KB of
+/// tiny brotli blocks, which decode to 204 KB, take 130 ms. That a job is long shows only while it
+/// runs, so each is first tried as a short one, and waits for none that are long.
+///
+/// # Errors
+/// Returns the errors of [`coding::decode`] and of [`CpuWorker::slot`].
+pub async fn decode_body(
+    (coding, coded): (ContentCoding, &[u8]),
+    session: &mut Session,
+    cpu: &CpuWorker,
+    limits: &BodyLimits,
+    share: &mut BodyShare,
+) -> Result<Bytes, Failure> {
+    let slot = cpu.slot(cpu_pool::MAX_SHORT_WORK, session).await?;
+    let short = DecodeAttempt::Short;
+    let decoded = slot.run(|| coding::decode(coding, coded, short, limits, share))?;
+    if let Some(bytes) = decoded {
+        return Ok(bytes);
     }
-
-    /// Returns the decoded body.
-    ///
-    /// # Errors
-    /// Returns the errors of [`coding::decode`].
-    pub fn into_decoded(
-        self,
-        limits: &BodyLimits,
-        share: &mut BodyShare,
-    ) -> Result<Bytes, Failure> {
-        match self.coding {
-            None => Ok(self.bytes),
-            Some(coding) => coding::decode(coding, &self.bytes, limits, share),
-        }
-    }
+    let slot = cpu.slot(usize::MAX, session).await?;
+    let whole = DecodeAttempt::Whole;
+    let decoded = slot.run(|| coding::decode(coding, coded, whole, limits, share))?;
+    Ok(decoded.unwrap_or_default())
 }
 
 /// Returns the body's length in bytes as its header declares it. `None` if the header does not.
@@ -209,6 +208,7 @@ impl MinRateReader {
     }
 
     async fn read(&mut self, session: &mut Session) -> Result<Option<Bytes>, Failure> {
+        yield_between_pieces().await;
         let mut read = pin!(session.read_request_body());
         loop {
             match tokio::time::timeout_at(self.until, &mut read).await {
@@ -229,6 +229,12 @@ impl MinRateReader {
             }
         }
     }
+}
+
+/// Lets other tasks run after some pieces. One read from a socket can bring 10 000 pieces of a byte
+/// each, and Pingora returns them without a pause.
+pub async fn yield_between_pieces() {
+    tokio::task::coop::consume_budget().await;
 }
 
 /// Sends `100 Continue` to a client that waits for it, and keeps its connection alive.

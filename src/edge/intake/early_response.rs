@@ -5,7 +5,7 @@
 //! early end of their stream as a failure. So the gateway reads and discards the rest for a bounded
 //! time. This file must not keep what it reads.
 
-use super::body::declared_body_bytes;
+use super::body::{declared_body_bytes, yield_between_pieces};
 use http::header;
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
@@ -36,7 +36,11 @@ pub async fn discard_body(session: &mut Session) {
     if downstream.is_body_done() {
         return;
     }
-    let rest = async { while let Ok(Some(_)) = downstream.read_request_body().await {} };
+    let rest = async {
+        while let Ok(Some(_)) = downstream.read_request_body().await {
+            yield_between_pieces().await;
+        }
+    };
     let in_time = tokio::time::timeout(DISCARD_TIMEOUT, rest).await.is_ok();
     if !in_time || !downstream.is_body_done() {
         session.set_keepalive(None);
