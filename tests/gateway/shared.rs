@@ -29,9 +29,14 @@ pub struct Fleet<R = Server> {
 
 impl Fleet {
     pub fn new() -> Self {
+        Self::with(|plan| plan)
+    }
+
+    /// Like [`Fleet::new`], with a config changed by `edit`.
+    pub fn with(edit: impl Fn(Plan) -> Plan) -> Self {
         let redis = Server::start_on(free_port(), &[]);
         let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
-        Self::on(redis, &store)
+        Self::on_with(redis, &store, edit)
     }
 }
 
