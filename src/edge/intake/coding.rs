@@ -252,35 +252,46 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    fn gzip(bytes: usize) -> Vec<u8> {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        encoder.write_all(&vec![b'x'; bytes]).unwrap();
-        encoder.finish().unwrap()
+    /// `bytes` bytes with each coding.
+    fn coded(bytes: usize) -> [(ContentCoding, Vec<u8>); 4] {
+        let plain = vec![b'x'; bytes];
+        let fast = flate2::Compression::fast();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), fast);
+        gzip.write_all(&plain).unwrap();
+        let mut deflate = flate2::write::ZlibEncoder::new(Vec::new(), fast);
+        deflate.write_all(&plain).unwrap();
+        let mut brotli = brotli::CompressorWriter::new(Vec::new(), BROTLI_BUFFER, 1, 20);
+        brotli.write_all(&plain).unwrap();
+        [
+            (ContentCoding::Gzip, gzip.finish().unwrap()),
+            (ContentCoding::Deflate, deflate.finish().unwrap()),
+            (ContentCoding::Zstd, zstd::encode_all(&*plain, 1).unwrap()),
+            (ContentCoding::Brotli, brotli.into_inner()),
+        ]
     }
 
     #[test]
     fn a_short_attempt_ends_at_its_bound_and_gives_back_what_it_counted() {
         let limits = BodyLimits::from_limits(&Limits::default());
-        let holders = BodyHolders::default();
-        let process = Arc::clone(&holders.process);
-        let mut share = BodyShare::new(holders, &limits);
-        let mut decode = |bytes, attempt| {
-            decode(
-                ContentCoding::Gzip,
-                &gzip(bytes),
-                attempt,
-                &limits,
-                &mut share,
-            )
-            .unwrap()
-            .map(|plain| plain.len())
-        };
         let most = SHORT_BODY_BYTES;
-        assert_eq!(decode(most + 1, DecodeAttempt::Short), None);
-        assert_eq!(process.load(Ordering::Relaxed), 0);
-        assert_eq!(decode(most + 1, DecodeAttempt::Whole), Some(most + 1));
-        assert_eq!(process.load(Ordering::Relaxed), most as u64 + 1);
-        assert_eq!(decode(most, DecodeAttempt::Short), Some(most));
+        for ((coding, longest), (_, longer)) in coded(most).into_iter().zip(coded(most + 1)) {
+            let holders = BodyHolders::default();
+            let process = Arc::clone(&holders.process);
+            let mut share = BodyShare::new(holders, &limits);
+            let mut decode = |coded: &[u8], attempt| {
+                decode(coding, coded, attempt, &limits, &mut share)
+                    .unwrap()
+                    .map(|plain| plain.len())
+            };
+            assert_eq!(decode(&longer, DecodeAttempt::Short), None, "{coding:?}");
+            assert_eq!(process.load(Ordering::Relaxed), 0, "{coding:?}");
+            let whole = decode(&longer, DecodeAttempt::Whole);
+            assert_eq!(whole, Some(most + 1), "{coding:?}");
+            assert_eq!(process.load(Ordering::Relaxed), most as u64 + 1);
+            let short = decode(&longest, DecodeAttempt::Short);
+            assert_eq!(short, Some(most), "{coding:?}");
+        }
+        let mut share = BodyShare::new(BodyHolders::default(), &limits);
         let long = vec![0; SHORT_BODY_BYTES + 1];
         let outcome = super::decode(
             ContentCoding::Gzip,
