@@ -25,7 +25,11 @@ pub async fn finish_request(
     ctx: &mut RequestContext,
 ) {
     if let Some(call) = ctx.call() {
-        intake::restore_session(session, &call.exchange).await;
+        // A client that left, or was given up, gets no end of the framing: the response would look
+        // complete. Its connection closes with the wrapper, without waiting for a write.
+        if !call.exchange.progress().has_client_left() {
+            intake::restore_session(session, &call.exchange).await;
+        }
         settle_or_release(call);
         // A draining process waits for this request, and so also for the outcome of its idempotency
         // key.

@@ -3,14 +3,17 @@
 
 use crate::h2::{
     ACK, DATA, END_HEADERS, END_STREAM, Fields, H2, HEADERS, OK, RST_STREAM, SETTINGS, block,
-    field, resident_kib,
+    field, good, resident_kib,
 };
-use crate::world::{Plan, World};
+use crate::surface::Chat;
+use crate::world::{Plan, SOON, World, wait_for};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 const WINDOW_UPDATE: u8 = 8;
 const MAX_CONCURRENT_STREAMS: u32 = 100;
+/// RFC 9113, section 6.9.1.
+const MAX_WINDOW: u32 = 0x7fff_ffff;
 
 /// Opens a connection whose streams have windows of `bytes` bytes.
 fn with_window(world: &World, bytes: u32) -> H2 {
@@ -164,5 +167,22 @@ fn an_answer_that_is_no_refusal_has_the_deadline_of_a_write_without_a_window() {
         world.metric("gateway_rejected_total", &["reason=\"internal\""]),
         0.0
     );
+    world.close();
+}
+
+#[test]
+fn a_connection_that_opens_its_windows_and_is_not_read_is_closed() {
+    let world = Plan::default().limit("client_write_seconds", 1).start();
+    let account = world.funded(10_000_000_000);
+    let marker = "lenient=1 bytes=40000000 events=4000 input=100 output=900";
+    let body = Chat.body(marker, true, 12_000_000).to_string();
+    let mut h2 = with_window(&world, MAX_WINDOW);
+    h2.send(WINDOW_UPDATE, 0, 0, &(MAX_WINDOW - 65_535).to_be_bytes());
+    h2.ask(1, &good(&account.key, &body), body.as_bytes());
+    let ending = world.ended(&account, 1);
+    assert_eq!(ending["outcome"], "client_left", "{ending}");
+    wait_for("the connection to be closed", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
     world.close();
 }

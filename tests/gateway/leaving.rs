@@ -2,9 +2,9 @@
 //! and nothing stays open.
 
 use crate::account::{Account, micro};
-use crate::client::{Connection, Request};
+use crate::client::{Connection, End, Request};
 use crate::surface::{BOTH, Messages, Surface};
-use crate::world::{Plan, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -185,6 +185,52 @@ fn a_client_that_stops_reading_does_not_hold_the_gateway_for_ever() {
     assert_eq!(receipt["outcome"], "client_left", "{receipt}");
     assert!(micro(&receipt["credits"]) > 0, "{receipt}");
     drop(connection);
+    world.close();
+}
+
+#[test]
+fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
+    let world = Plan::default().limit("client_write_seconds", 1).start();
+    let account = world.funded(10_000_000_000);
+    for (index, surface) in BOTH.into_iter().enumerate() {
+        // More than the buffers hold, and little enough to be drained.
+        let marker = "lenient=1 bytes=20000000 events=2000 input=100 output=900";
+        let body = surface.body(marker, true, 12_000_000);
+        let mut connection = world.connect();
+        assert!(connection.send(&surface.request(&account.key, &body).bytes()));
+        let mut answer = connection.begin();
+        let receipt = left(&world, &account, index + 1);
+        assert_eq!(receipt["estimated"], false, "drained: {receipt}");
+        wait_for("its connection to be closed", SOON, || {
+            (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+        });
+        assert_eq!(world.metric("gateway_streams_open", &[]), 0.0);
+        connection.finish(&mut answer);
+        assert_eq!(
+            answer.end(),
+            Some(End::Cut),
+            "a clean end would look like a complete response"
+        );
+    }
+    world.close();
+}
+
+#[test]
+fn a_client_that_reads_none_of_many_answers_is_given_up() {
+    let world = Plan::default().limit("client_write_seconds", 1).start();
+    let account = world.account();
+    let request = Request::get("/v1/models").bearer(&account.key).bytes();
+    let mut connection = world.connect();
+    // Until the gateway no longer reads either, and closes the connection.
+    let requests = request.repeat(100);
+    wait_for(
+        "the connection to be closed",
+        Duration::from_secs(60),
+        || (!connection.send(&requests)).then_some(()),
+    );
+    wait_for("nothing to be left of it", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
     world.close();
 }
 

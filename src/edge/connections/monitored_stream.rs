@@ -1,5 +1,5 @@
-//! A client's connection: it enforces a deadline and a maximum size for a header, and records what
-//! Pingora refuses by itself.
+//! A client's connection: it enforces a deadline and a maximum size for a header, gives up a client
+//! that does not read, and records what Pingora refuses by itself.
 //!
 //! It forwards everything to the stream inside, with one exception: it replaces the empty response
 //! that Pingora writes to a malformed HTTP/1 request with the gateway's own. It must not withhold
@@ -55,6 +55,8 @@ pub struct MonitoredStream {
     /// Timer for the current header. It is created when a header is due, and reset if it fires too
     /// early.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Timer for a write that is blocked.
+    write_timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl MonitoredStream {
@@ -75,7 +77,30 @@ impl MonitoredStream {
             response,
             header_bytes: 0,
             timer: None,
+            write_timer: None,
         }
+    }
+
+    /// Turns a write into an error once none has made progress for as long as one write may take.
+    /// Pingora limits its writes by itself, but no flush, no end of a body and no shutdown.
+    fn limit_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.write_timer = None;
+            return written;
+        }
+        let limit = self.connection.client_write;
+        let timer = self
+            .write_timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read",
+        )))
     }
 
     /// Ready once the current header has taken too long.
@@ -286,26 +311,32 @@ impl AsyncWrite for MonitoredStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if let ConnectionProtocol::Http1 = this.protocol {
-            return if this.inspect_write(bytes) {
-                Poll::Ready(Ok(bytes.len()))
-            } else {
-                Pin::new(&mut this.inner).poll_write(context, bytes)
-            };
+        let is_http1 = matches!(this.protocol, ConnectionProtocol::Http1);
+        if is_http1 && this.inspect_write(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
         }
-        let written = ready!(Pin::new(&mut this.inner).poll_write(context, bytes))?;
-        this.inspect_write(bytes.get(..written).unwrap_or_default());
+        let written = Pin::new(&mut this.inner).poll_write(context, bytes);
+        let written = ready!(this.limit_write(context, written))?;
+        if !is_http1 {
+            this.inspect_write(bytes.get(..written).unwrap_or_default());
+        }
         Poll::Ready(Ok(written))
     }
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_write_response(context))?;
-        Pin::new(&mut this.inner).poll_flush(context)
+        let flushed = match this.poll_write_response(context) {
+            Poll::Ready(Ok(())) => Pin::new(&mut this.inner).poll_flush(context),
+            unwritten => unwritten,
+        };
+        this.limit_write(context, flushed)
     }
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_write_response(context))?;
-        Pin::new(&mut this.inner).poll_shutdown(context)
+        let shut_down = match this.poll_write_response(context) {
+            Poll::Ready(Ok(())) => Pin::new(&mut this.inner).poll_shutdown(context),
+            unwritten => unwritten,
+        };
+        this.limit_write(context, shut_down)
     }
     fn poll_write_vectored(
         self: Pin<&mut Self>,
@@ -313,7 +344,8 @@ impl AsyncWrite for MonitoredStream {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(context, pieces))?;
+        let written = Pin::new(&mut this.inner).poll_write_vectored(context, pieces);
+        let written = ready!(this.limit_write(context, written))?;
         if let ConnectionProtocol::Http2 { .. } = this.protocol {
             let mut left = written;
             for piece in pieces {
@@ -368,12 +400,10 @@ impl Peek for MonitoredStream {
 #[async_trait]
 impl Shutdown for MonitoredStream {
     async fn shutdown(&mut self) {
-        if !self.response.is_empty() {
-            // The client may have closed its connection; then nobody reads the response.
-            let _ = poll_fn(|context| self.poll_write_response(context)).await;
-            let _ = self.inner.flush().await;
-        }
-        Shutdown::shutdown(self.inner.as_mut()).await;
+        // The client may have closed its connection, or may not read: then nobody reads the rest.
+        let _ = self.flush().await;
+        let limit = self.connection.client_write;
+        let _ = tokio::time::timeout(limit, Shutdown::shutdown(self.inner.as_mut())).await;
     }
 }
 

@@ -177,6 +177,7 @@ impl Connections {
             opened: Instant::now(),
             header_read: Duration::from_secs(settings.limits.header_read_seconds),
             header_bytes: settings.limits.header_bytes,
+            client_write: Duration::from_secs(settings.limits.client_write_seconds),
             header_since: AtomicU64::new(0),
             is_counted: AtomicBool::new(true),
             requests: AtomicU32::new(0),
@@ -235,6 +236,8 @@ pub struct ClientConnection {
     pub(super) opened: Instant,
     pub(super) header_read: Duration,
     pub(super) header_bytes: u64,
+    /// Time that a write may take without progress.
+    pub(super) client_write: Duration,
     /// Milliseconds after `opened` at which the current header began; or [`REQUEST_IN_PROGRESS`] or
     /// [`NO_HEADER_YET`]. On a new connection a header has begun, so that a client that never sends
     /// anything is closed too.

@@ -247,13 +247,17 @@ impl BufferedDownstream {
         ) {
             self.exchange.mark_vendor_failed();
         }
-        if ended == AbortReason::Tail {
+        if ended == AbortReason::Tail && !self.has_client_left() {
             let _ = self.inner_mut().finish_body().await;
         }
         Some(Error::explain(
             ErrorType::ReadTimedout,
             "a deadline of the request",
         ))
+    }
+
+    fn has_client_left(&self) -> bool {
+        self.exchange.lock().progress.has_client_left()
     }
 
     fn handle_client_left(&mut self) {
@@ -515,7 +519,7 @@ impl CustomSession for BufferedDownstream {
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         self.last_progress = Instant::now();
-        if self.exchange.lock().progress.client_left.is_some() {
+        if self.has_client_left() {
             let end = tasks.iter().any(HttpTask::is_end);
             for task in tasks {
                 match task {
@@ -574,7 +578,7 @@ impl CustomSession for BufferedDownstream {
         self.unsent_body().is_none()
     }
     async fn finish(&mut self) -> Result<()> {
-        if self.exchange.lock().progress.client_left.is_some() {
+        if self.has_client_left() {
             return Ok(());
         }
         self.inner_mut().finish_body().await.map(drop)
@@ -598,7 +602,7 @@ impl CustomSession for BufferedDownstream {
         }
         loop {
             self.advance_timer();
-            let left = self.exchange.lock().progress.client_left.is_some();
+            let left = self.has_client_left();
             let Self { inner, timer, .. } = self;
             match inner.as_deref_mut() {
                 Some(inner) if !left => tokio::select! {
