@@ -71,6 +71,24 @@ fn send_until(world: &World, account: &Account, seen: &Seen, stop: &AtomicBool) 
     }
 }
 
+/// Lets the gateway measure the ledger. Until then it assumes a rate, and a program that is fast
+/// enough takes more than the bound before the first measurement.
+fn measure_ledger(world: &World, account: &Account, seen: &Seen) {
+    const REQUESTS: usize = 200;
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while seen.answered.load(Ordering::Relaxed) < REQUESTS {
+                    seen.add(&world.ask(&Chat.whole(&account.key, "input=10 output=5")));
+                }
+            });
+        }
+    });
+    wait_for("the ledger to be idle", PATIENCE, || {
+        (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    });
+}
+
 fn backlog_seconds(world: &World) -> f64 {
     world.metric("gateway_ledger_backlog_seconds", &[])
 }
@@ -90,6 +108,7 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
     let flood = world.funded(100_000_000_000);
     let quiet = world.account();
     let (of_flood, of_quiet, stop) = (Seen::default(), Seen::default(), AtomicBool::new(false));
+    measure_ledger(&world, &quiet, &of_quiet);
     let mut waiting: Vec<Connection> = Vec::new();
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
