@@ -22,7 +22,8 @@ use super::cors::CorsHeaders;
 use super::gateway::Gateway;
 use super::malformed::MALFORMED;
 use super::route::{Route, route, surface_for_path};
-use super::state::admitted::{AdmittedRequest, InFlightGuard};
+use super::state::InFlightGuard;
+use super::state::admitted::AdmittedRequest;
 use super::state::authenticated::Authenticated;
 use super::state::record::RouteLabel;
 use super::state::sidecar::SidecarRequest;
@@ -220,7 +221,7 @@ async fn admit_api_request(
     }
     // Enter before the check of `draining`: a drain that begins after the check waits for this
     // request.
-    let in_flight = InFlightGuard::enter(&gateway.in_flight);
+    ctx.in_flight = Some(InFlightGuard::enter(&gateway.in_flight));
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::from_kind(Kind::Draining));
     }
@@ -261,7 +262,6 @@ async fn admit_api_request(
                 surface,
                 path,
                 free,
-                in_flight,
             };
             let authorized =
                 header::authorize(gateway, settings, session, principal, &operation).await?;

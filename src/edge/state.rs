@@ -19,11 +19,16 @@ use admitted::AdmittedRequest;
 use authenticated::Authenticated;
 use record::RequestRecord;
 use sidecar::SidecarRequest;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One request, from its header to its access record. Pingora passes it to each hook.
 pub struct RequestContext {
     pub record: RequestRecord,
     pub stage: Stage,
+    /// Set for requests to the API, from their header on. Dropped with the context, after the last
+    /// byte has gone to the client: a drain waits for refusals too.
+    pub in_flight: Option<InFlightGuard>,
 }
 
 /// The stage that a request has reached.
@@ -73,6 +78,7 @@ impl RequestContext {
         Self {
             record: RequestRecord::new(),
             stage: Stage::Received,
+            in_flight: None,
         }
     }
 
@@ -90,6 +96,7 @@ impl RequestContext {
         Self {
             record: self.record.take(),
             stage: std::mem::replace(&mut self.stage, Stage::Received),
+            in_flight: self.in_flight.take(),
         }
     }
 
@@ -98,5 +105,21 @@ impl RequestContext {
             Stage::Admitted(call) => Some(call),
             _ => None,
         }
+    }
+}
+
+/// Counts the request among those that a drain waits for.
+pub struct InFlightGuard(Arc<AtomicUsize>);
+
+impl InFlightGuard {
+    pub fn enter(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

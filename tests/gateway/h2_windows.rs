@@ -1,6 +1,7 @@
 //! HTTP/2 clients that open no window for an answer: a refusal does not wait for a window, and
 //! every other answer has a deadline.
 
+use crate::client::Connection;
 use crate::h2::{
     ACK, DATA, END_HEADERS, END_STREAM, Fields, H2, HEADERS, OK, RST_STREAM, SETTINGS, block,
     field, good, resident_kib,
@@ -107,6 +108,29 @@ fn a_window_that_opens_a_little_late_gets_the_whole_refusal() {
     });
     assert!(received.is_whole);
     assert_eq!(received.body.len(), whole.body.len());
+    world.close();
+}
+
+#[test]
+fn a_drain_waits_for_a_refusal_whose_client_opens_its_window_late() {
+    let mut world = World::new();
+    let mut late = with_window(&world, 0);
+    send_get(&mut late, 1, &get("/v1/models"));
+    let received = receive(&mut late, 1, |h2| {
+        world.signal("TERM");
+        wait_for("new connections to be refused", SOON, || {
+            Connection::try_open(world.edge).is_none().then_some(())
+        });
+        // Less than the gateway waits for a window, and more than its end takes.
+        let some_time = Some(Duration::from_millis(700));
+        h2.0.set_read_timeout(some_time).unwrap();
+        while h2.frame().is_some() {}
+        h2.0.set_read_timeout(Some(SOON)).unwrap();
+        h2.send(WINDOW_UPDATE, 0, 1, &10_000_u32.to_be_bytes());
+    });
+    assert!(received.is_whole && !received.body.is_empty());
+    assert_eq!(world.wait_end(SOON), 0);
+    world.start_gateway();
     world.close();
 }
 

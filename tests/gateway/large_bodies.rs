@@ -334,6 +334,47 @@ fn a_short_body_with_a_coding_does_not_wait_for_long_ones() {
     }
 }
 
+#[test]
+fn requests_that_wait_for_a_long_job_are_answered_in_a_drain() {
+    let mut world = Plan::default()
+        .limit("cpu_threads", 1)
+        .limit("drain_seconds", 1)
+        .start();
+    // Too many values for a short job, which finds that out by reading.
+    let body = count_body(60_000, 1);
+    let accounts = (0..10).map(|number| world.account_with(&format!("{number}@example.test"), &[]));
+    let requests: Vec<_> = accounts
+        .map(|account| count(&account.key, body.clone()).bytes())
+        .collect();
+    let open: Vec<_> = (0..60)
+        .map(|number| {
+            let mut connection = world.connect();
+            assert!(connection.send(&requests[number % requests.len()]));
+            connection
+        })
+        .collect();
+    wait_for("jobs to wait", SOON, || {
+        (world.metric("gateway_cpu_jobs_waiting", &[]) >= 4.0).then_some(())
+    });
+    wait_for("all to be accepted", SOON, || {
+        (world.metric("gateway_client_connections", &[]) >= 60.0).then_some(())
+    });
+    world.signal("TERM");
+    for mut connection in open {
+        let answer = connection
+            .try_answer()
+            .expect("an answer in place of a broken connection");
+        assert!(
+            answer.status == 200 || answer.header("retry-after").is_some(),
+            "{}",
+            answer.text()
+        );
+    }
+    world.wait_end(SOON);
+    world.start_gateway();
+    world.close();
+}
+
 /// Sends the request in a loop until `stop`, whatever the answers are.
 fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64) {
     let mut connection = world.connect();

@@ -85,7 +85,7 @@ pub async fn prepare(
     );
     if parsed.is_err() && short_values.is_some() {
         // Perhaps it has too many values for a short job alone.
-        let slot = Box::pin(cpu.slot(usize::MAX, session)).await?;
+        let slot = Box::pin(before_cutoff(gateway, cpu.slot(usize::MAX, session))).await?;
         parsed = parse(slot, session.req_header(), values_max);
     }
     // Taken apart at once: a variable for the whole would be kept beside its parts.
@@ -145,7 +145,8 @@ pub async fn prepare(
     if !operation.free {
         pacing::wait_for_ledger(gateway, session, surface, &principal.account_id).await?;
     }
-    let slot = cpu.slot(outbound_request.encoding_work(), session).await?;
+    let encoding_work = outbound_request.encoding_work();
+    let slot = before_cutoff(gateway, cpu.slot(encoding_work, session)).await?;
     // From here on, the request's hold counts it.
     drop(arrival);
     let ReservedRequest {
@@ -239,12 +240,28 @@ pub async fn prepare(
         admitted: Instant::now(),
         billed: None,
         cpu,
-        in_flight: operation.in_flight,
     })))
 }
 
-/// Returns the body, when it arrived, and a CPU slot in which to parse it. A shutdown waits for
-/// neither.
+/// Waits, but not beyond the cutoff of a shutdown.
+///
+/// # Errors
+/// Returns 503 at the cutoff.
+async fn before_cutoff<T>(
+    gateway: &Gateway,
+    waiting: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        outcome = waiting => outcome,
+        () = gateway.shutdown.wait_for_cutoff() => {
+            gateway.shutdown.count_cut();
+            Err(Failure::from_kind(Kind::Draining))
+        }
+    }
+}
+
+/// Returns the body, when it arrived, and a CPU slot in which to parse it.
 async fn receive_body(
     gateway: &Gateway,
     settings: &Settings,
@@ -268,14 +285,7 @@ async fn receive_body(
         let slot = cpu.slot(cpu_pool::work_of(&body), session).await?;
         Ok((body, body_read, slot))
     };
-    tokio::select! {
-        biased;
-        received = receive => received,
-        () = gateway.shutdown.wait_for_cutoff() => {
-            gateway.shutdown.count_cut();
-            Err(Failure::from_kind(Kind::Draining))
-        }
-    }
+    before_cutoff(gateway, receive).await
 }
 
 /// Whether the gateway counts the tokens of such a request itself. Responses vendors expect another

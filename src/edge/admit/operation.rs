@@ -3,7 +3,6 @@
 //! This file must not decide anything.
 
 use crate::config::Settings;
-use crate::edge::state::admitted::InFlightGuard;
 use llm_protocol::Protocol;
 use pingora::proxy::Session;
 
@@ -12,7 +11,6 @@ pub struct ApiOperation {
     pub surface: Protocol,
     pub path: &'static str,
     pub free: bool,
-    pub in_flight: InFlightGuard,
 }
 
 /// Returns the version of the messages protocol, under any of its header names.

@@ -19,7 +19,6 @@ use credits::money::Micro;
 use llm_protocol::failure::Failure;
 use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// A request that was admitted.
@@ -62,7 +61,6 @@ pub struct AdmittedRequest {
     pub billed: Option<(RequestOutcome, Micro)>,
     /// CPU pool for work on large bodies.
     pub cpu: CpuWorker,
-    pub in_flight: InFlightGuard,
 }
 
 impl AdmittedRequest {
@@ -91,21 +89,5 @@ impl AdmittedRequest {
         self.metering_terms()
             .estimator
             .usage(reported, generated_bytes)
-    }
-}
-
-/// Counts the request among those that a drain waits for.
-pub struct InFlightGuard(Arc<AtomicUsize>);
-
-impl InFlightGuard {
-    pub fn enter(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for InFlightGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
