@@ -30,6 +30,7 @@ mod reject;
 pub mod resource_guard;
 mod respond;
 mod response;
+mod response_pieces;
 mod route;
 mod settlement;
 pub mod shutdown;

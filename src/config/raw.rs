@@ -1098,7 +1098,8 @@ limits! {
     stream_keep_alive_seconds = 15, 1..=300;
     /// Longest duration of a whole request.
     total_seconds = 3_600, 1..=MAX_TOTAL_SECONDS;
-    /// Timeout of one write to a client that does not read.
+    /// Time in which a client must take 64 KiB of its response, or what is left of it. One that
+    /// does not has left.
     client_write_seconds = 60, 1..=3_600;
     /// Time after which the gateway closes an idle client connection.
     keepalive_seconds = 60, 1..=3_600;

@@ -4,6 +4,7 @@
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
 
+use super::response_pieces;
 use super::state::record::{RequestRecord, RouteLabel};
 use super::state::{RequestContext, Stage};
 use crate::telemetry::METRICS;
@@ -235,12 +236,15 @@ pub async fn send_short(
     note_unsent(session, ctx, sent)
 }
 
-/// The client has `limits.client_write_seconds` for each write.
+/// The client has `limits.client_write_seconds` for each piece.
 async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes) -> Result<()> {
     let Some(body) = send_head(session, head, body).await? else {
         return Ok(());
     };
-    session.write_response_body(Some(body), true).await
+    for (piece, is_last) in response_pieces::split(body) {
+        session.write_response_body(Some(piece), is_last).await?;
+    }
+    Ok(())
 }
 
 /// Sends a small response. Over HTTP/2 it waits only briefly for the client's window, because a

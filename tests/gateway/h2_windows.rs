@@ -210,3 +210,34 @@ fn a_connection_that_opens_its_windows_and_is_not_read_is_closed() {
     });
     world.close();
 }
+
+#[test]
+fn a_client_that_opens_its_window_slowly_gets_all_of_a_large_answer() {
+    // The answer takes several times as long.
+    let world = Plan::default().limit("client_write_seconds", 1).start();
+    let account = world.funded(10_000_000_000);
+    let marker = "lenient=1 bytes=4000000 input=100 output=900";
+    let body = Chat.body(marker, false, 12_000_000).to_string();
+    let mut h2 = with_window(&world, 65_535);
+    h2.ask(1, &good(&account.key, &body), body.as_bytes());
+    let mut bytes = 0;
+    loop {
+        let (kind, flags, id, payload) = h2.frame().expect("the end of the stream");
+        assert_ne!(kind, RST_STREAM, "after {bytes} bytes");
+        if kind != DATA {
+            continue;
+        }
+        bytes += payload.len();
+        if flags & END_STREAM > 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(12));
+        let taken = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        h2.send(WINDOW_UPDATE, 0, id, &taken);
+        h2.send(WINDOW_UPDATE, 0, 0, &taken);
+    }
+    assert!(bytes > 4_000_000);
+    let ending = world.ended(&account, 1);
+    assert_eq!(ending["outcome"], "completed", "{ending}");
+    world.close();
+}

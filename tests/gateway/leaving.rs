@@ -3,7 +3,7 @@
 
 use crate::account::{Account, micro};
 use crate::client::{Connection, End, Request};
-use crate::surface::{BOTH, Messages, Surface};
+use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -211,6 +211,34 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
             Some(End::Cut),
             "a clean end would look like a complete response"
         );
+    }
+    world.close();
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_all_of_a_large_answer() {
+    // The answer takes several times as long.
+    let world = Plan::default().limit("client_write_seconds", 1).start();
+    let account = world.funded(10_000_000_000);
+    let marker = "lenient=1 bytes=20000000 events=200 input=100 output=900";
+    for (index, (surface, stream)) in [(Chat, false), (Messages, false), (Chat, true)]
+        .into_iter()
+        .enumerate()
+    {
+        let body = surface.body(marker, stream, 12_000_000);
+        let mut connection = world.connect();
+        assert!(connection.send(&surface.request(&account.key, &body).bytes()));
+        let mut answer = connection.begin();
+        let began = Instant::now();
+        while connection.more(&mut answer) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let took = began.elapsed();
+        assert!(took > Duration::from_secs(2), "read within {took:?}");
+        assert_eq!(answer.end(), Some(End::Whole), "{surface:?} after {took:?}");
+        assert!(answer.body.len() > 20_000_000);
+        let ending = world.ended(&account, index + 1);
+        assert_eq!(ending["outcome"], "completed", "{ending}");
     }
     world.close();
 }

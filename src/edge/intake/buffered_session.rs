@@ -6,6 +6,7 @@
 
 use super::body_share::BodyShare;
 use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
+use crate::edge::response_pieces::{self, MAX_PIECE_BYTES};
 use crate::edge::shutdown::CHECK_INTERVAL;
 use crate::failpoint::{self, Point};
 use async_trait::async_trait;
@@ -432,7 +433,7 @@ impl BufferedDownstream {
             .progress
             .first_byte
             .get_or_insert(began);
-        let written = self.write_with_timeout(tasks).await;
+        let written = self.write_in_pieces(tasks).await;
         let now = Instant::now();
         self.last_progress = now;
         self.last_written = now;
@@ -452,6 +453,30 @@ impl BufferedDownstream {
                 Ok(end)
             }
         }
+    }
+
+    /// Writes to the client, a large body in pieces. See [`Self::write_with_timeout`]. Returns
+    /// `None` also if the request's time is over before the last piece.
+    async fn write_in_pieces(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
+        let is_large = |task: &HttpTask| matches!(task, HttpTask::Body(Some(data), _) if data.len() > MAX_PIECE_BYTES);
+        if !tasks.iter().any(is_large) {
+            return self.write_with_timeout(tasks).await;
+        }
+        let mut is_over = false;
+        for task in tasks {
+            let HttpTask::Body(Some(data), end) = task else {
+                is_over = self.write_with_timeout(vec![task]).await?;
+                continue;
+            };
+            for (piece, is_last) in response_pieces::split(data) {
+                if Instant::now() >= self.deadlines.total {
+                    return None;
+                }
+                let piece = HttpTask::Body(Some(piece), end && is_last);
+                is_over = self.write_with_timeout(vec![piece]).await?;
+            }
+        }
+        Some(is_over)
     }
 
     /// Writes to the client. Returns `None` if its connection failed, if it did not read for too
