@@ -9,6 +9,7 @@ mod activity;
 mod admit;
 mod caught_panic;
 mod client_counts;
+mod client_pace;
 pub mod connections;
 mod cors;
 mod cpu_pool;
@@ -30,7 +31,6 @@ mod reject;
 pub mod resource_guard;
 mod respond;
 mod response;
-mod response_pieces;
 mod route;
 mod settlement;
 pub mod shutdown;
@@ -110,13 +110,15 @@ impl ProxyHttp for Gateway {
         let keeps_alive = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();
         session.set_keepalive(keeps_alive.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
-        session.set_write_timeout(Some(Duration::from_secs(
-            settings.limits.client_write_seconds,
-        )));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut()
         {
             // Without this, the bytes of a second request would abort the response to the first.
             h1.set_pipelining_enabled(true);
+        } else {
+            // An HTTP/1.1 connection limits its writes by itself.
+            session.set_write_timeout(Some(Duration::from_secs(
+                settings.limits.client_write_seconds,
+            )));
         }
         connections::begin_request(session);
         Ok(())

@@ -4,7 +4,7 @@
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
 
-use super::response_pieces;
+use super::client_pace;
 use super::state::record::{RequestRecord, RouteLabel};
 use super::state::{RequestContext, Stage};
 use crate::telemetry::METRICS;
@@ -241,7 +241,7 @@ async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes)
     let Some(body) = send_head(session, head, body).await? else {
         return Ok(());
     };
-    for (piece, is_last) in response_pieces::split(body) {
+    for (piece, is_last) in client_pace::split(body) {
         session.write_response_body(Some(piece), is_last).await?;
     }
     Ok(())

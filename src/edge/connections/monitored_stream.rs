@@ -7,6 +7,7 @@
 
 use super::http2_frames::{FrameObserver, RefusedFrame};
 use super::registry::ClientConnection;
+use crate::edge::client_pace::PaceCheck;
 use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
 use pingora::protocols::raw_connect::ProxyDigest;
@@ -55,8 +56,8 @@ pub struct MonitoredStream {
     /// Timer for the current header. It is created when a header is due, and reset if it fires too
     /// early.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Timer for a write that is blocked.
-    write_timer: Option<Pin<Box<Sleep>>>,
+    /// Timer for a write that is blocked, and what the client takes meanwhile.
+    blocked: Option<(Pin<Box<Sleep>>, PaceCheck)>,
 }
 
 impl MonitoredStream {
@@ -77,11 +78,11 @@ impl MonitoredStream {
             response,
             header_bytes: 0,
             timer: None,
-            write_timer: None,
+            blocked: None,
         }
     }
 
-    /// Turns a write into an error once none has made progress for as long as one write may take.
+    /// Turns a write into an error if it makes no progress while the client does not keep its pace.
     /// Pingora limits its writes by itself, but no flush, no end of a body and no shutdown.
     fn limit_write<T>(
         &mut self,
@@ -89,18 +90,23 @@ impl MonitoredStream {
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.write_timer = None;
+            self.blocked = None;
             return written;
         }
         let limit = self.connection.client_write;
-        let timer = self
-            .write_timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        ready!(timer.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the client does not read",
-        )))
+        loop {
+            let (timer, pace) = self.blocked.get_or_insert_with(|| {
+                let socket = self.inner.get_socket_digest();
+                let pace = PaceCheck::begin(socket.as_deref());
+                (Box::pin(tokio::time::sleep(limit)), pace)
+            });
+            ready!(timer.as_mut().poll(context));
+            if !pace.is_kept(self.inner.get_socket_digest().as_deref(), limit) {
+                let error = io::Error::new(io::ErrorKind::TimedOut, "the client does not read");
+                return Poll::Ready(Err(error));
+            }
+            self.blocked = None;
+        }
     }
 
     /// Ready once the current header has taken too long.

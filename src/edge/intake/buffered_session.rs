@@ -6,7 +6,7 @@
 
 use super::body_share::BodyShare;
 use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
-use crate::edge::response_pieces::{self, MAX_PIECE_BYTES};
+use crate::edge::client_pace::{self, MAX_PIECE_BYTES};
 use crate::edge::shutdown::CHECK_INTERVAL;
 use crate::failpoint::{self, Point};
 use async_trait::async_trait;
@@ -468,7 +468,7 @@ impl BufferedDownstream {
                 is_over = self.write_with_timeout(vec![task]).await?;
                 continue;
             };
-            for (piece, is_last) in response_pieces::split(data) {
+            for (piece, is_last) in client_pace::split(data) {
                 if Instant::now() >= self.deadlines.total {
                     return None;
                 }
@@ -482,7 +482,13 @@ impl BufferedDownstream {
     /// Writes to the client. Returns `None` if its connection failed, if it did not read for too
     /// long, or if the process ends while it does not read.
     async fn write_with_timeout(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
-        let until = Instant::now() + self.deadlines.client_write;
+        let limit = Instant::now() + self.deadlines.client_write;
+        // A connection limits its writes itself. But a stream of HTTP/2 may starve beside others.
+        let until = if self.inner().is_http2() {
+            limit
+        } else {
+            limit.max(self.deadlines.total)
+        };
         let shutdown = Arc::clone(&self.deadlines.shutdown);
         let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
         loop {
