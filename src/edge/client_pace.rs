@@ -2,7 +2,7 @@
 //! `limits.client_write_seconds`. So it may take long for a large response, as long as it reads.
 //!
 //! A response is written in pieces of that size. A connection whose buffer is full may still keep
-//! the pace: the system lets nobody write until a third of it is free, which is more than a
+//! the pace: the system lets nobody write until a third of it is free, which can be more than a
 //! megabyte. This file must not write.
 
 use bytes::Bytes;

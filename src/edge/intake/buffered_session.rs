@@ -458,8 +458,11 @@ impl BufferedDownstream {
     /// Writes to the client, a large body in pieces. See [`Self::write_with_timeout`]. Returns
     /// `None` also if the request's time is over before the last piece.
     async fn write_in_pieces(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
-        let is_large = |task: &HttpTask| matches!(task, HttpTask::Body(Some(data), _) if data.len() > MAX_PIECE_BYTES);
-        if !tasks.iter().any(is_large) {
+        let is_small = |task: &HttpTask| match task {
+            HttpTask::Body(Some(data), _) => data.len() <= MAX_PIECE_BYTES,
+            _ => true,
+        };
+        if tasks.iter().all(is_small) {
             return self.write_with_timeout(tasks).await;
         }
         let mut is_over = false;
