@@ -87,7 +87,15 @@ pub enum SealBoundary {
 }
 
 /// The right to seal and archive; released when dropped.
-pub struct SegmentLock(#[expect(dead_code, reason = "the lock is what it is for")] File);
+pub struct SegmentLock(File);
+
+/// Closing the file would not do: a child process that another thread has just forked has it open
+/// until it runs its own program.
+impl Drop for SegmentLock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
 
 /// Entries that become a segment.
 struct SegmentDraft {
@@ -165,8 +173,16 @@ impl Ledger {
 
     /// Whether somebody seals, archives or audits the ledger.
     pub fn is_sealing_paused(&self) -> bool {
-        open_regular(&self.segments.dir().join(LOCK_FILE))
-            .is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+        let Ok(file) = open_regular(&self.segments.dir().join(LOCK_FILE)) else {
+            return false;
+        };
+        match file.try_lock() {
+            Ok(()) => {
+                drop(SegmentLock(file));
+                false
+            }
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        }
     }
 
     pub(super) fn lock_segments(&self) -> Result<SegmentLock, StoreError> {

@@ -914,3 +914,15 @@ fn segment_figures() {
     );
     assert!(bytes / entries <= 250);
 }
+
+#[test]
+fn a_lock_is_released_although_a_process_that_was_just_forked_has_its_file_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    let lock = ledger.lock_segments().unwrap();
+    let inherited = lock.0.try_clone().unwrap();
+    assert!(ledger.lock_segments().is_err());
+    drop(lock);
+    assert!(ledger.lock_segments().is_ok());
+    drop(inherited);
+}
