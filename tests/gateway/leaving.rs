@@ -196,8 +196,7 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
         // More than the buffers hold, and little enough to be drained.
         let marker = "lenient=1 bytes=20000000 events=2000 input=100 output=900";
         let body = surface.body(marker, true, 12_000_000);
-        let mut connection = world.connect();
-        assert!(connection.send(&surface.request(&account.key, &body).bytes()));
+        let (mut connection, _) = begin(&world, &surface.request(&account.key, &body), 0);
         let mut answer = connection.begin();
         let receipt = left(&world, &account, index + 1);
         assert_eq!(receipt["estimated"], false, "drained: {receipt}");
@@ -226,12 +225,12 @@ fn a_client_that_reads_slowly_gets_all_of_a_large_answer() {
         .enumerate()
     {
         let body = surface.body(marker, stream, 12_000_000);
-        let mut connection = world.connect();
-        assert!(connection.send(&surface.request(&account.key, &body).bytes()));
+        let (mut connection, _) = begin(&world, &surface.request(&account.key, &body), 0);
         let mut answer = connection.begin();
         let began = Instant::now();
         while connection.more(&mut answer) {
-            std::thread::sleep(Duration::from_millis(5));
+            // At most 64 KiB each time, so 3 s or more for the whole.
+            std::thread::sleep(Duration::from_millis(10));
         }
         let took = began.elapsed();
         assert!(took > Duration::from_secs(2), "read within {took:?}");
@@ -250,8 +249,7 @@ fn a_client_that_takes_seconds_for_a_full_buffer_is_not_given_up() {
     let account = world.funded(10_000_000_000);
     let marker = "lenient=1 bytes=20000000 events=2000 input=100 output=900";
     let body = Chat.body(marker, true, 12_000_000);
-    let mut connection = world.connect();
-    assert!(connection.send(&Chat.request(&account.key, &body).bytes()));
+    let (mut connection, _) = begin(&world, &Chat.request(&account.key, &body), 0);
     let mut answer = connection.begin();
     let (began, bytes_per_ms) = (Instant::now(), 300);
     while connection.more(&mut answer) {

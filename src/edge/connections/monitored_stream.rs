@@ -83,7 +83,8 @@ impl MonitoredStream {
     }
 
     /// Turns a write into an error if it makes no progress while the client does not keep its pace.
-    /// Pingora limits its writes by itself, but no flush, no end of a body and no shutdown.
+    /// Pingora's own timeout is for one write however much of it has gone, and it has none for a
+    /// flush, the end of a body and a shutdown.
     fn limit_write<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -236,7 +236,7 @@ pub struct ClientConnection {
     pub(super) opened: Instant,
     pub(super) header_read: Duration,
     pub(super) header_bytes: u64,
-    /// Time that a write may take without progress.
+    /// Time in which the client must take 64 KiB of a response. See `edge/client_pace.rs`.
     pub(super) client_write: Duration,
     /// Milliseconds after `opened` at which the current header began; or [`REQUEST_IN_PROGRESS`] or
     /// [`NO_HEADER_YET`]. On a new connection a header has begun, so that a client that never sends
