@@ -13,9 +13,6 @@
     clippy::disallowed_methods
 )]
 
-#[allow(dead_code, reason = "shared with the tests of the stores")]
-#[path = "../tests/stores/postgres.rs"]
-mod postgres;
 #[allow(dead_code, reason = "shared with the other benchmarks")]
 mod rig;
 
@@ -31,9 +28,9 @@ use model_gateway::store::ledger::{
     RequestOutcome,
 };
 use model_gateway::store::postgres::{PostgresHome, PostgresSettings};
-use postgres::PostgresServer;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use test_world::postgres::PostgresServer;
 
 /// As in `main.rs`.
 #[cfg(not(test))]

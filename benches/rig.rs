@@ -4,7 +4,6 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -73,13 +72,7 @@ pub fn cpu_ns(process: u32) -> u64 {
     (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * TICK_NS
 }
 
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
+pub use test_world::free_port;
 
 /// Waits until `is_so` holds. Returns how long this took.
 pub fn wait_for(what: &str, is_so: impl FnMut() -> bool) -> Duration {

@@ -13,9 +13,6 @@
 mod commands;
 #[path = "feeder/restarts.rs"]
 mod restarts;
-#[allow(dead_code, reason = "shared with the tests of the scripts")]
-#[path = "stores/server.rs"]
-mod server;
 #[path = "feeder/stale.rs"]
 mod stale;
 
@@ -38,7 +35,6 @@ use model_gateway::store::redis::{
     KeySeed, PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply,
     SettleCommand, SettleReply, SharedStore, StoreEvent, partition,
 };
-use server::{Cluster, Server};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -46,12 +42,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use test_world::redis::{Cluster, Server};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const BINARY: &str = env!("CARGO_BIN_EXE_model-gateway");
 const ACCOUNT: &str = "acct_feed";
 const KEY: &str = "key_1";
 const LEASE: Duration = Duration::from_secs(60);
+
+fn address(server: &Server) -> RedisAddress {
+    RedisAddress::One(server.url())
+}
+
+fn cluster_address(cluster: &Cluster) -> RedisAddress {
+    RedisAddress::Cluster(cluster.urls())
+}
 
 fn now_ms() -> i64 {
     i64::try_from(
@@ -90,7 +95,7 @@ struct World {
 
 impl World {
     async fn on(server: &Server) -> Self {
-        Self::at(&server.address()).await
+        Self::at(&address(server)).await
     }
 
     async fn at(address: &RedisAddress) -> Self {
@@ -461,7 +466,7 @@ async fn what_has_an_epoch_of_before_is_brought_up_to_date() {
     drop((feed, primary));
     // The replica has the account as it was in the first epoch. A restoration was begun and broken
     // off there.
-    let store = SharedStore::connect(&replica.address(), PATIENCE)
+    let store = SharedStore::connect(&address(&replica), PATIENCE)
         .await
         .unwrap();
     let place = partition(ACCOUNT);
@@ -726,7 +731,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     world.run("req_unread").await;
     drop(feed);
     drop(primary);
-    let store = SharedStore::connect(&replica.address(), PATIENCE)
+    let store = SharedStore::connect(&address(&replica), PATIENCE)
         .await
         .unwrap();
     if !is_noticed {
@@ -926,7 +931,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         .accounts
         .create_key(ACCOUNT, "early", now_ms())
         .unwrap();
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
     // Revoked long ago, while no sidecar ran. An edge may still have the key in its cache as valid.
     let gone = world
@@ -1036,7 +1041,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
 async fn a_ledger_that_is_older_than_the_store_is_refused_until_the_store_is_emptied() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = |dir: &Path| LedgerIngest::start(dir, &server.address(), false, None);
+    let start = |dir: &Path| LedgerIngest::start(dir, &address(&server), false, None);
     let backup = world.dir.path().join("backup");
     let granted = tokio::task::block_in_place(|| {
         world.billing.backup(&backup).unwrap();
@@ -1065,9 +1070,9 @@ async fn a_ledger_that_is_older_than_the_store_is_refused_until_the_store_is_emp
 async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    let billing = Billing::open_with_store(world.dir.path(), Some(server.address()), None).unwrap();
+    let billing = Billing::open_with_store(world.dir.path(), Some(address(&server)), None).unwrap();
     let adjust = |amount, reference: &str| {
         tokio::task::block_in_place(|| {
             billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())
@@ -1125,7 +1130,7 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
 #[tokio::test]
 async fn a_cluster_is_followed_like_one_server() {
     let cluster = Cluster::start();
-    let world = World::at(&cluster.address()).await;
+    let world = World::at(&cluster_address(&cluster)).await;
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     world.run("req_1").await;
@@ -1175,7 +1180,7 @@ async fn a_cluster_is_followed_like_one_server() {
 async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     let mut server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
     world.store.request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
@@ -1372,7 +1377,7 @@ async fn a_store_that_would_forget_is_refused_by_the_name_of_the_setting() {
     server.cli(&["config", "set", "appendonly", "no"]);
     server.cli(&["config", "set", "maxmemory", "100mb"]);
     server.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
-    let address = server.address();
+    let address = address(&server);
     let path = dir.path().to_owned();
     let said = tokio::task::spawn_blocking(move || {
         let refused = LedgerIngest::start(&path, &address, false, None)

@@ -166,9 +166,6 @@ mod panics;
 mod partition;
 #[path = "gateway/people.rs"]
 mod people;
-#[allow(dead_code, reason = "shared with the tests of the stores")]
-#[path = "stores/postgres.rs"]
-mod postgres;
 #[path = "gateway/prices.rs"]
 mod prices;
 #[path = "gateway/races.rs"]
@@ -193,9 +190,6 @@ mod secrets;
 mod segments;
 #[path = "gateway/sentinel.rs"]
 mod sentinel;
-#[allow(dead_code, reason = "shared with the tests of the scripts")]
-#[path = "stores/server.rs"]
-mod server;
 #[path = "gateway/server_tools.rs"]
 mod server_tools;
 #[path = "gateway/shared.rs"]

@@ -28,24 +28,26 @@ mod ledger_random;
 mod ledger_world;
 #[path = "stores/limits.rs"]
 mod limits;
-#[allow(dead_code, reason = "shared with the tests of the gateway")]
-#[path = "stores/postgres.rs"]
-mod postgres;
-#[allow(dead_code, reason = "shared with the tests of the feeder")]
-#[path = "stores/server.rs"]
-mod server;
 
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use model_gateway::store::redis::{
-    AccountSeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
-    SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
+    AccountSeed, PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply,
+    SettleCommand, SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
 };
-use server::{Cluster, Server};
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use test_world::redis::{Cluster, Server};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE: Duration = Duration::from_secs(60);
+
+fn address(server: &Server) -> RedisAddress {
+    RedisAddress::One(server.url())
+}
+
+fn cluster_address(cluster: &Cluster) -> RedisAddress {
+    RedisAddress::Cluster(cluster.urls())
+}
 
 fn now_ms() -> i64 {
     i64::try_from(
@@ -605,10 +607,10 @@ async fn all(store: &SharedStore, other: &SharedStore) {
 #[tokio::test]
 async fn on_one_server() {
     let server = Server::start();
-    let store = SharedStore::connect(&server.address(), PATIENCE)
+    let store = SharedStore::connect(&address(&server), PATIENCE)
         .await
         .unwrap();
-    let other = SharedStore::connect(&server.address(), PATIENCE)
+    let other = SharedStore::connect(&address(&server), PATIENCE)
         .await
         .unwrap();
     all(&store, &other).await;
@@ -624,10 +626,10 @@ async fn on_one_server() {
 #[tokio::test]
 async fn on_a_cluster_of_three() {
     let cluster = Cluster::start();
-    let store = SharedStore::connect(&cluster.address(), PATIENCE)
+    let store = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
         .await
         .unwrap();
-    let other = SharedStore::connect(&cluster.address(), PATIENCE)
+    let other = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
         .await
         .unwrap();
     all(&store, &other).await;
@@ -653,7 +655,7 @@ async fn on_a_cluster_of_three() {
 #[tokio::test]
 async fn a_cluster_whose_partitions_have_the_names_of_before_is_refused() {
     let cluster = Cluster::start();
-    let store = SharedStore::connect(&cluster.address(), PATIENCE)
+    let store = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
         .await
         .unwrap();
     store.check_fitness(false).await.unwrap();

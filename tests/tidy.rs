@@ -399,7 +399,7 @@ fn commit_subjects_are_short() {
         .output();
     let log = log.unwrap();
     if !log.status.success() {
-        // An archive of the sources, or a shallow clone, has no history to check.
+        test_world::skip("an archive of the sources, or a shallow clone, has no history to check");
         return;
     }
     for subject in String::from_utf8(log.stdout).unwrap().lines() {

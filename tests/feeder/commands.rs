@@ -1,14 +1,14 @@
 //! How many commands a request costs the shared store, how many an idle sidecar sends, and how an
 //! edge learns that the ledger has its requests.
 
-use super::{ACCOUNT, KEY, LEASE, World, credits, now_ms, wait_for};
-use crate::server::Server;
+use super::{ACCOUNT, KEY, LEASE, World, address, credits, now_ms, wait_for};
 use credits::money::CreditSplit;
 use model_gateway::billing::ledger_ingest::LedgerIngest;
 use model_gateway::store::redis::{
     EndState, ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore, partition,
 };
 use std::time::{Duration, Instant};
+use test_world::redis::Server;
 
 /// Commands that the server has run, those inside scripts included; those of this test are not.
 fn commands(server: &Server) -> u64 {
@@ -82,7 +82,7 @@ async fn a_request_costs_the_store_no_more_than_twelve_commands() {
 async fn an_idle_sidecar_sends_few_commands_and_finds_what_happens_all_the_same() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &server.address(), false, None).unwrap();
+    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
     world.store.request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
@@ -273,7 +273,7 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
     server.cli(&["zadd", &key("l", ""), "1", ACCOUNT]);
     assert_eq!(store.sweep(place, now_ms()).await.unwrap(), 0);
     assert_eq!(due(), "", "nothing is held");
-    let other = SharedStore::connect(&server.address(), Duration::from_secs(5))
+    let other = SharedStore::connect(&address(&server), Duration::from_secs(5))
         .await
         .unwrap();
     assert!(!other.has_holds(&[place]).await.unwrap());

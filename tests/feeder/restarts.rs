@@ -1,9 +1,9 @@
 //! What the sidecar restores after the store's server has restarted: only what that server may have
 //! lost. Real Redis.
 
-use super::{ACCOUNT, PATIENCE, World, credits, frozen_replica, now_ms};
-use crate::server::Server;
+use super::{ACCOUNT, PATIENCE, World, address, credits, frozen_replica, now_ms};
 use model_gateway::store::redis::{SettleReply, SharedStore, partition};
+use test_world::redis::Server;
 
 const REQUESTS: usize = 40;
 
@@ -87,7 +87,7 @@ async fn reported_before_the_restoration(is_entered_before: bool, marks_as_settl
     world.run("req_lost").await;
     feed.run_all().await.unwrap();
     drop((feed, primary));
-    let store = SharedStore::connect(&replica.address(), PATIENCE)
+    let store = SharedStore::connect(&address(&replica), PATIENCE)
         .await
         .unwrap();
     let SettleReply::Done { event, .. } = world.end_in(&store, "req_lost").await else {

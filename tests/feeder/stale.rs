@@ -5,8 +5,7 @@
 //! while the account has credit, and the store must end with the same amount in each bucket as the
 //! ledger.
 
-use super::server::Server;
-use super::{KEY, LEASE, PATIENCE, World, credits, now_ms, wait_for};
+use super::{KEY, LEASE, PATIENCE, World, address, credits, now_ms, wait_for};
 use credits::money::{CreditSplit, Micro};
 use credits::trial::Trial;
 use model_gateway::billing::ledger_ingest::IngestWorker;
@@ -14,6 +13,7 @@ use model_gateway::store::ledger::{BalanceChange, BalanceChangeKind, Ending};
 use model_gateway::store::redis::{
     ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore,
 };
+use test_world::redis::Server;
 
 const MIXED: &str = "acct_mixed";
 const TRIAL_DAYS_MS: i64 = 7 * 86_400_000;
@@ -185,7 +185,7 @@ impl Episode {
     async fn promote(&mut self, replica: Server) {
         self.feed = None;
         self.primary = replica;
-        self.store = SharedStore::connect(&self.primary.address(), PATIENCE)
+        self.store = SharedStore::connect(&address(&self.primary), PATIENCE)
             .await
             .unwrap();
         self.feed = Some(self.world.feed_from(&self.store));
@@ -395,7 +395,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
         actor: None,
         at_ms: now_ms(),
     };
-    let address = episode.primary.address();
+    let address = address(&episode.primary);
     let billing = model_gateway::billing::Billing::open_with_store(
         episode.world.dir.path(),
         Some(address),

@@ -363,7 +363,9 @@ fn what_runs_while_the_disk_fills_up_still_ends_whole_and_debited() {
 fn without_the_reserve_answers_are_withheld_and_void() {
     let disk = Disk::new();
     if !disk.is_mounted {
-        println!("skipped: a limit on the size of files takes nothing from the reserve");
+        test_world::skip(
+            "no tmpfs can be mounted here, and a limit on the size of files takes nothing from the reserve",
+        );
         return;
     }
     let world = on(&disk);
@@ -394,7 +396,9 @@ fn without_the_reserve_answers_are_withheld_and_void() {
 fn a_gateway_that_starts_without_room_for_its_reserve_waits_for_it_and_then_serves() {
     let disk = Disk::new();
     if !disk.is_mounted {
-        println!("skipped: a limit on the size of files is a running process's");
+        test_world::skip(
+            "no tmpfs can be mounted here, and a limit on the size of files ends with its process",
+        );
         return;
     }
     let mut world = Plan::default().data(&disk.data()).start();

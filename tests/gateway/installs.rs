@@ -9,7 +9,6 @@
 //! not allowed, the tests that need the machine say so on stderr and pass.
 
 use crate::world::{binary, command_on};
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -93,9 +92,7 @@ fn can_make_machines() -> bool {
     };
     let can = is_root && probe();
     if !can {
-        // Not `eprintln`: the harness would keep it to itself.
-        let message = b"tests/gateway/installs.rs: skipped: it needs root and namespaces\n";
-        std::io::stderr().write_all(message).unwrap();
+        test_world::skip("making a machine needs root and namespaces");
     }
     can
 }

@@ -5,10 +5,10 @@
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, End, Request};
-use crate::server::Server;
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use std::time::Duration;
+use test_world::redis::Server;
 
 /// `total_seconds` of these tests. If an edge does not come back, its key counts as running for
 /// this time plus one minute.
@@ -27,12 +27,12 @@ impl Edges {
     }
 
     pub fn with(limits: impl Fn(Plan) -> Plan) -> Self {
-        Self::start(Server::start_on(free_port(), &[]), "", limits)
+        Self::start(Server::start(), "", limits)
     }
 
     /// Edges with their own Redis user, which has all permissions at first.
     pub fn as_user(name: &str) -> Self {
-        let redis = Server::start_on(free_port(), &[]);
+        let redis = Server::start();
         let password = format!(">{name}");
         assert_eq!(
             redis.cli(&[

@@ -3,14 +3,12 @@
 //! once the link is back. The other edge is not affected. An edge far from the store waits longer
 //! for it.
 //!
-//! For the cut, Redis runs in a network namespace with a separate link to each edge. Without the
-//! right to create a namespace the test prints that and is skipped. For the loss, a proxy delays
-//! answers as a lossy link does.
+//! For the cut, Redis runs in a network namespace with a separate link to each edge. For the loss, a
+//! proxy delays answers as a lossy link does.
 
 use crate::account::Account;
 use crate::client::{self, Request};
 use crate::crash::{FUNDS, Log};
-use crate::server::Server;
 use crate::shared::{Fleet, REFUSED_WITHIN};
 use crate::surface::{BOTH, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
@@ -21,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use test_world::redis::Server;
 
 const CUT: Duration = Duration::from_secs(10);
 const LONG_CUT: Duration = Duration::from_secs(30);
@@ -49,7 +48,7 @@ impl Wires {
         let pid = std::process::id();
         let name = format!("gw{pid}");
         if !ip(&["netns", "add", &name]) {
-            eprintln!("no network namespace can be made here: the cut wire is not tested");
+            test_world::skip("no network namespace can be made here");
             return None;
         }
         // From here on `drop` removes the namespace. The address range 198.18.0.0/15 is reserved
@@ -73,9 +72,7 @@ impl Wires {
                 && ip(&["-n", name, "addr", "add", &far_at, "dev", &far])
                 && ip(&["-n", name, "link", "set", &far, "up"]);
             if !is_laid {
-                eprintln!(
-                    "no wire can be laid into a network namespace here: the cut wire is not tested"
-                );
+                test_world::skip("no wire can be laid into a network namespace here");
                 return None;
             }
         }
@@ -405,7 +402,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, mut late: impl FnMut() -> Durat
 
 #[test]
 fn an_edge_that_loses_a_third_of_the_stores_answers_loses_and_doubles_no_debit() {
-    let redis = Server::start_on(free_port(), &[]);
+    let redis = Server::start();
     let lossy = Lossy::before(redis.port);
     let ways = [lossy.port, redis.port].map(|port| format!("127.0.0.1:{port}"));
     let mut fleet = Fleet::through(redis, &ways[1], [&ways[0], &ways[1]], |plan| plan);
@@ -443,7 +440,7 @@ const FAR: Duration = Duration::from_millis(300);
 
 #[test]
 fn an_edge_far_from_its_store_admits_requests_if_it_waits_long_enough_for_answers() {
-    let redis = Server::start_on(free_port(), &[]);
+    let redis = Server::start();
     let (near, far) = (redis.port, proxy(redis.port, |_| FAR));
     let store = |port, more: &str| {
         format!("store: {{kind: redis, url: \"redis://127.0.0.1:{port}\"{more}}}")

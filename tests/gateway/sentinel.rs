@@ -8,11 +8,11 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::crash::{FUNDS, Log};
-use crate::server::Watched;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{SOON, World, free_port, wait_for};
+use crate::world::{SOON, World, wait_for};
 use std::time::{Duration, Instant};
+use test_world::redis::Watched;
 
 /// How long before the kill the replica is cut off. All writes of this time are lost.
 const LOST: [Duration; 3] = [
@@ -25,7 +25,7 @@ const LOST: [Duration; 3] = [
 const UNAVAILABLE_MOST: Duration = Duration::from_secs(15);
 
 fn fleet() -> Fleet<Watched> {
-    let watched = Watched::start(free_port);
+    let watched = Watched::start();
     let store = watched.store();
     Fleet::on(watched, &store)
 }

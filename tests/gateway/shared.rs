@@ -7,12 +7,12 @@
 use crate::account::{Account, Standing, micro, taken};
 use crate::client::{Answer, Connection, Request};
 use crate::crash::{self, Habit, Log};
-use crate::server::Server;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use test_world::redis::Server;
 
 /// Maximum time until a new request is refused when the store is gone. It is in seconds because the
 /// machine may be busy.
@@ -34,7 +34,7 @@ impl Fleet {
 
     /// Like [`Fleet::new`], with a config changed by `edit`.
     pub fn with(edit: impl Fn(Plan) -> Plan) -> Self {
-        let redis = Server::start_on(free_port(), &[]);
+        let redis = Server::start();
         let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
         Self::on_with(redis, &store, edit)
     }

@@ -8,12 +8,12 @@
 use crate::account::Account;
 use crate::client::{self, Answer};
 use crate::crash::FUNDS;
-use crate::server::Server;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use test_world::redis::Server;
 
 const AWAY: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(600);
@@ -25,7 +25,7 @@ const BYTES_MOST: u64 = 1_048_576;
 const CLIENTS: usize = 8;
 
 fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
-    let redis = Server::start_on(free_port(), &[]);
+    let redis = Server::start();
     let way = format!("127.0.0.1:{}", redis.port);
     Fleet::through(redis, &way, [&way, &way], edge_plan)
 }

@@ -7,10 +7,10 @@
 
 use crate::account::{Account, credits, micro};
 use crate::crash::Log;
-use crate::server::Watched;
 use crate::shared::Fleet;
-use crate::world::{Plan, SOON, free_port, wait_for};
+use crate::world::{Plan, SOON, wait_for};
 use std::time::{Duration, Instant};
+use test_world::redis::Watched;
 
 /// Credits of the trial, and credits that were bought in addition, in µc.
 const TRIAL: i64 = 300_000;
@@ -30,7 +30,7 @@ enum Beside {
 }
 
 fn fleet() -> Fleet<Watched> {
-    let watched = Watched::start(free_port);
+    let watched = Watched::start();
     let store = watched.store();
     let trial = format!("trial_credits: \"{}\"", credits(TRIAL));
     // After a failover the edges send all lost entries again, and new entries wait behind them. The

@@ -4,13 +4,13 @@
 use crate::account::micro;
 use crate::client::{self, Request};
 use crate::crash;
-use crate::postgres::PostgresServer;
-use crate::server::Server;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use test_world::postgres::PostgresServer;
+use test_world::redis::Server;
 
 /// Longest time until a standby holds the ledger.
 pub const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
@@ -43,7 +43,7 @@ impl Installation {
             "postgres://gateway@127.0.0.1:{},127.0.0.1:{}/gateway?sslmode=disable",
             primary.port, follower.port
         );
-        let redis = Server::start_on(free_port(), &[]);
+        let redis = Server::start();
         let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
         let ledger = format!("ledger: {{kind: postgres, url: \"{url}\"}}");
         let with_ledger = format!("store: {store}\n{ledger}");

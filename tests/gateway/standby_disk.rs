@@ -7,10 +7,10 @@
 use crate::client::{self, Request};
 use crate::crash;
 use crate::disk::Disk;
-use crate::postgres::PostgresServer;
 use crate::standby::Installation;
 use crate::world::{SOON, wait_for};
 use std::time::Duration;
+use test_world::postgres::PostgresServer;
 
 /// In bytes: a new cluster of PostgreSQL takes some 40 MB, and as much for its log.
 const SERVER_DISK: usize = 256 << 20;
@@ -24,7 +24,7 @@ const CANNOT_ENTER: &str = "cannot enter the shared store's events: ";
 fn mounted(bytes: usize) -> Option<Disk> {
     let disk = Some(Disk::of(bytes)).filter(|disk| disk.is_mounted);
     if disk.is_none() {
-        eprintln!("skipped: no tmpfs can be mounted here");
+        test_world::skip("no tmpfs can be mounted here");
     }
     disk
 }

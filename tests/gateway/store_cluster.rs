@@ -4,14 +4,14 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::crash::FUNDS;
-use crate::server::Cluster;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{SOON, World, free_port, wait_for};
+use crate::world::{SOON, World, wait_for};
 use std::time::{Duration, Instant};
+use test_world::redis::Cluster;
 
 fn fleet() -> Fleet<Cluster> {
-    let cluster = Cluster::start_on(free_port);
+    let cluster = Cluster::start();
     let store = cluster.store();
     Fleet::on(cluster, &store)
 }

@@ -7,7 +7,6 @@
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
-use crate::server::Server;
 use crate::shared::Fleet;
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
@@ -15,6 +14,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
+use test_world::redis::Server;
 
 /// Maximum time of an answer that does not wait. It is in seconds because the machine may be busy.
 /// The test prints the measured time.
@@ -511,7 +511,7 @@ fn refusal(role: &'static str, redis: &Server, url: &str) -> String {
 
 #[test]
 fn a_store_that_would_lose_money_is_refused_at_the_start_with_what_to_set() {
-    let redis = Server::start_on(free_port(), &[]);
+    let redis = Server::start();
     let plain = "redis://127.0.0.1:PORT";
     let refused = |url: &str, words: &[&str]| {
         for role in ["edge", "sidecar"] {

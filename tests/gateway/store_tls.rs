@@ -2,10 +2,10 @@
 //! and no others.
 
 use crate::client::{self, Request};
-use crate::server::Server;
 use crate::world::{Plan, SOON, World, binary, free_port, wait_for};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use test_world::redis::Server;
 
 /// Makes a self-signed certificate for this machine in `dir`. Returns the paths of the certificate
 /// and of its key.

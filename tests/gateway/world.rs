@@ -4,19 +4,18 @@
 //! It must not know what a test is about. `account.rs` reads accounts and the ledger.
 
 use crate::client::{self, Request};
-use crate::server::Server;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use test_world::redis::Server;
+pub use test_world::{SOON, faketime, free_port, signal, wait_for};
 
 /// The program under test: `$MODEL_GATEWAY_BIN`, else the one that cargo built with the tests.
 pub fn binary() -> &'static str {
@@ -29,39 +28,6 @@ pub fn binary() -> &'static str {
 
 const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const SHIPPED_ENDPOINTS: &str = r#"endpoints: [{url: "http://127.0.0.1:9100"}]"#;
-/// Timeout for everything that takes an instant on an idle machine.
-pub const SOON: Duration = Duration::from_secs(20);
-
-/// These ports are below the range for outgoing connections, so no connection takes one between two
-/// starts.
-static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
-
-/// A port of this machine without a listener.
-pub fn free_port() -> u16 {
-    let offset = u16::try_from(std::process::id() % 500).unwrap() * 20;
-    loop {
-        let port = 20_000 + (offset + NEXT_PORT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
-/// Waits until `look` returns a value.
-pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(
-            began.elapsed() < limit,
-            "waited {limit:?} in vain for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Whether the simulated vendors speak HTTP/2 over TLS, as the real ones do
 /// (`GATEWAY_TEST_VENDORS=h2`). Otherwise they speak HTTP/1.1 without TLS.
 pub fn has_h2_vendors() -> bool {
@@ -97,21 +63,6 @@ pub fn vendor_url(port: u16) -> String {
 pub struct Simulator {
     process: Child,
     pub port: u16,
-}
-
-/// The library that gives a process a different clock, at the path of Debian's package. `None` if
-/// it is not installed; CI has it.
-pub fn faketime() -> Option<&'static Path> {
-    let places = [
-        "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-        "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-    ];
-    let found = places.into_iter().map(Path::new).find(|path| path.exists());
-    assert!(
-        found.is_some() || std::env::var_os("CI").is_none(),
-        "libfaketime is missing: scripts/test installs it"
-    );
-    found
 }
 
 impl Simulator {
@@ -340,7 +291,7 @@ impl Plan {
             world.start_gateway();
             return world;
         }
-        let redis = Server::start_on(free_port(), &[]);
+        let redis = Server::start();
         let store = format!(
             "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}",
             redis.port
@@ -796,15 +747,6 @@ impl Drop for World {
             eprintln!("a world was left without `close`: its ledger was not asked");
         }
     }
-}
-
-/// Sends a process a signal: `TERM`, `HUP`, …
-pub fn signal(pid: u32, name: &str) {
-    let sent = Command::new("kill")
-        .args([&format!("-{name}"), &pid.to_string()])
-        .status()
-        .unwrap();
-    assert!(sent.success(), "send {name} to process {pid}");
 }
 
 /// Runs `model-gateway ARGS -c CONFIG` without a world.

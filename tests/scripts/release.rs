@@ -37,13 +37,18 @@ fn pack(program: &str, out: &Path, glibc: &str) -> (bool, String) {
     finish(build_release(out).args(["--program", program, "--glibc", glibc]))
 }
 
-/// An archive of the sources has no history, from which a release takes its time.
+/// Whether the sources are a clone. An archive has no history, from which a release takes its time:
+/// the calling test is skipped there.
 fn is_clone() -> bool {
     let commit = Command::new("git")
         .args(["rev-parse", "HEAD"])
         .current_dir(root())
         .output();
-    commit.is_ok_and(|output| output.status.success())
+    let is_clone = commit.is_ok_and(|output| output.status.success());
+    if !is_clone {
+        test_world::skip("the sources are no clone of the repository");
+    }
+    is_clone
 }
 
 #[test]

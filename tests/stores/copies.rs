@@ -1,7 +1,6 @@
 //! Copies of a ledger in PostgreSQL: each is a data directory, of which one holds the ledger.
 
 use super::ledger_world::{ACCOUNTS, NOW, TRIAL_ENDS, debit};
-use super::postgres::PostgresServer;
 use credits::money::{CreditSplit, Micro};
 use model_gateway::billing::{detach_from_postgres, push_to_postgres, verify_postgres};
 use model_gateway::store::StoreError;
@@ -12,6 +11,7 @@ use model_gateway::store::postgres::{PostgresHome, PostgresSettings};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
+use test_world::postgres::PostgresServer;
 
 /// A data directory that is a copy.
 pub struct CopyWorld {
@@ -173,7 +173,7 @@ fn a_promoted_standby_that_was_behind_is_found_and_can_be_given_what_it_lacks() 
         open_accounts(&ledger);
         enter(&ledger, 0..10).unwrap();
         let last = server.psql("postgres", "SELECT pg_current_wal_lsn()");
-        super::postgres::wait_for("the follower", || {
+        test_world::wait_until("the follower", test_world::SOON, || {
             let here = format!("SELECT pg_last_wal_replay_lsn() >= '{last}'");
             follower.psql("postgres", &here) == "t"
         });

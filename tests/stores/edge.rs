@@ -1,8 +1,7 @@
 //! Tests an edge's billing backend on a real Redis: the ends of its requests survive a crash of the
 //! edge and a loss of the store.
 
-use super::server::Server;
-use super::{micro, now_ms, parts};
+use super::{address, micro, now_ms, parts};
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
@@ -17,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use test_world::redis::Server;
 
 const ACCOUNT: &str = "acct_edge";
 const SOON: Duration = Duration::from_secs(20);
@@ -48,7 +48,7 @@ impl World {
     }
 
     pub fn store(&self) -> SharedStore {
-        SharedStore::new(self.server.address(), Duration::from_millis(250))
+        SharedStore::new(address(&self.server), Duration::from_millis(250))
     }
 
     async fn seed(&self, paid: i64) {

@@ -11,12 +11,12 @@ use super::ledger_model::{Fault, MemoryLedger};
 use super::ledger_money::*;
 use super::ledger_random::any_batches_leave_the_same_books;
 use super::ledger_world::LedgerHome;
-use super::postgres::PostgresServer;
 use model_gateway::store::ledger::{Ledger, LedgerStore};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tempfile::TempDir;
+use test_world::postgres::PostgresServer;
 
 /// Makes homes, each with a ledger of its own.
 pub type NewHome<'a> = &'a dyn Fn() -> Box<dyn LedgerHome>;

@@ -1,12 +1,13 @@
 //! Real Redis servers for a test: a single server, a server with Sentinels, or a cluster of three.
 //! They end with the test.
 
-use model_gateway::store::redis::RedisAddress;
+use crate::ports::free_port;
+use crate::wait_until;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A `redis-server` process on a free port.
@@ -46,14 +47,7 @@ impl Server {
 
     /// Sends the server a signal: `STOP`, `CONT`, …
     pub fn signal(&self, name: &str) {
-        let pid = self.process.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([&format!("-{name}"), &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        crate::signal(self.process.id(), name);
     }
 
     /// Starts the server again, so slowly that clients meet it while it still loads its data.
@@ -74,8 +68,8 @@ impl Server {
         self.start_again();
     }
 
-    pub fn address(&self) -> RedisAddress {
-        RedisAddress::One(format!("redis://127.0.0.1:{}", self.port))
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Output of `redis-cli` for this command.
@@ -117,15 +111,12 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub fn start(port: impl Fn() -> u16) -> Self {
-        let primary = Server::start_on(port(), &[]);
-        let replica = Server::start_on(
-            port(),
-            &["--replicaof", "127.0.0.1", &primary.port.to_string()],
-        );
+    pub fn start() -> Self {
+        let primary = Server::start();
+        let replica = Server::start_with(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
         let dir = tempfile::tempdir().unwrap();
         let sentinels = (0..3)
-            .map(|_| start_sentinel(port(), primary.port, dir.path()))
+            .map(|_| start_sentinel(free_port(), primary.port, dir.path()))
             .collect();
         let watched = Self {
             servers: vec![primary, replica],
@@ -188,7 +179,6 @@ impl Watched {
 
     /// Sets the time after which a server is considered down. A replica that has been disconnected
     /// from its primary for ten times as long is not promoted.
-    #[allow(dead_code, reason = "not by every test program that has this file")]
     pub fn set_down_after(&self, ms: u32) {
         for index in 0..self.sentinels.len() {
             let set = [
@@ -253,14 +243,10 @@ pub struct Cluster(pub Vec<Server>);
 
 impl Cluster {
     pub fn start() -> Self {
-        Self::start_on(free_port)
-    }
-
-    pub fn start_on(port: impl Fn() -> u16) -> Self {
         let nodes: Vec<_> = (0..3)
             .map(|_| {
                 // A node's cluster bus uses a second port, which must be free as well.
-                let bus = port().to_string();
+                let bus = free_port().to_string();
                 let options = [
                     "--cluster-enabled",
                     "yes",
@@ -269,7 +255,7 @@ impl Cluster {
                     "--cluster-node-timeout",
                     "2000",
                 ];
-                Server::start_on(port(), &options)
+                Server::start_with(&options)
             })
             .collect();
         let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
@@ -347,13 +333,9 @@ impl Cluster {
             .for_each(|node| set(node, "node", to));
     }
 
-    pub fn address(&self) -> RedisAddress {
-        RedisAddress::Cluster(
-            self.0
-                .iter()
-                .map(|node| format!("redis://127.0.0.1:{}", node.port))
-                .collect(),
-        )
+    /// The URL of each node.
+    pub fn urls(&self) -> Vec<String> {
+        self.0.iter().map(Server::url).collect()
     }
 }
 
@@ -404,22 +386,10 @@ fn answers(port: u16) -> std::io::Result<bool> {
     Ok(&answer == b"+PONG")
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 /// Sentinels poll a server every ten seconds, and a primary waits five seconds for further replicas
 /// before it starts a copy.
 const SOON: Duration = Duration::from_secs(60);
 
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < SOON, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn wait_for(what: &str, condition: impl FnMut() -> bool) {
+    wait_until(what, SOON, condition);
 }

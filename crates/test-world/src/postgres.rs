@@ -1,8 +1,9 @@
 //! Real PostgreSQL servers for a test: a primary, and a standby that it waits for with each commit.
 //! They end with the test.
 
+use crate::ports::free_port;
+use crate::{SOON, wait_until};
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const USER: &str = "gateway";
-const SOON: Duration = Duration::from_secs(60);
 
 /// With the times of commits, for tests that measure them.
 const SETTINGS: &str = "max_connections = 50\nshared_buffers = 32MB\ntrack_commit_timestamp = on\n";
@@ -168,11 +168,7 @@ impl PostgresServer {
 
     /// Sends the server a signal: `STOP`, `CONT`, …
     pub fn signal(&self, name: &str) {
-        let pid = self.process.as_ref().unwrap().id().to_string();
-        let sent = Command::new("kill")
-            .args([&format!("-{name}"), &pid])
-            .status();
-        assert!(sent.unwrap().success());
+        crate::signal(self.process.as_ref().unwrap().id(), name);
     }
 
     /// Makes a standby the primary.
@@ -313,15 +309,6 @@ fn run(command: &mut Command) {
     );
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < SOON, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn wait_for(what: &str, condition: impl FnMut() -> bool) {
+    wait_until(what, SOON, condition);
 }

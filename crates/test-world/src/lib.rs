@@ -1,0 +1,63 @@
+//! What the tests share: free ports, waiting for a condition, skipping, and real servers that end
+//! with their test.
+//!
+//! It must not know the product: unit tests use it too. Read next: `ports.rs`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods
+)]
+
+pub mod faketime;
+pub mod ports;
+pub mod postgres;
+pub mod redis;
+pub mod skip;
+
+pub use faketime::faketime;
+pub use ports::free_port;
+pub use skip::skip;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Timeout for everything that takes an instant on an idle machine. It is long, since the machine
+/// may be busy or slow: a test reaches it only when something is broken.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// Time between two looks at a condition.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits until `look` returns a value.
+#[track_caller]
+pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(
+            began.elapsed() < limit,
+            "waited {limit:?} in vain for {what}"
+        );
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Waits until `condition` is true.
+#[track_caller]
+pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    wait_for(what, limit, || condition().then_some(()));
+}
+
+/// Sends a process a signal: `TERM`, `HUP`, …
+#[track_caller]
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success(), "send {name} to process {pid}");
+}

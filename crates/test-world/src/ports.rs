@@ -1,0 +1,111 @@
+//! Ports that no other test process takes, not even between the moment they are found and the
+//! moment a server listens there.
+//!
+//! A test process reserves whole blocks of ports by abstract Unix sockets, which the kernel frees
+//! when the process ends, however it ends. `tests/world/run.mjs` reserves its blocks by the same
+//! names.
+
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Mutex, PoisonError};
+
+/// First port of the first block. All blocks are below the range for outgoing connections, so no
+/// connection takes a port between two starts of its server. `scripts/run` uses ports above them.
+const FIRST_PORT: u16 = 20_000;
+const PORTS_PER_BLOCK: u16 = 100;
+const BLOCKS: u16 = 100;
+/// Maximum number of blocks that one process reserves. Then it uses its ports again.
+const MAX_BLOCKS_PER_PROCESS: usize = 20;
+
+/// The blocks of this process, and its next port.
+struct Reserved {
+    /// First port of each block, with the socket that reserves it.
+    blocks: Vec<(u16, UnixListener)>,
+    next: usize,
+}
+
+static RESERVED: Mutex<Reserved> = Mutex::new(Reserved {
+    blocks: Vec::new(),
+    next: 0,
+});
+
+/// A port of this machine without a listener. No other test process gets it while this process
+/// lives.
+pub fn free_port() -> u16 {
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let port = reserved.next_port();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+impl Reserved {
+    fn next_port(&mut self) -> u16 {
+        let per_block = usize::from(PORTS_PER_BLOCK);
+        if self.next == self.blocks.len() * per_block {
+            match reserve_block() {
+                Some(block) if self.blocks.len() < MAX_BLOCKS_PER_PROCESS => {
+                    self.blocks.push(block);
+                }
+                _ if self.blocks.is_empty() => {
+                    panic!("other test processes have reserved all {BLOCKS} blocks of ports")
+                }
+                _ => self.next = 0,
+            }
+        }
+        let (first, _) = self.blocks[self.next / per_block];
+        let offset = u16::try_from(self.next % per_block).unwrap();
+        self.next += 1;
+        first + offset
+    }
+}
+
+/// Reserves a block that no process has. Returns its first port.
+fn reserve_block() -> Option<(u16, UnixListener)> {
+    (0..BLOCKS).find_map(|block| {
+        let first = FIRST_PORT + block * PORTS_PER_BLOCK;
+        let name = format!("model-gateway-test-ports-{first}");
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let socket = UnixListener::bind_addr(&address).ok()?;
+        Some((first, socket))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCKS, FIRST_PORT, PORTS_PER_BLOCK, free_port, reserve_block};
+    use std::collections::BTreeSet;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_port_is_handed_out_once_and_is_of_a_reserved_block() {
+        let ports: Vec<_> = (0..2 * PORTS_PER_BLOCK).map(|_| free_port()).collect();
+        let different: BTreeSet<_> = ports.iter().copied().collect();
+        assert_eq!(different.len(), ports.len());
+        let last = FIRST_PORT + BLOCKS * PORTS_PER_BLOCK;
+        assert!(ports.iter().all(|port| (FIRST_PORT..last).contains(port)));
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_handed_out() {
+        let next = free_port() + 1;
+        // Another test of this process may take the next port first; then nothing is checked less.
+        let _listener = TcpListener::bind(("127.0.0.1", next));
+        assert_ne!(free_port(), next);
+    }
+
+    #[test]
+    fn no_block_is_reserved_twice_and_a_released_one_can_be_reserved_again() {
+        let first = reserve_block().expect("a free block");
+        let second = reserve_block().expect("a free block");
+        assert_ne!(first.0, second.0);
+        let released = first.0;
+        drop(first);
+        let others: Vec<_> = std::iter::from_fn(reserve_block).collect();
+        assert!(others.iter().any(|(port, _)| *port == released));
+        assert!(reserve_block().is_none(), "all are reserved");
+    }
+}
