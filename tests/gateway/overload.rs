@@ -5,8 +5,9 @@ use crate::account::Account;
 use crate::client::{Answer, Connection};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use test_world::wait_until;
 
 /// The number of concurrent requests that the gateway always serves.
 const ALWAYS: usize = 8;
@@ -17,7 +18,7 @@ fn streams(world: &World, account: &Account, count: usize) -> Vec<(Connection, A
         let mut connection = world.connect();
         connection.send(
             &Chat
-                .stream(&account.key, "events=10 gap_ms=500 input=1 output=10")
+                .stream(&account.key, "events=10 gap_ms=1000 input=1 output=10")
                 .bytes(),
         );
         let answer = connection.begin();
@@ -114,20 +115,22 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     wait_for("the reload", SOON, || {
         (world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0).then_some(())
     });
-    let mut body = Chat.body("delay_ms=20000", true, 1_000);
+    let mut body = Chat.body("", true, 1_000);
     let padding = "x".repeat(4 * 1_048_576);
-    body["messages"][0]["content"] = format!("[[sim delay_ms=20000]] {padding}").into();
+    body["messages"][0]["content"] = format!("[[sim delay_ms=600000]] {padding}").into();
     let request = Chat.request(&account.key, &body).bytes();
     let mut held: Vec<Connection> = Vec::new();
-    // 100 bodies of 4 MiB do not fit. Even a slow machine has read them before the first answer.
-    wait_for("memory to fill up", SOON, || {
+    // 100 bodies of 4 MiB do not fit. Each is sent once the vendor has the one before.
+    let is_short = || world.log().contains("memory is at 90 %");
+    while !is_short() {
         let mut connection = world.connect();
         connection.send(&request);
         held.push(connection);
-        std::thread::sleep(Duration::from_millis(20));
         assert!(held.len() < 100, "bodies of 400 MiB are no shortage");
-        world.log().contains("memory is at 90 %").then_some(())
-    });
+        wait_until("the vendor to have it", SOON, || {
+            world.vendor.stats()["in_flight"].as_u64() >= Some(held.len() as u64) || is_short()
+        });
+    }
     assert!(held.len() > ALWAYS);
     wait_for("a request to be refused", SOON, || {
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
@@ -135,7 +138,7 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     });
     drop(held);
     // The gateway may or may not have returned the memory to the system by then.
-    wait_for("everybody to be served", Duration::from_secs(60), || {
+    wait_for("everybody to be served", SOON, || {
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
         (answer.status == 200).then_some(())
     });
@@ -193,11 +196,11 @@ struct Load {
     slowest_refusal: AtomicU64,
 }
 
-/// Sends `rate` requests a second for the duration `lasts`, whatever the answers are. Each request
-/// starts on schedule, on one of the connections.
-fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Load {
+/// Sends `rate` requests a second until this number of them was answered, whatever the answers are.
+/// Each request starts on schedule, on one of the connections.
+fn open_loop(world: &World, account: &Account, rate: u64, answers: u64) -> Load {
     let load = Load::default();
-    let (threads, stop) = (32, AtomicBool::new(false));
+    let threads = 32;
     let request = Chat
         .whole(&account.key, "delay_ms=200 input=1 output=1")
         .bytes();
@@ -207,14 +210,11 @@ fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Lo
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut connection = world.connect();
-                while !stop.load(Ordering::Relaxed) {
+                while load.answered.load(Ordering::Relaxed) < answers {
                     let due = began
                         + Duration::from_micros(
                             next.fetch_add(1, Ordering::Relaxed) * 1_000_000 / rate,
                         );
-                    if due > began + lasts {
-                        return;
-                    }
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
                     let sent = Instant::now();
                     connection.send(&request);
@@ -255,33 +255,33 @@ fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told
         .limit("keepalive_requests", 1_000_000)
         .start();
     let account = world.funded(1_000_000_000);
-    let lasts = Duration::from_secs(if crate::is_long() { 20 } else { 3 });
+    let (answers, rate) = if crate::is_long() {
+        (600, 1_500)
+    } else {
+        (90, 400)
+    };
     // Each request takes 200 ms at the vendor, so 8 concurrent requests make 40 a second.
-    let peak = open_loop(&world, &account, 30, lasts);
+    let began = Instant::now();
+    let peak = open_loop(&world, &account, 30, answers);
+    let peak_took = began.elapsed();
     assert_eq!(peak.failed.load(Ordering::Relaxed), 0, "{peak:?}");
-    let overload = open_loop(
-        &world,
-        &account,
-        if crate::is_long() { 1_500 } else { 400 },
-        lasts,
-    );
-    println!("at 30/s {peak:?}\nfar above {overload:?}");
-    let (before, now) = (
-        peak.answered.load(Ordering::Relaxed),
-        overload.answered.load(Ordering::Relaxed),
+    let began = Instant::now();
+    let overload = open_loop(&world, &account, rate, answers);
+    let took = began.elapsed();
+    println!("at 30/s {peak:?} in {peak_took:?}\nfar above {overload:?} in {took:?}");
+    // On an idle machine it takes less time than below the limit, and the refusals cost something.
+    assert!(
+        took < 5 * peak_took,
+        "{took:?} under overload, {peak_took:?} below it"
     );
     assert!(
-        now * 10 >= before * 9,
-        "{now} answered under overload, {before} below it"
-    );
-    assert!(
-        overload.refused.load(Ordering::Relaxed) > now,
+        overload.refused.load(Ordering::Relaxed) > overload.answered.load(Ordering::Relaxed),
         "{overload:?}"
     );
     assert_eq!(overload.failed.load(Ordering::Relaxed), 0, "{overload:?}");
     // On an idle machine a refusal takes a millisecond.
     assert!(
-        overload.slowest_refusal.load(Ordering::Relaxed) < 2_000_000,
+        overload.slowest_refusal.load(Ordering::Relaxed) < 20_000_000,
         "{overload:?}"
     );
     world.works(Chat, &account.key);

@@ -7,6 +7,19 @@ use crate::surface::{BOTH, Chat};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::time::{Duration, Instant};
 
+/// Longest time in which a request ends that meets a timeout of 1 or 2 s: on a busy machine it
+/// takes several times as long. Without the timeout, a request waits for minutes.
+const ENDED_WITHIN: Duration = Duration::from_secs(40);
+
+/// Checks that a request ended at a timeout of 1 s.
+#[track_caller]
+fn in_time(took: Duration) {
+    assert!(
+        took > Duration::from_millis(750) && took < ENDED_WITHIN,
+        "{took:?}"
+    );
+}
+
 #[test]
 fn a_vendor_that_does_not_answer_is_504_in_time() {
     let world = Plan::default()
@@ -28,10 +41,7 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
                 (504, "timeout_error"),
                 Some("upstream_timeout"),
             );
-            assert!(
-                took > Duration::from_millis(750) && took < Duration::from_secs(3),
-                "{took:?}"
-            );
+            in_time(took);
             is_free(&world, &account, &answer);
         }
         // The JSON answer stops in the middle. The client has received nothing yet, so it gets a
@@ -95,38 +105,39 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
 fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
     let world = Plan::default()
         .limit("first_byte_seconds", 1)
-        .limit("idle_seconds", 8)
+        .limit("idle_seconds", 600)
         .limit("attempts", 1)
         .start();
     let account = world.account();
     let began = Instant::now();
     let answer = world.ask(&Chat.whole(&account.key, "hang=headers"));
     assert_eq!(answer.status, 504);
-    assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "first_byte_seconds is 1, and it took {:?}",
-        began.elapsed()
-    );
-    // The reverse: a slow first byte is allowed, and so is a stream whose pauses are below the
-    // limit.
+    in_time(began.elapsed());
+    // The reverse: a slow first byte is allowed, and so is a stream whose pauses are far below the
+    // limit and together longer.
     world.close();
     let world = Plan::default()
-        .limit("first_byte_seconds", 8)
-        .limit("idle_seconds", 1)
+        .limit("first_byte_seconds", 600)
+        .limit("idle_seconds", 3)
         .start();
     let account = world.account();
-    for surface in BOTH {
-        let answer = world.ask(&surface.stream(
-            &account.key,
-            "delay_ms=2500 events=4 gap_ms=600 input=1 output=1",
-        ));
-        assert!(
-            surface.is_complete(&answer),
-            "{} {}",
-            answer.status,
-            answer.text()
-        );
-    }
+    std::thread::scope(|scope| {
+        for surface in BOTH {
+            let (world, account) = (&world, &account);
+            scope.spawn(move || {
+                let answer = world.ask(&surface.stream(
+                    &account.key,
+                    "delay_ms=4000 events=8 gap_ms=500 input=1 output=1",
+                ));
+                assert!(
+                    surface.is_complete(&answer),
+                    "{} {}",
+                    answer.status,
+                    answer.text()
+                );
+            });
+        }
+    });
     world.close();
 }
 
@@ -137,11 +148,7 @@ fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
     for surface in BOTH {
         let began = Instant::now();
         let answer = world.ask(&surface.stream(&account.key, "events=8 hang=4"));
-        let took = began.elapsed();
-        assert!(
-            took > Duration::from_millis(750) && took < Duration::from_secs(4),
-            "{took:?}"
-        );
+        in_time(began.elapsed());
         broke_off(surface, &answer, "upstream_timeout", "timeout_error");
         assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
     }
@@ -156,13 +163,10 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
         let began = Instant::now();
         let answer = world.ask(&surface.stream(
             &account.key,
-            "events=200 bytes=4000 gap_ms=50 input=10 output=900",
+            "events=200 bytes=4000 gap_ms=500 input=10 output=900",
         ));
-        assert!(
-            began.elapsed() < Duration::from_secs(6),
-            "{:?}",
-            began.elapsed()
-        );
+        // By itself, the stream lasts 100 s.
+        assert!(began.elapsed() < ENDED_WITHIN, "{:?}", began.elapsed());
         assert!(
             answer.has(surface.error_frame()) && !surface.is_complete(&answer),
             "{}",

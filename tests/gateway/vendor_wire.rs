@@ -75,14 +75,11 @@ fn chunked(kind: &str, body: &[u8], closes: bool) -> Says {
     )
 }
 
-fn world_of(cases: Vec<Says>) -> World {
-    let plan = Plan::default()
+fn plan_of(cases: Vec<Says>) -> Plan {
+    Plan::default()
         .endpoints(&[vendor(cases)])
         .limit("breaker_failures", 0)
-        .limit("attempts", 1);
-    plan.limit("idle_seconds", 1)
-        .limit("first_byte_seconds", 1)
-        .start()
+        .limit("attempts", 1)
 }
 
 /// A vendor that answers each request, and records whether the whole request arrived in one read.
@@ -123,22 +120,23 @@ fn a_request_reaches_its_vendor_in_one_packet_and_at_once() {
     let world = Plan::default().endpoints(&[port]).start();
     let account = world.account();
     let mut client = world.connect();
-    let began = Instant::now();
-    for _ in 0..ASKED {
-        let answer = client.ask(&Chat.whole(&account.key, "input=1"));
-        assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-    // The kernel sends corked data only after 200 ms.
-    assert!(
-        began.elapsed() < Duration::from_millis(200) * ASKED as u32,
-        "{:?}",
-        began.elapsed()
-    );
+    let mut took: Vec<_> = (0..ASKED)
+        .map(|_| {
+            let began = Instant::now();
+            let answer = client.ask(&Chat.whole(&account.key, "input=1"));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            began.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    // The kernel sends corked data only after 200 ms, so no request would be faster. On a busy
+    // machine, most may be slower.
+    assert!(took[ASKED / 4] < Duration::from_millis(200), "{took:?}");
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), ASKED);
-    // On a machine that stalls that long, a request may be split; two are allowed.
+    // On a machine that stalls that long, a request may be split.
     assert!(
-        seen.iter().filter(|at_once| !**at_once).count() <= 2,
+        seen.iter().filter(|at_once| !**at_once).count() <= ASKED / 4,
         "{seen:?}"
     );
     drop(seen);
@@ -229,7 +227,11 @@ fn broken_framing_of_a_vendor_is_a_failure_that_costs_nothing() {
         ]);
     }
     let (names, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
-    let world = world_of(cases);
+    // Some of these vendors send no more and leave the connection open.
+    let world = plan_of(cases)
+        .limit("idle_seconds", 1)
+        .limit("first_byte_seconds", 1)
+        .start();
     let account = world.account();
     std::thread::scope(|scope| {
         for (number, name) in names.iter().enumerate() {
@@ -290,7 +292,7 @@ fn control_a_vendor_of_the_same_make_is_understood() {
             false,
         ),
     ] {
-        let world = world_of(vec![says]);
+        let world = plan_of(vec![says]).start();
         let account = world.account();
         let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -323,11 +325,7 @@ fn a_vendor_that_switches_protocols_is_a_failure_at_once_and_interim_answers_are
         switched(""),
         switched(&good),
     ];
-    let plan = Plan::default()
-        .endpoints(&[vendor(cases)])
-        .limit("breaker_failures", 0)
-        .limit("attempts", 1);
-    let world = plan.limit("first_byte_seconds", 600).start();
+    let world = plan_of(cases).limit("first_byte_seconds", 600).start();
     let account = world.account();
     for (case, status) in [(0, 200), (1, 200), (2, 502), (3, 502)] {
         for stream in [false, true] {
