@@ -11,7 +11,7 @@ use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use test_world::wait_until;
 
 const INVALID: &str = "invalid_request_error";
 const USUAL: &str = "input=100 output=20 text=\"one two three four\" events=4";
@@ -519,10 +519,8 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
             assert!(connection.more(&mut answer));
         }
         drop(connection);
+        is_running(way.surface, &world.ask(&request));
         keys.push((way, request));
-    }
-    for (way, request) in &keys {
-        is_running(way.surface, &world.ask(request));
     }
     for (way, request) in &keys {
         let answer = once_decided(&world, request);
@@ -561,7 +559,7 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
 fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again(
     plan: Plan,
 ) {
-    let world = plan.limit("total_seconds", 2).start();
+    let world = plan.limit("total_seconds", 4).start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = Way::own(surface, true).keyed(&account, "key", "bytes=4000 events=8 hang=6");
@@ -802,6 +800,7 @@ fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
     let mut world = plan.start();
     let account = world.funded(1_000_000_000_000);
     let kills = if crate::is_long() { 100 } else { 8 };
+    const LEAST_DECIDED: usize = 200;
     let stop = std::sync::atomic::AtomicBool::new(false);
     let (answered, lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let edge = world.edge;
@@ -824,8 +823,11 @@ fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
                 }
             });
         }
+        let decided = || answered.load(Ordering::Relaxed) + lost.load(Ordering::Relaxed);
         for kill in 0..kills {
-            std::thread::sleep(Duration::from_millis(150 + kill * 7_919 % 400));
+            // At another moment of the requests each time, and only after some of them.
+            let enough = decided() + LEAST_DECIDED / kills + kill * 7_919 % 20;
+            wait_until("more keys to be decided", SOON, || decided() >= enough);
             world.kill();
             world.start_gateway();
         }

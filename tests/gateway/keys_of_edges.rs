@@ -7,8 +7,9 @@ use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, End, Request};
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use test_world::redis::Server;
+use test_world::wait_until;
 
 /// `total_seconds` of these tests. If an edge does not come back, its key counts as running for
 /// this time plus one minute.
@@ -482,49 +483,48 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
             (edge.ask(&credits).status == 200).then_some(())
         });
     }
+    const LEAST_DECIDED: usize = 100;
     let kills = if crate::is_long() { 60 } else { 4 };
     let ports = [world.edges[0].edge, world.edges[1].edge];
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let (mut answered, mut lost) = (0, 0);
+    let (answered, lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..6)
-            .map(|client: usize| {
-                let (account, stop) = (&account, &stop);
-                scope.spawn(move || {
-                    let mut told = (0, 0);
-                    for round in 0_usize.. {
-                        if stop.load(std::sync::atomic::Ordering::Relaxed) {
-                            return told;
-                        }
-                        let key = format!("{client}-{round}");
-                        let request = keyed(
-                            Chat,
-                            account,
-                            &key,
-                            "events=3 gap_us=700 input=10 output=5",
-                            client.is_multiple_of(2),
-                        );
-                        match ask_anywhere(ports, &request) {
-                            true => told.0 += 1,
-                            false => told.1 += 1,
-                        }
+        let (answered, lost) = (&answered, &lost);
+        for client in 0_usize..6 {
+            let (account, stop) = (&account, &stop);
+            scope.spawn(move || {
+                for round in 0_usize.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
                     }
-                    told
-                })
-            })
-            .collect();
+                    let key = format!("{client}-{round}");
+                    let request = keyed(
+                        Chat,
+                        account,
+                        &key,
+                        "events=3 gap_us=700 input=10 output=5",
+                        client.is_multiple_of(2),
+                    );
+                    let count = match ask_anywhere(ports, &request) {
+                        true => answered,
+                        false => lost,
+                    };
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let decided = || answered.load(Ordering::Relaxed) + lost.load(Ordering::Relaxed);
         for kill in 0..kills {
-            std::thread::sleep(Duration::from_millis(250 + kill * 7_919 % 300));
+            // At another moment of the requests each time, and only after some of them.
+            let enough = decided() + LEAST_DECIDED / kills + kill * 7_919 % 20;
+            wait_until("more keys to be decided", SOON, || decided() >= enough);
             let edge = usize::from(kill % 2 == 1);
             world.edges[edge].kill();
             world.edges[edge].start_gateway();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        for client in clients {
-            let told = client.join().unwrap();
-            (answered, lost) = (answered + told.0, lost + told.1);
-        }
+        stop.store(true, Ordering::Relaxed);
     });
+    let (answered, lost) = (answered.into_inner(), lost.into_inner());
     world.sidecar.vendor.wait_idle();
     let debited = wait_for("all to be in the ledger", SOON, || {
         let endings = world.sidecar.endings(&account);

@@ -13,11 +13,14 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use test_world::redis::Server;
+use test_world::wait_until;
 
-/// Maximum time until a new request is refused when the store is gone. It is in seconds because the
-/// machine may be busy.
-pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-const REVOKED_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time until a new request is refused when the store is gone: an instant, on a machine that
+/// may be busy.
+pub const REFUSED_WITHIN: Duration = Duration::from_secs(30);
+/// Maximum time until every edge refuses a revoked key. It takes less than a second, and longer on
+/// a busy machine. An edge that is not told asks again after 30 s.
+const REVOKED_WITHIN: Duration = Duration::from_secs(10);
 const KILLS: u64 = 5;
 
 /// A sidecar and two edges that share a store.
@@ -135,7 +138,6 @@ impl<R> Fleet<R> {
                 "{missing} endings missing, {standings:?} at the edges, {balance} in the ledger"
             );
             assert!(began.elapsed() < SOON, "{state}");
-            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -144,6 +146,14 @@ impl<R> Fleet<R> {
         let (first, second) = (self.edges[0].edge, self.edges[1].edge);
         let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
         crash::under_load_at([first, second], &account.key, &habits, || chaos(self))
+    }
+
+    /// Waits until the vendor has received this number of further requests.
+    #[track_caller]
+    pub fn wait_calls(&self, more: u64) {
+        let vendor = &self.sidecar.vendor;
+        let before = vendor.calls();
+        wait_until("more requests", SOON, || vendor.calls() >= before + more);
     }
 
     /// Checks that each answer which a client received in full was debited exactly once, and that
@@ -326,7 +336,7 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
 }
 
 #[test]
-fn a_revoked_key_is_refused_at_every_edge_within_a_second() {
+fn a_revoked_key_is_soon_refused_at_every_edge() {
     let fleet = Fleet::new();
     let account = fleet.funded(10_000_000);
     let (key_id, key) = fleet.sidecar.key(&account.id, "doomed");
@@ -356,11 +366,11 @@ fn an_edge_that_is_killed_under_load_loses_and_doubles_nothing() {
     let account = fleet.funded(crash::FUNDS);
     let log = fleet.under_load(&account, |fleet| {
         for kill in 0..KILLS {
-            std::thread::sleep(Duration::from_millis(300 + kill * 137));
+            fleet.wait_calls(40 + kill * 17);
             fleet.edges[0].kill();
             fleet.edges[0].start_gateway();
         }
-        std::thread::sleep(Duration::from_millis(300));
+        fleet.wait_calls(40);
     });
     fleet.matches(&account, &log);
     fleet.close();
@@ -372,9 +382,10 @@ fn a_sidecar_that_is_killed_under_load_loses_and_doubles_nothing() {
     let account = fleet.funded(crash::FUNDS);
     let log = fleet.under_load(&account, |fleet| {
         for kill in 0..KILLS {
-            std::thread::sleep(Duration::from_millis(300 + kill * 137));
+            fleet.wait_calls(40 + kill * 17);
             fleet.sidecar.kill();
-            std::thread::sleep(Duration::from_millis(100));
+            // Meanwhile the edges serve.
+            fleet.wait_calls(20);
             fleet.sidecar.start_gateway();
         }
     });
