@@ -539,8 +539,8 @@ fn reads_on(connection: &mut Connection, answer: &mut Answer) {
 #[test]
 fn a_client_that_holds_the_stream_up_is_the_cause_of_what_its_vendor_does_then() {
     let world = Plan::default()
-        .limit("client_write_seconds", 6)
-        .limit("drain_after_client_seconds", 15)
+        .limit("client_write_seconds", 12)
+        .limit("drain_after_client_seconds", 60)
         .start();
     let account = world.funded(1_000_000_000_000);
     std::thread::scope(|scope| {

@@ -93,7 +93,7 @@ fn an_answer_that_is_no_stream_is_awaited_for_a_client_that_left() {
         let request = surface.whole(&account.key, "delay_ms=1800 input=300 output=20");
         let before = world.vendor.calls();
         let (connection, _) = begin(&world, &request, 0);
-        wait_for("the call", Duration::from_secs(5), || {
+        wait_for("the call", SOON, || {
             (world.vendor.calls() > before).then_some(())
         });
         drop(connection);
@@ -117,15 +117,16 @@ fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = surface.stream(
             &account.key,
-            "events=100 bytes=4000 gap_ms=100 input=300 output=900",
+            "events=100 bytes=4000 gap_ms=400 input=300 output=900",
         );
         let (connection, _) = begin(&world, &request, 6);
         let began = Instant::now();
         drop(connection);
         let receipt = left(&world, &account, index + 1);
         let took = began.elapsed();
+        // By itself, the stream lasts 40 s.
         assert!(
-            took > Duration::from_millis(700) && took < Duration::from_secs(4),
+            took > Duration::from_millis(700) && took < Duration::from_secs(30),
             "drained for {took:?}"
         );
         assert_eq!(receipt["estimated"], true, "{receipt}");
@@ -152,7 +153,7 @@ fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_wa
         let request = surface.whole(&account.key, "delay_ms=500 status=500");
         let before = world.vendor.calls();
         let (connection, _) = begin(&world, &request, 0);
-        wait_for("the call", Duration::from_secs(5), || {
+        wait_for("the call", SOON, || {
             (world.vendor.calls() > before).then_some(())
         });
         drop(connection);
@@ -176,7 +177,7 @@ fn a_client_that_stops_reading_does_not_hold_the_gateway_for_ever() {
         12_000_000,
     );
     let (connection, id) = begin(&world, &Messages.request(&account.key, &body), 6);
-    let receipt = wait_for("the stream's end", Duration::from_secs(30), || {
+    let receipt = wait_for("the stream's end", SOON, || {
         world
             .endings(&account)
             .first()
@@ -190,7 +191,11 @@ fn a_client_that_stops_reading_does_not_hold_the_gateway_for_ever() {
 
 #[test]
 fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
-    let world = Plan::default().limit("client_write_seconds", 1).start();
+    // However slow the machine is, it drains the stream in this time.
+    let world = Plan::default()
+        .limit("client_write_seconds", 1)
+        .limit("drain_after_client_seconds", 600)
+        .start();
     let account = world.funded(10_000_000_000);
     for (index, surface) in BOTH.into_iter().enumerate() {
         // More than the buffers hold, and little enough to be drained.
@@ -216,8 +221,8 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
 
 #[test]
 fn a_client_that_reads_slowly_gets_all_of_a_large_answer() {
-    // The answer takes several times as long.
-    let world = Plan::default().limit("client_write_seconds", 1).start();
+    // The answer takes longer. Between two reads of the client, a busy machine may take its time.
+    let world = Plan::default().limit("client_write_seconds", 2).start();
     let account = world.funded(10_000_000_000);
     let marker = "lenient=1 bytes=20000000 events=200 input=100 output=900";
     for (index, (surface, stream)) in [(Chat, false), (Messages, false), (Chat, true)]
@@ -272,11 +277,9 @@ fn a_client_that_reads_none_of_many_answers_is_given_up() {
     let mut connection = world.connect();
     // Until the gateway no longer reads either, and closes the connection.
     let requests = request.repeat(100);
-    wait_for(
-        "the connection to be closed",
-        Duration::from_secs(60),
-        || (!connection.send(&requests)).then_some(()),
-    );
+    wait_for("the connection to be closed", SOON, || {
+        (!connection.send(&requests)).then_some(())
+    });
     wait_for("nothing to be left of it", SOON, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
     });
@@ -306,11 +309,11 @@ fn many_clients_that_leave_at_any_moment_leave_nothing_behind() {
         }
     });
     world.vendor.wait_idle();
-    wait_for("no hold", Duration::from_secs(20), || {
+    wait_for("no hold", SOON, || {
         (world.standing(&account).held == 0).then_some(())
     });
     let balance = world.standing(&account).balance;
-    wait_for("all to be in the ledger", Duration::from_secs(10), || {
+    wait_for("all to be in the ledger", SOON, || {
         (crate::account::taken(&world.endings(&account)) == 300_000_000 - balance).then_some(())
     });
     assert_eq!(world.metric("gateway_streams_open", &[]), 0.0);

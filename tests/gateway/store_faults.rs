@@ -18,7 +18,7 @@ use test_world::redis::Server;
 
 /// Maximum time of an answer that does not wait. It is in seconds because the machine may be busy.
 /// The test prints the measured time.
-const AT_ONCE: Duration = Duration::from_secs(3);
+const AT_ONCE: Duration = Duration::from_secs(30);
 const FUNDS: i64 = 1_000_000_000;
 
 /// What happens to new requests while the fault lasts.
