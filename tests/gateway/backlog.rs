@@ -182,7 +182,17 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
 
 #[test]
 fn a_start_after_a_kill_with_a_full_backlog_debits_each_request_once() {
-    let full: u32 = if crate::is_long() { 65_536 } else { 3_000 };
+    start_after_a_kill(600);
+}
+
+#[test]
+#[ignore = "long load: a start that enters 65 536 requests of a backlog, about 5 minutes"]
+fn a_start_after_a_kill_with_a_backlog_of_65_536_debits_each_request_once() {
+    start_after_a_kill(65_536);
+}
+
+/// Kills a gateway when this number of ended requests wait, and starts it again.
+fn start_after_a_kill(full: u32) {
     // Admission does not slow before a quarter of the bound.
     let plan = Plan::default()
         .limit("keepalive_requests", 1_000_000)

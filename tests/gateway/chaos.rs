@@ -4,21 +4,27 @@
 //!
 //! The clients and their log are those of `crash.rs`. The controls delete the edges' journals, the
 //! only copy of the data that the store lost; then answers must be missing from the ledger. The
-//! kills go on for 15 s by default, for two minutes in the long variant, or for
+//! short run kills each process at least once, and the long run kills for two minutes or for
 //! `GATEWAY_KILL_SECONDS`.
 
 use crate::account::{Account, Standing, micro, taken};
-use crate::crash::{self, FUNDS, Log};
+use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log};
 use crate::shared::Fleet;
+use crate::surface::BOTH;
 use crate::world::{SOON, World, wait_for};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-pub const SHORT: Duration = Duration::from_secs(15);
 pub const LONG: Duration = Duration::from_secs(120);
-/// Clients per edge. They do not leave by themselves.
-const CLIENTS: usize = 8;
+/// Minimum number of kills.
+const MIN_KILLS: u64 = 10;
+/// What the clients of an edge repeat.
+const HABITS: [Habit; 3] = [Habit::Whole, Habit::Stream, Habit::Abort];
+/// Clients of an edge.
+const CLIENTS: usize = BOTH.len() * HABITS.len() * CLIENTS_OF_A_KIND;
+/// Minimum number of whole answers of an edge.
+const MIN_ANSWERS: usize = 100;
 /// The maximum time until a killed process is restarted.
 const AWAY_MOST_MS: u64 = 250;
 /// The maximum time from the last kill until everything is in the ledger.
@@ -79,14 +85,17 @@ impl Fleet {
         *kills.of.entry(victim).or_default() += 1;
     }
 
-    /// Kills one process, or on average every third time two at once, until the time is over and
-    /// each process was killed.
+    /// Kills one process, or on average every third time two at once, until the time is over, each
+    /// process was killed, and there were [`MIN_KILLS`].
     fn kills_at_random(&mut self, time: Duration) -> Kills {
         let (mut dice, mut kills) = (Dice(20_261_121), Kills::default());
         let began = Instant::now();
-        while began.elapsed() < time || kills.of.len() < VICTIMS.len() {
+        while began.elapsed() < time
+            || kills.of.len() < VICTIMS.len()
+            || kills.of.values().sum::<u64>() < MIN_KILLS
+        {
             assert!(
-                began.elapsed() < time + QUIET_WITHIN,
+                began.elapsed() < time + 2 * QUIET_WITHIN,
                 "somebody is never killed: {:?}",
                 kills.of
             );
@@ -245,12 +254,29 @@ pub fn are_refusals(odd: &[String]) {
 
 #[test]
 fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
-    let time = crash::asked_seconds().unwrap_or(if crate::is_long() { LONG } else { SHORT });
+    kill_all_over_a_fleet(Duration::ZERO);
+}
+
+#[test]
+#[ignore = "long installation: kills of two edges, a sidecar and Redis for 2 minutes, or for GATEWAY_KILL_SECONDS"]
+fn kills_all_over_a_fleet_for_minutes_neither_lose_nor_double_a_debit() {
+    kill_all_over_a_fleet(crash::asked_seconds().unwrap_or(LONG));
+}
+
+/// Kills for at least this time.
+fn kill_all_over_a_fleet(time: Duration) {
     // The requests of a killed edge count until it is back, and a fast program has many.
     let mut fleet = Fleet::with(|plan| plan.limit("open_requests_per_account", 10_000));
     let account = fleet.funded(FUNDS);
     let mut kills = Kills::default();
-    let log = fleet.under_load(&account, |fleet| kills = fleet.kills_at_random(time));
+    let load = Load {
+        keys: &[&account.key],
+        habits: &HABITS,
+        interval: crash::client_interval(),
+        min_whole: MIN_ANSWERS,
+    };
+    let edges = [fleet.edges[0].edge, fleet.edges[1].edge];
+    let log = load.run_at(edges, || kills = fleet.kills_at_random(time));
     let ended = Instant::now();
     let books = Books::of(&fleet, &account, &log);
     kills.restarts.sort();
@@ -274,7 +300,7 @@ fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
     audited(&fleet);
     are_refusals(&log.odd);
     assert!(
-        books.whole > 100,
+        books.whole >= MIN_ANSWERS,
         "{} answers are too few to tell",
         books.whole
     );
@@ -292,7 +318,7 @@ fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
     );
     // Checks the median: the slowest restart depends on the machine's other load. The median would
     // grow with the number of entries to replay.
-    assert!(usual < Duration::from_secs(5), "a restart takes {usual:?}");
+    assert!(usual < Duration::from_secs(50), "a restart takes {usual:?}");
     fleet.close();
 }
 

@@ -1,6 +1,6 @@
 //! Many concurrent clients that leave, read slowly, or never end their header. Memory and open
-//! files stay bounded, nothing is left behind, and the gateway serves the other clients. The
-//! default run is small; `GATEWAY_LONG=1` uses as many clients as two cores can carry.
+//! files stay bounded, nothing is left behind, and the gateway serves the other clients. The long
+//! run has as many clients as two cores can carry.
 
 use crate::account::Account;
 use crate::h2::resident_kib;
@@ -77,8 +77,18 @@ fn leaves(world: &World, account: &Account, number: u64) {
 }
 
 #[test]
+fn clients_that_come_and_leave_leave_nothing_behind() {
+    come_and_leave(200);
+}
+
+#[test]
+#[ignore = "long load: 10 000 clients that come and leave, about 4 minutes"]
 fn clients_that_come_and_leave_by_the_thousand_leave_nothing_behind() {
-    let cycles: u64 = if crate::is_long() { 10_000 } else { 400 };
+    come_and_leave(10_000);
+}
+
+/// Runs this number of clients, some of them at once.
+fn come_and_leave(cycles: u64) {
     let (world, threads) = (plan().start(), 16);
     let account = world.funded(1_000_000_000_000);
     world.works(Chat, &account.key);
@@ -151,7 +161,16 @@ fn written(world: &World) -> u64 {
 
 #[test]
 fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
-    let readers: usize = if crate::is_long() { 60 } else { 5 };
+    do_not_read(5);
+}
+
+#[test]
+#[ignore = "long load: 60 clients that do not read, about a minute"]
+fn sixty_clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
+    do_not_read(60);
+}
+
+fn do_not_read(readers: usize) {
     let world = plan().limit("client_write_seconds", 5).start();
     let account = world.funded(100_000_000_000_000);
     world.works(Messages, &account.key);
@@ -252,7 +271,16 @@ async fn trickle(port: u16) -> Duration {
 
 #[test]
 fn headers_that_never_end_are_cut_off_and_cost_others_little() {
-    let clients: usize = if crate::is_long() { 5_000 } else { 300 };
+    never_end_their_headers(300);
+}
+
+#[test]
+#[ignore = "long load: 5 000 clients whose headers never end, about a minute"]
+fn headers_of_five_thousand_clients_that_never_end_are_cut_off_and_cost_others_little() {
+    never_end_their_headers(5_000);
+}
+
+fn never_end_their_headers(clients: usize) {
     let world = plan().limit("header_read_seconds", 4).start();
     let account = world.funded(1_000_000_000_000);
     let alone = served(&world, &account, 100);
@@ -288,11 +316,16 @@ fn headers_that_never_end_are_cut_off_and_cost_others_little() {
 
 #[test]
 fn many_streams_at_one_time_lose_nothing_and_each_is_debited() {
-    let (streams, events): (usize, usize) = if crate::is_long() {
-        (3_000, 30)
-    } else {
-        (150, 5)
-    };
+    stream_at_one_time(150, 5);
+}
+
+#[test]
+#[ignore = "long load: 3 000 streams at one time, about a minute"]
+fn three_thousand_streams_at_one_time_lose_nothing_and_each_is_debited() {
+    stream_at_one_time(3_000, 30);
+}
+
+fn stream_at_one_time(streams: usize, events: usize) {
     let world = plan().start();
     let account = world.funded(1_000_000_000_000);
     world.works(Chat, &account.key);

@@ -277,47 +277,54 @@ fn a_fallback_is_asked_for_no_more_than_it_can_say() {
 
 #[test]
 fn a_fallback_that_lets_its_client_wait_numbers_all_that_the_client_hears() {
-    for surface in BOTH {
-        let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
-        let plan =
-            mutual(between(surface, bad.port, good.port)).limit("stream_keep_alive_seconds", 1);
-        let world = plan.start();
-        let account = world.account();
-        for marker in [
-            "events=2 first_ms=2600 input=10 output=5",
-            "events=2 gap_ms=2600 input=10 output=5",
-        ] {
-            let body = serde_json::json!({
-                "model": surface.model(), "input": format!("[[sim {marker}]] hello"), "stream": true, "max_output_tokens": 500,
-            });
-            let request = crate::client::Request::post("/v1/responses", body.to_string())
-                .bearer(&account.key);
-            let answer = world.ask(&request);
-            is_from(&answer, other(surface).model());
-            // `crate::responses::events` asserts that the sequence numbers have no gap.
-            let events = crate::responses::events(&answer);
-            let kinds = crate::responses::kinds(&events);
-            assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
-            assert_eq!(
-                (kinds[0], *kinds.last().unwrap()),
-                ("response.created", "response.completed"),
-                "{marker}: {kinds:?}"
-            );
-            assert_eq!(
-                kinds
-                    .iter()
-                    .filter(|kind| **kind == "response.created")
-                    .count(),
-                1,
-                "{marker}: {kinds:?}"
-            );
-            assert_eq!(
-                events[0]["response"]["id"],
-                events.last().unwrap()["response"]["id"]
-            );
+    // The requests wait beside one another.
+    std::thread::scope(|scope| {
+        for surface in BOTH {
+            scope.spawn(move || lets_its_client_wait(surface));
         }
-        world.close();
-    }
+    });
+}
+
+fn lets_its_client_wait(surface: Surface) {
+    let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
+    let plan = mutual(between(surface, bad.port, good.port)).limit("stream_keep_alive_seconds", 1);
+    let world = plan.start();
+    let account = world.account();
+    let check = |marker: &str| {
+        let body = serde_json::json!({
+            "model": surface.model(), "input": format!("[[sim {marker}]] hello"), "stream": true, "max_output_tokens": 500,
+        });
+        let request =
+            crate::client::Request::post("/v1/responses", body.to_string()).bearer(&account.key);
+        let answer = world.ask(&request);
+        is_from(&answer, other(surface).model());
+        // `crate::responses::events` asserts that the sequence numbers have no gap.
+        let events = crate::responses::events(&answer);
+        let kinds = crate::responses::kinds(&events);
+        assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
+        assert_eq!(
+            (kinds[0], *kinds.last().unwrap()),
+            ("response.created", "response.completed"),
+            "{marker}: {kinds:?}"
+        );
+        assert_eq!(
+            kinds
+                .iter()
+                .filter(|kind| **kind == "response.created")
+                .count(),
+            1,
+            "{marker}: {kinds:?}"
+        );
+        assert_eq!(
+            events[0]["response"]["id"],
+            events.last().unwrap()["response"]["id"]
+        );
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| check("events=2 first_ms=1600 input=10 output=5"));
+        scope.spawn(|| check("events=2 gap_ms=1600 input=10 output=5"));
+    });
+    world.close();
 }
 
 /// The credits held for a request that hangs at its vendor.

@@ -363,10 +363,20 @@ fn an_answer_keeps_to_the_window_that_the_client_gives() {
 /// Endless frames without a request, from a client that reads nothing.
 #[test]
 fn floods_of_frames_cost_others_nothing_and_little_memory() {
+    flood(50_000);
+}
+
+#[test]
+#[ignore = "long load: floods of a million frames of five kinds, about 3 minutes"]
+fn floods_of_a_million_frames_cost_others_nothing_and_little_memory() {
+    flood(1_000_000);
+}
+
+/// Sends this number of frames of each kind.
+fn flood(frames: usize) {
     let world = World::new();
     let account = world.account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
-    let frames = if crate::is_long() { 1_000_000 } else { 50_000 };
     world.works(Chat, &account.key);
     let block = block(&good(&account.key, &body));
     let floods: [(&str, u8, u32, &[u8]); 5] = [

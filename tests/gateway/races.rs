@@ -65,10 +65,19 @@ fn ask(edge: &World, request: &[u8]) -> u16 {
 
 #[test]
 fn credit_for_so_many_admits_exactly_so_many_over_both_edges() {
+    race_for_credit(PAID_FOR.len());
+}
+
+#[test]
+#[ignore = "long simulation: 50 races of two edges, about a minute"]
+fn credit_for_so_many_admits_exactly_so_many_in_each_of_fifty_races() {
+    race_for_credit(50);
+}
+
+fn race_for_credit(rounds: usize) {
     let fleet = Fleet::new();
     let body = body();
     let cost = body.to_string().len() as i64 * Chat.prices().0 + OUTPUT * Chat.prices().1;
-    let rounds = if crate::is_long() { 50 } else { PAID_FOR.len() };
     let mut in_vain = 0;
     for (round, paid_for) in PAID_FOR.into_iter().cycle().take(rounds).enumerate() {
         // One µc less than a further request would cost.

@@ -313,42 +313,45 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
         .limit("stream_keep_alive_seconds", 1)
         .start();
     let account = world.account();
-    for vendor in BOTH {
-        for marker in [
-            "events=2 gap_ms=2600 input=10 output=5",
-            "events=2 first_ms=2600 input=10 output=5",
-        ] {
-            let answer = world.ask(&post(&account.key, &body(vendor, marker, true)));
-            // `events` checks that the sequence numbers have no gap.
-            let events = events(&answer);
-            let kinds = kinds(&events);
-            assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
-            assert_eq!(
-                kinds[..2],
-                ["response.created", "response.in_progress"],
-                "{marker}"
-            );
-            assert_eq!(
-                kinds
-                    .iter()
-                    .filter(|kind| **kind == "response.created")
-                    .count(),
-                1,
-                "{marker}: {kinds:?}"
-            );
-            assert_eq!(
-                kinds.last(),
-                Some(&"response.completed"),
-                "{marker}: {kinds:?}"
-            );
-            assert_eq!(
-                events[0]["response"]["id"],
-                events.last().unwrap()["response"]["id"]
-            );
-            let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(micro(&receipt["credits"]), vendor.cost(10, 5), "{receipt}");
+    let check = |vendor: Surface, marker: &str| {
+        let answer = world.ask(&post(&account.key, &body(vendor, marker, true)));
+        // `events` checks that the sequence numbers have no gap.
+        let events = events(&answer);
+        let kinds = kinds(&events);
+        assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
+        assert_eq!(
+            kinds[..2],
+            ["response.created", "response.in_progress"],
+            "{marker}"
+        );
+        assert_eq!(
+            kinds
+                .iter()
+                .filter(|kind| **kind == "response.created")
+                .count(),
+            1,
+            "{marker}: {kinds:?}"
+        );
+        assert_eq!(
+            kinds.last(),
+            Some(&"response.completed"),
+            "{marker}: {kinds:?}"
+        );
+        assert_eq!(
+            events[0]["response"]["id"],
+            events.last().unwrap()["response"]["id"]
+        );
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(micro(&receipt["credits"]), vendor.cost(10, 5), "{receipt}");
+    };
+    // The requests wait beside one another.
+    std::thread::scope(|scope| {
+        let check = &check;
+        for vendor in BOTH {
+            scope.spawn(move || check(vendor, "events=2 gap_ms=1600 input=10 output=5"));
+            scope.spawn(move || check(vendor, "events=2 first_ms=1600 input=10 output=5"));
         }
-    }
+    });
     world.close();
 }
 

@@ -2,8 +2,8 @@
 //! out meanwhile: each answer is debited once, nothing is written off while the account has credit,
 //! and the store agrees with the ledger in each bucket within ten seconds.
 //!
-//! By default there is one failover. Long runs have three series of random failovers, some of which
-//! also kill an edge or the sidecar. `GATEWAY_SEED` sets the seed.
+//! There are three series of random failovers, some of which also kill an edge or the sidecar.
+//! `GATEWAY_SEED` sets the seed.
 
 use crate::account::{Account, credits, micro};
 use crate::crash::Log;
@@ -19,7 +19,7 @@ const STALE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(10)];
 /// Measured from the last answer.
 const LEVEL_WITHIN: Duration = Duration::from_secs(10);
 const RUNS: usize = 3;
-const FAILOVERS_OF_A_RUN: usize = 6;
+const FAILOVERS_OF_A_RUN: usize = 4;
 
 /// Which other process is killed while the replica is promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,12 +144,8 @@ fn run(fleet: &mut Fleet<Watched>, name: &str, rounds: &[(Duration, Beside)]) {
 }
 
 #[test]
+#[ignore = "long installation: twelve failovers to stale replicas, about 6 minutes"]
 fn a_failover_to_a_stale_replica_writes_nothing_off_and_leaves_no_drift() {
-    if !crate::is_long() {
-        let mut fleet = fleet();
-        run(&mut fleet, "short", &[(STALE[0], Beside::Nothing)]);
-        return fleet.close();
-    }
     let seed = std::env::var("GATEWAY_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())

@@ -1,17 +1,16 @@
 //! Kills of everything that an installation with a ledger in PostgreSQL consists of, under load:
 //! each answer that a client had whole is in the ledger once, and nothing else is.
 //!
-//! The kills go on for 15 s by default, for two minutes in the long variant, or for
-//! `GATEWAY_KILL_SECONDS`. With `GATEWAY_KILL_RATE=1000` the clients use many accounts, and the
+//! The kills go on for two minutes, or for `GATEWAY_KILL_SECONDS`. With `GATEWAY_KILL_RATE=1000` the clients use many accounts, and the
 //! ledger must enter that many debits a second on average, outages included. That needs a release
 //! build (`MODEL_GATEWAY_BIN`). What is entered is read from PostgreSQL itself.
 
 use crate::account::{Account, Standing, credits};
-use crate::chaos::{Dice, LONG, SHORT, are_refusals, audited};
+use crate::chaos::{Dice, LONG, are_refusals, audited};
 use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log};
 use crate::standby::{Installation, TAKEN_OVER_WITHIN};
 use crate::surface::{BOTH, Surface};
-use crate::world::wait_for;
+use crate::world::{SOON, wait_for};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,7 +59,7 @@ struct Campaign {
 
 impl Campaign {
     fn new() -> Self {
-        let time = crash::asked_seconds().unwrap_or(if crate::is_long() { LONG } else { SHORT });
+        let time = crash::asked_seconds().unwrap_or(LONG);
         let rate = std::env::var("GATEWAY_KILL_RATE").ok();
         let rate = rate.map(|rate| rate.parse().expect("a number of debits a second"));
         let one_of_each = [Habit::Whole, Habit::Stream, Habit::Abort];
@@ -95,6 +94,8 @@ impl Campaign {
     }
 }
 
+/// Minimum number of whole answers of an edge.
+const MIN_ANSWERS: usize = 100;
 const EVERY: Duration = Duration::from_secs(10);
 
 struct Strike {
@@ -151,7 +152,7 @@ impl Installation {
             Victim::HolderForGood => {
                 self.fleet.sidecar.kill();
                 self.swap();
-                wait_for("the standby to hold the ledger", TAKEN_OVER_WITHIN, || {
+                wait_for("the standby to hold the ledger", SOON, || {
                     self.fleet.sidecar.holds_ledger().then_some(())
                 });
                 self.standby.begin_gateway(None);
@@ -429,6 +430,7 @@ impl Installation {
 }
 
 #[test]
+#[ignore = "long installation: kills of every process of an installation for 2 minutes, or for GATEWAY_KILL_SECONDS"]
 fn kills_all_over_an_installation_neither_lose_nor_double_a_debit() {
     let campaign = Campaign::new();
     let mut all = Installation::new();
@@ -438,6 +440,7 @@ fn kills_all_over_an_installation_neither_lose_nor_double_a_debit() {
         keys: &keys,
         habits: &campaign.habits,
         interval: campaign.interval(),
+        min_whole: MIN_ANSWERS,
     };
     let edges = [all.fleet.edges[0].edge, all.fleet.edges[1].edge];
     let (mut strikes, began, began_ms) = (Vec::new(), Instant::now(), now_ms());
@@ -464,7 +467,7 @@ fn kills_all_over_an_installation_neither_lose_nor_double_a_debit() {
     books.are_right();
     audited(&all.fleet);
     are_refusals(&log.odd);
-    assert!(books.whole > 100, "{books:?}");
+    assert!(books.whole >= MIN_ANSWERS, "{books:?}");
     // At a strike, each client has at most one request in flight.
     let most = strikes.len() * campaign.clients();
     assert!(books.unseen <= most, "{books:?}");

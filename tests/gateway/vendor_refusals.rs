@@ -423,48 +423,52 @@ fn is_clean(answer: &Answer, what: &[String]) {
 
 #[test]
 fn a_stream_that_fails_before_anything_useful_is_begun_anew_elsewhere() {
-    for surface in BOTH {
-        for events in failing_streams(surface) {
-            let (bad, good) = (Scripted::start(stream(&events)), Simulator::start(None));
-            // The same model at the next endpoint, passed through.
-            let world = Plan::default()
-                .turns()
-                .endpoints(&[bad.port, good.port])
-                .start();
-            let account = world.account();
-            let answer = world.ask(&surface.stream(&account.key, "input=100 output=7"));
-            is_clean(&answer, &events);
-            assert!(surface.is_complete(&answer), "{}", answer.text());
-            assert_eq!((bad.calls(), good.calls()), (1, 1), "{events:?}");
-            assert_eq!(
-                micro(&world.ended(&account, 1)["credits"]),
-                surface.cost(100, 7)
-            );
-            world.close();
-            // A fallback model, whose answer is translated.
-            let world = with_fallback(surface, bad.port, &good).start();
-            let account = world.account();
-            for request in [
-                surface.stream(&account.key, "input=100 output=7"),
-                surface.whole(&account.key, "input=100 output=7"),
-            ] {
-                let answer = world.ask(&request);
-                is_clean(&answer, &events);
-                is_from(&answer, other(surface).model());
-            }
-            assert_eq!((bad.calls(), good.calls()), (3, 3), "{events:?}");
-            world.close();
-            // A vendor whose answer would be translated fails; the fallback speaks the client's own
-            // protocol.
-            let world = with_fallback(surface, bad.port, &good).start();
-            let account = world.account();
-            let mut body = other(surface).body("input=100 output=7", true, 1_000);
-            body["model"] = surface.model().into();
-            let answer = world.ask(&other(surface).request(&account.key, &body));
-            is_clean(&answer, &events);
-            assert!(other(surface).is_complete(&answer), "{}", answer.text());
-            world.close();
+    // Each stream has gateways of its own, so they need not wait for one another.
+    std::thread::scope(|scope| {
+        for surface in BOTH {
+            scope.spawn(move || are_begun_anew(surface));
         }
+    });
+}
+
+fn are_begun_anew(surface: Surface) {
+    for events in failing_streams(surface) {
+        let (bad, good) = (Scripted::start(stream(&events)), Simulator::start(None));
+        // The same model at the next endpoint, passed through.
+        let world = Plan::default()
+            .turns()
+            .endpoints(&[bad.port, good.port])
+            .start();
+        let account = world.account();
+        let answer = world.ask(&surface.stream(&account.key, "input=100 output=7"));
+        is_clean(&answer, &events);
+        assert!(surface.is_complete(&answer), "{}", answer.text());
+        assert_eq!((bad.calls(), good.calls()), (1, 1), "{events:?}");
+        assert_eq!(
+            micro(&world.ended(&account, 1)["credits"]),
+            surface.cost(100, 7)
+        );
+        world.close();
+        // A fallback model, whose answer is translated.
+        let world = with_fallback(surface, bad.port, &good).start();
+        let account = world.account();
+        for request in [
+            surface.stream(&account.key, "input=100 output=7"),
+            surface.whole(&account.key, "input=100 output=7"),
+        ] {
+            let answer = world.ask(&request);
+            is_clean(&answer, &events);
+            is_from(&answer, other(surface).model());
+        }
+        assert_eq!((bad.calls(), good.calls()), (3, 3), "{events:?}");
+        // A vendor whose answer would be translated fails; the fallback speaks the client's own
+        // protocol.
+        let mut body = other(surface).body("input=100 output=7", true, 1_000);
+        body["model"] = surface.model().into();
+        let answer = world.ask(&other(surface).request(&account.key, &body));
+        is_clean(&answer, &events);
+        assert!(other(surface).is_complete(&answer), "{}", answer.text());
+        world.close();
     }
 }
 

@@ -70,7 +70,7 @@ impl Dice {
 #[derive(Clone, Debug, Default)]
 pub struct Counts(BTreeMap<String, u64>);
 
-/// What each run must have counted.
+/// The kinds of operations.
 const COUNTED: [&str; 17] = [
     "steps",
     "held",
@@ -112,13 +112,21 @@ impl Counts {
         self.0.get(what).copied().unwrap_or_default()
     }
 
-    /// Checks that each kind of operation happened often enough for the run to prove something.
-    pub fn assert_all_kinds(&self) {
-        for what in COUNTED {
-            assert!(self.count(what) > 20, "{what}: {self:?}");
-        }
-        for what in upkeep::COUNTED {
-            assert!(self.count(what) > 0, "{what}: {self:?}");
+    /// Checks that each kind of operation happened at least this number of times.
+    pub fn assert_operations(&self, least: u64) {
+        self.assert_at_least(least, &COUNTED);
+    }
+
+    /// Like [`Counts::assert_operations`]. Each kind of upkeep and each point of death must have
+    /// happened too.
+    pub fn assert_all_kinds(&self, least: u64) {
+        self.assert_operations(least);
+        self.assert_at_least(1, &upkeep::COUNTED);
+    }
+
+    fn assert_at_least(&self, least: u64, kinds: &[&str]) {
+        for what in kinds {
+            assert!(self.count(what) >= least, "{what}: {self:?}");
         }
     }
 }

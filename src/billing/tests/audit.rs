@@ -6,9 +6,57 @@ use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::store::app::{AccountRow, AppDb, Role};
 use credits::trial::Trial;
 use rusqlite::Connection;
+use std::fs::Permissions;
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
-/// A ledger with every kind of entry, closed.
+/// A file or folder of the prepared ledger.
+struct PreparedFile {
+    path: PathBuf,
+    permissions: Permissions,
+    /// `None` for a folder.
+    content: Option<Vec<u8>>,
+}
+
+/// Writes a ledger with every kind of entry, closed, to `dir`. Each process creates it once, because
+/// that takes as long as many audits.
 pub(super) fn books(dir: &Path) {
+    static PREPARED: LazyLock<Vec<PreparedFile>> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        create_books(dir.path());
+        let mut files = Vec::new();
+        read_files(dir.path(), Path::new(""), &mut files);
+        files
+    });
+    for file in PREPARED.iter() {
+        let path = dir.join(&file.path);
+        match &file.content {
+            Some(content) => std::fs::write(&path, content).unwrap(),
+            None => std::fs::create_dir(&path).unwrap(),
+        }
+        std::fs::set_permissions(&path, file.permissions.clone()).unwrap();
+    }
+}
+
+/// Adds what is in the folder `root`/`folder`, each folder before its files.
+fn read_files(root: &Path, folder: &Path, files: &mut Vec<PreparedFile>) {
+    for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = folder.join(entry.file_name());
+        let metadata = entry.metadata().unwrap();
+        let is_file = metadata.is_file();
+        files.push(PreparedFile {
+            path: path.clone(),
+            permissions: metadata.permissions(),
+            content: is_file.then(|| std::fs::read(entry.path()).unwrap()),
+        });
+        if !is_file {
+            read_files(root, &path, files);
+        }
+    }
+}
+
+fn create_books(dir: &Path) {
     let billing = serving(dir);
     let ends_at_ms = clock::now_ms() - 1;
     billing
