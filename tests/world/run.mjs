@@ -2,7 +2,7 @@
 //
 //   node tests/world/run.mjs COMMAND ARGS...
 //
-// A world is a simulated vendor and a gateway, on ports that the system chose, with data in a
+// A world is a simulated vendor and a gateway, on ports that no other test gets, with data in a
 // temporary directory of their own. The command finds them by the environment variables that
 // `environment()` sets. When the command has ended, the world must end well too: both processes
 // leave with status 0 on SIGTERM, the ledger verifies without a finding, and no file of the
@@ -14,10 +14,11 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdtemp, open, readFile, readdir, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+
+import { freePorts } from './ports.mjs';
 
 const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
 const START_SECONDS = 30;
@@ -71,22 +72,6 @@ function findBinary() {
   const binary = process.env.MODEL_GATEWAY_BIN || join(target, 'debug/model-gateway');
   if (!existsSync(binary)) throw new Error(`no binary at ${binary}: build it, or set MODEL_GATEWAY_BIN`);
   return binary;
-}
-
-/** Asks the system for free ports. All are held open at once, so no two are the same. */
-async function freePorts(names) {
-  const servers = await Promise.all(
-    names.map(
-      () =>
-        new Promise((done, failed) => {
-          const server = createServer().once('error', failed);
-          server.listen(0, '127.0.0.1', () => done(server));
-        }),
-    ),
-  );
-  const ports = Object.fromEntries(names.map((name, i) => [name, servers[i].address().port]));
-  await Promise.all(servers.map((server) => new Promise((done) => server.close(done))));
-  return ports;
 }
 
 /** conf/local.yaml with other addresses, another data directory, and one model that its vendor serves at /v1/responses. */
