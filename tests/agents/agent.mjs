@@ -6,16 +6,24 @@ import { spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-import { BASE_URL, command } from '../world/client.mjs';
+import { BASE_URL, command, skip } from '../world/client.mjs';
 
 const TIMEOUT_SECONDS = 180; // an agent of 200 MB starts slowly on a busy machine
 const PACKAGES = fileURLToPath(new URL('node_modules/', import.meta.url));
 const MODELS = ['alpha-opus-4-7', 'beta-5.2']; // one for each kind of vendor
 
-/** The packages contain programs for this platform only. */
-export const HAS_PROGRAMS = process.platform === 'linux' && process.arch === 'x64';
+/** Defines a test that runs an agent. The packages contain programs for one platform only. */
+export function agentTest(name, run) {
+  test(name, async (t) => {
+    if (process.platform !== 'linux' || process.arch !== 'x64') {
+      return skip(t, `the packages have no programs for ${process.platform} on ${process.arch}`);
+    }
+    await run(t);
+  });
+}
 
 /**
  * For each agent: the id of its guide, its program, the models to test it with, its own shell tool, and the arguments and

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { command, createAccount, credits, eventually, prompt, SIMULATOR_URL } from '../world/client.mjs';
-import { AGENTS, HAS_PROGRAMS, work } from './agent.mjs';
+import { AGENTS, agentTest, work } from './agent.mjs';
 
 /** Number of requests that the simulated vendors have answered. */
 const answered = async () => (await (await fetch(`${SIMULATOR_URL}/_sim/stats`)).json()).completed;
@@ -19,8 +19,7 @@ test('every agent whose version the pages call tested is run here', async () => 
 
 for (const [name, agent] of Object.entries(AGENTS)) {
   for (const model of agent.models) {
-    test(`${name} calls its tool and reads the result with ${model}`, async (t) => {
-      if (!HAS_PROGRAMS) return t.skip(`no programs for ${process.platform} on ${process.arch}`);
+    agentTest(`${name} calls its tool and reads the result with ${model}`, async () => {
       const { key } = await createAccount();
       const before = await answered();
       const args = JSON.stringify(agent.args('echo made by an agent > made.txt; echo it is made'));
@@ -43,14 +42,13 @@ for (const [name, agent] of Object.entries(AGENTS)) {
 
 // The errors of a wrong key and of an account without credits reach the user.
 for (const name of ['Claude Code', 'Codex', 'pi']) {
-  const options = { skip: HAS_PROGRAMS ? false : `no programs for ${process.platform} on ${process.arch}` };
-  test(`${name} shows why a wrong key is refused`, options, async () => {
+  agentTest(`${name} shows why a wrong key is refused`, async () => {
     const key = `gw-sk-${'0'.repeat(49)}`;
     const { text } = await work(AGENTS[name], { model: AGENTS[name].models[0], key, prompt: prompt() });
     assert.match(text, /The API key is not valid/);
   });
 
-  test(`${name} shows that the credits are used up`, options, async () => {
+  agentTest(`${name} shows that the credits are used up`, async () => {
     const { key } = await createAccount({ trial: false });
     const { text } = await work(AGENTS[name], { model: AGENTS[name].models[0], key, prompt: prompt() });
     assert.match(text, /Insufficient credits/);

@@ -5,11 +5,11 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
-import { after, before, describe, test } from 'node:test';
+import { after, before, describe } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-import { BASE_URL, createAccount, prompt, SIMULATOR_URL, vendorRequests } from '../world/client.mjs';
-import { AGENTS, HAS_PROGRAMS, work } from './agent.mjs';
+import { BASE_URL, createAccount, prompt, SIMULATOR_URL, skip, vendorRequests } from '../world/client.mjs';
+import { AGENTS, agentTest, work } from './agent.mjs';
 
 const VECTORS = fileURLToPath(new URL('../vectors/responses-to-', import.meta.url));
 const MODEL = 'alpha-opus-4-7';
@@ -71,10 +71,8 @@ async function play(...files) {
   return { status, text, asked: shelf.asked, ...told(text) };
 }
 
-const options = { skip: HAS_PROGRAMS ? false : `no programs for ${process.platform} on ${process.arch}` };
-
-describe('what the vectors say is played to Codex', options, () => {
-  test('a thought, a text and a call: it runs the call and sends all of it back', async () => {
+describe('what the vectors say is played to Codex', () => {
+  agentTest('a thought, a text and a call: it runs the call and sends all of it back', async () => {
     const { status, text, asked, texts, commands, usage } = await play('messages/stream-thought-text-call', 'messages/stream-refusal-after-text');
     assert.equal(status, 0, text);
     assert.deepEqual([asked.length, commands.length], [2, 1], text);
@@ -93,7 +91,7 @@ describe('what the vectors say is played to Codex', options, () => {
     ['messages/stream-refusal-without-words', 'The model declined to answer.'],
     ['chat/stream-content-filter', 'I '],
   ]) {
-    test(`it shows what was said of a refusal, and asks once (${file})`, async () => {
+    agentTest(`it shows what was said of a refusal, and asks once (${file})`, async () => {
       const { status, text, asked, texts } = await play(file);
       assert.equal(status, 0, text);
       assert.equal(asked.length, 1, text);
@@ -102,7 +100,7 @@ describe('what the vectors say is played to Codex', options, () => {
   }
 
   for (const file of ['messages/stream-call-cut-off', 'chat/stream-call-cut-off']) {
-    test(`it runs nothing of a call that was cut off (${file})`, async () => {
+    agentTest(`it runs nothing of a call that was cut off (${file})`, async () => {
       const { text, asked, commands } = await play(file);
       assert.deepEqual([asked.length, commands], [1, []], text);
     });
@@ -117,15 +115,15 @@ async function ask(marker, settings, address = BASE_URL) {
   return { status, text, asked: (await vendorRequests(task)).length, ...told(text) };
 }
 
-describe('failures and silence of a vendor', options, () => {
-  test('a stream that breaks off is asked for again, as often as it is told to', async () => {
+describe('failures and silence of a vendor', () => {
+  agentTest('a stream that breaks off is asked for again, as often as it is told to', async () => {
     const { status, text, asked } = await ask('events=8 cut=5', 'stream_max_retries = 2');
     assert.notEqual(status, 0);
     assert.equal(asked, 3, text);
     assert.match(text, /ended its answer early/);
   });
 
-  test('an overloaded vendor is not asked again', async () => {
+  agentTest('an overloaded vendor is not asked again', async () => {
     const marker = 'events=8 error_event=5 error_type=overloaded_error';
     const { status, text, asked } = await ask(marker, 'stream_max_retries = 2');
     assert.notEqual(status, 0);
@@ -134,16 +132,17 @@ describe('failures and silence of a vendor', options, () => {
 
   const IMPATIENT = 'stream_max_retries = 1\nstream_idle_timeout_ms = 4000';
   for (const marker of ['first_ms=9000', 'events=1 gap_ms=3000']) {
-    test(`a vendor that is silent for longer than it waits is waited for (${marker})`, async () => {
+    agentTest(`a vendor that is silent for longer than it waits is waited for (${marker})`, async () => {
       const { status, text, asked, texts } = await ask(`text="Slow but sure" ${marker}`, IMPATIENT);
       assert.equal(status, 0, text);
       assert.deepEqual([texts, asked], [['Slow but sure'], 1], text);
     });
   }
 
-  // Codex calls the simulator directly here, and does not trust its certificate.
-  const skip = process.env.GATEWAY_TEST_VENDORS === 'h2';
-  test('without signs of life it gives up', { skip }, async () => {
+  agentTest('without signs of life it gives up', async (t) => {
+    if (process.env.GATEWAY_TEST_VENDORS === 'h2') {
+      return skip(t, 'Codex calls the simulated vendor itself, and does not trust its certificate');
+    }
     const { status, asked } = await ask('text="Slow but sure" first_ms=9000', IMPATIENT, SIMULATOR_URL);
     assert.notEqual(status, 0);
     assert.equal(asked, 2, 'and asks once more');
