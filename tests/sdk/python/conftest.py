@@ -1,3 +1,5 @@
+import anthropic
+import openai
 import pytest
 
 import gateway
@@ -19,3 +21,12 @@ def chat_model(request) -> str:
 def messages_model(request) -> str:
     """Runs the test once per vendor, with one model that the messages surface reaches."""
     return request.param
+
+
+@pytest.fixture
+def naps(monkeypatch) -> list[float]:
+    """Records the delays between the attempts of an SDK, and skips them."""
+    waits: list[float] = []
+    for sdk in (openai, anthropic):
+        monkeypatch.setattr(sdk._base_client.time, "sleep", waits.append)
+    return waits

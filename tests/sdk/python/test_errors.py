@@ -112,21 +112,23 @@ def test_messages_refuses_a_body_without_messages(account, messages_model):
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_chat_tries_a_busy_vendor_again_and_then_reports_it(account, chat_model, streamed):
+def test_chat_tries_a_busy_vendor_again_and_then_reports_it(account, naps, chat_model, streamed):
     client = chat_client(account.key)
     with pytest.raises(openai.RateLimitError) as raised:
         client.chat.completions.create(**ask_chat(prompt("status=429 retry_after=1"), chat_model, stream=streamed))
     assert raised.value.code == "rate_limit_exceeded"
     assert attempts(client) == 3
+    assert naps == [1, 1]
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_messages_tries_a_busy_vendor_again_and_then_reports_it(account, messages_model, streamed):
+def test_messages_tries_a_busy_vendor_again_and_then_reports_it(account, naps, messages_model, streamed):
     client = messages_client(account.key)
     with pytest.raises(anthropic.RateLimitError) as raised:
         client.messages.create(**ask(prompt("status=429 retry_after=1"), messages_model, stream=streamed))
     assert raised.value.body["error"]["type"] == "rate_limit_error"
     assert attempts(client) == 3
+    assert naps == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_messages_raises_when_the_vendor_fails_in_mid_stream(account, messages_m
 def test_a_connection_that_was_not_called_closed_serves_on(account, surface, model, marker):
     """If the gateway closes a pooled connection without announcing it, the next request fails without cause."""
     path = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}[surface]
-    connection = http.client.HTTPConnection(urlsplit(gateway.BASE_URL).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(gateway.BASE_URL).netloc, timeout=300)
     connection.connect()
     connection.auto_open = 0  # do not reconnect silently
 

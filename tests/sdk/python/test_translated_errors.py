@@ -15,15 +15,6 @@ INVALID, SERVER, API = "invalid_request_error", "server_error", "api_error"
 TRIES, ONCE = 3, 1
 
 
-@pytest.fixture
-def naps(monkeypatch) -> list[float]:
-    """Records the delays between the attempts of an SDK, and skips them."""
-    waits: list[float] = []
-    for sdk in (openai, anthropic):
-        monkeypatch.setattr(sdk._base_client.time, "sleep", waits.append)
-    return waits
-
-
 # The name of the output limit on each surface.
 LIMITS = {"chat": "max_completion_tokens", "messages": "max_tokens"}
 
