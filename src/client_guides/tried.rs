@@ -130,22 +130,22 @@ const TRIED: &[(&str, ClientTrial)] = &[
     (
         "anthropic-node",
         ClientTrial::Tests {
-            version: "1.12.0",
-            package: r#""@anthropic-ai/sdk": "1.12.0""#,
+            version: "1.14.0",
+            package: r#""@anthropic-ai/sdk": "1.14.0""#,
         },
     ),
     (
         "openai-node",
         ClientTrial::Tests {
-            version: "6.49.0",
-            package: r#""openai": "6.49.0""#,
+            version: "7.59.0",
+            package: r#""openai": "7.59.0""#,
         },
     ),
     (
         "ai-sdk",
         ClientTrial::Tests {
-            version: "6.0.322",
-            package: r#""ai": "6.0.322""#,
+            version: "7.0.173",
+            package: r#""ai": "7.0.173""#,
         },
     ),
 ];

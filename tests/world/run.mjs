@@ -21,8 +21,8 @@ import { fileURLToPath } from 'node:url';
 import { freePorts } from './ports.mjs';
 
 const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
-const START_SECONDS = 30;
-const STOP_SECONDS = 30;
+const START_SECONDS = 120;
+const STOP_SECONDS = 120;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
 
 /** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
@@ -89,7 +89,7 @@ function worldConfig(ports, dataDir) {
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
   // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
-  text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 2\n';
+  text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 1\n';
   return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
 }
 

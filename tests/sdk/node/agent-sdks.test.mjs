@@ -56,8 +56,7 @@ describe('the AI SDK', () => {
         const steps = await result.steps;
         assert.deepEqual(steps.map(({ finishReason }) => finishReason), ['tool-calls', 'stop']);
         assert.deepEqual([steps[0].text, steps[0].usage.inputTokens, steps[0].usage.outputTokens], ['Looking.', 50, 20]);
-        // The SDK keeps no reasoning of a model that it does not know. The vendor refuses that, so the gateway retries without reasoning.
-        assert.equal((await vendorRequests(text)).length, id === RESPONSES ? 3 : 2);
+        assert.equal((await vendorRequests(text)).length, 2, 'the vendor accepts the history at once');
       });
     }
 
@@ -97,7 +96,7 @@ describe('the AI SDK', () => {
     const own = createOpenAI({ baseURL: `${BASE_URL}/v1`, apiKey: fresh.key })(ALPHA);
     const stop = new AbortController();
     const { textStream } = streamText({
-      model: own, prompt: prompt('events=200 gap_ms=50 input=50 output=400'), maxRetries: 0, abortSignal: stop.signal,
+      model: own, prompt: prompt('events=40 gap_ms=50 input=50 output=400'), maxRetries: 0, abortSignal: stop.signal,
       onError: () => {},
     });
     let pieces = 0;

@@ -36,7 +36,7 @@ for (const id of guides) {
       const env = { PATH: process.env.PATH, HOME: dir, ...environment, ...keys };
       for (const { path, text } of files) {
         await writeFile(join(dir, path), text);
-        const { stdout } = await execute(process.execPath, [path], { cwd: dir, env, timeout: 60_000 });
+        const { stdout } = await execute(process.execPath, [path], { cwd: dir, env, timeout: 300_000 });
         assert.match(stdout, /Say hello/, 'the simulated vendor repeats the prompt');
       }
     });

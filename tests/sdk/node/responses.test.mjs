@@ -182,17 +182,19 @@ for (const model of MODELS) {
       const fresh = await createAccount();
       const { client } = chatClient(fresh.key, { maxRetries: 0 });
       // This model may hide its reasoning, so the gateway reads the rest of the stream after the client disconnects.
-      const text = prompt('events=60 gap_ms=50 input=50 output=400');
+      const text = prompt('events=20 gap_ms=50 input=50 output=400');
       const stream = await client.responses.create(ask(model, text, { stream: true, reasoning: undefined }));
       let deltas = 0;
       for await (const { type } of stream) {
         if (type === 'response.output_text.delta' && ++deltas === 3) break; // which aborts the request
       }
+      assert.equal((await vendorRequests(text)).length, 1);
       await eventually('it is paid', async () => {
         const { balance, held } = await credits(fresh.key);
         return Number(held) === 0 && Number(balance) < 300;
       });
-      assert.equal((await vendorRequests(text)).length, 1);
+      // By now, tests of other files may have pushed the first request out of the vendor's list.
+      assert.ok((await vendorRequests(text)).length <= 1);
       const helper = client.responses.stream(ask(model, prompt('events=60 gap_ms=50'), { reasoning: undefined }));
       helper.on('response.output_text.delta', () => helper.abort());
       await assert.rejects(helper.finalResponse(), OpenAI.APIUserAbortError);
@@ -270,7 +272,7 @@ test('input tokens are counted', async () => {
 });
 
 // The SDK throws on any event that it does not know, and on a keep-alive before the response has begun.
-for (const [model, marker] of [[ALPHA, 'first_ms=5000'], [BETA, 'first_ms=5000'], [BETA, 'events=1 gap_ms=2500']]) {
+for (const [model, marker] of [[ALPHA, 'first_ms=2500'], [BETA, 'first_ms=2500'], [BETA, 'events=1 gap_ms=1500']]) {
   test(`a vendor’s silence is survived (${model}, ${marker})`, async () => {
     const { client } = open();
     const stream = client.responses.stream(ask(model, prompt(`text="Slow but sure" ${marker}`), { reasoning: undefined }));

@@ -26,8 +26,9 @@ const PAIRS = {
 };
 // Vendors' streams with data that is not JSON: their own SDKs cannot read them, but the gateway must.
 const MORE_THAN_AN_SDK_BEARS = ['chat-to-messages/stream-unknown-event-and-block', 'messages-to-chat/stream-comments'];
-// The accumulator of this SDK does not support custom tool calls.
-const MORE_THAN_THE_HELPER_BEARS = ['chat-to-messages/stream-custom-tool'];
+// The accumulator of this SDK does not support custom tool calls, and no event whose item id is not the item's, which a vendor's
+// own stream may have.
+const MORE_THAN_THE_HELPER_BEARS = ['chat-to-messages/stream-custom-tool', 'responses-to-responses/stream'];
 const CONVERSATION = { model: 'public-model', max_tokens: 100, messages: [{ role: 'user', content: 'Hi' }] };
 const ASKED = { chat: CONVERSATION, messages: CONVERSATION, responses: { model: 'public-model', input: 'Hi' } };
 
