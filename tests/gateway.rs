@@ -24,6 +24,8 @@ mod account;
 mod addresses;
 #[path = "gateway/admin.rs"]
 mod admin;
+#[path = "gateway/administrator.rs"]
+mod administrator;
 #[path = "gateway/admission.rs"]
 mod admission;
 #[path = "gateway/alerts.rs"]

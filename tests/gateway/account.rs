@@ -3,7 +3,7 @@
 use crate::client::{self, Answer, Connection, Request};
 use crate::surface::Surface;
 use crate::world::{SOON, World, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Parses a decimal number of credits into µc.
 #[track_caller]
@@ -70,22 +70,44 @@ impl World {
     pub fn funded(&self, micro: i64) -> Account {
         let account = self.account_with("paid@example.test", &["--no-trial"]);
         if micro > 0 {
-            self.json(&[
-                "account",
-                "grant",
-                &account.id,
-                &credits(micro),
-                "--ref",
-                "funds",
-            ]);
+            self.grant(&account, &credits(micro), "funds");
         }
         account
     }
 
+    /// Grants credits, a decimal number, to an account.
+    pub fn grant(&self, account: &Account, credits: &str, reference: &str) {
+        match self.admin_api() {
+            Some(api) => {
+                let path = format!("/accounts/{}/grants", account.id);
+                api.post(&path, &json!({"credits": credits, "ref": reference}));
+            }
+            None => {
+                let id = &account.id;
+                self.json(&["account", "grant", id, credits, "--ref", reference]);
+            }
+        }
+    }
+
+    /// Creates an account, with the options of `account create`.
     pub fn account_with(&self, email: &str, options: &[&str]) -> Account {
-        let made = self.json(&[&["account", "create", "--email", email], options].concat());
-        let id = made["account_id"].as_str().unwrap().to_owned();
-        let (key_id, key) = self.key(&id, "test");
+        let id = match (self.admin_api(), options) {
+            (Some(api), [] | ["--no-trial"]) => {
+                let body = json!({"email": email, "trial": options.is_empty()});
+                api.post("/accounts", &body)["account_id"].clone()
+            }
+            // Only the command line creates administrators.
+            _ => {
+                let create = [&["account", "create", "--email", email], options].concat();
+                self.json(&create)["account_id"].clone()
+            }
+        };
+        let id = id.as_str().unwrap().to_owned();
+        let (key_id, key) = if options.contains(&"--admin") {
+            self.key_by_command(&id, "test")
+        } else {
+            self.key(&id, "test")
+        };
         Account {
             id,
             email: email.to_owned(),
@@ -96,7 +118,21 @@ impl World {
 
     /// Creates a key; returns its id and the key itself.
     pub fn key(&self, account: &str, name: &str) -> (String, String) {
+        let Some(api) = self.admin_api() else {
+            return self.key_by_command(account, name);
+        };
+        let made = api.post(&format!("/accounts/{account}/keys"), &json!({"name": name}));
+        self.known_key(&made)
+    }
+
+    /// Creates a key by `key create`; returns its id and the key itself.
+    pub fn key_by_command(&self, account: &str, name: &str) -> (String, String) {
         let made = self.json(&["key", "create", "--account", account, "--name", name]);
+        self.known_key(&made)
+    }
+
+    /// Waits until the edge knows a new key; returns its id and the key itself.
+    fn known_key(&self, made: &Value) -> (String, String) {
         let key = made["key"].as_str().unwrap().to_owned();
         if self.beside.is_some() {
             let credits = Request::get("/v1/credits").bearer(&key);
@@ -107,7 +143,8 @@ impl World {
         (made["key_id"].as_str().unwrap().to_owned(), key)
     }
 
-    /// The credit of the account as `account show` prints it.
+    /// The credit of the account as `account show` prints it. The command reads the holds that the
+    /// gateway publishes for other processes.
     pub fn shown(&self, account: &Account) -> Standing {
         Standing::of(&self.json(&["account", "show", &account.id]))
     }
@@ -130,15 +167,29 @@ impl World {
     }
 
     /// The account's debits and voids in the ledger, newest first.
+    #[track_caller]
     pub fn endings(&self, account: &Account) -> Vec<Value> {
+        let mut rows = self.entries(account);
+        rows.retain(|row| row["kind"] == "debit" || row["kind"] == "void");
+        rows
+    }
+
+    /// The account's entries in the ledger, newest first.
+    #[track_caller]
+    pub fn entries(&self, account: &Account) -> Vec<Value> {
+        match self.admin_api() {
+            Some(api) => {
+                let path = format!("/accounts/{}/entries", account.id);
+                api.all(&path, "entries", "before")
+            }
+            None => self.entries_by_command(account),
+        }
+    }
+
+    /// The account's entries as `ledger show` prints them, newest first.
+    pub fn entries_by_command(&self, account: &Account) -> Vec<Value> {
         let rows = self.json(&["ledger", "show", &account.id, "--last", "1000000"]);
-        let is_ending = |row: &&Value| row["kind"] == "debit" || row["kind"] == "void";
-        rows.as_array()
-            .unwrap()
-            .iter()
-            .filter(is_ending)
-            .cloned()
-            .collect()
+        rows.as_array().unwrap().clone()
     }
 
     /// Waits until exactly `count` requests have ended and no credit is held; returns the newest
@@ -172,17 +223,36 @@ impl World {
     }
 }
 
+/// All accounts with their balances, as the admin API of an idle gateway returns them. `None` if
+/// only commands reach the ledger.
+pub fn accounts(world: &World) -> Option<Vec<Value>> {
+    let api = world.admin_api()?;
+    let listed = api.all("/accounts", "accounts", "cursor");
+    let id = |account: &Value| account["account_id"].as_str().unwrap().to_owned();
+    let show = |account: &Value| api.get(&format!("/accounts/{}", id(account)));
+    Some(listed.iter().map(show).collect())
+}
+
 /// Audits the ledger of a gateway that has ended: there are no findings, no credit is held, and no
 /// account has spent more than it was granted.
 pub fn audit(world: &World) {
+    let show = |account: &Value| {
+        let id = account["account_id"].as_str().unwrap();
+        world.json(&["account", "show", id])
+    };
+    let listed = world.json(&["account", "list"]);
+    let accounts: Vec<_> = listed.as_array().unwrap().iter().map(show).collect();
+    audit_with(world, &accounts);
+}
+
+/// Like [`audit`], with the accounts as they were when the gateway had nothing left to do.
+pub fn audit_with(world: &World, accounts: &[Value]) {
     let verdict = world.json(&["ledger", "verify"]);
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
-    for account in world.json(&["account", "list"]).as_array().unwrap() {
-        let id = account["account_id"].as_str().unwrap();
-        let shown = world.json(&["account", "show", id]);
-        let standing = Standing::of(&shown);
-        assert_eq!(standing.held, 0, "{shown}");
-        assert!(standing.balance >= 0, "{shown}");
+    for account in accounts {
+        let standing = Standing::of(account);
+        assert_eq!(standing.held, 0, "{account}");
+        assert!(standing.balance >= 0, "{account}");
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! It must not know what a test is about. `account.rs` reads accounts and the ledger.
 
+use crate::administrator::{self, AdminApi};
 use crate::client::{self, Request};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -163,6 +164,7 @@ pub struct Plan {
     data: Option<PathBuf>,
     shared: bool,
     open_files: Option<u64>,
+    has_administrator: bool,
 }
 
 impl Default for Plan {
@@ -183,6 +185,7 @@ impl Default for Plan {
             data,
             shared,
             open_files,
+            has_administrator: true,
         }
     }
 }
@@ -272,6 +275,20 @@ impl Plan {
         self
     }
 
+    /// Starts with an empty installation: no data folder, and no administrator. All accounts are
+    /// then created and read by commands.
+    pub fn without_administrator(mut self) -> Self {
+        self.has_administrator = false;
+        self
+    }
+
+    /// Whether the world can begin with a prepared data folder. An edge has no accounts. The
+    /// folder's ledger must not meet another one in PostgreSQL.
+    fn can_have_administrator(&self) -> bool {
+        let is_in_postgres = self.edits.iter().any(|(_, text)| text.contains("postgres"));
+        self.has_administrator && self.data.is_none() && self.role != "edge" && !is_in_postgres
+    }
+
     /// Starts the gateway with this limit on open files.
     pub fn open_files(mut self, files: u64) -> Self {
         self.open_files = Some(files);
@@ -339,6 +356,8 @@ pub struct World {
     open_files: Option<u64>,
     gateway: Option<Child>,
     is_closed: bool,
+    /// Key of the administrator with whom the world began.
+    admin_key: Option<String>,
     /// Set if the gateway is an edge.
     pub beside: Option<Box<Beside>>,
 }
@@ -362,6 +381,9 @@ impl World {
         let role = plan.role;
         let environment = plan.environment.clone();
         let open_files = plan.open_files;
+        let admin_key = plan
+            .can_have_administrator()
+            .then(|| administrator::create_data_dir(&data));
         let (gateway, is_closed, beside) = (None, false, None);
         let world = Self {
             dir,
@@ -376,6 +398,7 @@ impl World {
             open_files,
             gateway,
             is_closed,
+            admin_key,
             beside,
         };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
@@ -675,6 +698,15 @@ impl World {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}: {out}"))
     }
 
+    /// The admin API of the process that has the ledger. `None` if that process does not run, or if
+    /// the world began without an administrator: then only commands reach the ledger.
+    pub fn admin_api(&self) -> Option<AdminApi<'_>> {
+        let ledger = self.beside.as_ref().map_or(self, |beside| &beside.sidecar);
+        let key = ledger.admin_key.as_deref()?;
+        let gateway = ledger.gateway.as_ref()?;
+        is_running(gateway.id()).then(|| AdminApi::new(ledger.admin, key))
+    }
+
     pub fn metrics(&self) -> String {
         client::ask(self.admin, &Request::get("/metrics")).text()
     }
@@ -695,9 +727,15 @@ impl World {
     /// Ends a test: nothing may be held or running, the gateway must exit with 0, and the ledger
     /// must pass its checks.
     pub fn close(mut self) {
-        self.leave();
-        match self.beside.take() {
-            Some(beside) => beside.sidecar.close(),
+        self.become_idle();
+        if let Some(beside) = self.beside.take() {
+            self.end();
+            return beside.sidecar.close();
+        }
+        let accounts = crate::account::accounts(&self);
+        self.end();
+        match accounts {
+            Some(accounts) => crate::account::audit_with(&self, &accounts),
             None => crate::account::audit(&self),
         }
     }
@@ -710,6 +748,12 @@ impl World {
     /// Ends the gateway like [`World::close`], without checking the ledger, which another process
     /// may have.
     pub fn leave(&mut self) {
+        self.become_idle();
+        self.end();
+    }
+
+    /// Waits until nothing is running or held.
+    fn become_idle(&self) {
         self.vendor.wait_idle();
         if has_h2_vendors() {
             let requests = self.vendor.requests();
@@ -723,6 +767,10 @@ impl World {
         wait_for("all holds to be gone", SOON, || {
             (self.metric("gateway_open_holds", &[]) == 0.0).then_some(())
         });
+    }
+
+    /// Ends the gateway, which must exit with 0.
+    fn end(&mut self) {
         assert!(!self.log().contains("panicked"), "a panic:\n{}", self.log());
         self.signal("TERM");
         assert_eq!(self.wait_end(SOON), 0);
@@ -747,6 +795,16 @@ impl Drop for World {
             eprintln!("a world was left without `close`: its ledger was not asked");
         }
     }
+}
+
+/// Whether a child process runs. One that has ended stays a zombie until its exit status is read.
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
 }
 
 /// Runs `model-gateway ARGS -c CONFIG` without a world.
