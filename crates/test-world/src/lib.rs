@@ -20,7 +20,7 @@ pub use faketime::faketime;
 pub use ports::free_port;
 pub use skip::skip;
 
-use std::process::Command;
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
 /// Timeout for everything that takes an instant on an idle machine. It is long, since the machine
@@ -55,9 +55,20 @@ pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
 /// Sends a process a signal: `TERM`, `HUP`, …
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
-    let sent = Command::new("kill")
-        .args([&format!("-{name}"), &pid.to_string()])
-        .status()
-        .unwrap();
-    assert!(sent.success(), "send {name} to process {pid}");
+    let signal = match name {
+        "TERM" => Signal::TERM,
+        "HUP" => Signal::HUP,
+        "QUIT" => Signal::QUIT,
+        "INT" => Signal::INT,
+        "KILL" => Signal::KILL,
+        "STOP" => Signal::STOP,
+        "CONT" => Signal::CONT,
+        "USR1" => Signal::USR1,
+        "USR2" => Signal::USR2,
+        other => panic!("no test sends the signal {other:?}"),
+    };
+    let process = Pid::from_raw(i32::try_from(pid).unwrap()).expect("a process id");
+    if let Err(error) = kill_process(process, signal) {
+        panic!("send {name} to process {pid}: {error}");
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::ports::free_port;
 use crate::wait_until;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -72,7 +72,8 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Output of `redis-cli` for this command.
+    /// The reply to a command, as `redis-cli` prints it. A command that begins with an option runs
+    /// that program.
     pub fn cli(&self, command: &[&str]) -> String {
         redis_cli(self.port, command)
     }
@@ -367,13 +368,65 @@ fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
     process
 }
 
+/// Sends a command and returns the reply as `redis-cli` prints it: each element of an array on a
+/// line of its own. Returns an empty text if there is no server.
 fn redis_cli(port: u16, command: &[&str]) -> String {
-    let output = Command::new("redis-cli")
-        .args(["-p", &port.to_string()])
-        .args(command)
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    if command[0].starts_with('-') {
+        // An option makes the program itself do something: scan, follow a cluster's redirects.
+        let output = Command::new("redis-cli")
+            .args(["-p", &port.to_string()])
+            .args(command)
+            .output()
+            .unwrap();
+        return String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    }
+    let mut lines = Vec::new();
+    // As with the program, whatever arrived before the connection broke counts.
+    let _ = send_command(port, command, &mut lines);
+    lines.join("\n").trim().to_owned()
+}
+
+fn send_command(port: u16, command: &[&str], lines: &mut Vec<String>) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    let mut request = format!("*{}\r\n", command.len());
+    for word in command {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.write_all(request.as_bytes())?;
+    read_reply(&mut BufReader::new(stream), lines)
+}
+
+/// Reads one reply of the Redis protocol (RESP2) and appends its lines.
+fn read_reply(stream: &mut impl BufRead, lines: &mut Vec<String>) -> std::io::Result<()> {
+    let mut head = String::new();
+    stream.read_line(&mut head)?;
+    let head = head.trim_end();
+    let Some(kind) = head.chars().next() else {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    };
+    let rest = &head[1..];
+    // -1 is the length of a reply that does not exist.
+    let length = || usize::try_from(rest.parse::<i64>().unwrap()).ok();
+    match kind {
+        '+' | '-' | ':' => lines.push(rest.to_owned()),
+        '$' => {
+            let mut text = String::new();
+            if let Some(length) = length() {
+                let mut bytes = vec![0; length + 2];
+                stream.read_exact(&mut bytes)?;
+                bytes.truncate(length);
+                text = String::from_utf8(bytes).unwrap();
+            }
+            lines.push(text);
+        }
+        '*' => {
+            for _ in 0..length().unwrap_or(0) {
+                read_reply(stream, lines)?;
+            }
+        }
+        _ => panic!("not a reply of Redis: {head:?}"),
+    }
+    Ok(())
 }
 
 /// Whether the server is ready. It listens before it has loaded its files, and refuses all commands
@@ -392,4 +445,29 @@ const SOON: Duration = Duration::from_secs(60);
 
 fn wait_for(what: &str, condition: impl FnMut() -> bool) {
     wait_until(what, SOON, condition);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read_reply;
+
+    fn lines_of(reply: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        read_reply(&mut reply.as_bytes(), &mut lines).unwrap();
+        lines
+    }
+
+    #[test]
+    fn a_reply_is_read_as_redis_cli_prints_it() {
+        assert_eq!(lines_of("+OK\r\n"), ["OK"]);
+        assert_eq!(lines_of("-MOVED 1 a:2\r\n"), ["MOVED 1 a:2"]);
+        assert_eq!(lines_of(":-12\r\n"), ["-12"]);
+        assert_eq!(lines_of("$4\r\na\r\nb\r\n"), ["a\r\nb"]);
+        assert_eq!(lines_of("$-1\r\n"), [""]);
+        assert_eq!(lines_of("$0\r\n\r\n"), [""]);
+        assert_eq!(lines_of("*2\r\n*1\r\n$1\r\na\r\n:3\r\n"), ["a", "3"]);
+        assert!(lines_of("*0\r\n").is_empty() && lines_of("*-1\r\n").is_empty());
+        let cut = read_reply(&mut "*2\r\n$1\r\na\r\n".as_bytes(), &mut Vec::new());
+        assert!(cut.is_err());
+    }
 }
