@@ -21,10 +21,11 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
     let account = world.account();
     let mut balance = GRANT;
     for surface in BOTH {
-        let body = surface.body("events=8 gap_ms=100 input=100 output=50", true, ANY_LIMIT.0);
+        let body = surface.body("events=8 gap_ms=250 input=100 output=50", true, ANY_LIMIT.0);
         let mut connection = world.connect();
         connection.send(&surface.request(&account.key, &body).bytes());
         let mut answer = connection.begin();
+        world.vendor.pause();
         let mut held = hold(surface, &body, ANY_LIMIT.1);
         if surface == Chat {
             // The estimate may include bytes that the gateway adds to the body.
@@ -43,6 +44,7 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
         });
         assert_eq!(world.metric("gateway_open_holds", &[]), 1.0);
         assert_eq!(world.metric("gateway_streams_open", &[]), 1.0);
+        world.vendor.resume();
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
         balance -= surface.cost(100, 50);
@@ -135,14 +137,7 @@ fn an_output_limit_is_lowered_to_what_the_account_can_pay() {
         let body = surface.body("input=10 output=10", false, 50_000);
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let given = hold(surface, &body, 1_000) + 3;
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            &credits(given),
-            "--ref",
-            &format!("{surface:?}"),
-        ]);
+        world.grant(&account, &credits(given), &format!("{surface:?}"));
         let refused = world.ask(
             &surface
                 .request(&account.key, &body)
@@ -176,14 +171,7 @@ fn below_the_least_limit_there_is_402_and_a_smaller_wish_is_granted() {
         let body = surface.body("input=10 output=10", false, 50_000);
         // Enough for 200 tokens. The gateway does not lower an output limit below 256.
         let given = hold(surface, &body, 200);
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            &credits(given),
-            "--ref",
-            &format!("{surface:?}"),
-        ]);
+        world.grant(&account, &credits(given), &format!("{surface:?}"));
         let before = world.vendor.calls();
         insufficient(surface, &world.ask(&surface.request(&account.key, &body)));
         assert_eq!(
@@ -230,7 +218,7 @@ fn a_thinking_budget_is_lowered_with_the_limit_and_never_below_what_the_vendor_t
     assert!((1_024..limit).contains(&budget) && limit <= 5_000, "{sent}");
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
     let given = credits(hold(Messages, &body, 1_024 + 255));
-    world.json(&["account", "grant", &poor.id, &given, "--ref", "poor"]);
+    world.grant(&poor, &given, "poor");
     insufficient(Messages, &world.ask(&Messages.request(&poor.key, &body)));
     assert_eq!(world.vendor.calls(), 1);
     world.close();
@@ -264,14 +252,7 @@ fn of_64_at_once_on_credit_for_ten_exactly_ten_get_in() {
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let body = surface.body("delay_ms=2500 input=1 output=1", surface == Chat, 200);
         let one = hold(surface, &body, 200);
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            &credits(one * 10),
-            "--ref",
-            &format!("{surface:?}"),
-        ]);
+        world.grant(&account, &credits(one * 10), &format!("{surface:?}"));
         let before = world.vendor.calls();
         let request = surface.request(&account.key, &body);
         let answers = together(64, || world.ask(&request));
@@ -376,7 +357,7 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
     );
     assert_eq!(world.standing(&account).balance, 0);
     // Bought credits do not expire. Once they are spent, the error has another code.
-    world.json(&["account", "grant", &account.id, "1", "--ref", "bought"]);
+    world.grant(&account, "1", "bought");
     world.works(Chat, &account.key);
     let mut body = Chat.body("input=1", false, 1_000);
     body["max_completion_tokens"] = 100_000.into();
@@ -501,14 +482,7 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
         // More input tokens than the body has bytes, as a vendor's own prompt template can cause.
         let body = surface.body("input=6000 output=100", surface == Chat, 100);
         let given = hold(surface, &body, 100) + 20_000;
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            &credits(given),
-            "--ref",
-            &format!("{surface:?}"),
-        ]);
+        world.grant(&account, &credits(given), &format!("{surface:?}"));
         let answer = world.ask(&surface.request(&account.key, &body));
         assert_eq!(answer.status, 200);
         let standing = world.standing(&account);
