@@ -223,13 +223,19 @@ impl World {
     }
 }
 
-/// All accounts with their balances, as the admin API of an idle gateway returns them. `None` if
-/// only commands reach the ledger.
+/// All accounts with their balances, as the admin API returns them once no account has a hold.
+/// `None` if only commands reach the ledger.
 pub fn accounts(world: &World) -> Option<Vec<Value>> {
     let api = world.admin_api()?;
     let listed = api.all("/accounts", "accounts", "cursor");
-    let id = |account: &Value| account["account_id"].as_str().unwrap().to_owned();
-    let show = |account: &Value| api.get(&format!("/accounts/{}", id(account)));
+    let show = |account: &Value| {
+        let id = account["account_id"].as_str().unwrap();
+        // A request's hold is released when its ending is in the ledger, after its last byte.
+        wait_for("the holds of an account to be released", SOON, || {
+            let shown = api.get(&format!("/accounts/{id}"));
+            (Standing::of(&shown).held == 0).then_some(shown)
+        })
+    };
     Some(listed.iter().map(show).collect())
 }
 

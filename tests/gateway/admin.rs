@@ -245,7 +245,7 @@ fn of_sixteen_equal_postings_at_once_exactly_one_counts() {
 
 #[test]
 fn the_interface_is_for_administrators_on_the_private_listener_alone() {
-    let world = World::new();
+    let world = Plan::default().without_administrator().start();
     let root = world.administrator();
     let account = world.account();
     let grants = format!("/admin/v1/accounts/{}/grants", account.id);

@@ -4,7 +4,7 @@
 //! Only the command line can create an administrator. That is done once for each build of the
 //! program; every world begins with a copy of the result: a data folder without any ledger entry.
 
-use crate::client::{self, Answer, Request};
+use crate::client::{self, Answer, Connection, Request};
 use crate::world::{binary, command_on};
 use serde_json::Value;
 use std::fs::DirBuilder;
@@ -29,20 +29,27 @@ impl<'a> AdminApi<'a> {
     /// Sends a GET request to a path below `/admin/v1`. It must succeed.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
-        self.must_succeed(path, Request::get(&format!("/admin/v1{path}")))
+        self.get_on(&mut Connection::open(self.port), path)
+    }
+
+    #[track_caller]
+    fn get_on(&self, connection: &mut Connection, path: &str) -> Value {
+        let request = Request::get(&format!("/admin/v1{path}")).bearer(self.key);
+        document(path, &connection.ask(&request))
     }
 
     /// Sends a POST request to a path below `/admin/v1`. It must succeed.
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Value {
         let request = Request::post(&format!("/admin/v1{path}"), body.to_string());
-        self.must_succeed(path, request)
+        document(path, &client::ask(self.port, &request.bearer(self.key)))
     }
 
     /// All rows of a list that has pages. `member` is the name of the rows in the document.
     #[track_caller]
     pub fn all(&self, path: &str, member: &str, cursor: &str) -> Vec<Value> {
-        let mut page = self.get(path);
+        let mut connection = Connection::open(self.port);
+        let mut page = self.get_on(&mut connection, path);
         let mut rows = Vec::new();
         loop {
             rows.append(page[member].as_array_mut().unwrap());
@@ -51,21 +58,21 @@ impl<'a> AdminApi<'a> {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            page = self.get(&format!("{path}?{cursor}={next}"));
+            page = self.get_on(&mut connection, &format!("{path}?{cursor}={next}"));
         }
     }
+}
 
-    #[track_caller]
-    fn must_succeed(&self, path: &str, request: Request) -> Value {
-        let answer: Answer = client::ask(self.port, &request.bearer(self.key));
-        assert!(
-            (200..300).contains(&answer.status),
-            "{path}: {} {}",
-            answer.status,
-            answer.text()
-        );
-        answer.json()
-    }
+/// The document of an answer that must be a success.
+#[track_caller]
+fn document(path: &str, answer: &Answer) -> Value {
+    assert!(
+        (200..300).contains(&answer.status),
+        "{path}: {} {}",
+        answer.status,
+        answer.text()
+    );
+    answer.json()
 }
 
 /// Creates a data folder with an administrator. Returns the administrator's key.

@@ -62,7 +62,7 @@ impl Bystander {
     /// Measures the gateway without an attack.
     pub fn new(world: &World) -> Self {
         let account = world.account_with("bystander@example.test", &["--no-trial"]);
-        world.json(&["account", "grant", &account.id, "1000000", "--ref", "funds"]);
+        world.grant(&account, "1000000", "funds");
         // The first requests open connections that later ones reuse.
         Requests::send(world, &account, &|_| ());
         let quiet = Requests::send(world, &account, &|_| ());

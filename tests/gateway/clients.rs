@@ -96,7 +96,7 @@ fn every_request_of_real_clients_goes_to_every_model() {
     let mut faults = Vec::new();
     for (name, recorded) in recorded() {
         let account = world.account_with(&format!("{}@example.test", name.replace('#', "-")), &[]);
-        world.json(&["account", "grant", &account.id, "100000", "--ref", &name]);
+        world.grant(&account, "100000", &name);
         let surface = match recorded.path.as_str() {
             path if path.contains("chat") => Some(Chat),
             path if path.contains("responses") => None,

@@ -361,14 +361,7 @@ fn an_image_is_set_aside_for_as_an_image() {
             "{receipt}"
         );
         assert_eq!(world.standing(&account).held, 0);
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            "0.805",
-            "--ref",
-            &format!("{surface:?}"),
-        ]);
+        world.grant(&account, "0.805", &format!("{surface:?}"));
     }
     // The gateway reserves credits for text by its bytes, and this text exceeds the balance.
     let mut body = with_image(Messages, MESSAGES_MODEL, &image, "text=seen");

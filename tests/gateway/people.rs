@@ -111,7 +111,10 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
 
 #[test]
 fn codes_from_the_command_line_open_one_account_each() {
-    let world = Plan::default().edit("mode: open", "mode: invite").start();
+    let world = Plan::default()
+        .edit("mode: open", "mode: invite")
+        .without_administrator()
+        .start();
     let made = world.json(&["account", "invite", "--count", "2", "--expires-in", "1h"]);
     let codes: Vec<_> = made["codes"]
         .as_array()
@@ -196,7 +199,7 @@ fn codes_from_the_command_line_open_one_account_each() {
 
 #[test]
 fn what_administrators_do_is_told_whichever_face_they_use() {
-    let world = World::new();
+    let world = Plan::default().without_administrator().start();
     let root = world.account_with("root@example.test", &["--no-trial", "--admin"]);
     let account = world.account();
     world.json(&["account", "grant", &account.id, "5", "--ref", "r1"]);

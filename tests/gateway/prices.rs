@@ -166,14 +166,7 @@ fn a_limit_is_lowered_to_exactly_what_pays_for_the_dearest_tier() {
         let account = world.account_with(&format!("b{bytes}@example.test"), &["--no-trial"]);
         let body = sized(bytes, "input=5000 output=700", false, 50_000);
         let given = worst(i64::try_from(bytes).unwrap(), limit + 1) - 1;
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            &credits(given),
-            "--ref",
-            &format!("b{bytes}"),
-        ]);
+        world.grant(&account, &credits(given), &format!("b{bytes}"));
         let answer = world.ask(&Messages.request(&account.key, &body));
         assert_eq!(
             answer.header("x-gateway-warnings"),

@@ -192,7 +192,7 @@ fn a_model_of_an_unknown_id_gets_every_byte() {
 fn a_lowered_limit_lowers_the_budget_that_was_made() {
     let world = World::new();
     let account = world.account_with("few@example.test", &["--no-trial"]);
-    world.json(&["account", "grant", &account.id, "2", "--ref", "few"]);
+    world.grant(&account, "2", "few");
     let user = format!(r#"{{"role":"user","content":"{STRICT}"}}"#);
     let body = messages(
         "alpha-haiku-4-5-20251001",

@@ -149,7 +149,7 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
     let (vendor, world) = world();
     let owner = world.account();
     let other = world.account_with("other@example.test", &[]);
-    world.json(&["account", "grant", &other.id, "300", "--ref", "other"]);
+    world.grant(&other, "300", "other");
     let before = [&owner, &other].map(|account| world.standing(account).balance);
     for (path, members, member) in references() {
         // Models of both vendors: the body is passed through to one and translated for the other.

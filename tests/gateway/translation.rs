@@ -230,14 +230,7 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
         // Enough for the input (at most the body's bytes, at the highest price) and about a
         // thousand output tokens.
         let given = 1_000 * 200 + 1_000 * vendor.prices().1;
-        world.json(&[
-            "account",
-            "grant",
-            &account.id,
-            &credits(given),
-            "--ref",
-            &format!("{surface:?}"),
-        ]);
+        world.grant(&account, &credits(given), &format!("{surface:?}"));
         let strict = world.ask(
             &surface
                 .request(&account.key, &body)
@@ -822,7 +815,7 @@ fn an_answer_that_was_finished_is_one_though_its_vendor_breaks_off_or_falls_sile
 fn a_thinking_budget_of_the_callers_own_is_lowered_with_the_limit() {
     let world = World::new();
     let account = world.account_with("poor@example.test", &["--no-trial"]);
-    world.json(&["account", "grant", &account.id, "2", "--ref", "two"]);
+    world.grant(&account, "2", "two");
     let mut body = over(Chat, "input=10 output=10", false, 20_000);
     body["thinking"] = json!({"type": "enabled", "budget_tokens": 10_000});
     let answer = world.ask(&Chat.request(&account.key, &body));

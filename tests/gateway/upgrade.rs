@@ -106,14 +106,7 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
     let body = Chat.body(marker, true, 200);
     let hold = body.to_string().len() as i64 * Chat.prices().0 + 200 * Chat.prices().1;
     let account = world.account_with("exact@example.test", &["--no-trial"]);
-    world.json(&[
-        "account",
-        "grant",
-        &account.id,
-        &credits(10 * hold),
-        "--ref",
-        "funds",
-    ]);
+    world.grant(&account, &credits(10 * hold), "funds");
     let ask = |connection: &mut Connection| {
         connection.send(
             &Chat

@@ -128,6 +128,15 @@ impl Simulator {
         self.page(Request::get("/_sim/requests"))
     }
 
+    /// Stops the process, so that the running answers stay unfinished until [`Simulator::resume`].
+    pub fn pause(&self) {
+        signal(self.process.id(), "STOP");
+    }
+
+    pub fn resume(&self) {
+        signal(self.process.id(), "CONT");
+    }
+
     /// Waits until at least `count` requests are in flight.
     pub fn wait_busy(&self, count: u64) {
         wait_for("the vendor to be busy", SOON, || {
