@@ -7,7 +7,7 @@ use crate::crash::FUNDS;
 use crate::shared::Fleet;
 use crate::surface::Chat;
 use crate::world::{SOON, World, wait_for};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use test_world::redis::Cluster;
 
 fn fleet() -> Fleet<Cluster> {
@@ -56,6 +56,14 @@ fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
     }
 }
 
+/// Waits until the clients of a load have sent enough requests to tell whether one was lost.
+fn wait_for_requests(fleet: &Fleet<Cluster>) {
+    let calls = fleet.sidecar.vendor.calls() + 100;
+    wait_for("the load", SOON, || {
+        (fleet.sidecar.vendor.calls() >= calls).then_some(())
+    });
+}
+
 #[test]
 fn slots_that_move_under_load_lose_and_double_nothing() {
     let mut fleet = fleet();
@@ -67,7 +75,7 @@ fn slots_that_move_under_load_lose_and_double_nothing() {
     let rounds = if crate::is_long() { 10 } else { 1 };
     let log = fleet.under_load(&account, |fleet| {
         for _ in 0..rounds {
-            std::thread::sleep(Duration::from_millis(300));
+            wait_for_requests(fleet);
             let began = Instant::now();
             fleet.redis.move_slot(key);
             fleet.redis.move_slot(key);
@@ -75,6 +83,7 @@ fn slots_that_move_under_load_lose_and_double_nothing() {
                 "the account's slot was moved twice in {:?}",
                 began.elapsed()
             );
+            wait_for_requests(fleet);
             if crate::is_long() {
                 miss_a_node(fleet, &account);
             }
