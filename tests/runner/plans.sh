@@ -1,0 +1,82 @@
+# Which stages run, in which lanes, with which budgets. Sourced by tests/runner/inside and scripts/test.
+# shellcheck shell=bash
+
+# Budgets of each stage: wall time and CPU time in seconds on two cores, and programs started. They are what the stage took
+# when it was last changed, and a little more: lower them when it gets faster.
+plan_full() {
+  cheap_checks &
+  #     name                                       wall  CPU  programs
+  stage "build"                                     180  260  - build
+  if passed "build"; then
+    { stage "Rust tests"                            420  700  6000 rust_tests measured 3 -E 'not group(alone)'
+      stage "Rust tests over HTTP/2"                120  150  1000 rust_tests_over_h2 ; } &
+    { stage "SDKs for Python"                       120   60  - python_sdks
+      stage "SDKs for Node.js"                      120   60  - node_sdks
+      stage "SDKs for Python over HTTP/2"           120   60  - over_h2 python_sdks ; } &
+    { stage "dashboard in a browser"                180  120  - browser
+      stage "terminal agents"                       120  100  - agents
+      stage "scripts/run"                            30   10  - try_out ; } &
+    { stage "lints"                                 300  220  - lint
+      stage "documentation tests"                    60   40  - doc_tests ; } &
+    wait
+    stage "Rust tests that measure time"             60   60  500 rust_tests measured 1 -E 'group(alone)'
+    stage "slow tests"                                5    5  - check_slow_tests
+  fi
+  wait
+}
+
+cheap_checks() {
+  stage "scripts and lock files"                     10    5  - check_scripts_and_locks
+  stage "licences and bill of materials"             30   10  - check_dependencies
+  stage "alert rules"                                10    5  - test_alerts
+  stage "format"                                     20   10  - check_format
+}
+
+# What one runs while writing. From each suite some tests that would notice if it did not work at all.
+plan_quick() {
+  stage "format"                                     10   10  - check_format
+  stage "build"                                     120  200  - build --lib --bins --test gateway --test vectors --test stores \
+    --test ledger_simulation
+  if passed "build"; then
+    { stage "Rust tests"                             90  120  500 rust_tests quick 3 ; } &
+    { stage "SDKs for Python"                        30   20  - python_sdks tests/sdk/python/test_chat.py
+      stage "SDKs for Node.js"                       30   20  - node_sdks tests/sdk/node/messages.test.mjs ; } &
+    { stage "dashboard in a browser"                 60   30  - browser tests/browser/setup.test.mjs
+      stage "scripts/run"                            20   10  - scripts_run_once ; } &
+    stage "lints"                                   120  120  - lint_product
+  fi
+  wait
+}
+
+# The parts of the long run: name, time on two cores in minutes, what it is and why it is not in the short run.
+LONG_PARTS='
+kills         20  one process killed again and again under load: the short run has one such campaign
+installation  30  edges, sidecars, Redis and PostgreSQL killed and cut off: the short run has one such campaign
+controls      20  the protection is taken away, and the test must see losses
+simulation    30  the ledger simulation, properties and races with many more seeds
+load          15  crowds, floods and bodies of many megabytes
+h2            15  all tests of the gateway with vendors that speak HTTP/2
+sdks-h2        5  the SDKs that the short run uses over HTTP/1.1 only
+'
+
+list_long_parts() {
+  echo "Parts of the long run, with minutes on two cores:"
+  sed '/^$/d; s/^/  /' <<<"$LONG_PARTS"
+}
+
+has_long_part() { grep -q "^$1 " <<<"$LONG_PARTS"; }
+
+plan_long() {
+  local part
+  stage "build" 180 260 - build
+  passed "build" || return 0
+  for part in $(sed -n 's/^\([a-z0-9-]*\) .*/\1/p' <<<"$LONG_PARTS"); do
+    [[ $1 = all || $1 = "$part" ]] || continue
+    case $part in
+      simulation) stage "long simulation" 1800 3000 - long_simulation ;;
+      h2) GATEWAY_TEST_VENDORS=h2 stage "long h2" 900 1500 - rust_tests long 3 -E 'binary(gateway)' ;;
+      sdks-h2) stage "long sdks-h2" 300 200 - over_h2 node_sdks ;;
+      *) stage "long $part" 1800 3600 - long_tests "$part" ;;
+    esac
+  done
+}
