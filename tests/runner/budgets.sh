@@ -63,7 +63,8 @@ budget_wall() {
 stage() {
   local name=$1 wall=$2 cpu=$3 programs=$4
   shift 4
-  local file=$RUN_DIR/${name// /-} status=0 limit started
+  local file status=0 limit started
+  file=$RUN_DIR/$(tr ' /' '--' <<<"$name")
   limit=$(($(budget_wall "$wall") * LIMIT_FACTOR))
   [ $limit -ge $MIN_LIMIT ] || limit=$MIN_LIMIT
   started=$(now_ms)

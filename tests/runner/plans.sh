@@ -35,7 +35,7 @@ cheap_checks() {
 # What one runs while writing. From each suite some tests that would notice if it did not work at all.
 plan_quick() {
   stage "format"                                     10   10  - check_format
-  stage "build"                                     120  200  - build --lib --bins --test gateway --test vectors --test stores \
+  stage "build"                                     120  200  - build --lib --bins --test gateway --test vectors --test stores --test tidy \
     --test ledger_simulation
   if passed "build"; then
     { stage "Rust tests"                             90  120  500 rust_tests quick 3 ; } &
