@@ -94,6 +94,9 @@ pub struct Options {
     /// Do not audit the ledger at the end
     #[arg(long)]
     no_verify: bool,
+    /// Seal all entries at the end, and measure that
+    #[arg(long)]
+    seal: bool,
 }
 
 fn positive(text: &str) -> Result<u64, String> {
@@ -184,6 +187,9 @@ pub fn run(options: &Options) -> (Folder, Books) {
     println!("\nload average after: {}", meter::load_average());
     if !options.no_verify {
         audit(&world.dir, &books).unwrap();
+    }
+    if options.seal {
+        seal(&world.dir);
     }
     (folder, books)
 }
@@ -395,6 +401,29 @@ impl Row {
             waited.as_millis() * 100 / time.as_millis().max(1),
         );
     }
+}
+
+/// Seals all entries into one segment, reads it, and prints what that costs.
+fn seal(dir: &Path) {
+    let billing = Billing::open(dir).unwrap();
+    let (mut bytes, mut entries) = (0, 0);
+    let before = meter::own_cpu_ns();
+    for segment in billing.seal(None, u64::MAX).unwrap() {
+        bytes += u64::try_from(segment.bytes).unwrap();
+        entries += u64::try_from(segment.last - segment.first + 1).unwrap();
+    }
+    let sealed = meter::own_cpu_ns();
+    for status in billing.segments(true).unwrap() {
+        assert_eq!(status.fault, None, "{}", status.segment.file);
+    }
+    let read = meter::own_cpu_ns();
+    let per_entry = |ns: u64| thousandth(ns / entries.max(1));
+    println!(
+        "\nsealed {entries} entries: {} B, {} µs to seal and {} µs to check each",
+        bytes / entries.max(1),
+        per_entry(sealed - before),
+        per_entry(read - sealed),
+    );
 }
 
 /// Audits the ledger in `dir`.

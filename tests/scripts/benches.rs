@@ -69,6 +69,17 @@ fn the_ledger_has_what_the_benchmark_enters_and_a_difference_is_noticed() {
 }
 
 #[test]
+fn a_ledger_is_sealed_after_it_was_audited() {
+    let arguments = "ledger --accounts 7 --keys 2 --conversations 20 --entries 60 --seal";
+    let options = ledger::Options::parse_from(arguments.split_whitespace());
+    let (dir, books) = ledger::run(&options);
+    assert_eq!(books.debits, 60);
+    let files = std::fs::read_dir(dir.path().join("segments")).unwrap();
+    let segments = files.filter(|file| file.as_ref().unwrap().file_name() != "lock");
+    assert_eq!(segments.count(), 1);
+}
+
+#[test]
 fn each_whole_answer_of_many_accounts_is_one_debit() {
     let arguments = "--accounts 7 --keys 2 --conversations 20 --requests 40 --connections 4";
     let options = ["many_accounts".to_owned(), binary()];

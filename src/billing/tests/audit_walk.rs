@@ -297,44 +297,6 @@ fn fill(ledger: &Ledger, account: &str, numbers: std::ops::Range<usize>) -> Vec<
     endings.chunks(256).map(commit).collect()
 }
 
-#[test]
-#[ignore = "measures, and asserts nothing: the median of a commit without and with an audit of the page"]
-fn how_long_a_commit_takes_beside_an_audit() {
-    let dir = tempfile::tempdir().unwrap();
-    let billing = serving(dir.path());
-    account_with(&billing, 100);
-    let ledger = &billing.0.ledger;
-    fill(ledger, ACCOUNT, 0..40_000);
-    let median = |numbers| {
-        let mut times = fill(ledger, ACCOUNT, numbers);
-        times.sort_unstable();
-        times[times.len() / 2]
-    };
-    let is_over = AtomicBool::new(false);
-    for round in 1..4 {
-        let without = median(round * 100_000..round * 100_000 + 10_000);
-        is_over.store(false, Ordering::Relaxed);
-        let with = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let share = CpuShare::from_percent(30);
-                    let report = billing.verify_with_progress(
-                        NOW,
-                        AuditScope::Everything,
-                        share,
-                        &mut |_| (),
-                    );
-                    assert_eq!(report.unwrap().findings.len(), 0);
-                }
-            });
-            let with = median(round * 100_000 + 10_000..round * 100_000 + 20_000);
-            is_over.store(true, Ordering::Relaxed);
-            with
-        });
-        println!("256 endings in a commit: {without:?} without an audit, {with:?} beside one");
-    }
-}
-
 /// The kinds of entries.
 const KINDS: [&str; 7] = [
     "trial", "grant", "refund", "adjust", "lapse", "debit", "void",

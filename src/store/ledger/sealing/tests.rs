@@ -857,64 +857,6 @@ fn a_boundary_seals_by_time_or_by_number() {
     assert!(seal_all(&Ledger::open(empty.path()).unwrap(), 10).is_empty());
 }
 
-/// Prints what a sealed entry costs, with many accounts, keys and conversations: for
-/// docs/segments.md.
-#[test]
-#[ignore = "prints figures"]
-fn segment_figures() {
-    const ENTRIES: i64 = 50_000;
-    let dir = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(dir.path()).unwrap();
-    for number in 0..1_000 {
-        let account = format!("acct_{number:032x}");
-        ledger.open_account(&account, None, NOW).unwrap();
-        grant(&ledger, &account, &account);
-    }
-    let digits = |number: i64| {
-        let number = number.unsigned_abs();
-        let half = |factor: u64| number.wrapping_add(1).wrapping_mul(factor);
-        format!(
-            "{:016x}{:016x}",
-            half(0x9e37_79b9_7f4a_7c15),
-            half(0xd1b5_4a32_d192_ed03)
-        )
-    };
-    for first in (0..ENTRIES).step_by(500) {
-        let endings: Vec<_> = (first..first + 500)
-            .map(|number| {
-                let mut one = ending(number);
-                let key = number.wrapping_mul(7_919) % 5_000;
-                one.account = format!("acct_{:032x}", key % 1_000);
-                one.detail.key_id = format!("key_{}", digits(key));
-                one.detail.key_shown = format!("gw-sk-{}…", &digits(key)[..8]);
-                one.detail.conversation = Some(digits(number / 3));
-                one.detail.usage.input = number.unsigned_abs().wrapping_mul(7_877) % 20_000;
-                one.detail.usage.output = number.unsigned_abs().wrapping_mul(104_729) % 2_000;
-                one.detail.took_ms = Some(number.unsigned_abs().wrapping_mul(611_953) % 30_000);
-                one
-            })
-            .collect();
-        let pairs: Vec<_> = endings.iter().map(|one| (one, CreditSplit::ZERO)).collect();
-        ledger.enter_endings(&pairs, "").unwrap();
-    }
-    let began = Instant::now();
-    let segment = seal_all(&ledger, i64::MAX).remove(0);
-    let per_entry = began.elapsed().as_micros() / ENTRIES.unsigned_abs() as u128;
-    let (bytes, entries) = (segment.bytes, segment.last - segment.first + 1);
-    println!(
-        "{} bytes and {per_entry} µs for each of {entries} entries",
-        bytes / entries
-    );
-    let reader = ledger.open_segment(&segment).unwrap();
-    let began = Instant::now();
-    let read = reader.entries().map(Result::unwrap).count() as u128;
-    println!(
-        "{} entries read in a second",
-        read * 1_000_000 / began.elapsed().as_micros()
-    );
-    assert!(bytes / entries <= 250);
-}
-
 #[test]
 fn a_lock_is_released_although_a_process_that_was_just_forked_has_its_file_open() {
     let dir = tempfile::tempdir().unwrap();
