@@ -121,7 +121,7 @@ mod tests {
         let (_folder, accounts, key_id) = accounts(Some(RedisAddress::One(address)));
         let began = std::time::Instant::now();
         assert!(!accounts.wait_until_published(&key_id));
-        assert!(began.elapsed() < MAX_WAIT + Duration::from_secs(2));
+        assert!(began.elapsed() < 10 * MAX_WAIT);
     }
 
     #[test]

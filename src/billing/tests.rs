@@ -105,7 +105,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
         assert!(
-            began.elapsed() < Duration::from_secs(10),
+            began.elapsed() < test_world::SOON,
             "waited in vain for {what}"
         );
         std::thread::yield_now();

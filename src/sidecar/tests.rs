@@ -937,7 +937,7 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
     ends(first.1).await;
     world.close.take().unwrap().send(()).unwrap();
     ends(second.1).await;
-    tokio::time::timeout(Duration::from_secs(10), world.served)
+    tokio::time::timeout(Duration::from_secs(60), world.served)
         .await
         .expect("the sidecar ends")
         .unwrap()
@@ -962,14 +962,14 @@ async fn next_balance(lines: &mut Lines) -> String {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), event)
+    tokio::time::timeout(Duration::from_secs(60), event)
         .await
         .expect("an event")
 }
 
 async fn ends(mut lines: Lines) {
     let end = async { while let Ok(Some(_)) = lines.next_line().await {} };
-    tokio::time::timeout(Duration::from_secs(10), end)
+    tokio::time::timeout(Duration::from_secs(60), end)
         .await
         .expect("the stream ends");
 }

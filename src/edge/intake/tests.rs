@@ -238,7 +238,7 @@ async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_fro
         if ended.is_ok() {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(5), "read on for ever");
+        assert!(began.elapsed() < SOON, "read on for ever");
     }
     assert_eq!(wire.shared.progress().ended, Some(AbortReason::Tail));
 }
@@ -270,13 +270,13 @@ async fn a_request_counts_as_sent_once_more_of_it_is_asked_for_and_anew_at_each_
     let mut wire = Wire::open(deadlines()).await;
     assert_eq!(wire.shared.progress().time_since_sent(), None);
     let waits = tokio::time::timeout(
-        Duration::from_millis(20),
+        Duration::from_millis(200),
         wire.replay.read_body_or_idle(true),
     )
     .await;
     assert!(
         waits.is_err()
-            && wire.shared.progress().time_since_sent() >= Some(Duration::from_millis(15))
+            && wire.shared.progress().time_since_sent() >= Some(Duration::from_millis(50))
     );
     wire.shared.begin_attempt(false);
     assert_eq!(wire.shared.progress().time_since_sent(), None);
