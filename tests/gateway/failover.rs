@@ -140,7 +140,8 @@ fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
     let limit = Duration::from_secs(5);
     let limits = Plan::default()
         .limit("first_byte_seconds", limit.as_secs())
-        .limit("idle_seconds", limit.as_secs());
+        .limit("idle_seconds", limit.as_secs())
+        .limit("cpu_queue_seconds", 600);
     let world = limits.turns().endpoints(&ports).start();
     let account = world.account();
     let ask = &|surface: Surface, body: &str| {
