@@ -143,8 +143,9 @@ describe('failures and silence of a vendor', () => {
     if (process.env.GATEWAY_TEST_VENDORS === 'h2') {
       return skip(t, 'Codex calls the simulated vendor itself, and does not trust its certificate');
     }
-    const { status, asked } = await ask('text="Slow but sure" first_ms=9000', IMPATIENT, SIMULATOR_URL);
+    const { status, text, asked } = await ask('text="Slow but sure" first_ms=9000', IMPATIENT, SIMULATOR_URL);
     assert.notEqual(status, 0);
+    assert.match(text, /idle timeout/);
     assert.equal(asked, 2, 'and asks once more');
   });
 });
