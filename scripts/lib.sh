@@ -293,6 +293,10 @@ use_tools() {
 node_modules() {
   local folder=$1 installed link=$1/node_modules
   installed=$CACHE_DIR/node-$({ node --version && cat "$folder"/{package.json,package-lock.json,.npmrc}; } | hash_of) || return 1
+  # An `npm ci` by hand changes the installation through the link.
+  if [ -e "$installed/complete" ] && ! cmp -s "$installed/node_modules/.package-lock.json" "$installed/installed.json"; then
+    rm -f "$installed/complete"
+  fi
   cached "$installed" install_node_modules "$folder" "$installed" >&2 || return 1
   [ "$(readlink "$link" 2>/dev/null)" != "$installed/node_modules" ] || return 0
   # A folder may be there from an `npm ci` by hand.
@@ -303,5 +307,6 @@ node_modules() {
 # install_node_modules FOLDER INSTALLED
 install_node_modules() {
   cp "$1"/{package.json,package-lock.json,.npmrc} "$2" || return 1
-  npm ci --ignore-scripts --no-audit --no-fund --loglevel=error --prefix "$2"
+  npm ci --ignore-scripts --no-audit --no-fund --loglevel=error --prefix "$2" || return 1
+  cp "$2/node_modules/.package-lock.json" "$2/installed.json"
 }
