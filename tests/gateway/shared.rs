@@ -19,7 +19,7 @@ use test_world::wait_until;
 /// may be busy.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(30);
 /// Maximum time until every edge refuses a revoked key. It takes less than a second, and longer on
-/// a busy machine. An edge that is not told asks again after 30 s.
+/// a busy machine. An edge that gets no message asks again after 30 s.
 const REVOKED_WITHIN: Duration = Duration::from_secs(10);
 const KILLS: u64 = 5;
 

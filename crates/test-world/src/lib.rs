@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub const SOON: Duration = Duration::from_secs(60);
 
 /// Time between two looks at a condition.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `look` returns a value.
 #[track_caller]
@@ -44,7 +44,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option
             began.elapsed() < limit,
             "waited {limit:?} in vain for {what}"
         );
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

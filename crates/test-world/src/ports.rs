@@ -46,7 +46,7 @@ impl Reserved {
     fn next_port(&mut self) -> u16 {
         let per_block = usize::from(PORTS_PER_BLOCK);
         if self.next == self.blocks.len() * per_block {
-            match reserve_block() {
+            match reserve_block(FIRST_PORT, BLOCKS) {
                 Some(block) if self.blocks.len() < MAX_BLOCKS_PER_PROCESS => {
                     self.blocks.push(block);
                 }
@@ -63,10 +63,10 @@ impl Reserved {
     }
 }
 
-/// Reserves a block that no process has. Returns its first port.
-fn reserve_block() -> Option<(u16, UnixListener)> {
-    (0..BLOCKS).find_map(|block| {
-        let first = FIRST_PORT + block * PORTS_PER_BLOCK;
+/// Reserves one of `blocks` blocks from port `start` on that no process has. Returns its first port.
+fn reserve_block(start: u16, blocks: u16) -> Option<(u16, UnixListener)> {
+    (0..blocks).find_map(|block| {
+        let first = start + block * PORTS_PER_BLOCK;
         let name = format!("model-gateway-test-ports-{first}");
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let socket = UnixListener::bind_addr(&address).ok()?;
@@ -99,13 +99,15 @@ mod tests {
 
     #[test]
     fn no_block_is_reserved_twice_and_a_released_one_can_be_reserved_again() {
-        let first = reserve_block().expect("a free block");
-        let second = reserve_block().expect("a free block");
+        // Two blocks that no process takes its ports from.
+        let start = FIRST_PORT + BLOCKS * PORTS_PER_BLOCK;
+        let reserve = || reserve_block(start, 2);
+        let first = reserve().expect("a free block");
+        let second = reserve().expect("a free block");
         assert_ne!(first.0, second.0);
+        assert!(reserve().is_none(), "both are reserved");
         let released = first.0;
         drop(first);
-        let others: Vec<_> = std::iter::from_fn(reserve_block).collect();
-        assert!(others.iter().any(|(port, _)| *port == released));
-        assert!(reserve_block().is_none(), "all are reserved");
+        assert_eq!(reserve().map(|(port, _)| port), Some(released));
     }
 }
