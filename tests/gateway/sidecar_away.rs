@@ -24,7 +24,7 @@ const JOURNAL_FILE_BYTES: u64 = 65_536;
 /// The smallest values that the config allows.
 const PENDING_MOST: u64 = 1_024;
 const BYTES_MOST: u64 = 1_048_576;
-const CLIENTS: usize = 8;
+const CLIENTS: usize = 32;
 
 fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
     let redis = Server::start();
@@ -150,7 +150,8 @@ fn go_on_without_the_sidecar(min_away: Duration) {
     fleet.close();
 }
 
-/// Sends an edge this number of requests, over a few connections.
+/// Sends an edge this number of requests, over some connections: each waits up to a second where
+/// admission is slowed.
 fn ask_many(edge: &World, account: &Account, most: usize) {
     let bytes = Chat.whole(&account.key, "input=10 output=5").bytes();
     let (port, bytes, asked) = (edge.edge, &bytes, &AtomicUsize::new(0));
