@@ -8,7 +8,7 @@
 //! `GATEWAY_KILL_SECONDS`.
 
 use crate::account::{Account, Standing, micro, taken};
-use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log};
+use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log, wait_for_calls};
 use crate::shared::Fleet;
 use crate::surface::BOTH;
 use crate::world::{SOON, World, wait_for};
@@ -328,9 +328,9 @@ fn after_a_total_loss(journals_are_kept: bool) -> Books {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
     let log = fleet.under_load(&account, |fleet| {
-        std::thread::sleep(Duration::from_millis(500));
+        wait_for_calls(&fleet.sidecar.vendor, 50);
         fleet.sidecar.kill();
-        std::thread::sleep(Duration::from_millis(1_000));
+        wait_for_calls(&fleet.sidecar.vendor, 100);
         fleet.edges.iter_mut().for_each(World::kill);
         assert_eq!(fleet.redis.cli(&["flushall"]), "OK");
     });
@@ -379,7 +379,7 @@ fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told(
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
     let log = fleet.under_load(&account, |fleet| {
-        std::thread::sleep(Duration::from_millis(500));
+        wait_for_calls(&fleet.sidecar.vendor, 100);
         fleet.redis.kill();
         std::thread::sleep(Duration::from_millis(300));
         fleet.edges[0].kill();

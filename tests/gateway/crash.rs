@@ -9,7 +9,7 @@
 use crate::account::{Account, micro, taken};
 use crate::client::Connection;
 use crate::surface::{BOTH, Surface};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, Simulator, World, wait_for};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -209,6 +209,14 @@ pub fn under_load_at(edges: [u16; 2], key: &str, habits: &[Habit], chaos: impl F
         min_whole: 0,
     };
     load.run_at(edges, chaos)
+}
+
+/// Waits until a vendor has had this number of calls more.
+pub fn wait_for_calls(vendor: &Simulator, count: u64) {
+    let before = vendor.calls();
+    wait_for("more calls of the vendor", 3 * SOON, || {
+        (vendor.calls() >= before + count).then_some(())
+    });
 }
 
 /// The account's endings by request id, and the number of duplicates.

@@ -7,7 +7,7 @@
 
 use crate::account::Account;
 use crate::client::Request;
-use crate::crash::{FUNDS, Log};
+use crate::crash::{FUNDS, Log, wait_for_calls};
 use crate::shared::Fleet;
 use crate::surface::Chat;
 use crate::world::{SOON, World, wait_for};
@@ -87,7 +87,7 @@ fn fail_over_repeatedly(rounds: usize) {
     let account = fleet.funded(FUNDS);
     let log = fleet.under_load(&account, |fleet| {
         for round in 0..rounds {
-            std::thread::sleep(Duration::from_millis(500));
+            wait_for_calls(&fleet.sidecar.vendor, 100);
             fail_over(fleet, &account, LOST[round % LOST.len()], round % 2 == 0);
         }
     });

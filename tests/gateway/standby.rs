@@ -131,9 +131,9 @@ fn a_standby_takes_over_when_the_holder_is_killed_under_load() {
     assert_eq!(client::ask(standby, &page()).status, 200);
     let Installation { fleet, .. } = &mut all;
     let log = fleet.under_load(&account, |fleet| {
-        std::thread::sleep(Duration::from_millis(500));
+        crash::wait_for_calls(&fleet.sidecar.vendor, 100);
         fleet.sidecar.kill();
-        std::thread::sleep(Duration::from_millis(500));
+        crash::wait_for_calls(&fleet.sidecar.vendor, 100);
     });
     all.wait_taken_over();
     assert!(log.cut.is_empty(), "no answer depends on the sidecar");
@@ -199,14 +199,14 @@ fn a_server_that_is_killed_and_replaced_by_its_standby_loses_nothing() {
         follower,
         ..
     } = &mut all;
-    let log = fleet.under_load(&account, |_| {
-        std::thread::sleep(Duration::from_millis(500));
+    let log = fleet.under_load(&account, |fleet| {
+        crash::wait_for_calls(&fleet.sidecar.vendor, 100);
         primary.kill();
         // As long as there is no standby, commits wait: nothing is acknowledged that one server
         // has.
         follower.wait_for_standby_named("standby");
         follower.promote();
-        std::thread::sleep(Duration::from_millis(500));
+        crash::wait_for_calls(&fleet.sidecar.vendor, 100);
     });
     let _next = all.follower.start_follower("standby");
     all.fleet.matches(&account, &log);

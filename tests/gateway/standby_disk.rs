@@ -9,7 +9,6 @@ use crate::crash;
 use crate::disk::Disk;
 use crate::standby::Installation;
 use crate::world::{SOON, wait_for};
-use std::time::Duration;
 use test_world::postgres::PostgresServer;
 
 /// In bytes: a new cluster of PostgreSQL takes some 40 MB, and as much for its log.
@@ -57,16 +56,16 @@ impl Installation {
         let edges = [self.fleet.edges[0].edge, self.fleet.edges[1].edge];
         let habits = [crash::Habit::Whole, crash::Habit::Stream];
         let log = crash::under_load_at(edges, &account.key, &habits, || {
-            std::thread::sleep(Duration::from_millis(500));
+            crash::wait_for_calls(&self.fleet.sidecar.vendor, 100);
             disk.fill_up();
             wait_for("the full disk to be noticed", 3 * SOON, || {
                 is_noticed(self).then_some(())
             });
-            std::thread::sleep(Duration::from_millis(500));
+            crash::wait_for_calls(&self.fleet.sidecar.vendor, 50);
             disk.free_up();
             self.supervise();
             self.find_holder();
-            std::thread::sleep(Duration::from_millis(500));
+            crash::wait_for_calls(&self.fleet.sidecar.vendor, 50);
         });
         assert!(log.cut.is_empty(), "no answer depends on the ledger");
         self.find_holder();
@@ -75,6 +74,7 @@ impl Installation {
 }
 
 #[test]
+#[ignore = "long installation: a full disk under load, about half a minute"]
 fn a_full_disk_of_the_holder_delays_debits_and_loses_none() {
     let Some(disk) = mounted(HOLDER_DISK) else {
         return;
@@ -92,6 +92,7 @@ fn a_full_disk_of_the_holder_delays_debits_and_loses_none() {
 }
 
 #[test]
+#[ignore = "long installation: a full disk under load, about half a minute"]
 fn a_full_disk_of_the_primary_delays_debits_and_loses_none() {
     let Some(disk) = mounted(SERVER_DISK) else {
         return;
@@ -105,6 +106,7 @@ fn a_full_disk_of_the_primary_delays_debits_and_loses_none() {
 }
 
 #[test]
+#[ignore = "long installation: a full disk under load, about half a minute"]
 fn a_full_disk_of_the_primarys_standby_delays_debits_and_loses_none() {
     let Some(disk) = mounted(SERVER_DISK) else {
         return;
