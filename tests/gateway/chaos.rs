@@ -8,6 +8,7 @@
 //! `GATEWAY_KILL_SECONDS`.
 
 use crate::account::{Account, Standing, micro, taken};
+use crate::client::Request;
 use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log, wait_for_calls};
 use crate::shared::Fleet;
 use crate::surface::BOTH;
@@ -141,12 +142,20 @@ impl Fleet {
                 .iter()
                 .all(|name| world.metric(name, &[]) == 0.0)
         };
+        // An edge may still be looking for the store.
+        let holds_nothing = |edge: &World, account: &Account| {
+            let answer = edge.ask(&Request::get("/v1/credits").bearer(&account.key));
+            answer.status == 200 && micro(&answer.json()["held"]) == 0
+        };
         wait_for("all endings to be in the ledger", QUIET_WITHIN, || {
             let all_idle = self.edges.iter().chain([&self.sidecar]).all(is_idle);
-            let mut standings = accounts
-                .iter()
-                .flat_map(|account| self.edges.iter().map(|edge| edge.standing(account)));
-            (all_idle && standings.all(|standing| standing.held == 0)).then_some(())
+            let mut accounts = accounts.iter();
+            let is_quiet = all_idle
+                && accounts.all(|account| {
+                    let mut edges = self.edges.iter();
+                    edges.all(|edge| holds_nothing(edge, account))
+                });
+            is_quiet.then_some(())
         });
     }
 }
