@@ -60,6 +60,7 @@ const FIRST_SEEDS: [u64; 4] = [3, 4, 5, 6];
 const SECOND_SEEDS: [u64; 4] = [7, 9, 10, 11];
 
 /// Runs an episode for each seed, or only one for `LEDGER_SEED`.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn run_episodes(seeds: impl IntoIterator<Item = u64>) -> Option<Counts> {
     let _alone = alone();
     let asked = std::env::var("LEDGER_SEED")

@@ -192,6 +192,7 @@ fn a_start_after_a_kill_with_a_backlog_of_65_536_debits_each_request_once() {
 }
 
 /// Kills a gateway when this number of ended requests wait, and starts it again.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn start_after_a_kill(full: u32) {
     // Admission does not slow before a quarter of the bound.
     let plan = Plan::default()

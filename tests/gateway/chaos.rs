@@ -273,6 +273,7 @@ fn kills_all_over_a_fleet_for_minutes_neither_lose_nor_double_a_debit() {
 }
 
 /// Kills for at least this time.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn kill_all_over_a_fleet(time: Duration) {
     // The requests of a killed edge count until it is back, and a fast program has many.
     let mut fleet = Fleet::with(|plan| plan.limit("open_requests_per_account", 10_000));

@@ -250,6 +250,7 @@ fn kills_under_load_for_minutes_neither_lose_nor_double_a_debit() {
 }
 
 /// Kills the gateway again and again for at least this time.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn kill_under_load(time: Duration) {
     const MIN_ANSWERS: usize = 300;
     let mut world = World::new();

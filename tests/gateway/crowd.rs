@@ -88,6 +88,7 @@ fn clients_that_come_and_leave_by_the_thousand_leave_nothing_behind() {
 }
 
 /// Runs this number of clients, some of them at once.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn come_and_leave(cycles: u64) {
     const THREADS: usize = 16;
     let mut world = plan().start();
@@ -174,6 +175,7 @@ fn sixty_clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() 
     do_not_read(60);
 }
 
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn do_not_read(readers: usize) {
     let world = plan().limit("client_write_seconds", 5).start();
     let account = world.funded(100_000_000_000_000);
@@ -284,6 +286,11 @@ fn headers_of_five_thousand_clients_that_never_end_are_cut_off_and_cost_others_l
     never_end_their_headers(5_000);
 }
 
+#[allow(
+    clippy::print_stdout,
+    clippy::float_arithmetic,
+    reason = "figures for a person, and of metrics"
+)]
 fn never_end_their_headers(clients: usize) {
     let world = plan().limit("header_read_seconds", 4).start();
     let account = world.funded(1_000_000_000_000);
@@ -329,6 +336,7 @@ fn three_thousand_streams_at_one_time_lose_nothing_and_each_is_debited() {
     stream_at_one_time(3_000, 30);
 }
 
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn stream_at_one_time(streams: usize, events: usize) {
     let world = plan().start();
     let account = world.funded(1_000_000_000_000);

@@ -277,6 +277,7 @@ fn a_hundred_thousand_streams_that_are_reset_at_once_cost_others_nothing_and_lit
     reset_at_once(100_000);
 }
 
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn reset_at_once(streams: u32) {
     let world = World::new();
     let account = world.account();

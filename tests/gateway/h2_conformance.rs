@@ -373,6 +373,7 @@ fn floods_of_a_million_frames_cost_others_nothing_and_little_memory() {
 }
 
 /// Sends this number of frames of each kind.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn flood(frames: usize) {
     let world = World::new();
     let account = world.account();

@@ -552,6 +552,7 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
 }
 
 /// Sends this number of large bodies at once.
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn send_large_bodies(streams: usize) {
     const BODY_BYTES: usize = 5_000_000;
     let authority = Authority::new();

@@ -150,6 +150,11 @@ fn a_large_old_ledger_survives_kills_while_it_is_migrated_and_serves() {
     migrate_under_load(&LONG);
 }
 
+#[allow(
+    clippy::print_stdout,
+    clippy::float_arithmetic,
+    reason = "figures for a person, and of metrics"
+)]
 fn migrate_under_load(size: &MigrationSize) {
     let (mut world, account, old) = prepare(size);
     let (mut over, began) = (None, Instant::now());

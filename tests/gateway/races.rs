@@ -74,6 +74,7 @@ fn credit_for_so_many_admits_exactly_so_many_in_each_of_fifty_races() {
     race_for_credit(50);
 }
 
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn race_for_credit(rounds: usize) {
     let fleet = Fleet::new();
     let body = body();

@@ -82,6 +82,7 @@ fn ten_failovers_that_lose_acknowledged_writes_lose_and_double_no_debit() {
     fail_over_repeatedly(10);
 }
 
+#[allow(clippy::print_stdout, reason = "figures for a person")]
 fn fail_over_repeatedly(rounds: usize) {
     let mut fleet = fleet();
     let account = fleet.funded(FUNDS);

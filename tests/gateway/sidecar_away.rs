@@ -78,6 +78,11 @@ fn edges_go_on_for_minutes_without_the_sidecar_and_all_is_in_the_ledger_soon_aft
 }
 
 /// Kills the sidecar under load, and starts it again after at least this time.
+#[allow(
+    clippy::print_stdout,
+    clippy::float_arithmetic,
+    reason = "figures for a person, and of metrics"
+)]
 fn go_on_without_the_sidecar(min_away: Duration) {
     let mut fleet = fleet(|plan| {
         plan.limit("journal_segment_bytes", JOURNAL_FILE_BYTES)
