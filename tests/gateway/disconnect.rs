@@ -528,7 +528,7 @@ fn stops(_: &mut Connection, _: &mut Answer) {}
 /// Reads the answer after a pause: long enough that the gateway blames the client for the delay,
 /// shorter than the timeout of a write.
 fn pauses(connection: &mut Connection, answer: &mut Answer) {
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(8));
     connection.finish(answer);
 }
 
@@ -539,7 +539,7 @@ fn reads_on(connection: &mut Connection, answer: &mut Answer) {
 #[test]
 fn a_client_that_holds_the_stream_up_is_the_cause_of_what_its_vendor_does_then() {
     let world = Plan::default()
-        .limit("client_write_seconds", 12)
+        .limit("client_write_seconds", 16)
         .limit("drain_after_client_seconds", 60)
         .start();
     let account = world.funded(1_000_000_000_000);

@@ -348,8 +348,8 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
     std::thread::scope(|scope| {
         let check = &check;
         for vendor in BOTH {
-            scope.spawn(move || check(vendor, "events=1 gap_ms=2600 input=10 output=5"));
-            scope.spawn(move || check(vendor, "events=2 first_ms=2600 input=10 output=5"));
+            scope.spawn(move || check(vendor, "events=1 gap_ms=4600 input=10 output=5"));
+            scope.spawn(move || check(vendor, "events=2 first_ms=4600 input=10 output=5"));
         }
     });
     world.close();
@@ -364,7 +364,7 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
     for (number, vendor) in BOTH.into_iter().enumerate() {
         // The vendor is silent long enough for a keep-alive. Keep-alives are not part of the
         // answer.
-        let request = body(vendor, "events=2 first_ms=1600 input=10 output=5", true);
+        let request = body(vendor, "events=2 first_ms=4600 input=10 output=5", true);
         let key = format!("key-{number}");
         let ask = || world.ask(&post(&account.key, &request).header("idempotency-key", &key));
         let first = ask();

@@ -8,18 +8,17 @@ plan_full() {
   #     name                                       wall  CPU  programs
   stage "build"                                     180  260  - build
   if passed "build"; then
-    { stage "Rust tests"                            420  700  6000 rust_tests measured 3 -E 'not group(alone)'
+    { stage "Rust tests"                            420  700  6000 rust_tests measured 3
       stage "Rust tests over HTTP/2"                120  150  1000 rust_tests_over_h2 ; } &
     { stage "SDKs for Python"                       120   60  - python_sdks
       stage "SDKs for Node.js"                      120   60  - node_sdks
-      stage "SDKs for Python over HTTP/2"           120   60  - over_h2 python_sdks ; } &
+      stage "SDKs for Node.js over HTTP/2"          120   60  - over_h2 node_sdks ; } &
     { stage "dashboard in a browser"                180  120  - browser
       stage "terminal agents"                       120  100  - agents
       stage "scripts/run"                            30   10  - try_out ; } &
     { stage "lints"                                 300  220  - lint
       stage "documentation tests"                    60   40  - doc_tests ; } &
     wait
-    stage "Rust tests that measure time"             60   60  500 rust_tests measured 1 -E 'group(alone)'
     stage "slow tests"                                5    5  - check_slow_tests
   fi
   wait
@@ -30,6 +29,7 @@ cheap_checks() {
   stage "licences and bill of materials"             30   10  - check_dependencies
   stage "alert rules"                                10    5  - test_alerts
   stage "format"                                     20   10  - check_format
+  stage "ports of the JavaScript worlds"             10    5  - test_world
 }
 
 # What one runs while writing. From each suite some tests that would notice if it did not work at all.
@@ -56,7 +56,7 @@ controls      20  the protection is taken away, and the test must see losses
 simulation    30  the ledger simulation, properties and races with many more seeds
 load          15  crowds, floods and bodies of many megabytes
 h2            15  all tests of the gateway with vendors that speak HTTP/2
-sdks-h2        5  the SDKs that the short run uses over HTTP/1.1 only
+sdks-h2        5  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
 '
 
 list_long_parts() {
@@ -75,7 +75,7 @@ plan_long() {
     case $part in
       simulation) stage "long simulation" 1800 3000 - long_simulation ;;
       h2) GATEWAY_TEST_VENDORS=h2 stage "long h2" 900 1500 - rust_tests long 3 -E 'binary(gateway)' ;;
-      sdks-h2) stage "long sdks-h2" 300 200 - over_h2 node_sdks ;;
+      sdks-h2) stage "long sdks-h2" 300 200 - over_h2 python_sdks ;;
       *) stage "long $part" 1800 3600 - long_tests "$part" ;;
     esac
   done

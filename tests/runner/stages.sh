@@ -74,9 +74,11 @@ check_slow_tests() {
 python_sdks() { node tests/world/run.mjs "$(python_venv)/bin/python" -m pytest -q "${@:-tests/sdk/python}"; }
 
 node_tests() { node tests/world/run.mjs node --test --test-reporter=dot "$@"; }
-node_sdks() { node_tests "${@:-tests/sdk/node/*.test.mjs}"; }
-browser() { node_tests --test-concurrency=1 "${@:-tests/browser/*.test.mjs}"; }
-agents() { node_tests --test-concurrency=1 "${@:-tests/agents/*.test.mjs}"; }
+node_sdks() { node_tests --test-concurrency=4 "${@:-tests/sdk/node/*.test.mjs}"; }
+browser() { node_tests --test-concurrency=2 "${@:-tests/browser/*.test.mjs}"; }
+agents() { node_tests --test-concurrency=2 "${@:-tests/agents/*.test.mjs}"; }
+# The tests of run.mjs and its ports.
+test_world() { node --test --test-reporter=dot tests/world/*.test.mjs; }
 
 over_h2() { GATEWAY_TEST_VENDORS=h2 "$@"; }
 
