@@ -561,7 +561,7 @@ fn send_large_bodies(streams: usize) {
         Flow::default(),
         Arc::new(|_| answer()),
     );
-    // A debug build on a busy machine is slow with 320 MB.
+    // A debug build on a busy machine is slow with bodies of this size.
     let plan = plan(&vendor, &authority)
         .limit("body_read_seconds", 600)
         .limit("vendor_write_seconds", 600);
