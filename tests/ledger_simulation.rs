@@ -2,9 +2,9 @@
 //! an independent model of the ledger.
 //!
 //! One thread, one seed and a virtual clock make each episode reproducible, and `LEDGER_SEED=n`
-//! replays one. The long run has 1.6 million steps. The model keeps its amounts in `i128` and shares
-//! no arithmetic with the program. After every step the program must agree with it to the µc. A
-//! crash drops the core without closing it: its memory is lost, and its journal is replayed,
+//! replays one. The long run has 1.6 million steps. The model keeps its amounts in `i128` and
+//! shares no arithmetic with the program. After every step the program must agree with it to the
+//! µc. A crash drops the core without closing it: its memory is lost, and its journal is replayed,
 //! perhaps torn at the end, duplicated or reordered.
 //!
 //! It must not sync: the files are in memory (`/dev/shm`), because this test does not cut the
@@ -55,9 +55,9 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Seeds of the short run. Every eighth episode seals. The first two together reach each point of
 /// death; if a change of the product moves a point, other seeds do.
 const SEALING_SEEDS: [u64; 2] = [32, 48];
-const MIXED_SEEDS: [u64; 2] = [96, 2];
-const FIRST_SEEDS: [u64; 4] = [3, 4, 5, 6];
-const SECOND_SEEDS: [u64; 4] = [7, 9, 10, 11];
+const OTHER_SEALING_SEEDS: [u64; 1] = [96];
+const FIRST_SEEDS: [u64; 4] = [2, 3, 4, 5];
+const SECOND_SEEDS: [u64; 5] = [6, 7, 9, 10, 11];
 
 /// Runs an episode for each seed, or only one for `LEDGER_SEED`.
 #[allow(clippy::print_stdout, reason = "figures for a person")]
@@ -93,8 +93,8 @@ fn books_that_reach_each_point_of_death_agree_with_an_independent_model() {
 }
 
 #[test]
-fn sealed_and_unsealed_books_agree_with_an_independent_model() {
-    if let Some(counts) = run_episodes(MIXED_SEEDS) {
+fn sealed_books_agree_with_an_independent_model() {
+    if let Some(counts) = run_episodes(OTHER_SEALING_SEEDS) {
         counts.assert_operations(1);
     }
 }

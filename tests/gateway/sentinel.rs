@@ -1,9 +1,9 @@
 //! Tests failovers under load that lose acknowledged writes: the primary is killed, and Sentinel
 //! promotes a replica that had been cut off before.
 //!
-//! In the first and every other round the sidecar is paused meanwhile. Then the lost entries are not in the
-//! ledger either, only in the edges' journals. The control test removes the journals: then entries
-//! must be missing, or the main test proves nothing.
+//! In the first and every other round the sidecar is paused meanwhile. Then the lost entries are
+//! not in the ledger either, only in the edges' journals. The control test removes the journals:
+//! then entries must be missing, or the main test proves nothing.
 
 use crate::account::Account;
 use crate::client::Request;

@@ -1,9 +1,10 @@
 //! Kills of everything that an installation with a ledger in PostgreSQL consists of, under load:
 //! each answer that a client had whole is in the ledger once, and nothing else is.
 //!
-//! The kills go on for two minutes, or for `GATEWAY_KILL_SECONDS`. With `GATEWAY_KILL_RATE=1000` the clients use many accounts, and the
-//! ledger must enter that many debits a second on average, outages included. That needs a release
-//! build (`MODEL_GATEWAY_BIN`). What is entered is read from PostgreSQL itself.
+//! The kills go on for two minutes, or for `GATEWAY_KILL_SECONDS`. With `GATEWAY_KILL_RATE=1000`
+//! the clients use many accounts, and the ledger must enter that many debits a second on average,
+//! outages included. That needs a release build (`MODEL_GATEWAY_BIN`). What is entered is read from
+//! PostgreSQL itself.
 
 use crate::account::{Account, Standing, credits};
 use crate::chaos::{Dice, LONG, are_refusals, audited};

@@ -18,8 +18,8 @@ struct PreparedFile {
     content: Option<Vec<u8>>,
 }
 
-/// Writes a ledger with every kind of entry, closed, to `dir`. Each process creates it once, because
-/// that takes as long as many audits.
+/// Writes a ledger with every kind of entry, closed, to `dir`. Each process creates it once: that
+/// takes as long as many audits.
 pub(super) fn books(dir: &Path) {
     static PREPARED: LazyLock<Vec<PreparedFile>> = LazyLock::new(|| {
         let dir = tempfile::tempdir().unwrap();
