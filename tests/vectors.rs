@@ -33,8 +33,8 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// This environment variable limits a run to the vectors whose name contains its value. `scripts/test`
-/// removes it.
+/// This environment variable limits a run to the vectors whose name contains its value.
+/// `scripts/test` removes it.
 const ONLY: &str = "VECTORS_ONLY";
 
 #[derive(Deserialize)]

@@ -21,11 +21,6 @@ fn markers_asked_for(server: &Server) -> usize {
 /// The server restarts after many requests. Returns how many markers the sidecar then asks for.
 async fn asked_for_after_a_restart(has_record: bool) -> usize {
     let mut server = Server::start();
-    // Otherwise the server delays its writes while the disk is busy, and the kill loses them.
-    assert_eq!(
-        server.cli(&["config", "set", "appendfsync", "always"]),
-        "OK"
-    );
     let world = World::on(&server).await;
     let mut feed = world.feed();
     world

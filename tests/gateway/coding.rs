@@ -166,8 +166,8 @@ impl Bits {
         self.put(symbol, alphabet_bits);
     }
 
-    /// A prefix code of 512 symbols with nine bits each. It takes four bytes, since all code lengths
-    /// are equal.
+    /// A prefix code of 512 symbols with nine bits each. It takes four bytes, since all code
+    /// lengths are equal.
     fn put_512_symbols(&mut self) {
         // The order in which it gives the lengths of the codes of the code lengths, without the
         // first three.
@@ -188,14 +188,15 @@ fn slow_to_decode(text: &[u8]) -> Vec<u8> {
     for byte in text {
         // More blocks follow; four nibbles with a length of 1; it is compressed.
         bits.put(0, 1 + 2 + 16 + 1);
-        // One type of literals, 256 types of commands: 1 + 2^7 + 127. The code of the types, the code of
-        // the counts, and the first count.
+        // One type of literals, 256 types of commands: 1 + 2^7 + 127. The code of the types, the
+        // code of the counts, and the first count.
         bits.put(0, 1);
         bits.put(1 | 7 << 1 | 127 << 4, 1 + 3 + 7);
         bits.put_single_symbol(0, 9);
         bits.put_single_symbol(0, 5);
         bits.put(0, 2);
-        // One type of distances, no postfix, no direct distances, the context mode, and one code each.
+        // One type of distances, no postfix, no direct distances, the context mode, and one code
+        // each.
         bits.put(0, 1 + 2 + 4 + 2 + 1 + 1);
         bits.put_single_symbol((*byte).into(), 8);
         (0..256).for_each(|_| bits.put_512_symbols());

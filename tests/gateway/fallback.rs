@@ -322,7 +322,7 @@ fn lets_its_client_wait(surface: Surface) {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| check("events=2 first_ms=4600 input=10 output=5"));
-        scope.spawn(|| check("events=1 gap_ms=4600 input=10 output=5"));
+        scope.spawn(|| check("events=1 gap_ms=2600 input=10 output=5"));
     });
     world.close();
 }

@@ -11,7 +11,7 @@ use crate::client::Request;
 use crate::crash::{FUNDS, Habit, Load, Log, by_id, client_interval};
 use crate::old_ledger::{OldLedger, exported_hashes, retired};
 use crate::surface::BOTH;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -66,7 +66,8 @@ const LONG: MigrationSize = MigrationSize {
 /// A world whose gateway has ended, with an old ledger of which the returned account is the first.
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn prepare(size: &MigrationSize) -> (World, Account, OldLedger) {
-    let mut world = World::new();
+    // The old ledger knows no other account.
+    let mut world = Plan::default().without_administrator().start();
     let account = world.funded(FUNDS);
     for surface in BOTH {
         world.works(surface, &account.key);

@@ -3,8 +3,8 @@
 //! once the link is back. The other edge is not affected. An edge far from the store waits longer
 //! for it.
 //!
-//! For the cut, Redis runs in a network namespace with a separate link to each edge. For the loss, a
-//! proxy delays answers as a lossy link does.
+//! For the cut, Redis runs in a network namespace with a separate link to each edge. For the loss,
+//! a proxy delays answers as a lossy link does.
 
 use crate::account::Account;
 use crate::client::{self, Request};

@@ -348,7 +348,7 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
     std::thread::scope(|scope| {
         let check = &check;
         for vendor in BOTH {
-            scope.spawn(move || check(vendor, "events=1 gap_ms=4600 input=10 output=5"));
+            scope.spawn(move || check(vendor, "events=1 gap_ms=2600 input=10 output=5"));
             scope.spawn(move || check(vendor, "events=2 first_ms=4600 input=10 output=5"));
         }
     });

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use test_world::redis::Server;
 use test_world::wait_until;
 
-/// Maximum time until a new request is refused when the store is gone: an instant, on a machine that
-/// may be busy.
+/// Maximum time until a new request is refused when the store is gone: an instant, on a machine
+/// that may be busy.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(30);
 /// Maximum time until every edge refuses a revoked key. It takes less than a second, and longer on
 /// a busy machine. An edge that gets no message asks again after 30 s.

@@ -7,10 +7,11 @@ const LICENSES: &str = include_str!("../../docs/licenses.md");
 const LOCK: &str = include_str!("../../Cargo.lock");
 const MANIFEST: &str = include_str!("../../Cargo.toml");
 /// The crates of this repository.
-const OWN: [&str; 4] = [
+const OWN: [&str; 5] = [
     "credits",
     "llm-protocol",
     "model-gateway",
+    "test-world",
     "vendor-simulator",
 ];
 const CHARTS: &str = include_str!("../../dashboard/static/vendor/uplot-1.6.32.js");

@@ -63,7 +63,8 @@ impl Reserved {
     }
 }
 
-/// Reserves one of `blocks` blocks from port `start` on that no process has. Returns its first port.
+/// Reserves one of `blocks` blocks from port `start` on that no process has. Returns its first
+/// port.
 fn reserve_block(start: u16, blocks: u16) -> Option<(u16, UnixListener)> {
     (0..blocks).find_map(|block| {
         let first = start + block * PORTS_PER_BLOCK;
