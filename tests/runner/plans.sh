@@ -8,16 +8,16 @@ plan_full() {
   #     name                                       wall  CPU  programs
   stage "build"                                     180  260  - build
   if passed "build"; then
-    { stage "Rust tests"                            420  700  6000 rust_tests measured 3
-      stage "Rust tests over HTTP/2"                120  150  1000 rust_tests_over_h2 ; } &
-    { stage "SDKs for Python"                       120   60  - python_sdks
-      stage "SDKs for Node.js"                      120   60  - node_sdks
-      stage "SDKs for Node.js over HTTP/2"          120   60  - over_h2 node_sdks ; } &
-    { stage "dashboard in a browser"                180  120  - browser
-      stage "terminal agents"                       120  100  - agents
+    { stage "Rust tests"                            420  650  4500 rust_tests measured 4 ; } &
+    { stage "SDKs for Python"                       150   75  - python_sdks
+      stage "SDKs for Node.js"                      100   35  - node_sdks
+      stage "Rust tests over HTTP/2"                150   90  600 rust_tests_over_h2
+      stage "SDKs for Node.js over HTTP/2"          100   35  - over_h2 node_sdks ; } &
+    { stage "dashboard in a browser"                240  130  - browser
+      stage "terminal agents"                       150   80  - agents
       stage "scripts/run"                            30   10  - try_out ; } &
-    { stage "lints"                                 300  220  - lint
-      stage "documentation tests"                    60   40  - doc_tests ; } &
+    { stage "lints"                                 400  250  - lint
+      stage "documentation tests"                    60   20  - doc_tests ; } &
     wait
     stage "slow tests"                                5    5  - check_slow_tests
   fi

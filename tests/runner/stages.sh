@@ -60,7 +60,7 @@ rust_tests() {
 }
 
 # Vendors that speak TLS and HTTP/2, like the real ones.
-rust_tests_over_h2() { GATEWAY_TEST_VENDORS=h2 rust_tests h2 3 "$@"; }
+rust_tests_over_h2() { GATEWAY_TEST_VENDORS=h2 rust_tests h2 2 "$@"; }
 
 doc_tests() { nice cargo test --doc --workspace --locked --quiet; }
 
