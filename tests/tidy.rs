@@ -98,6 +98,9 @@ const RUST_SYNTAX: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// The parts of the long run that consist of marked tests. `tests/runner/plans.sh` lists all parts.
+const LONG_PARTS: &[&str] = &["kills", "installation", "controls", "simulation", "load"];
+
 struct File {
     path: PathBuf,
     text: String,
@@ -301,6 +304,24 @@ fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     missing
 }
 
+/// Lines that leave a test out of the short run and do not say which part of the long run has it, and
+/// why.
+fn unexplained_ignores(text: &str) -> Vec<String> {
+    let is_explained = |line: &str| {
+        LONG_PARTS.iter().any(|part| {
+            let rest = line
+                .trim()
+                .strip_prefix(&format!("#[ignore = \"long {part}: "));
+            rest.is_some_and(|reason| reason.len() > "\"]".len())
+        })
+    };
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| line.trim().starts_with("#[ignore") && !is_explained(line))
+        .map(|(index, line)| format!("{}: {}", index + 1, line.trim()))
+        .collect()
+}
+
 /// Fails with all findings, each behind its file.
 #[track_caller]
 fn none(rule: &str, files: &[File], check: impl Fn(&str) -> Vec<String>) {
@@ -367,6 +388,21 @@ fn what_people_read_has_no_rust_syntax() {
 fn a_type_name_has_one_definition() {
     let twice = types_defined_twice(&product_files());
     assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+#[test]
+fn a_test_that_is_left_out_says_which_part_of_the_long_run_has_it() {
+    let folders = ["src", "crates", "tests"].into_iter();
+    let mut sources: Vec<_> = folders.flat_map(|folder| files(folder, ".rs")).collect();
+    sources.retain(|file| !file.path.ends_with("tidy.rs"));
+    none("ignored tests", &sources, unexplained_ignores);
+    let plans = std::fs::read_to_string(root().join("tests/runner/plans.sh")).unwrap();
+    for part in LONG_PARTS {
+        let is_listed = plans
+            .lines()
+            .any(|line| line.starts_with(&format!("{part} ")));
+        assert!(is_listed, "tests/runner/plans.sh has no part {part}");
+    }
 }
 
 #[test]
@@ -445,6 +481,10 @@ fn each_rule_finds_a_violation() {
         2
     );
     assert_eq!(missing_paths("See `src/main.rs`.", |_| true).len(), 0);
+    let ignored = "#[ignore]\n#[ignore = \"slow\"]\n#[ignore = \"long kills: \"]";
+    assert_eq!(unexplained_ignores(ignored).len(), 3);
+    let explained = "    #[ignore = \"long kills: ten minutes of kills\"]";
+    assert_eq!(unexplained_ignores(explained).len(), 0);
     let code = "format!(\"{name:?} {wait:?} {:?} {:#?}\")\n// {wait:?}\n#[cfg(test)]\n{wait:?}";
     assert_eq!(rust_syntax(code), [(1, "wait"), (1, ""), (1, "")]);
 }
