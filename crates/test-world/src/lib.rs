@@ -29,8 +29,11 @@ use std::time::{Duration, Instant};
 /// may be busy or slow: a test reaches it only when something is broken.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Time between two looks at a condition.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Time between two looks at a condition, at first and at last.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The interval is this part of the time waited so far: a look may cost a request or a process.
+const POLL_PART: u32 = 20;
 
 /// Waits until `look` returns a value.
 #[track_caller]
@@ -40,11 +43,10 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option
         if let Some(found) = look() {
             return found;
         }
-        assert!(
-            began.elapsed() < limit,
-            "waited {limit:?} in vain for {what}"
-        );
-        std::thread::sleep(POLL_INTERVAL);
+        let waited = began.elapsed();
+        assert!(waited < limit, "waited {limit:?} in vain for {what}");
+        let interval = waited / POLL_PART;
+        std::thread::sleep(interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
     }
 }
 
