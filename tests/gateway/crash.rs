@@ -23,6 +23,10 @@ const LONG_KILLS: Duration = Duration::from_secs(300);
 /// Interval of a client's requests in the short run. More requests than that would only take the
 /// CPU from the other tests.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(25);
+/// The same in tests that take some seconds however many requests there are.
+const SLOW_CLIENT_INTERVAL: Duration = Duration::from_millis(250);
+/// Shortest time that a refused client waits before it asks again.
+const MIN_REFUSED_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The request that a client repeats.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,8 +137,7 @@ impl Load<'_> {
                 (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
                 (false, _) => {
                     log.odd.push(format!("{} {}", answer.status, answer.text()));
-                    // A client that was refused waits before it asks again.
-                    std::thread::sleep(Duration::from_millis(20));
+                    std::thread::sleep(self.interval.max(MIN_REFUSED_INTERVAL));
                 }
             }
         }
@@ -186,6 +189,15 @@ pub fn client_interval() -> Duration {
         Duration::ZERO
     } else {
         CLIENT_INTERVAL
+    }
+}
+
+/// Interval of a client's requests in a test that takes some seconds however many there are.
+pub fn slow_client_interval() -> Duration {
+    if crate::is_long() {
+        Duration::ZERO
+    } else {
+        SLOW_CLIENT_INTERVAL
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::account::{Account, taken};
 use crate::client::{self, Request};
-use crate::crash::{self, Habit};
+use crate::crash::{self, Habit, Load, wait_for_calls};
 use crate::h2::resident_kib;
 use crate::secrets::Seen;
 use crate::surface::{BOTH, Chat};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long an old process may take to exit.
 const WAY_OUT: Duration = Duration::from_secs(60);
+/// Number of requests in each phase of an upgrade under load.
+const CALLS_OF_A_PHASE: u64 = 20;
 const PASSWORD: &str = "CANARY+long+password";
 
 impl World {
@@ -114,42 +116,46 @@ fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
     let rounds = if crate::is_long() { 20 } else { 2 };
     let streams = if crate::is_long() { 200 } else { 10 };
     let mut complete = 0;
-    let log = crash::under_load(
-        world.edge,
-        &account.key,
-        &[Habit::Whole, Habit::Stream],
-        || {
-            for _ in 0..rounds {
-                let begin = |surface: crate::surface::Surface| {
-                    let mut connection = world.connect();
-                    connection.send(
-                        &surface
-                            .stream(&account.key, "events=40 gap_ms=50 input=10 output=5")
-                            .bytes(),
-                    );
-                    let mut answer = connection.begin();
-                    assert!(
-                        answer.status == 200 && connection.more(&mut answer),
-                        "{}",
-                        answer.text()
-                    );
-                    (surface, connection, answer)
-                };
-                let running: Vec<_> = BOTH.into_iter().cycle().take(streams).map(begin).collect();
-                let mut old = world.upgrade();
-                for (surface, mut connection, mut answer) in running {
-                    connection.finish(&mut answer);
-                    assert!(
-                        surface.is_complete(&answer),
-                        "a stream was cut: {}",
-                        answer.text()
-                    );
-                    complete += 1;
-                }
-                ends_well(&mut old);
+    let load = Load {
+        keys: &[&account.key],
+        habits: &[Habit::Whole, Habit::Stream],
+        interval: crash::slow_client_interval(),
+        min_whole: 0,
+    };
+    let log = load.run(world.edge, || {
+        for _ in 0..rounds {
+            // Clients ask before each handover, and while both processes work.
+            wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
+            let begin = |surface: crate::surface::Surface| {
+                let mut connection = world.connect();
+                connection.send(
+                    &surface
+                        .stream(&account.key, "events=40 gap_ms=50 input=10 output=5")
+                        .bytes(),
+                );
+                let mut answer = connection.begin();
+                assert!(
+                    answer.status == 200 && connection.more(&mut answer),
+                    "{}",
+                    answer.text()
+                );
+                (surface, connection, answer)
+            };
+            let running: Vec<_> = BOTH.into_iter().cycle().take(streams).map(begin).collect();
+            let mut old = world.upgrade();
+            wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
+            for (surface, mut connection, mut answer) in running {
+                connection.finish(&mut answer);
+                assert!(
+                    surface.is_complete(&answer),
+                    "a stream was cut: {}",
+                    answer.text()
+                );
+                complete += 1;
             }
-        },
-    );
+            ends_well(&mut old);
+        }
+    });
     assert!(
         log.odd.is_empty(),
         "{} odd answers: {:?}",
@@ -313,19 +319,20 @@ fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
     let world = World::new();
     let account = world.funded(crash::FUNDS);
     let mut samples = Vec::new();
-    let log = crash::under_load(
-        world.edge,
-        &account.key,
-        &[Habit::Whole, Habit::Stream, Habit::Abort],
-        || {
-            std::thread::sleep(warm);
-            let began = Instant::now();
-            while began.elapsed() < soak {
-                samples.push((resident_kib(world.pid()), world.open_files()));
-                std::thread::sleep(soak / 20);
-            }
-        },
-    );
+    let load = Load {
+        keys: &[&account.key],
+        habits: &[Habit::Whole, Habit::Stream, Habit::Abort],
+        interval: 2 * crash::client_interval(),
+        min_whole: 0,
+    };
+    let log = load.run(world.edge, || {
+        std::thread::sleep(warm);
+        let began = Instant::now();
+        while began.elapsed() < soak {
+            samples.push((resident_kib(world.pid()), world.open_files()));
+            std::thread::sleep(soak / 20);
+        }
+    });
     assert!(log.odd.is_empty(), "{:?}", log.odd.first());
     // The median of each half, because a burst does not move it.
     let middle = |samples: &[(u64, usize)]| {

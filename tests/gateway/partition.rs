@@ -8,7 +8,7 @@
 
 use crate::account::Account;
 use crate::client::{self, Request};
-use crate::crash::{FUNDS, Log};
+use crate::crash::{self, FUNDS, Habit, Load, Log};
 use crate::shared::{Fleet, REFUSED_WITHIN};
 use crate::surface::{BOTH, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
@@ -22,12 +22,12 @@ use tempfile::TempDir;
 use test_world::redis::Server;
 use test_world::wait_until;
 
-const CUT: Duration = Duration::from_secs(10);
+const CUT: Duration = Duration::from_secs(6);
 const LONG_CUT: Duration = Duration::from_secs(30);
 /// All entries must be in the ledger within this time after the link is back.
 const HEALED_WITHIN: Duration = Duration::from_secs(10);
 /// Limit for the usual refusal, far below the time of the cut.
-const USUALLY_REFUSED_WITHIN: Duration = Duration::from_secs(3);
+const USUALLY_REFUSED_WITHIN: Duration = Duration::from_secs(2);
 
 fn ip(args: &[&str]) -> bool {
     Command::new("ip")
@@ -161,6 +161,18 @@ impl Drop for Walled {
 }
 
 impl<R> Fleet<R> {
+    /// Runs `chaos` while a few clients of all kinds send requests to both edges.
+    pub fn under_light_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
+        let load = Load {
+            keys: &[&account.key],
+            habits: &[Habit::Whole, Habit::Stream, Habit::Abort],
+            interval: crash::slow_client_interval(),
+            min_whole: 0,
+        };
+        let edges = [self.edges[0].edge, self.edges[1].edge];
+        load.run_at(edges, || chaos(self))
+    }
+
     /// A fleet in which the sidecar and each edge reach the store at addresses of their own.
     pub fn through(
         redis: R,
@@ -271,7 +283,7 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
     let mut other = Log::default();
     let (mut took, mut healed) = (Vec::new(), Duration::ZERO);
     let mut finished = Vec::new();
-    let log = fleet.under_load(&account, |fleet| {
+    let log = fleet.under_light_load(&account, |fleet| {
         fleet.wait_calls(20);
         let running = streams(&fleet.edges[0], &account.key, cut / 2);
         wires.set(0, "down");
@@ -410,7 +422,7 @@ fn an_edge_that_loses_a_third_of_the_stores_answers_loses_and_doubles_no_debit()
     let account = fleet.funded(FUNDS);
     let time = if crate::is_long() { LONG_CUT } else { CUT / 2 };
     let mut healed = Duration::ZERO;
-    let log = fleet.under_load(&account, |fleet| {
+    let log = fleet.under_light_load(&account, |fleet| {
         fleet.wait_calls(20);
         lossy.losing.store(true, Ordering::Relaxed);
         let began = Instant::now();

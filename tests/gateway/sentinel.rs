@@ -86,7 +86,7 @@ fn ten_failovers_that_lose_acknowledged_writes_lose_and_double_no_debit() {
 fn fail_over_repeatedly(rounds: usize) {
     let mut fleet = fleet();
     let account = fleet.funded(FUNDS);
-    let log = fleet.under_load(&account, |fleet| {
+    let log = fleet.under_light_load(&account, |fleet| {
         for round in 0..rounds {
             wait_for_calls(&fleet.sidecar.vendor, 100);
             fail_over(fleet, &account, LOST[round % LOST.len()], round % 2 == 0);

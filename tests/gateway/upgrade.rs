@@ -3,13 +3,16 @@
 
 use crate::account::{Account, credits, taken};
 use crate::client::{Answer, Connection};
-use crate::crash::{self, Habit};
+use crate::crash::{self, Habit, Load, wait_for_calls};
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::time::Duration;
 
 /// Maximum time until the old process has ended. It keeps its sockets for five seconds.
 const WAY_OUT: Duration = Duration::from_secs(40);
+
+/// Number of requests in each phase of an upgrade under load.
+const CALLS_OF_A_PHASE: u64 = 50;
 
 /// Running streams. The head and the first event of each have been read.
 fn streams(
@@ -42,7 +45,7 @@ fn streams(
 fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
     let mut world = World::new();
     let account = world.funded(crash::FUNDS);
-    let count = if crate::is_long() { 200 } else { 40 };
+    let count = if crate::is_long() { 200 } else { 20 };
     let running = streams(
         &world,
         &account,
@@ -50,9 +53,21 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
         "events=80 gap_ms=100 input=10 output=5",
         1_000,
     );
-    let edge = world.edge;
-    let log = crash::under_load(edge, &account.key, &[Habit::Whole, Habit::Stream], || {
+    let load = Load {
+        keys: &[&account.key],
+        habits: &[Habit::Whole, Habit::Stream],
+        interval: crash::slow_client_interval(),
+        min_whole: 0,
+    };
+    let log = load.run(world.edge, || {
+        // Clients ask before the handover, while both processes work, and after the old one's end.
+        wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
         let mut old = world.upgrade();
+        wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
+        assert!(
+            old.try_wait().unwrap().is_none(),
+            "it has streams to finish"
+        );
         for (surface, mut connection, mut answer) in running {
             connection.finish(&mut answer);
             assert!(
@@ -65,6 +80,7 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
             old.try_wait().unwrap()
         });
         assert_eq!(status.code(), Some(0));
+        wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
     });
     assert!(
         log.odd.is_empty(),
