@@ -45,7 +45,7 @@ impl Bad {
 
 fn large(surface: Surface, stream: bool) -> String {
     let mut body = surface.body("input=1000 output=10", stream, 1_000);
-    let filler = serde_json::json!({"role": "user", "content": "x".repeat(5_000_000)});
+    let filler = serde_json::json!({"role": "user", "content": "x".repeat(1_000_000)});
     body["messages"].as_array_mut().unwrap().insert(0, filler);
     body.to_string()
 }
@@ -63,9 +63,19 @@ fn behind(first: &Bad) -> (World, Simulator) {
     )
 }
 
+/// Runs the check of each way to fail in a thread of its own.
+fn beside_one_another(check: impl Fn(&str, Bad) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for (what, bad) in Bad::all() {
+            scope.spawn(move || check(what, bad));
+        }
+    });
+}
+
 #[test]
 fn the_second_endpoint_gets_the_same_bytes_and_the_client_pays_once() {
-    for (what, bad) in Bad::all() {
+    let check = |what: &str, bad: Bad| {
         let (world, good) = behind(&bad);
         let account = world.account();
         let mut expected = 300_000_000;
@@ -110,7 +120,8 @@ fn the_second_endpoint_gets_the_same_bytes_and_the_client_pays_once() {
         }
         assert_eq!(world.vendor.calls(), 0);
         world.close();
-    }
+    };
+    beside_one_another(check);
 }
 
 #[test]
@@ -186,7 +197,7 @@ fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
         (429, "rate_limit_error"),
         "rate_limit_exceeded",
     );
-    for (what, bad) in Bad::all() {
+    let check = |what: &str, bad: Bad| {
         let (chat, messages, code) = match what {
             "429" => limited,
             "503" => overloaded,
@@ -233,7 +244,8 @@ fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
         }
         world.ended(&account, 4);
         world.close();
-    }
+    };
+    beside_one_another(check);
 }
 
 #[test]
