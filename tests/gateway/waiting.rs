@@ -194,12 +194,18 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     world.close();
 }
 
-#[test]
-fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_good() {
-    let mut world = Plan::default()
+/// A gateway that reads its config file only at its start and where it is told to.
+fn without_auto_reload() -> (World, Account) {
+    let world = Plan::default()
         .edit(STORE, &format!("{STORE}\nauto_reload: false"))
         .start();
     let account = world.account();
+    (world, account)
+}
+
+#[test]
+fn it_begins_by_the_file_of_that_moment() {
+    let (mut world, account) = without_auto_reload();
     let successor = world.begin_successor();
     world.rewrite("id: beta-5.5", "id: beta-6");
     let mut old = world.hand_over_to(successor);
@@ -208,26 +214,37 @@ fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_g
         world.has(&account, "beta-6") && !world.has(&account, "beta-5.5"),
         "the file of its own start was used"
     );
+    world.close();
+}
 
+#[test]
+fn it_begins_by_the_file_before_where_that_of_the_moment_is_no_good() {
+    let (mut world, account) = without_auto_reload();
     let successor = world.begin_successor();
-    world.rewrite("id: beta-6", "colour: blue\n    id: beta-7");
+    world.rewrite("id: beta-5.5", "colour: blue\n    id: beta-6");
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     assert!(
-        world.has(&account, "beta-6") && world.log().contains("colour"),
+        world.has(&account, "beta-5.5") && world.log().contains("colour"),
         "{}",
         world.log()
     );
+    world.rewrite("colour: blue\n    ", "");
+    world.close();
+}
 
-    // The successor finds the running gateway by the data folder.
-    world.rewrite("colour: blue\n    id: beta-7", "id: beta-7");
+/// The successor finds the running gateway by the data folder.
+#[test]
+fn it_begins_by_the_file_of_its_own_start_where_that_of_the_moment_has_another_folder() {
+    let (mut world, account) = without_auto_reload();
+    world.rewrite("id: beta-5.5", "id: beta-6");
     let successor = world.begin_successor();
     let data = format!("{:?}", world.data_dir().display().to_string());
     world.rewrite(&data, "\"elsewhere\"");
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     assert!(
-        world.has(&account, "beta-7") && world.log().contains("data_dir was changed"),
+        world.has(&account, "beta-6") && world.log().contains("data_dir was changed"),
         "{}",
         world.log()
     );
