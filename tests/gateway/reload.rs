@@ -107,8 +107,11 @@ fn a_drain_takes_the_time_that_the_file_says_when_it_begins() {
 
 #[test]
 fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
-    for shared in [false, true] {
-        let plan = Plan::default().limit("open_requests_per_account", 1);
+    let is_counted = |shared: bool| {
+        let plan = Plan::default()
+            .limit("open_requests_per_account", 1)
+            .limit("drain_after_client_seconds", 1)
+            .limit("drain_reasoning_seconds", 1);
         let world = if shared { plan.shared() } else { plan }.start();
         let account = world.account();
         let mut running = world.connect();
@@ -138,7 +141,11 @@ fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
         assert_eq!(ask(), 200);
         drop(running);
         world.close();
-    }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| is_counted(false));
+        scope.spawn(|| is_counted(true));
+    });
 }
 
 #[test]
