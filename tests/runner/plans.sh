@@ -9,12 +9,12 @@ plan_full() {
   stage "build"                                     180  260  - build
   if passed "build"; then
     { stage "Rust tests"                            420  650  4500 rust_tests measured 4 ; } &
-    { stage "SDKs for Python"                       150   75  - python_sdks
-      stage "SDKs for Node.js"                      100   35  - node_sdks
+    { stage "SDKs for Python"                       150   75  400 python_sdks
+      stage "SDKs for Node.js"                      100   35  400 node_sdks
       stage "Rust tests over HTTP/2"                150   90  600 rust_tests_over_h2
-      stage "SDKs for Node.js over HTTP/2"          100   35  - over_h2 node_sdks ; } &
-    { stage "dashboard in a browser"                240  130  - browser
-      stage "terminal agents"                       150   80  - agents
+      stage "SDKs for Node.js over HTTP/2"          100   35  400 over_h2 node_sdks ; } &
+    { stage "dashboard in a browser"                240  130  400 browser
+      stage "terminal agents"                       150   80  400 agents
       stage "scripts/run"                            30   10  - try_out ; } &
     { stage "lints"                                 400  250  - lint
       stage "documentation tests"                    60   20  - doc_tests ; } &
@@ -39,9 +39,9 @@ plan_quick() {
     --test ledger_simulation
   if passed "build"; then
     { stage "Rust tests"                             90  120  500 rust_tests quick 3 ; } &
-    { stage "SDKs for Python"                        30   20  - python_sdks tests/sdk/python/test_chat.py
-      stage "SDKs for Node.js"                       30   20  - node_sdks tests/sdk/node/messages.test.mjs ; } &
-    { stage "dashboard in a browser"                 60   30  - browser tests/browser/setup.test.mjs
+    { stage "SDKs for Python"                        30   20  400 python_sdks tests/sdk/python/test_chat.py
+      stage "SDKs for Node.js"                       30   20  400 node_sdks tests/sdk/node/messages.test.mjs ; } &
+    { stage "dashboard in a browser"                 60   30  400 browser tests/browser/setup.test.mjs
       stage "scripts/run"                            20   10  - scripts_run_once ; } &
     stage "lints"                                   120  120  - lint_product
   fi

@@ -30,8 +30,8 @@ const SHIPPED_PORTS = { edge: 8080, sidecar: 8081, admin: 9090, simulator: 9100 
 
 async function main(command) {
   if (command.length === 0) throw new Error('usage: run.mjs COMMAND ARGS...');
-  const binary = findBinary();
   const dir = await mkdtemp(join(tmpdir(), 'model-gateway-world-'));
+  const binary = await countStarts(findBinary(), dir);
   const processes = [];
   const faults = [];
   const interruption = new AbortController();
@@ -72,6 +72,15 @@ function findBinary() {
   const binary = process.env.MODEL_GATEWAY_BIN || join(target, 'debug/model-gateway');
   if (!existsSync(binary)) throw new Error(`no binary at ${binary}: build it, or set MODEL_GATEWAY_BIN`);
   return binary;
+}
+
+/** Returns a program that runs `binary` and adds a line to the file $PROGRAMS_LOG: scripts/test has a budget of programs. */
+async function countStarts(binary, dir) {
+  const log = process.env.PROGRAMS_LOG;
+  if (!log) return binary;
+  const counted = join(dir, 'model-gateway');
+  await writeFile(counted, `#!/bin/sh\necho 1 >>'${log}'\nexec '${binary}' "$@"\n`, { mode: 0o755 });
+  return counted;
 }
 
 /** conf/local.yaml with other addresses, another data directory, and one model that its vendor serves at /v1/responses. */
