@@ -55,6 +55,7 @@ installation  30  edges, sidecars, Redis and PostgreSQL killed and cut off: the 
 controls      20  the protection is taken away, and the test must see losses
 simulation    30  the ledger simulation, properties and races with many more seeds
 load          15  crowds, floods and bodies of many megabytes
+variants      40  the tests of the short run that have a larger variant, with that
 h2            15  all tests of the gateway with vendors that speak HTTP/2
 sdks-h2        5  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
 '
@@ -74,6 +75,7 @@ plan_long() {
     [[ $1 = all || $1 = "$part" ]] || continue
     case $part in
       simulation) stage "long simulation" 1800 3000 - long_simulation ;;
+      variants) stage "long variants" 2400 3600 - long_variants ;;
       h2) GATEWAY_TEST_VENDORS=h2 stage "long h2" 900 1500 - rust_tests long 3 -E 'binary(gateway)' ;;
       sdks-h2) stage "long sdks-h2" 300 200 - over_h2 python_sdks ;;
       *) stage "long $part" 1800 3600 - long_tests "$part" ;;

@@ -104,6 +104,13 @@ marked_tests() {
 
 scripts_run_once() { scripts/run --check; }
 
+# The modules that ask `is_long()`.
+long_variants() {
+  local modules
+  modules=$(grep -l 'is_long()' tests/gateway/*.rs | sed 's#.*/##; s#\.rs$##' | paste -sd'|')
+  GATEWAY_LONG=1 rust_tests long 2 -E "binary(gateway) & test(/^($modules)::/)"
+}
+
 long_simulation() {
   export GATEWAY_LONG=1 PROPTEST_CASES="${PROPTEST_CASES:-20000}"
   rust_tests long 1 -E 'binary(ledger_simulation) | binary(properties)'
