@@ -339,30 +339,35 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
         .limit("stream_keep_alive_seconds", 1)
         .start();
     let account = world.account();
-    for surface in BOTH {
+    let hears = &|surface: Surface, marker: &str| {
         let sign = if surface == Chat {
             "\n\n: ping\n\n"
         } else {
             "event: ping\ndata: {\"type\":\"ping\"}\n\n"
         };
-        // A pause between two events, and one before the first event.
-        for marker in [
-            "events=2 gap_ms=2600 input=10 output=5",
-            "events=2 first_ms=2600 input=10 output=5",
-        ] {
-            let answer = world.ask(&stream(surface, &account.key, marker));
-            let text = answer.text();
-            assert!(surface.is_complete(&answer), "{text}");
-            let least = if surface == Chat { 1 } else { 3 };
-            let signs = text.matches(sign.trim_start()).count();
-            assert!(signs >= least, "{surface:?} {marker}: {text}");
-            let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(
-                micro(&receipt["credits"]),
-                vendor_of(surface).cost(10, 5),
-                "{receipt}"
-            );
+        let answer = world.ask(&stream(surface, &account.key, marker));
+        let text = answer.text();
+        assert!(surface.is_complete(&answer), "{text}");
+        let least = if surface == Chat { 1 } else { 3 };
+        let signs = text.matches(sign.trim_start()).count();
+        assert!(signs >= least, "{surface:?} {marker}: {text}");
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(
+            micro(&receipt["credits"]),
+            vendor_of(surface).cost(10, 5),
+            "{receipt}"
+        );
+    };
+    // The clients wait beside one another, in a pause between two events and before the first.
+    std::thread::scope(|scope| {
+        for surface in BOTH {
+            for pause in ["gap_ms=1500", "first_ms=2600"] {
+                let marker = format!("events=1 {pause} input=10 output=5");
+                scope.spawn(move || hears(surface, &marker));
+            }
         }
+    });
+    for surface in BOTH {
         // Without a long pause the gateway sends no keep-alive.
         let answer = world.ask(&stream(surface, &account.key, "events=4 gap_ms=100"));
         let pings = answer.text().matches("ping").count();
