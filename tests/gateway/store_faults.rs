@@ -2,8 +2,8 @@
 //! debited once; new requests are refused at once with the right reason, or are served; and after
 //! the fault everything works as before.
 //!
-//! One fleet goes through all faults, one after the other. The first half of each row is its
-//! control: the row fails if nobody notices the fault, or if the repair does not end it.
+//! A fleet goes through faults, one after the other. The first half of each row is its control: the
+//! row fails if nobody notices the fault, or if the repair does not end it.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
@@ -59,7 +59,8 @@ macro_rules! heals {
     ($($word:expr),*) => { |redis| cli(&[$($word),*])(redis) };
 }
 
-const FAULTS: &[Fault] = &[
+/// Faults of the process and its data.
+const PROCESS_FAULTS: &[Fault] = &[
     Fault {
         name: "slow",
         strike: told!["client", "pause", "60000", "write"],
@@ -103,6 +104,43 @@ const FAULTS: &[Fault] = &[
         heal: heals!["script", "kill"],
         work: Work::Refused(&["store_busy"]),
     },
+    Fault {
+        name: "reading its files",
+        strike: |redis| {
+            redis.cli(&[
+                "eval",
+                "for i=1,20000 do redis.call('set','filler:'..i,i) end",
+                "0",
+            ]);
+            redis.kill();
+            redis.begin_again_slowly(60);
+            wait_for("the server to say so", SOON, || {
+                redis.cli(&["ping"]).starts_with("LOADING").then_some(())
+            });
+            None
+        },
+        heal: |redis| {
+            wait_for("the server to have read its files", SOON, || {
+                (redis.cli(&["ping"]) == "PONG").then_some(())
+            });
+            redis.cli(&[
+                "eval",
+                "for i=1,20000 do redis.call('del','filler:'..i) end",
+                "0",
+            ]);
+        },
+        work: Work::Refused(&["store_loading", "store_timeout"]),
+    },
+    Fault {
+        name: "empty",
+        strike: told!["flushall"],
+        heal: |_| (),
+        work: Work::Heals,
+    },
+];
+
+/// Settings in which it works and refuses.
+const SETTING_FAULTS: &[Fault] = &[
     Fault {
         name: "out of memory",
         strike: told!["config", "set", "maxmemory", "1mb"],
@@ -183,39 +221,6 @@ const FAULTS: &[Fault] = &[
         strike: told!["acl", "setuser", "default", "-evalsha"],
         heal: heals!["acl", "setuser", "default", "+@all"],
         work: Work::Refused(&["store_forbidden"]),
-    },
-    Fault {
-        name: "reading its files",
-        strike: |redis| {
-            redis.cli(&[
-                "eval",
-                "for i=1,20000 do redis.call('set','filler:'..i,i) end",
-                "0",
-            ]);
-            redis.kill();
-            redis.begin_again_slowly(60);
-            wait_for("the server to say so", SOON, || {
-                redis.cli(&["ping"]).starts_with("LOADING").then_some(())
-            });
-            None
-        },
-        heal: |redis| {
-            wait_for("the server to have read its files", SOON, || {
-                (redis.cli(&["ping"]) == "PONG").then_some(())
-            });
-            redis.cli(&[
-                "eval",
-                "for i=1,20000 do redis.call('del','filler:'..i) end",
-                "0",
-            ]);
-        },
-        work: Work::Refused(&["store_loading", "store_timeout"]),
-    },
-    Fault {
-        name: "empty",
-        strike: told!["flushall"],
-        heal: |_| (),
-        work: Work::Heals,
     },
 ];
 
@@ -362,12 +367,22 @@ fn healed(fleet: &Fleet, account: &Account, fault: &Fault) -> Vec<(Surface, Stri
 }
 
 #[test]
-fn whatever_befalls_the_store_running_work_ends_whole_and_is_paid_once() {
+fn whatever_befalls_the_stores_process_running_work_ends_whole_and_is_paid_once() {
+    running_work_ends_whole(PROCESS_FAULTS);
+}
+
+#[test]
+fn however_the_store_is_set_running_work_ends_whole_and_is_paid_once() {
+    running_work_ends_whole(SETTING_FAULTS);
+}
+
+#[allow(clippy::print_stdout, reason = "figures for a person")]
+fn running_work_ends_whole(faults: &[Fault]) {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
     let rounds = if crate::is_long() { 5 } else { 1 };
     let (mut spent, mut all) = (0, Vec::new());
-    for fault in (0..rounds).flat_map(|_| FAULTS) {
+    for fault in (0..rounds).flat_map(|_| faults) {
         let began = Instant::now();
         let running = Running::begin(&fleet, &account);
         let mut helper = (fault.strike)(&mut fleet.redis);
