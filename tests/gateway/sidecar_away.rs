@@ -24,7 +24,8 @@ const JOURNAL_FILE_BYTES: u64 = 65_536;
 /// The smallest values that the config allows.
 const PENDING_MOST: u64 = 1_024;
 const BYTES_MOST: u64 = 1_048_576;
-const CLIENTS: usize = 32;
+/// Requests that are under way at once when the bound is met: they may all wait beyond it.
+const CLIENTS: usize = 48;
 
 fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
     let redis = Server::start();
@@ -189,7 +190,7 @@ fn ask_until_refused(edge: &World, account: &Account) {
     let began = Instant::now();
     while !is_refused(&edge.ask(&request)) {
         assert!(began.elapsed() < DRAINED_WITHIN, "the bound is never met");
-        ask_many(edge, account, 64);
+        ask_many(edge, account, 2 * CLIENTS);
     }
 }
 
