@@ -385,7 +385,7 @@ fn without_the_journals_a_store_that_forgets_everything_loses_debits() {
 /// Control of the kills: entries that an edge could not send, because the store was down, are lost
 /// with its journal.
 #[test]
-#[ignore = "long controls: an edge is killed without its journal, about 20 s"]
+#[ignore = "long controls: with clients that pause hardly an entry is lost, about 3 s"]
 fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told() {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
