@@ -194,7 +194,7 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     world.close();
 }
 
-/// A gateway that reads its config file only at its start and where it is told to.
+/// A gateway that reads its config file at its start and on SIGHUP only.
 fn without_auto_reload() -> (World, Account) {
     let world = Plan::default()
         .edit(STORE, &format!("{STORE}\nauto_reload: false"))
