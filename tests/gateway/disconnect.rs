@@ -25,7 +25,7 @@ const LIMIT: u64 = 8_000;
 
 /// Every kind of frame: role or start, thinking, text with multi-byte characters, a call, usage,
 /// the end.
-const FRAMES: &str = r#"blocks=[{"thinking":"let me think about it"},{"text":"Grüße, 世界: naïve façade"},{"tool":"look","args":{"at":"Zürich"}}] events=3 gap_ms=25 input=311 output=97"#;
+const FRAMES: &str = r#"blocks=[{"thinking":"let me think about it"},{"text":"Grüße, 世界: naïve façade"},{"tool":"look","args":{"at":"Zürich"}}] events=3 gap_ms=60 input=311 output=97"#;
 /// Shows few bytes and has used far more tokens. It goes on for longer than a usual drain.
 const HIDES_CHAT: &str = "text=\"short words after long thoughts\" events=6 gap_ms=500 input=311 output=5097 reasoning=5000";
 const HIDES_MESSAGES: &str = r#"blocks=[{"thinking":"many words that nobody sees","omitted":true},{"text":"short words after long thoughts"}] events=8 gap_ms=400 input=311 output=5097 reasoning=5000"#;

@@ -91,7 +91,13 @@ fn prepare(size: &MigrationSize) -> (World, Account, OldLedger) {
 /// Starts a gateway that kills itself, and waits until it has.
 fn die_at(world: &mut World, point: &str, limit: Duration) {
     world.begin_gateway(Some(point));
-    wait_for(point, limit, || world.has_ended().then_some(()));
+    wait_for(point, limit, || {
+        assert!(
+            !retired(&world.data_dir()).is_empty(),
+            "the removal was over before {point}"
+        );
+        world.has_ended().then_some(())
+    });
 }
 
 /// Kills the gateway until the migration is over, and leaves one that serves. Returns the time at
