@@ -6,20 +6,18 @@
 plan_full() {
   cheap_checks &
   #     name                                       wall  CPU  programs
-  stage "build"                                     180  260  - build
+  stage "build"                                     180  250  - build
   if passed "build"; then
-    { stage "Rust tests"                            420  650  4500 rust_tests measured 4 ; } &
-    { stage "SDKs for Python"                       150   75  400 python_sdks
-      stage "SDKs for Node.js"                      100   35  400 node_sdks
-      stage "Rust tests over HTTP/2"                150   90  600 rust_tests_over_h2
-      stage "SDKs for Node.js over HTTP/2"          100   35  400 over_h2 node_sdks ; } &
-    { stage "dashboard in a browser"                240  130  400 browser
-      stage "terminal agents"                       150   80  400 agents
+    { stage "Rust tests"                            560  620  4300 rust_tests measured 4 ; } &
+    { stage "SDKs for Python"                       300   65  170 python_sdks
+      stage "SDKs for Node.js"                       70   30  70 node_sdks
+      stage "Rust tests over HTTP/2"                150   70  430 rust_tests_over_h2
+      stage "SDKs for Node.js over HTTP/2"           70   30  70 over_h2 node_sdks ; } &
+    { stage "dashboard in a browser"                280  120  80 browser
+      stage "terminal agents"                       180   70  100 agents
       stage "scripts/run"                            30   10  - try_out ; } &
-    { stage "lints"                                 400  250  - lint
-      stage "documentation tests"                    60   20  - doc_tests ; } &
-    wait
-    stage "slow tests"                                5    5  - check_slow_tests
+    { stage "lints"                                 560  200  - lint
+      stage "documentation tests"                    30   10  - doc_tests ; } &
   fi
   wait
 }

@@ -24,7 +24,7 @@ END {
   for (i = 1; i <= warned; i++) print "WARNING: " warnings[i]
   for (i = 1; i <= overs; i++) print "OVER BUDGET: " over[i]
   for (i = 1; i <= failed; i++) print "FAILED: " reds[i]
-  if (overs) failed++
+  if (overs || has_slow_tests) failed++
   printf "%d passed, %d failed\n", passed, failed
   exit failed > 0
 }

@@ -64,12 +64,6 @@ rust_tests_over_h2() { GATEWAY_TEST_VENDORS=h2 rust_tests h2 2 "$@"; }
 
 doc_tests() { nice cargo test --doc --workspace --locked --quiet; }
 
-# A test that costs much stands in tests/runner/slow-tests.tsv, with its reason.
-check_slow_tests() {
-  cat "$RUN_DIR"/Rust-tests*.costs >"$RUN_DIR/all.costs"
-  awk -F '\t' -f tests/runner/slow-tests.awk tests/runner/slow-tests.tsv "$RUN_DIR/all.costs"
-}
-
 # Each suite has a world of its own: simulated vendors, a gateway, data. ARGS: files of the suite.
 python_sdks() { node tests/world/run.mjs "$(python_venv)/bin/python" -m pytest -q "${@:-tests/sdk/python}"; }
 
