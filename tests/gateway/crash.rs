@@ -90,9 +90,14 @@ impl Load<'_> {
     fn client(self, edge: u16, surface: Surface, habit: Habit, progress: &Progress) -> Log {
         let mut log = Log::default();
         let mut kept: Option<Connection> = None;
+        // Clients that pause have long streams, so that a kill meets some.
+        let stream = match self.interval.is_zero() {
+            true => "events=3 gap_us=700 input=10 output=5",
+            false => "events=3 gap_ms=20 input=10 output=5",
+        };
         let requests = self.keys.iter().map(|key| match habit {
             Habit::Whole => surface.whole(key, "input=10 output=5"),
-            Habit::Stream => surface.stream(key, "events=3 gap_us=700 input=10 output=5"),
+            Habit::Stream => surface.stream(key, stream),
             Habit::Abort => surface.stream(key, "events=6 gap_ms=2 input=10 output=5"),
         });
         let requests: Vec<_> = requests.map(|request| request.bytes()).collect();
