@@ -341,12 +341,12 @@ fn requests_that_wait_for_a_long_job_are_answered_in_a_drain() {
         .limit("drain_seconds", 1)
         .start();
     // Too many values for a short job, which finds that out by reading.
-    let body = count_body(60_000, 1);
+    let body = count_body(30_000, 1);
     let accounts = (0..10).map(|number| world.account_with(&format!("{number}@example.test"), &[]));
     let requests: Vec<_> = accounts
         .map(|account| count(&account.key, body.clone()).bytes())
         .collect();
-    let open: Vec<_> = (0..60)
+    let open: Vec<_> = (0..40)
         .map(|number| {
             let mut connection = world.connect();
             assert!(connection.send(&requests[number % requests.len()]));
@@ -361,7 +361,7 @@ fn requests_that_wait_for_a_long_job_are_answered_in_a_drain() {
         let waiting = world.metric("gateway_cpu_jobs_waiting", &[]);
         let ended = world.metric("gateway_requests_total", &[]);
         // One runs.
-        (waiting + ended + 1.0 >= 60.0).then_some(())
+        (waiting + ended + 1.0 >= 40.0).then_some(())
     });
     world.signal("TERM");
     for mut connection in open {
