@@ -335,6 +335,7 @@ fn a_short_body_with_a_coding_does_not_wait_for_long_ones() {
 }
 
 #[test]
+#[ignore = "long load: the job that runs at the end must meet the drain's grace of 3 s, a few seconds on an idle machine"]
 fn requests_that_wait_for_a_long_job_are_answered_in_a_drain() {
     let mut world = Plan::default()
         .limit("cpu_threads", 1)
