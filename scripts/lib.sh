@@ -3,8 +3,9 @@
 # shellcheck shell=bash
 
 CACHE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/model-gateway
-# Outside the clone, so that a clone stays small and a second one builds fast.
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$CACHE_DIR/target}
+# Where cargo builds: outside the clone, so that the next clone builds fast, and for each clone a folder of its own, since cargo
+# would take the build of one for that of another. See prepare_target.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$CACHE_DIR/target-$(pwd -P | sha256sum | cut -c 1-16)}
 # Time between two lines of progress where no terminal shows them, in seconds.
 PROGRESS_INTERVAL=10
 # Maximum number of ports that free_ports tries.
@@ -90,6 +91,51 @@ install_build_tools() {
   command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
   command -v cargo >/dev/null || fail "Rust is missing: see https://rustup.rs"
   require_rust
+  prepare_target
+}
+
+# prepare_target: gives a clone that has not been built yet the dependencies that another clone has built. If that clone is gone,
+# it takes over its whole folder.
+prepare_target() {
+  [[ $CARGO_TARGET_DIR = "$CACHE_DIR"/target-* && ! -e $CARGO_TARGET_DIR/clone ]] || return 0
+  mkdir -p "$CACHE_DIR"
+  (
+    flock 9
+    [ ! -e "$CARGO_TARGET_DIR/clone" ] || exit 0
+    # What an interrupted run has left.
+    rm -rf "$CARGO_TARGET_DIR"
+    built='' abandoned=''
+    for folder in $(ls -dt "$CACHE_DIR"/target "$CACHE_DIR"/target-*/ 2>/dev/null); do
+      if [ -e "$(cat "$folder/clone" 2>/dev/null)/Cargo.toml" ]; then
+        built=${built:-$folder}
+      elif [ -z "$abandoned" ]; then
+        abandoned=$folder
+      else
+        rm -rf "$folder"
+      fi
+    done
+    if [ -n "$abandoned" ]; then
+      mv "$abandoned" "$CARGO_TARGET_DIR"
+    else
+      mkdir "$CARGO_TARGET_DIR"
+      [ -z "$built" ] || copy_dependencies "$built" "$CARGO_TARGET_DIR"
+    fi
+    for package in $(sed -n '/^\[package\]/,/^$/s/^name = "\(.*\)"$/\1/p' Cargo.toml crates/*/Cargo.toml); do
+      rm -rf "$CARGO_TARGET_DIR"/*/.fingerprint/"$package"-*
+    done
+    pwd -P >"$CARGO_TARGET_DIR/clone"
+  ) 9>"$CACHE_DIR/target.lock"
+}
+
+# copy_dependencies FROM TO: copies what cargo has built, without what is large and of the clone alone: programs, and states of
+# the incremental compiler. The fingerprints come first: another cargo may be at work there, and writes one after its unit.
+copy_dependencies() {
+  (
+    cd "$1"
+    find . -path '*/.fingerprint/*' -type f -print0
+    find . \( -name incremental -o -name .fingerprint -o -path ./tmp \) -prune -o \
+      -type f -path '*/deps/*' ! -name '*.*' -o -type f -path './*/*/*' -print0
+  ) | tar -C "$1" --null --files-from=- -cf - | tar -C "$2" -xf -
 }
 
 # An older cargo does not understand the manifest, and says so in a way that does not help.

@@ -27,9 +27,37 @@ use tempfile::TempDir;
 
 /// What every Debian has, and nothing else. In particular no Node.js, Python, compiler or apt.
 const MINIMAL: &[&str] = &[
-    "base64", "bash", "cat", "chmod", "cp", "date", "dirname", "basename", "env", "grep", "head",
-    "id", "mkdir", "mktemp", "mv", "rm", "sed", "setpriv", "setsid", "sleep", "sort", "stty",
-    "tail", "tr", "wc",
+    "base64",
+    "basename",
+    "bash",
+    "cat",
+    "chmod",
+    "cp",
+    "cut",
+    "date",
+    "dirname",
+    "env",
+    "find",
+    "flock",
+    "grep",
+    "head",
+    "id",
+    "ls",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "rm",
+    "sed",
+    "setpriv",
+    "setsid",
+    "sha256sum",
+    "sleep",
+    "sort",
+    "stty",
+    "tail",
+    "tar",
+    "tr",
+    "wc",
 ];
 /// Time limit of a script, in which nothing is built.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -175,6 +203,84 @@ fn in_library(line: &str) -> (bool, String) {
         output.status.success(),
         String::from_utf8(output.stdout).unwrap(),
     )
+}
+
+/// The build folder of a clone of the library's scripts, after `prepare_target` there. Each clone has
+/// a package of its own beside its dependencies.
+fn prepared_target(home: &Path, clone: &str) -> PathBuf {
+    let folder = home.join(clone);
+    std::fs::create_dir_all(folder.join("crates/one")).unwrap();
+    std::fs::create_dir_all(folder.join("scripts")).unwrap();
+    std::fs::copy(root().join("scripts/lib.sh"), folder.join("scripts/lib.sh")).unwrap();
+    for manifest in ["Cargo.toml", "crates/one/Cargo.toml"] {
+        std::fs::write(folder.join(manifest), "[package]\nname = \"own-one\"\n").unwrap();
+    }
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c"])
+        .arg(". scripts/lib.sh; prepare_target; echo $CARGO_TARGET_DIR")
+        .current_dir(folder)
+        .env("HOME", home)
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+}
+
+/// The files in a build folder that cargo has written, sorted.
+fn built_files(target: &Path) -> Vec<String> {
+    let output = Command::new("find")
+        .args(["debug", "-type", "f"])
+        .current_dir(target)
+        .output()
+        .unwrap();
+    let mut files: Vec<_> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    files.sort();
+    files
+}
+
+/// What cargo takes for built of the clone itself would be another clone's program.
+#[test]
+fn a_clone_takes_over_dependencies_that_are_built_and_nothing_of_the_other_clone() {
+    let home = tempfile::tempdir().unwrap();
+    let first = prepared_target(home.path(), "first");
+    for file in [
+        ".fingerprint/serde-1/invoked.timestamp",
+        ".fingerprint/own-one-2/invoked.timestamp",
+        "deps/libserde-1.rlib",
+        "deps/own_one-2",
+        "incremental/own_one-3/state",
+    ] {
+        let path = first.join("debug").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "built").unwrap();
+    }
+    let dependencies = [
+        "debug/.fingerprint/serde-1/invoked.timestamp",
+        "debug/deps/libserde-1.rlib",
+    ];
+    let second = prepared_target(home.path(), "second");
+    assert_ne!(first, second);
+    assert_eq!(built_files(&second), dependencies);
+    assert_eq!(
+        built_files(&first).len(),
+        5,
+        "the first clone keeps its own"
+    );
+    assert_eq!(prepared_target(home.path(), "first"), first);
+    assert_eq!(built_files(&first).len(), 5);
+
+    std::fs::remove_dir_all(home.path().join("first")).unwrap();
+    let third = prepared_target(home.path(), "third");
+    assert!(!first.exists(), "nobody builds there any more");
+    let has = |file: &str| built_files(&third).contains(&file.to_owned());
+    assert!(dependencies.iter().all(|file| has(file)));
+    assert!(!has("debug/.fingerprint/own-one-2/invoked.timestamp"));
 }
 
 #[test]

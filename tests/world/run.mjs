@@ -14,7 +14,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdtemp, open, readFile, readdir, rm, writeFile } from 'node:fs/promises';
-import { homedir, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -67,8 +67,7 @@ async function main(command) {
 }
 
 function findBinary() {
-  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache');
-  const target = process.env.CARGO_TARGET_DIR || join(cache, 'model-gateway/target');
+  const target = process.env.CARGO_TARGET_DIR || join(REPOSITORY, 'target');
   const binary = process.env.MODEL_GATEWAY_BIN || join(target, 'debug/model-gateway');
   if (!existsSync(binary)) throw new Error(`no binary at ${binary}: build it, or set MODEL_GATEWAY_BIN`);
   return binary;
