@@ -158,13 +158,19 @@ impl World {
         Standing::of(&answer.json())
     }
 
-    /// The receipt of a request. It is available as soon as the client has the last byte.
+    /// The receipt of a request. The gateway waits two seconds for it; on a busy machine it then says
+    /// when to come back.
     #[track_caller]
     pub fn receipt(&self, account: &Account, request_id: &str) -> Value {
-        let path = format!("/v1/receipts/{request_id}");
-        let answer = self.ask(&Request::get(&path).bearer(&account.key));
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()
+        let request = Request::get(&format!("/v1/receipts/{request_id}")).bearer(&account.key);
+        wait_for("the receipt", SOON, || {
+            let answer = self.ask(&request);
+            if answer.status == 404 && answer.header("retry-after").is_some() {
+                return None;
+            }
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            Some(answer.json())
+        })
     }
 
     /// The account's debits and voids in the ledger, newest first.

@@ -307,6 +307,25 @@ fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends(
     world.close();
 }
 
+/// Asserts that the stream is one complete response with keep-alive events. `events` checks that the
+/// sequence numbers have no gap.
+#[track_caller]
+pub fn was_kept_waiting(answer: &Answer, marker: &str) {
+    let events = events(answer);
+    let kinds = kinds(&events);
+    assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
+    assert_eq!(
+        kinds[..2],
+        ["response.created", "response.in_progress"],
+        "{marker}"
+    );
+    let created = kinds.iter().filter(|kind| **kind == "response.created");
+    assert_eq!(created.count(), 1, "{marker}: {kinds:?}");
+    let end = events.last().unwrap();
+    assert_eq!(end["type"], "response.completed", "{marker}: {kinds:?}");
+    assert_eq!(events[0]["response"]["id"], end["response"]["id"]);
+}
+
 #[test]
 fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
     let world = Plan::default()
@@ -315,32 +334,7 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
     let account = world.account();
     let check = |vendor: Surface, marker: &str| {
         let answer = world.ask(&post(&account.key, &body(vendor, marker, true)));
-        // `events` checks that the sequence numbers have no gap.
-        let events = events(&answer);
-        let kinds = kinds(&events);
-        assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
-        assert_eq!(
-            kinds[..2],
-            ["response.created", "response.in_progress"],
-            "{marker}"
-        );
-        assert_eq!(
-            kinds
-                .iter()
-                .filter(|kind| **kind == "response.created")
-                .count(),
-            1,
-            "{marker}: {kinds:?}"
-        );
-        assert_eq!(
-            kinds.last(),
-            Some(&"response.completed"),
-            "{marker}: {kinds:?}"
-        );
-        assert_eq!(
-            events[0]["response"]["id"],
-            events.last().unwrap()["response"]["id"]
-        );
+        was_kept_waiting(&answer, marker);
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(micro(&receipt["credits"]), vendor.cost(10, 5), "{receipt}");
     };
