@@ -205,8 +205,8 @@ fn in_library(line: &str) -> (bool, String) {
     )
 }
 
-/// The build folder of a clone of the library's scripts, after `prepare_target` there. Each clone has
-/// a package of its own beside its dependencies.
+/// The build folder of a clone of the library's scripts, after `prepare_target` there. Each clone
+/// has a package of its own beside its dependencies.
 fn prepared_target(home: &Path, clone: &str) -> PathBuf {
     let folder = home.join(clone);
     std::fs::create_dir_all(folder.join("crates/one")).unwrap();

@@ -158,8 +158,8 @@ impl World {
         Standing::of(&answer.json())
     }
 
-    /// The receipt of a request. The gateway waits two seconds for it; on a busy machine it then says
-    /// when to come back.
+    /// The receipt of a request. The gateway waits two seconds for it; on a busy machine it then
+    /// says when to come back.
     #[track_caller]
     pub fn receipt(&self, account: &Account, request_id: &str) -> Value {
         let request = Request::get(&format!("/v1/receipts/{request_id}")).bearer(&account.key);

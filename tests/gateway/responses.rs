@@ -307,8 +307,8 @@ fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends(
     world.close();
 }
 
-/// Asserts that the stream is one complete response with keep-alive events. `events` checks that the
-/// sequence numbers have no gap.
+/// Asserts that the stream is one complete response with keep-alive events. `events` checks that
+/// the sequence numbers have no gap.
 #[track_caller]
 pub fn was_kept_waiting(answer: &Answer, marker: &str) {
     let events = events(answer);
