@@ -128,14 +128,15 @@ prepare_target() {
 }
 
 # copy_dependencies FROM TO: copies what cargo has built, without what is large and of the clone alone: programs, and states of
-# the incremental compiler. The fingerprints come first: another cargo may be at work there, and writes one after its unit.
+# the incremental compiler. Another cargo may be at work there. It writes the fingerprint of a unit behind the unit, so the
+# fingerprints come first; a file that it removes or changes meanwhile (tar: 1) belongs to the clone itself.
 copy_dependencies() {
   (
     cd "$1"
-    find . -path '*/.fingerprint/*' -type f -print0
-    find . \( -name incremental -o -name .fingerprint -o -path ./tmp \) -prune -o \
+    find . -ignore_readdir_race -path '*/.fingerprint/*' -type f -print0
+    find . -ignore_readdir_race \( -name incremental -o -name .fingerprint -o -path ./tmp \) -prune -o \
       -type f -path '*/deps/*' ! -name '*.*' -o -type f -path './*/*/*' -print0
-  ) | tar -C "$1" --null --files-from=- -cf - | tar -C "$2" -xf -
+  ) | { tar -C "$1" --null --ignore-failed-read --files-from=- -cf - || [ $? = 1 ]; } | tar -C "$2" -xf -
 }
 
 # An older cargo does not understand the manifest, and says so in a way that does not help.
