@@ -306,7 +306,10 @@ fn a_short_body_with_a_coding_does_not_wait_for_long_ones() {
     // Less than 2 MiB, whose values take long to read.
     let many_values = count_body(60_000, 1);
     for (long, coding) in [(large, "gzip"), (many_values, "identity")] {
-        let world = Plan::default().limit("cpu_threads", 1).start();
+        let world = Plan::default()
+            .limit("cpu_threads", 1)
+            .limit("cpu_queue_seconds", 600)
+            .start();
         let account = world.account();
         let many = (0..8).map(|number| world.account_with(&format!("{number}@example.test"), &[]));
         let requests: Vec<_> = many
