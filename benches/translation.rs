@@ -19,6 +19,7 @@ use llm_protocol::capabilities::{
 };
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::{self, PassthroughContext, RequestEdits};
 use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
 use llm_protocol::usage::{MeteringTerms, UsageEstimator};
@@ -229,7 +230,7 @@ impl Case {
         };
         let sender = PassthroughContext {
             account_id: "acct_1",
-            official: true,
+            profile: VendorProfile::official(Protocol::Responses),
             sold: Default::default(),
             without_reasoning: false,
             model: "public-model",
@@ -241,7 +242,13 @@ impl Case {
                     .unwrap()
                     .0
             }
-            from => request::clean_request(from, true, body, &outline, Some(&repair)),
+            from => request::clean_request(
+                from,
+                VendorProfile::official(from),
+                body,
+                &outline,
+                Some(&repair),
+            ),
         };
         request::rewrite_cleaned(body, &outline, &edits, stripped)
     }
@@ -334,7 +341,7 @@ impl Models {
                 upstream_model: "upstream-model",
                 public_model: "public-model",
                 max_output_tokens: 64_000,
-                official: true,
+                profile: VendorProfile::official(vendor),
                 accepts: match vendor {
                     Protocol::Chat => &self.chat,
                     Protocol::Messages => &self.messages,

@@ -19,6 +19,7 @@ use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
 use llm_protocol::capabilities::{
     ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::RequestSummary;
 pub use secret::Secret;
 use std::collections::HashMap;
@@ -151,7 +152,8 @@ impl CatalogModel {
 pub struct CatalogVendor {
     pub name: String,
     pub protocol: Protocol,
-    pub official: bool,
+    /// What its server takes.
+    pub profile: VendorProfile,
     pub endpoints: Vec<VendorEndpoint>,
     /// Whether all turns of a conversation use the same endpoint while it is healthy.
     pub sticky: bool,

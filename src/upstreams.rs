@@ -163,12 +163,12 @@ impl EndpointPool {
 
     /// Whether the retry budget lets the gateway send a failed request to another endpoint.
     pub fn has_retry_budget(&self, limits: &Limits, now: Instant) -> bool {
-        lock(&self.budget).has_left(RetryAllowance::new(limits), now)
+        lock(&self.budget).has_left(RetryAllowance::new(limits, self.endpoints.len()), now)
     }
 
     /// Takes one retry out of the retry budget. Returns false if the budget is exhausted.
     pub fn take_retry(&self, limits: &Limits, now: Instant) -> bool {
-        lock(&self.budget).try_take(RetryAllowance::new(limits), now)
+        lock(&self.budget).try_take(RetryAllowance::new(limits, self.endpoints.len()), now)
     }
 
     /// Chooses an endpoint and counts the request there until the lease is dropped.

@@ -24,6 +24,7 @@ use llm_protocol::capabilities::{
 use llm_protocol::failure::Failure;
 use llm_protocol::ir::Effort;
 use llm_protocol::passthrough::{self, StreamPassthrough};
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::{self, ContentSize, PassthroughContext, RequestEdits};
 use llm_protocol::responses::kinds::KINDS;
 use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
@@ -51,6 +52,9 @@ struct Case {
     output_limit: Option<u64>,
     #[serde(default = "yes")]
     official: bool,
+    /// Name of a preset: `model` is then the vendor's own name for one of its models.
+    #[serde(default)]
+    preset: Option<String>,
     /// All capabilities of the model are known: the gateway repairs what the model refuses of its
     /// own protocol.
     #[serde(default)]
@@ -299,8 +303,74 @@ fn usual_request(surface: Protocol, streams: bool) -> Value {
     request
 }
 
+/// The model that a case names, and its vendor.
+struct Target {
+    accepts: ModelCapabilities,
+    known: KnownCapabilities,
+    profile: VendorProfile,
+    output_limit_field: &'static str,
+}
+
+fn target(vector: &Vector) -> Target {
+    let Case {
+        model,
+        official,
+        repair,
+        preset,
+        ..
+    } = &vector.case;
+    if let Some(preset) = preset {
+        return preset_target(preset, model);
+    }
+    let (profile, known) = (
+        match official {
+            true => VendorProfile::official(vector.vendor),
+            false => VendorProfile::compatible(),
+        },
+        match repair {
+            true => KnownCapabilities::ALL,
+            false => KnownCapabilities::NONE,
+        },
+    );
+    Target {
+        accepts: accepts(model),
+        known,
+        profile: profile.clone(),
+        output_limit_field: match vector.vendor {
+            Protocol::Chat => "max_completion_tokens",
+            Protocol::Messages => "max_tokens",
+            Protocol::Responses => "max_output_tokens",
+        },
+    }
+}
+
+/// The model of a vendor whose config says nothing but its preset.
+fn preset_target(preset: &str, model: &str) -> Target {
+    let local = include_str!("../conf/local.yaml");
+    let head = local.split("vendors:").next().unwrap();
+    let key = match preset {
+        "vllm" | "ollama" | "llama-cpp" | "lm-studio" => "",
+        _ => ", api_key: k",
+    };
+    let text = format!(
+        "{head}vendors:\n  v: {{preset: {preset}{key}}}\nmodels:\n  - {{id: public-model, vendor: v, upstream_model: \"{model}\", \
+         context_tokens: 200000, max_output_tokens: 128000, price: {{input: \"1\", output: \"1\"}}}}\n"
+    );
+    let settings = model_gateway::config::parse(&text, &|_| None)
+        .unwrap_or_else(|faults| panic!("{preset}: {faults:?}"));
+    let model = &settings.catalog.models()[0];
+    Target {
+        accepts: model.accepts.clone(),
+        known: model.repairs,
+        profile: model.vendor.profile.clone(),
+        output_limit_field: model.output_limit_field(),
+    }
+}
+
 fn ask(vector: &Vector, body: &[u8]) -> Result<translate::TranslatedRequest, Failure> {
-    let accepts = accepts(&vector.case.model);
+    let Target {
+        accepts, profile, ..
+    } = target(vector);
     let max_output_tokens = if vector.vendor == Protocol::Messages {
         64_000
     } else {
@@ -316,7 +386,7 @@ fn ask(vector: &Vector, body: &[u8]) -> Result<translate::TranslatedRequest, Fai
             upstream_model: "upstream-model",
             public_model: "public-model",
             max_output_tokens,
-            official: vector.case.official,
+            profile: &profile,
             accepts: &accepts,
         },
         account_id: "acct_1",
@@ -592,26 +662,24 @@ fn check_request(vector: &Vector) -> Result<(), String> {
 fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     let body = bytes::Bytes::from(text.to_owned());
     let outline = request::read_summary(vector.surface, &body).unwrap();
+    let Target {
+        accepts,
+        known,
+        profile,
+        output_limit_field,
+    } = target(vector);
     let edits = RequestEdits {
         model: "upstream-model",
         output_limit: vector.case.output_limit,
-        output_limit_field: match vector.vendor {
-            Protocol::Chat => "max_completion_tokens",
-            Protocol::Messages => "max_tokens",
-            Protocol::Responses => "max_output_tokens",
-        },
+        output_limit_field,
         thinking_budget: None,
-        include_usage: vector.surface == Protocol::Chat && outline.stream,
+        include_usage: vector.surface == Protocol::Chat
+            && outline.stream
+            && profile.takes("stream_options"),
     };
-    let official = vector.case.official;
-    let accepts = accepts(&vector.case.model);
     let repair = RepairRules {
         accepts: &accepts,
-        known: if vector.case.repair {
-            KnownCapabilities::ALL
-        } else {
-            KnownCapabilities::NONE
-        },
+        known,
         max_output_tokens: 64_000,
         output_limit: vector.case.output_limit,
         thinking_budget: None,
@@ -621,7 +689,7 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
         Protocol::Responses => {
             let sender = PassthroughContext {
                 account_id: "acct_1",
-                official,
+                profile: &profile,
                 sold: Default::default(),
                 without_reasoning: false,
                 model: "public-model",
@@ -631,7 +699,7 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
                 .unwrap()
                 .0
         }
-        surface => request::clean_request(surface, official, &body, &outline, Some(&repair)),
+        surface => request::clean_request(surface, &profile, &body, &outline, Some(&repair)),
     };
     let warnings = stripped.warnings.clone();
     (

@@ -7,6 +7,7 @@ use super::{
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::ModelCapabilities;
 use llm_protocol::capabilities::repair_rules::KnownCapabilities;
+use llm_protocol::profile::VendorProfile;
 use std::sync::Arc;
 
 impl VendorEndpoint {
@@ -35,7 +36,7 @@ impl CatalogVendor {
         Self {
             name: "beta".into(),
             protocol,
-            official: true,
+            profile: VendorProfile::official(protocol).clone(),
             endpoints,
             sticky: true,
             api_key: Secret::new("k".into()),

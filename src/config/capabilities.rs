@@ -6,7 +6,8 @@
 
 use super::raw::{
     Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey,
-    SamplingKey, SystemRole, ThinkingTypeKey, ToolCallIdsKey, ToolsWithReasoningKey,
+    Roles, SamplingKey, SystemPlace, SystemRole, ThinkingTypeKey, ToolCallIdsKey,
+    ToolsWithReasoningKey,
 };
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::KnownCapabilities;
@@ -16,13 +17,30 @@ use llm_protocol::capabilities::{
 };
 use llm_protocol::ir::Effort;
 
-/// Capabilities of the model with this catalog id.
-pub fn resolve(id: &str, protocol: Protocol, written: &Capabilities) -> ModelCapabilities {
+/// Capabilities of the model with this catalog id, at a vendor with these roles.
+pub fn resolve(
+    id: &str,
+    protocol: Protocol,
+    written: &Capabilities,
+    roles: Roles,
+) -> ModelCapabilities {
+    let takes_anywhere = roles.system.map(|place| place == SystemPlace::Anywhere);
     match protocol {
         Protocol::Messages => {
-            ModelCapabilities::Messages(messages_model(shipped_messages_model(id), written))
+            let mut base = shipped_messages_model(id);
+            base.mid_system = takes_anywhere.unwrap_or(base.mid_system);
+            ModelCapabilities::Messages(messages_model(base, written))
         }
-        Protocol::Chat => ModelCapabilities::Chat(chat_model(shipped_chat_model(id), written)),
+        Protocol::Chat => {
+            let mut base = shipped_chat_model(id);
+            base.mid_system = takes_anywhere.unwrap_or(false);
+            base.user_after_tool = roles.user_after_tool.unwrap_or(base.user_after_tool);
+            base.prefix = roles.prefix.unwrap_or(base.prefix);
+            if roles.developer == Some(false) {
+                base.system_role = "system";
+            }
+            ModelCapabilities::Chat(chat_model(base, written))
+        }
         Protocol::Responses => {
             ModelCapabilities::Responses(responses_model(shipped_chat_model(id), written))
         }
@@ -44,6 +62,7 @@ pub fn known_capabilities(
     id: &str,
     protocol: Protocol,
     written: &Capabilities,
+    roles: Roles,
 ) -> KnownCapabilities {
     let is_shipped = match protocol {
         Protocol::Messages => SHIPPED_MESSAGES.contains(&id),
@@ -62,13 +81,14 @@ pub fn known_capabilities(
         thinking_types: written.thinking_types.is_some(),
         efforts: efforts.is_some(),
         prefill: written.prefill.is_some(),
-        mid_system: written.mid_system.is_some(),
+        mid_system: written.mid_system.is_some() || roles.system == Some(SystemPlace::First),
+        turn_order: roles.user_after_tool == Some(false),
         output_limit_field: written.output_limit_field.is_some(),
         reasoning: written.reasoning.is_some(),
         tools_with_reasoning: written.tools_with_reasoning.is_some(),
         stop: written.stop.is_some(),
         verbosity: written.verbosity.is_some(),
-        system_role: written.system_role.is_some(),
+        system_role: written.system_role.is_some() || roles.developer == Some(false),
         reasoning_replay: written.reasoning_replay.is_some(),
         top_k: written.top_k.is_some(),
         summaries: written.summaries.is_some(),
@@ -106,7 +126,11 @@ pub fn misplaced_keys(
             &[Messages],
         ),
         ("prefill", written.prefill.is_some(), &[Messages]),
-        ("mid_system", written.mid_system.is_some(), &[Messages]),
+        (
+            "mid_system",
+            written.mid_system.is_some(),
+            &[Messages, Chat],
+        ),
         ("structured", written.structured.is_some(), &[Messages]),
         ("server_tools", written.server_tools.is_some(), &[Messages]),
         (
@@ -228,6 +252,9 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
             _ => base.sampling,
         },
         stop: written.stop.unwrap_or(base.stop),
+        mid_system: written.mid_system.unwrap_or(base.mid_system),
+        user_after_tool: base.user_after_tool,
+        prefix: base.prefix,
         cache_breakpoints: written.cache_breakpoints.unwrap_or(base.cache_breakpoints),
         verbosity: written.verbosity.unwrap_or(base.verbosity),
         system_role: match written.system_role {

@@ -132,11 +132,14 @@ impl ConfigValidator {
                 Some(VendorEntry {
                     vendor: Some(vendor),
                     preset,
+                    roles,
                 }) => {
                     self.check_route(&key, &model, vendor);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
                     usable.extend(
-                        price.map(|price| build_model(model, vendor, price, known.as_ref())),
+                        price.map(|price| {
+                            build_model(model, (vendor, *roles), price, known.as_ref())
+                        }),
                     );
                 }
             }
@@ -191,7 +194,7 @@ fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> Mod
 /// Builds a model. `known`: capabilities of the model from the vendor's preset.
 fn build_model(
     mut model: raw::Model,
-    vendor: &Arc<CatalogVendor>,
+    (vendor, roles): (&Arc<CatalogVendor>, raw::Roles),
     price: PriceList,
     known: Option<&raw::Capabilities>,
 ) -> CatalogModel {
@@ -207,11 +210,13 @@ fn build_model(
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
         accepts: set_search_by_price(
-            capabilities::resolve(&model.id, protocol, &model.capabilities),
+            capabilities::resolve(&model.id, protocol, &model.capabilities, roles),
             &price,
         ),
         repairs: match model.repair {
-            true => capabilities::known_capabilities(&model.id, protocol, &model.capabilities),
+            true => {
+                capabilities::known_capabilities(&model.id, protocol, &model.capabilities, roles)
+            }
             false => KnownCapabilities::NONE,
         },
         price: Arc::clone(&price),

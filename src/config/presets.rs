@@ -40,6 +40,8 @@ pub struct Preset {
     /// Capabilities of every model of the vendor.
     #[serde(default)]
     pub capabilities: raw::Capabilities,
+    #[serde(default)]
+    pub profile: raw::Profile,
     /// Another preset with the same models.
     models_of: Option<String>,
     /// Where the vendor publishes its prices.
@@ -151,6 +153,24 @@ impl Preset {
             || self.capabilities.clone(),
             |model| model.capabilities.clone().or(&self.capabilities),
         )
+    }
+}
+
+impl raw::Profile {
+    /// Fills each unset key from `other`.
+    pub fn or(self, other: Option<Self>) -> Self {
+        let other = other.unwrap_or_default();
+        Self {
+            request: self.request.or(other.request),
+            drop: self.drop.or(other.drop),
+            strict: self.strict.or(other.strict),
+            roles: raw::Roles {
+                system: self.roles.system.or(other.roles.system),
+                developer: self.roles.developer.or(other.roles.developer),
+                user_after_tool: self.roles.user_after_tool.or(other.roles.user_after_tool),
+                prefix: self.roles.prefix.or(other.roles.prefix),
+            },
+        }
     }
 }
 

@@ -431,6 +431,62 @@ pub struct Vendor {
     /// Default `http_version` of the endpoints.
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
+    /// What the vendor's server takes. Keys that are left out have the values of the `preset`;
+    /// without one, of the vendor that defined the protocol if `official`, else of a server that
+    /// takes the least.
+    #[serde(default)]
+    pub profile: Profile,
+}
+
+/// What a vendor's server takes beyond the base of its protocol, and what it refuses.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Members that the server takes beyond those that every server of the protocol takes, such as
+    /// `stream_options`, `parallel_tool_calls`, `safety_identifier`, `prompt_cache_key`,
+    /// `service_tier`, `reasoning_content` (of a message) or `document_url` (a kind of part). The
+    /// gateway writes no other member of its own accord.
+    #[serde(default)]
+    pub request: Option<Vec<String>>,
+    /// Members that the server refuses. The gateway removes them from requests in the server's own
+    /// protocol too, wherever they stand, and says so in `x-gateway-warnings`.
+    #[serde(default)]
+    pub drop: Option<Vec<String>>,
+    /// The server refuses every member that it does not know (default: false). The gateway then
+    /// removes those that are neither in the base of the protocol nor in `request`.
+    #[serde(default)]
+    pub strict: Option<bool>,
+    #[serde(default)]
+    pub roles: Roles,
+}
+
+/// Which messages a server takes in which order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Roles {
+    /// Where instructions may stand: `first`, in one message before all others, or `anywhere`.
+    /// Later instructions become a reminder in the user's name. Default of all models'
+    /// `mid_system`.
+    #[serde(default)]
+    pub system: Option<SystemPlace>,
+    /// Whether the server knows the role `developer`. If not, it gets `system` (chat).
+    #[serde(default)]
+    pub developer: Option<bool>,
+    /// Whether a user's message may directly follow a tool's (default: true). If not, the gateway
+    /// puts an assistant's message between them (chat).
+    #[serde(default)]
+    pub user_after_tool: Option<bool>,
+    /// Whether the server takes `prefix: true` on a final assistant message, which the answer then
+    /// continues (default: false; chat).
+    #[serde(default)]
+    pub prefix: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SystemPlace {
+    First,
+    Anywhere,
 }
 
 fn yes() -> bool {
@@ -661,7 +717,8 @@ pub struct Capabilities {
     pub effort_levels: Option<Vec<EffortKey>>,
     /// Messages vendors: a final assistant turn is allowed.
     pub prefill: Option<bool>,
-    /// Messages vendors: `role: system` inside `messages` is allowed.
+    /// Messages and chat vendors: instructions may stand between other messages. Default: the
+    /// `roles` of the vendor's `profile`.
     pub mid_system: Option<bool>,
     /// Messages vendors: `output_config.format` and a tool's `strict` are allowed.
     pub structured: Option<bool>,
@@ -1113,7 +1170,8 @@ limits! {
     /// vendor. Over the limit, the client receives the vendor's failure. Failed connection attempts
     /// and requests that the vendor did not start to process do not count.
     retry_budget_percent = 20, 0..=100;
-    /// Number of retries that is always allowed, whatever `retry_budget_percent` is.
+    /// Number of retries that is always allowed, whatever `retry_budget_percent` is: at least
+    /// `breaker_failures` for each endpoint of the vendor, unless this is 0.
     retry_budget_min = 3, 0..=100_000;
     /// Consecutive failures that open an endpoint's circuit breaker. 0: consecutive failures do not
     /// open it.

@@ -9,6 +9,7 @@ use super::{raw, suggest};
 use crate::catalog::{CatalogVendor, EndpointAuth, Secret};
 use http::{HeaderName, HeaderValue};
 use llm_protocol::Protocol;
+use llm_protocol::profile::VendorProfile;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub(super) struct VendorEntry {
     /// `None` if the vendor is disabled or has a fault.
     pub vendor: Option<Arc<CatalogVendor>>,
     pub preset: Option<&'static Preset>,
+    pub roles: raw::Roles,
 }
 
 impl ConfigValidator {
@@ -35,6 +37,9 @@ impl ConfigValidator {
                 .preset
                 .as_deref()
                 .map(|preset| self.preset(&key, preset));
+            let of_preset = preset.flatten().map(|preset| preset.profile.clone());
+            let roles = vendor.profile.clone().or(of_preset).roles;
+            let roles = default_roles(roles, &vendor, preset.flatten());
             let vendor = match preset {
                 Some(None) => None,
                 preset => self.vendor(&name, vendor, preset.flatten()).map(Arc::new),
@@ -44,6 +49,7 @@ impl ConfigValidator {
                 VendorEntry {
                     vendor,
                     preset: preset.flatten(),
+                    roles,
                 },
             );
         }
@@ -156,14 +162,42 @@ impl ConfigValidator {
         Some(CatalogVendor {
             name: name.to_owned(),
             protocol,
-            official: vendor
-                .official
-                .unwrap_or(preset.is_some_and(|preset| preset.official)),
+            profile: self.profile(&key, protocol, &vendor, preset),
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
             sticky: vendor.sticky,
             api_key,
             version_header,
         })
+    }
+
+    /// What the vendor's server takes: by the config file, else the preset, else its protocol.
+    fn profile(
+        &mut self,
+        key: &str,
+        protocol: Protocol,
+        vendor: &raw::Vendor,
+        preset: Option<&'static Preset>,
+    ) -> VendorProfile {
+        let base = match is_official(vendor, preset) {
+            true => VendorProfile::official(protocol),
+            false => VendorProfile::compatible(),
+        };
+        let written = vendor
+            .profile
+            .clone()
+            .or(preset.map(|preset| preset.profile.clone()));
+        let profile = VendorProfile {
+            request: written.request.unwrap_or_else(|| base.request.clone()),
+            drop: written.drop.unwrap_or_else(|| base.drop.clone()),
+            strict: written.strict.unwrap_or(base.strict),
+            ..base.clone()
+        };
+        for name in &profile.drop {
+            if let Some(why) = profile.contradiction(name) {
+                self.add_fault(format!("{key}.profile.drop"), format!("{name:?} {why}"));
+            }
+        }
+        profile
     }
 
     /// The vendor's key. `None` if it has a fault or is empty, which disables the vendor.
@@ -220,6 +254,32 @@ fn api_key_mistake(text: &str, is_whole_header: bool) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Adds what the protocol says of the roles: the vendor that defined chat takes instructions
+/// anywhere, and only some models of the vendor that defined messages take them in `messages`.
+fn default_roles(
+    mut roles: raw::Roles,
+    vendor: &raw::Vendor,
+    preset: Option<&'static Preset>,
+) -> raw::Roles {
+    let protocol = vendor.protocol.or(preset.map(|preset| preset.protocol));
+    let place = match (protocol, is_official(vendor, preset)) {
+        (Some(raw::VendorProtocol::Messages), false) => Some(raw::SystemPlace::First),
+        (Some(raw::VendorProtocol::Chat | raw::VendorProtocol::Responses), true) => {
+            Some(raw::SystemPlace::Anywhere)
+        }
+        _ => None,
+    };
+    roles.system = roles.system.or(place);
+    roles
+}
+
+/// Whether the vendor is the one that defined its protocol.
+fn is_official(vendor: &raw::Vendor, preset: Option<&'static Preset>) -> bool {
+    vendor
+        .official
+        .unwrap_or(preset.is_some_and(|preset| preset.official))
 }
 
 fn protocol_of(written: raw::VendorProtocol) -> Protocol {

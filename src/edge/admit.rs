@@ -42,6 +42,7 @@ use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use operation::{ApiOperation, version_header};
 use pingora::Result;
+use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,9 +115,12 @@ pub async fn admit(
                     .await
                     .map(|()| true);
             }
-            if matches!(failure.kind, Kind::Draining | Kind::FilesShort) {
+            if matches!(
+                failure.kind,
+                Kind::Draining | Kind::FilesShort | Kind::NoWebSocket
+            ) {
                 // A client that retries then reaches another process, or leaves a file descriptor
-                // for its new connection.
+                // for its new connection. One that asked for a WebSocket expects the close.
                 session.set_keepalive(None);
             }
             ctx.set_answered("rejected");
@@ -188,6 +192,23 @@ enum AdmissionOutcome {
     Sidecar(SidecarRequest),
 }
 
+/// Whether the client asks for a WebSocket. One terminal agent does, and uses plain requests at
+/// once after a 426, but retries for seconds after any other status.
+fn is_web_socket(header: &RequestHeader) -> bool {
+    header
+        .headers
+        .get(http::header::UPGRADE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
+}
+
+fn refused_method(header: &RequestHeader, allowed: &[&str]) -> Failure {
+    if is_web_socket(header) {
+        return Failure::from_kind(Kind::NoWebSocket);
+    }
+    Failure::method_not_allowed(header.method.as_str(), header.uri.path(), allowed)
+}
+
 async fn admit_api_request(
     gateway: &Gateway,
     settings: &Arc<Settings>,
@@ -210,8 +231,7 @@ async fn admit_api_request(
         }
     };
     if !allowed.contains(&method.as_str()) {
-        let path = session.req_header().uri.path();
-        return Err(Failure::method_not_allowed(method.as_str(), path, allowed));
+        return Err(refused_method(session.req_header(), allowed));
     }
     if route == Route::Health {
         return Box::pin(local_api::send_health(session, ctx))

@@ -138,8 +138,11 @@ impl<'a> OutboundRequest<'a> {
                 translation: Some(translated.response_context),
             });
         }
-        let official = self.model.vendor.official;
-        if self.surface == Protocol::Messages && self.summary.is_prewarming() && !official {
+        let profile = &self.model.vendor.profile;
+        if self.surface == Protocol::Messages
+            && self.summary.is_prewarming()
+            && !profile.prewarms_cache
+        {
             let message = "0 is only supported for models that offer cache pre-warming.";
             return Err(Failure::invalid_param(self.surface, "max_tokens", message));
         }
@@ -148,7 +151,7 @@ impl<'a> OutboundRequest<'a> {
             output_limit,
             output_limit_field: self.model.output_limit_field(),
             thinking_budget,
-            include_usage: self.surface == Protocol::Chat && self.summary.stream,
+            include_usage: includes_usage(self.model, self.surface, self.summary),
         };
         let rules = self.repair_rules(output_limit, thinking_budget);
         let (stripped, carries_thinking) = match self.surface {
@@ -160,7 +163,7 @@ impl<'a> OutboundRequest<'a> {
                 request::clean_responses_request(&self.body, self.summary, &sender)?
             }
             surface => (
-                request::clean_request(surface, official, &self.body, self.summary, Some(&rules)),
+                request::clean_request(surface, profile, &self.body, self.summary, Some(&rules)),
                 false,
             ),
         };
@@ -201,7 +204,7 @@ impl<'a> OutboundRequest<'a> {
             && self.surface != Protocol::Responses
             && !request::needs_cleaning(
                 self.surface,
-                self.model.vendor.official,
+                &self.model.vendor.profile,
                 self.summary,
                 Some(&self.repair_rules(None, None)),
             )
@@ -335,6 +338,12 @@ impl<'a> OutboundRequest<'a> {
     }
 }
 
+/// Whether a passed-on request asks the vendor for the usage of its stream.
+fn includes_usage(model: &CatalogModel, surface: Protocol, summary: &RequestSummary) -> bool {
+    let profile = &model.vendor.profile;
+    surface == Protocol::Chat && summary.stream && profile.takes("stream_options")
+}
+
 /// Describes the sender of a request that is passed on in the vendor's own protocol.
 fn passthrough_sender<'a>(
     model: &'a CatalogModel,
@@ -345,10 +354,10 @@ fn passthrough_sender<'a>(
     for tool in ServerTool::ALL {
         *sold.get_mut(tool) = model.price.features.tool_price(tool).is_some();
     }
-    let (official, repair) = (model.vendor.official, model.repair_rules());
+    let (profile, repair) = (&model.vendor.profile, model.repair_rules());
     PassthroughContext {
         account_id,
-        official,
+        profile,
         sold,
         without_reasoning,
         model: &model.id,
@@ -368,7 +377,7 @@ fn translation_request<'a>(
         upstream_model: &model.upstream_model,
         public_model: &model.id,
         max_output_tokens: model.max_output_tokens,
-        official: model.vendor.official,
+        profile: &model.vendor.profile,
         accepts: &model.accepts,
     };
     let clock = clock::now_seconds;

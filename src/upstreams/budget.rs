@@ -19,10 +19,17 @@ pub struct RetryAllowance {
 }
 
 impl RetryAllowance {
-    pub fn new(limits: &Limits) -> Self {
+    /// The allowance of a vendor with this number of endpoints. A few retries are allowed until the
+    /// breaker of each dead endpoint has opened: the budget bounds storms, not the first failures.
+    pub fn new(limits: &Limits, endpoints: usize) -> Self {
+        let endpoints = u64::try_from(endpoints).unwrap_or(u64::MAX);
+        let until_open = limits.breaker_failures.saturating_mul(endpoints);
         Self {
             percent: limits.retry_budget_percent,
-            min: limits.retry_budget_min,
+            min: match limits.retry_budget_min {
+                0 => 0,
+                min => min.max(until_open),
+            },
         }
     }
 }

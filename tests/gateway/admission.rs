@@ -78,6 +78,29 @@ fn a_wrong_method_is_405_before_the_key() {
     world.close();
 }
 
+/// Codex asks for a WebSocket first. It uses plain requests at once only after a 426.
+#[test]
+fn a_web_socket_is_426_and_its_connection_ends() {
+    let world = World::new();
+    for path in ["/v1/responses", "/responses"] {
+        let request = Request::get(path)
+            .header("connection", "Upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+        let answer = world.ask(&request);
+        assert_eq!(answer.status, 426, "{}", answer.text());
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert_eq!(
+            answer.json()["error"]["code"],
+            "web_socket_not_supported",
+            "{}",
+            answer.text()
+        );
+    }
+    world.close();
+}
+
 #[test]
 fn a_key_that_is_not_good_is_401_before_the_body() {
     let world = World::new();

@@ -175,8 +175,8 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
         "the gateway refuses accounts that send more than their share",
         "the ledger has caught up",
     ] {
-        // Once for each time that the backlog passes a bound, not for each request. On a busy machine
-        // it may do that several times.
+        // Once for each time that the backlog passes a bound, not for each request. On a busy
+        // machine it may do that several times.
         let count = world.log().matches(text).count();
         assert!((1..=10).contains(&count), "{text}: {count} times");
     }

@@ -231,6 +231,24 @@ fn states(world: &World, port: u16) -> String {
     breakers[0].clone()
 }
 
+/// At low traffic each failure is a large part of the requests, and the breaker is still closed.
+#[test]
+fn the_first_failures_of_an_endpoint_reach_no_client_where_another_one_works() {
+    for fault in ["close", "status=500"] {
+        let (bad, good) = (Simulator::start(Some(fault)), Simulator::start(None));
+        let plan = Plan::default().turns().endpoints(&[bad.port, good.port]);
+        let world = plan.start();
+        let account = world.funded(1_000_000_000);
+        for _ in 0..12 {
+            for surface in BOTH {
+                world.works(surface, &account.key);
+            }
+        }
+        assert!(bad.calls() >= 5, "{fault}");
+        world.close();
+    }
+}
+
 #[test]
 fn an_endpoint_that_fails_in_a_row_is_left_alone() {
     for (fault, failovers) in [("close", "broken"), ("status=500", "status_5xx")] {

@@ -197,7 +197,7 @@ fn route(prices: &Prices) -> Arc<Route> {
     let vendor = CatalogVendor {
         name: "beta".into(),
         protocol: Protocol::Chat,
-        official: true,
+        profile: llm_protocol::profile::VendorProfile::official(Protocol::Chat).clone(),
         endpoints: vec![endpoint],
         sticky: true,
         api_key: Secret::new("k".into()),

@@ -1,7 +1,7 @@
 //! Failures: every kind on both surfaces, and how the gateway maps a vendor's error.
 
 use crate::payloads::{PUBLIC, UPSTREAM};
-use llm_protocol::Protocol::{self, Chat, Messages};
+use llm_protocol::Protocol::{self, Chat, Messages, Responses};
 use llm_protocol::failure::{Failure, Kind, from_vendor_response};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -31,6 +31,7 @@ const TABLE: &[Row] = &[
     (Kind::ModelNotFound, (404, INVALID, Some("model_not_found")), (404, "not_found_error"), None, NEVER),
     (Kind::UnknownPath, (404, INVALID, None), (404, "not_found_error"), None, NEVER),
     (Kind::WrongMethod, (405, INVALID, None), (405, INVALID), None, OPEN),
+    (Kind::NoWebSocket, (426, INVALID, Some("web_socket_not_supported")), (426, INVALID), None, OPEN),
     (Kind::InsufficientCredits, (402, "insufficient_quota", Some("insufficient_credits")), (402, "billing_error"), None, NEVER),
     (Kind::TrialExpired, (402, "insufficient_quota", Some("trial_expired")), (402, "billing_error"), None, NEVER),
     (Kind::KeySpendLimit, (402, "insufficient_quota", Some("key_spend_limit")), (402, "billing_error"), None, NEVER),
@@ -150,6 +151,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::ModelNotFound
         | Kind::UnknownPath
         | Kind::WrongMethod
+        | Kind::NoWebSocket
         | Kind::InsufficientCredits
         | Kind::TrialExpired
         | Kind::KeySpendLimit
@@ -203,7 +205,7 @@ fn is_known(kind: Kind) -> bool {
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 57);
+    assert_eq!(TABLE.len(), 58);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE
         .iter()
@@ -428,4 +430,75 @@ proptest! {
         }
         from_vendor_response(Messages, status, Some(&before), &raw, &after, PUBLIC).render(Messages, &before);
     }
+}
+
+/// Each vendor has its own shape of an error. A 4xx means that a retry cannot help, and the words
+/// say what would.
+#[test]
+fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
+    for (status, body, words) in [
+        (
+            400,
+            r#"[{"error":{"code":400,"message":"Invalid JSON payload.","status":"INVALID_ARGUMENT"}}]"#,
+            "Invalid JSON",
+        ),
+        (
+            404,
+            r#"[{"error":{"code":404,"message":"models/x is not found","status":"NOT_FOUND"}}]"#,
+            "is not found",
+        ),
+        (
+            422,
+            r#"{"detail":[{"type":"missing","loc":["body","tools",0],"msg":"Field required"}]}"#,
+            "body.tools.0: Field required",
+        ),
+        (400, r#"{"detail":"prompt is empty"}"#, "prompt is empty"),
+        (
+            422,
+            r#"{"object":"error","message":{"detail":[{"loc":["body","x"],"msg":"Extra inputs"}]},"code":null}"#,
+            "Extra inputs",
+        ),
+        (
+            400,
+            r#"{"errors":[{"message":"bad max_tokens"},"and more"]}"#,
+            "bad max_tokens; and more",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"Provider returned error","metadata":{"raw":"{\"error\":{\"message\":\"no tools\"}}"}}}"#,
+            "no tools",
+        ),
+        (
+            400,
+            "Bad request: unknown parameter foo",
+            "unknown parameter foo",
+        ),
+    ] {
+        let failure = from_vendor_response(Chat, status, None, body.as_bytes(), UPSTREAM, PUBLIC);
+        for surface in [Chat, Messages, Responses] {
+            let rendered = failure.render(surface, "req_1");
+            let text = String::from_utf8(rendered.body).unwrap();
+            assert!(
+                (400..500).contains(&rendered.status) && text.contains(words),
+                "{surface}: {} {text}",
+                rendered.status
+            );
+        }
+    }
+    // A page of a proxy says nothing to a caller, nor does its text beside a 5xx.
+    for (status, body) in [
+        (400, "<html>Request Header Too Large</html>"),
+        (502, "upstream at 10.0.0.1 is down"),
+    ] {
+        let failure = from_vendor_response(Chat, status, None, body.as_bytes(), UPSTREAM, PUBLIC);
+        let text = String::from_utf8(failure.render(Chat, "req_1").body).unwrap();
+        assert!(
+            !text.contains("Header Too") && !text.contains("10.0.0.1"),
+            "{text}"
+        );
+    }
+    let busy =
+        r#"[{"error":{"code":429,"message":"m","details":[{"@type":"t","retryDelay":"34s"}]}}]"#;
+    let failure = from_vendor_response(Chat, 429, None, busy.as_bytes(), UPSTREAM, PUBLIC);
+    assert_eq!(failure.retry_after_seconds, Some(34));
 }

@@ -16,6 +16,7 @@ use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
 use llm_protocol::capabilities::{ModelCapabilities, ResponsesModel};
 use llm_protocol::ir::Effort;
 use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::{self, PassthroughContext, RequestEdits};
 use llm_protocol::translate::{self, StreamTranslation};
 use proptest::prelude::*;
@@ -226,7 +227,7 @@ proptest! {
             is_interleaved: false,
         };
         let sender = PassthroughContext {
-            account_id: "acct_1", official: true, sold: Default::default(), without_reasoning: without, model: "public-model",
+            account_id: "acct_1", profile: VendorProfile::official(Protocol::Responses), sold: Default::default(), without_reasoning: without, model: "public-model",
             repair,
         };
         let edits = RequestEdits {

@@ -14,6 +14,7 @@ use llm_protocol::capabilities::{
 };
 use llm_protocol::failure::Failure;
 use llm_protocol::ir::Effort;
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::sse::SseDecoder;
 use llm_protocol::translate::{self, StreamTranslation, TranslatedRequest, TranslationRequest};
 use llm_protocol::usage::Usage;
@@ -134,7 +135,7 @@ pub fn ask(
         upstream_model: "upstream-model",
         public_model: "public-model",
         max_output_tokens: 32_000,
-        official: true,
+        profile: VendorProfile::official(accepts.protocol()),
         accepts,
     };
     let asked = TranslationRequest {

@@ -7,6 +7,8 @@
 //! names, arguments), `response_ids.rs`, `schema.rs`, `pairing.rs`.
 
 use super::ir::Effort;
+use super::profile::VendorProfile;
+use crate::Protocol;
 
 pub mod arguments;
 pub mod custom_tool;
@@ -39,8 +41,7 @@ pub struct TranslationTarget<'a> {
     /// The catalog's name for the model.
     pub public_model: &'a str,
     pub max_output_tokens: u64,
-    /// Whether the vendor is the one that defined the protocol, not a compatible server.
-    pub official: bool,
+    pub profile: &'a VendorProfile,
     pub accepts: &'a ModelCapabilities,
 }
 
@@ -53,6 +54,15 @@ pub enum ModelCapabilities {
 }
 
 impl ModelCapabilities {
+    /// Returns the vendor's protocol.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            ModelCapabilities::Messages(_) => Protocol::Messages,
+            ModelCapabilities::Chat(_) => Protocol::Chat,
+            ModelCapabilities::Responses(_) => Protocol::Responses,
+        }
+    }
+
     /// Returns the form in which a chat vendor requires its reasoning back.
     pub fn reasoning_replay(&self) -> ReasoningReplay {
         match self {
@@ -153,6 +163,12 @@ pub struct ChatModel {
     pub verbosity: bool,
     /// Role of instructions: `developer` or `system`.
     pub system_role: &'static str,
+    /// Whether instructions are allowed in messages other than the first one.
+    pub mid_system: bool,
+    /// Whether a user's message may directly follow a tool's.
+    pub user_after_tool: bool,
+    /// Accepts `prefix` on a final assistant message, which the answer then continues.
+    pub prefix: bool,
     pub reasoning_replay: ReasoningReplay,
     /// `max_completion_tokens` or `max_tokens`.
     pub output_limit_field: &'static str,
@@ -278,6 +294,9 @@ impl Default for ChatModel {
             cache_breakpoints: false,
             verbosity: false,
             system_role: "system",
+            mid_system: true,
+            user_after_tool: true,
+            prefix: false,
             reasoning_replay: ReasoningReplay::None,
             output_limit_field: "max_completion_tokens",
             top_k: false,

@@ -19,8 +19,8 @@ struct CounterNames {
     /// Name of the audio counters, input and output. Responses has no audio price: audio counts
     /// there like any other part of the total.
     audio: Option<&'static str>,
-    /// Name that some servers use instead of the cached part of the prompt.
-    cache_hit: Option<&'static str>,
+    /// Names that some servers use instead of the cached part of the prompt.
+    cache_hits: &'static [&'static str],
 }
 
 const CHAT_NAMES: CounterNames = CounterNames {
@@ -29,7 +29,8 @@ const CHAT_NAMES: CounterNames = CounterNames {
     completion: "completion_tokens",
     completion_parts: "completion_tokens_details",
     audio: Some("audio_tokens"),
-    cache_hit: Some("prompt_cache_hit_tokens"),
+    // DeepSeek, Kimi.
+    cache_hits: &["prompt_cache_hit_tokens", "cached_tokens"],
 };
 
 const RESPONSES_NAMES: CounterNames = CounterNames {
@@ -38,7 +39,7 @@ const RESPONSES_NAMES: CounterNames = CounterNames {
     completion: "output_tokens",
     completion_parts: "output_tokens_details",
     audio: None,
-    cache_hit: None,
+    cache_hits: &[],
 };
 
 /// Reads a chat vendor's usage object; `None` if the next value is not one.
@@ -69,7 +70,9 @@ fn read_usage(
                 counters.completion = read_count(scan, &mut irregular)?
             }
             "total_tokens" => counters.total = read_count(scan, &mut irregular)?,
-            name if Some(name) == names.cache_hit => cache_hit = read_count(scan, &mut irregular)?,
+            name if names.cache_hits.contains(&name) => {
+                cache_hit = read_count(scan, &mut irregular)?;
+            }
             name if name == names.prompt_parts => read_details(
                 scan,
                 &mut counters,

@@ -11,6 +11,7 @@ use constructors::MAX_RETRY_AFTER_SECONDS;
 use serde::Serialize;
 
 mod constructors;
+mod context_length;
 mod kind;
 mod responses;
 mod scrub;

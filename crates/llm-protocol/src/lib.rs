@@ -23,6 +23,7 @@
 //! ```
 //! use llm_protocol::Protocol;
 //! use llm_protocol::capabilities::{MessagesModel, ModelCapabilities, TranslationTarget};
+//! use llm_protocol::profile::VendorProfile;
 //! use llm_protocol::translate::{StreamTranslation, TranslationRequest, translate_request};
 //! use llm_protocol::usage::UsageEstimator;
 //!
@@ -34,7 +35,7 @@
 //!         upstream_model: "vendor-model",
 //!         public_model: "m",
 //!         max_output_tokens: 1_000,
-//!         official: true,
+//!         profile: VendorProfile::official(Protocol::Messages),
 //!         accepts: &accepts,
 //!     },
 //!     account_id: "account-1",
@@ -75,6 +76,7 @@
 //! ```
 //! use llm_protocol::Protocol;
 //! use llm_protocol::capabilities::{ChatModel, ModelCapabilities, TranslationTarget};
+//! use llm_protocol::profile::VendorProfile;
 //! use llm_protocol::translate::{TranslationRequest, translate_request, translate_response};
 //! use llm_protocol::usage::UsageEstimator;
 //!
@@ -86,7 +88,7 @@
 //!         upstream_model: "vendor-model",
 //!         public_model: "m",
 //!         max_output_tokens: 1_000,
-//!         official: true,
+//!         profile: VendorProfile::official(Protocol::Chat),
 //!         accepts: &accepts,
 //!     },
 //!     account_id: "account-1",
@@ -131,6 +133,7 @@ pub mod keepalive;
 mod messages;
 mod openai;
 pub mod passthrough;
+pub mod profile;
 pub mod reasoning_token;
 pub mod request;
 pub mod responses;

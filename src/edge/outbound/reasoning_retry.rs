@@ -4,7 +4,9 @@
 //! This file must not decide that a vendor refused the reasoning: `response/error.rs` and
 //! `upstream/attempts.rs` do.
 
-use super::{OutboundRequest, UpstreamRequest, passthrough_sender, translation_request};
+use super::{
+    OutboundRequest, UpstreamRequest, includes_usage, passthrough_sender, translation_request,
+};
 use crate::catalog::CatalogModel;
 use bytes::Bytes;
 use llm_protocol::Protocol;
@@ -39,9 +41,10 @@ impl OutboundRequest<'_> {
         encoded: &UpstreamRequest,
         is_fallback: bool,
     ) -> Option<RetryWithoutReasoning> {
-        // Responses bodies show whether they carry reasoning, and the official chat vendor receives
-        // none.
-        let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
+        // Responses bodies show whether they carry reasoning, and a chat vendor that refuses it
+        // receives none.
+        let has_none =
+            self.surface == Protocol::Chat && self.model.vendor.profile.refuses_reasoning();
         let is_from_another_model = is_fallback
             && self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
@@ -86,7 +89,7 @@ pub fn encode_without_reasoning(
             output_limit: retry.output_limit,
             output_limit_field: model.output_limit_field(),
             thinking_budget: None,
-            include_usage: retry.surface == Protocol::Chat && summary.stream,
+            include_usage: includes_usage(model, retry.surface, &summary),
         };
         let rules = RepairRules {
             output_limit: retry.output_limit,
@@ -101,13 +104,14 @@ pub fn encode_without_reasoning(
                 request::clean_responses_request(&retry.body, &summary, &sender)?.0
             }
             surface => {
-                request::remove_reasoning(surface, &retry.body, &rules).ok_or_else(|| {
-                    Failure::invalid_param(
-                        surface,
-                        "messages",
-                        "contain no reasoning that the gateway could remove",
-                    )
-                })?
+                request::remove_reasoning(surface, &model.vendor.profile, &retry.body, &rules)
+                    .ok_or_else(|| {
+                        Failure::invalid_param(
+                            surface,
+                            "messages",
+                            "contain no reasoning that the gateway could remove",
+                        )
+                    })?
             }
         };
         let warnings = stripped.warnings.clone();

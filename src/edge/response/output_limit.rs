@@ -20,7 +20,7 @@ pub(super) fn exceeds_output_limit(
     let max_output = bounds.output;
     let certain = Usage::lower_bound(generated_bytes).output;
     let is_counted = counted_output > max_output && counted_output <= generated_bytes;
-    !model.vendor.official && (certain > max_output || is_counted)
+    !model.vendor.profile.honours_output_limit && (certain > max_output || is_counted)
 }
 
 /// Returns the usage to bill for a response that is ended at its hold.

@@ -96,6 +96,12 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
         "Use POST for requests to a model",
     ),
     (
+        Kind::NoWebSocket,
+        "web_socket_not_supported",
+        "The path does not serve WebSockets",
+        "Send a POST request; the client may do so by itself",
+    ),
+    (
         Kind::BodyTimeout,
         "request_timeout",
         "The body did not arrive in time",

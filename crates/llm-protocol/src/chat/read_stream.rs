@@ -146,10 +146,12 @@ impl ChatStreamReader {
                         .map(ChatAnswerChoice::parse)
                     {
                         is_error |= read.is_error();
+                        counters = read.usage.and_then(read_usage).or(counters);
                         choice = choice.or(Some(read).filter(|read| read.index == 0));
                     }
                 }
                 "usage" => counters = read_usage(value).or(counters),
+                "x_groq" => counters = value.get("usage").and_then(read_usage).or(counters),
                 "error" => is_error |= !value.is_null(),
                 _ => {}
             }
@@ -192,10 +194,20 @@ impl ChatStreamReader {
         let finish = match reason.value().as_ref() {
             // Some vendors send it with every chunk.
             "" => return,
-            "stop" => ChatFinishReason::Stop,
-            "tool_calls" | "function_call" => ChatFinishReason::Calls,
-            "length" => ChatFinishReason::Length,
-            "content_filter" => ChatFinishReason::Filter,
+            "stop" | "STOP" | "end_turn" | "eos" | "stop_sequence" | "COMPLETE" => {
+                ChatFinishReason::Stop
+            }
+            "tool_calls" | "function_call" | "tool_use" | "TOOL_CALL" => ChatFinishReason::Calls,
+            // By Mistral, vLLM, Cohere and others; the rest ended before they were complete:
+            // DeepSeek, vLLM, Zhipu.
+            "length"
+            | "model_length"
+            | "max_tokens"
+            | "MAX_TOKENS"
+            | "insufficient_system_resource"
+            | "abort"
+            | "network_error" => ChatFinishReason::Length,
+            "content_filter" | "sensitive" | "SAFETY" => ChatFinishReason::Filter,
             _ => ChatFinishReason::Unknown,
         };
         if self.finish != Some(finish) {
@@ -269,6 +281,11 @@ impl ChatStreamReader {
             self.emit_text(ChatTextKind::Text, &text, to);
         }
         for part in content.items() {
+            // Mistral's thinking: a list of texts.
+            let thinking = part.get("thinking").into_iter();
+            for text in thinking.flat_map(thinking_texts) {
+                self.emit_text(ChatTextKind::Thinking, &text, to);
+            }
             if let Some(text) = part.get("text").and_then(JsonValue::text) {
                 self.emit_text(ChatTextKind::Text, &text, to);
             }
@@ -401,6 +418,12 @@ pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), Ups
     }
     reader.end(to);
     Ok(())
+}
+
+/// Returns the texts of a part of the type `thinking`.
+fn thinking_texts(thinking: JsonValue<'_>) -> impl Iterator<Item = JsonStr<'_>> {
+    let listed = thinking.items().filter_map(|item| item.get("text")?.text());
+    thinking.text().into_iter().chain(listed)
 }
 
 fn read_usage(usage: JsonValue<'_>) -> Option<ChatCounters> {

@@ -24,7 +24,7 @@ use writer::ChatRequestWriter;
 
 mod parts;
 mod results;
-mod turns;
+pub(crate) mod turns;
 mod writer;
 
 /// Maximum number of stop sequences that a chat vendor accepts.
@@ -66,6 +66,7 @@ pub fn write(
         json,
         carries_thinking: false,
         replays: true,
+        is_behind_result: false,
         ids: HashMap::new(),
         open: VecDeque::new(),
     };
@@ -88,13 +89,16 @@ pub fn write(
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
-        writer
-            .json
-            .key("stream_options")
-            .open_object()
-            .key("include_usage")
-            .bool(true)
-            .close_object();
+        // A vendor without this member reports the usage in the last chunk unasked.
+        if write_context.target.profile.takes("stream_options") {
+            writer
+                .json
+                .key("stream_options")
+                .open_object()
+                .key("include_usage")
+                .bool(true)
+                .close_object();
+        }
     }
     writer.extras(request);
     writer.messages(request)?;
@@ -187,6 +191,7 @@ impl ChatRequestWriter<'_> {
         };
         writer.write(&sent, &request.choice)?;
         let is_taken = match self.model.parallel_tool_calls {
+            _ if !self.takes("parallel_tool_calls") => false,
             ParallelToolCalls::Accepted => true,
             ParallelToolCalls::WithAutoChoice => {
                 matches!(request.choice, ToolChoice::Absent | ToolChoice::Auto)
@@ -207,11 +212,12 @@ impl ChatRequestWriter<'_> {
 
     fn tier(&mut self, request: &Request<'_>) {
         let Some(tier) = &request.tier else { return };
+        let takes_tier = self.takes("service_tier");
         if request.surface == Protocol::Messages {
-            if tier.is("standard_only") {
+            if tier.is("standard_only") && takes_tier {
                 self.json.key("service_tier").str("default");
             }
-        } else if self.write_context.target.official {
+        } else if takes_tier {
             self.json.key("service_tier").text(tier);
         } else if !tier.is("auto") && !tier.is("default") {
             self.fallback
@@ -234,13 +240,16 @@ impl ChatRequestWriter<'_> {
                     .fallback
                     .warnings
                     .add(WarningAction::Dropped, "text.verbosity"),
-                // `prompt_cache_key` is written with the end user; compatible servers do not know
-                // any of the three.
+                // Written with the end user.
                 "prompt_cache_key" => {}
-                "prompt_cache_options" | "prompt_cache_retention"
-                    if !self.write_context.target.official => {}
+                "prompt_cache_options" | "prompt_cache_retention" if !self.takes(&name) => {}
                 name => drop(self.json.key(name).raw(opaque.value.raw())),
             }
         }
+    }
+
+    /// Whether the vendor takes this member, which is not in the base of the protocol.
+    fn takes(&self, member: &str) -> bool {
+        self.write_context.target.profile.takes(member)
     }
 }

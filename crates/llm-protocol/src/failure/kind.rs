@@ -30,6 +30,8 @@ pub enum Kind {
     ModelNotFound,
     UnknownPath,
     WrongMethod,
+    /// The client asked for a WebSocket.
+    NoWebSocket,
     InsufficientCredits,
     TrialExpired,
     KeySpendLimit,

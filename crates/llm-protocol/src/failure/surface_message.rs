@@ -6,19 +6,28 @@
 //! Read next: `failure/table.rs`.
 
 use super::constructors::Failure;
+use super::context_length::{self, ContextOverflow};
 use super::kind::Kind;
+use super::table::failure_row;
 use crate::Protocol;
 use std::borrow::Cow;
 
 /// Returns the failure's message on this surface.
 pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     match (failure.kind, failure.model.as_deref()) {
-        (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => match surface {
-            Protocol::Chat | Protocol::Responses => Cow::Owned(format!(
-                "The model `{model}` does not exist or you do not have access to it."
-            )),
-            Protocol::Messages => Cow::Owned(format!("model: {model}")),
-        },
+        (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => {
+            // The vendor's own words, if it has said any.
+            let words = Some(&failure.message)
+                .filter(|message| *message != failure_row(failure.kind).message)
+                .map(|message| format!(" ({message})"))
+                .unwrap_or_default();
+            match surface {
+                Protocol::Chat | Protocol::Responses => Cow::Owned(format!(
+                    "The model `{model}` does not exist or you do not have access to it.{words}"
+                )),
+                Protocol::Messages => Cow::Owned(format!("model: {model}{words}")),
+            }
+        }
         (Kind::ContextTooLong, _) => context_too_long_message(&failure.message, surface),
         _ => Cow::Borrowed(&failure.message),
     }
@@ -29,7 +38,7 @@ pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'
 fn context_too_long_message(message: &str, surface: Protocol) -> Cow<'_, str> {
     let of_messages =
         message.contains("prompt is too long") || message.contains("exceed context limit");
-    let of_chat = message.contains("maximum context length");
+    let of_chat = message.contains("maximum context length is");
     let fits_surface = match surface {
         Protocol::Chat | Protocol::Responses => of_chat,
         Protocol::Messages => of_messages,
@@ -37,14 +46,11 @@ fn context_too_long_message(message: &str, surface: Protocol) -> Cow<'_, str> {
     if fits_surface {
         return Cow::Borrowed(message);
     }
-    match (surface, first_two_numbers(message)) {
-        // The chat sentence names the maximum first, the messages sentence last.
-        (Protocol::Messages, Some((maximum, tokens))) if of_chat => Cow::Owned(format!(
+    match (surface, context_length::numbers(message)) {
+        (Protocol::Messages, Some(ContextOverflow { tokens, maximum })) => Cow::Owned(format!(
             "prompt is too long: {tokens} tokens > {maximum} maximum"
         )),
-        (Protocol::Chat | Protocol::Responses, Some((tokens, maximum)))
-            if message.contains("prompt is too long") =>
-        {
+        (Protocol::Chat | Protocol::Responses, Some(ContextOverflow { tokens, maximum })) => {
             Cow::Owned(format!(
                 "This model's maximum context length is {maximum} tokens. \
                  However, your messages resulted in {tokens} tokens."
@@ -55,11 +61,4 @@ fn context_too_long_message(message: &str, surface: Protocol) -> Cow<'_, str> {
             "The input is longer than this model's maximum context length: {message}"
         )),
     }
-}
-
-fn first_two_numbers(message: &str) -> Option<(u64, u64)> {
-    let mut numbers = message
-        .split(|character: char| !character.is_ascii_digit())
-        .filter_map(|digits| digits.parse::<u64>().ok());
-    Some((numbers.next()?, numbers.next()?))
 }

@@ -103,6 +103,12 @@ pub(super) fn failure_row(kind: Kind) -> FailureRow {
             "wrong_method",
             "This path does not support this method.",
         ),
+        Kind::NoWebSocket => client_error(
+            426,
+            "no_web_socket",
+            "This path does not serve WebSockets. Send a POST request, and `stream: true` for a stream.",
+        )
+        .with_code("web_socket_not_supported"),
         Kind::InsufficientCredits => payment_required(
             "insufficient_credits",
             "The available credits do not cover this request. Add credits, or set a lower output limit.",

@@ -7,6 +7,7 @@
 //! Read next: `failure/scrub.rs`.
 
 use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS};
+use super::context_length;
 use super::kind::Kind;
 use super::scrub;
 use crate::Protocol;
@@ -28,15 +29,103 @@ pub struct VendorError {
     pub error_type: Option<String>,
     pub code: Option<String>,
     pub param: Option<String>,
+    /// Time to wait in seconds, if the body says it, like the header `retry-after`.
+    pub retry_after: Option<String>,
+}
+
+/// Where vendors have their words other than in `message`. FastAPI servers (vLLM, SGLang, TGI's
+/// router) and Mistral have `detail`, Mistral also below `message`; Cohere, NVIDIA and others have
+/// `errors`. An item is a text, or an object with `msg` or `message` and the place in `loc`.
+const MESSAGE_PLACES: [&str; 5] = [
+    "/detail",
+    "/message/detail",
+    "/message",
+    "/errors",
+    "/title",
+];
+
+/// Maximum length in bytes of a text without JSON that counts as the vendor's words.
+const MAX_PLAIN_BYTES: usize = 2_000;
+
+/// Returns the words at such a place.
+fn words_of(found: &Value) -> Option<String> {
+    let text = match found {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().filter_map(words_of).collect();
+            items.join("; ")
+        }
+        Value::Object(members) => {
+            let words = ["msg", "message", "detail"]
+                .iter()
+                .find_map(|name| words_of(members.get(*name)?))?;
+            let place: Vec<_> = members
+                .get("loc")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .map(|part| {
+                    part.as_str()
+                        .map_or_else(|| part.to_string(), str::to_owned)
+                })
+                .collect();
+            match place.is_empty() {
+                true => words,
+                false => format!("{}: {words}", place.join(".")),
+            }
+        }
+        _ => return None,
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+/// Adds what the vendor behind an aggregating vendor said: OpenRouter has it as `metadata.raw`.
+fn with_raw(message: String, error: &Value) -> String {
+    let raw = error.pointer("/metadata/raw").and_then(Value::as_str);
+    let inner = raw.map(|raw| {
+        VendorError::parse(raw.as_bytes())
+            .map(|inner| inner.message)
+            .filter(|words| !words.is_empty())
+            .unwrap_or_else(|| raw.to_owned())
+    });
+    match inner.filter(|inner| !inner.is_empty() && !message.contains(inner.as_str())) {
+        Some(inner) => format!("{message}: {inner}"),
+        None => message,
+    }
+}
+
+/// Returns the time to wait from Google's `RetryInfo`, in seconds.
+fn retry_delay(error: &Value) -> Option<String> {
+    let details = error.get("details").and_then(Value::as_array)?;
+    let delay = details
+        .iter()
+        .find_map(|detail| detail.get("retryDelay").and_then(Value::as_str))?;
+    delay.strip_suffix('s').map(str::to_owned)
+}
+
+/// Returns an answer without JSON as the vendor's words, if it is a short text and no page.
+fn plain_error(body: &[u8]) -> Option<VendorError> {
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let is_page = text.starts_with('<') || text.starts_with('{') || text.starts_with('[');
+    (!text.is_empty() && text.len() <= MAX_PLAIN_BYTES && !is_page).then(|| VendorError {
+        message: text.to_owned(),
+        ..VendorError::default()
+    })
 }
 
 impl VendorError {
-    /// Parses `{"error":{…}}`, `{"error":"…"}`, or a bare `{"message":…}`. Returns `None` if there
-    /// is no error object.
+    /// Parses an error of any known shape: `{"error":{…}}`, `{"error":"…"}`, `{"message":…}` and
+    /// [`MESSAGE_PLACES`], alone or as the first of a list. Returns `None` if there is no error
+    /// object.
     pub(crate) fn parse(body: &[u8]) -> Option<VendorError> {
         let body: Value = serde_json::from_slice(body).ok()?;
+        // Google's servers send a list with one error.
+        let body = body
+            .as_array()
+            .and_then(|list| list.first())
+            .unwrap_or(&body);
         let error = match body.get("error") {
-            Some(Value::Null) | None => &body,
+            Some(Value::Null) | None => body,
             Some(error) => error,
         };
         if let Value::String(message) = error {
@@ -53,10 +142,18 @@ impl VendorError {
         // The messages protocol has its finer code one level down.
         let detail = error.pointer("/details/error_code").and_then(Value::as_str);
         let found = VendorError {
-            message: word("message").unwrap_or_default(),
-            error_type: word("type"),
+            message: word("message")
+                .or_else(|| {
+                    MESSAGE_PLACES
+                        .iter()
+                        .find_map(|place| words_of(error.pointer(place)?))
+                })
+                .map(|message| with_raw(message, error))
+                .unwrap_or_default(),
+            error_type: word("type").or_else(|| word("status")),
             code: word("code").or_else(|| detail.map(str::to_owned)),
             param: word("param"),
+            retry_after: retry_delay(error),
         };
         let empty = found.message.is_empty() && found.code.is_none();
         (!empty || body.get("error").is_some_and(Value::is_object)).then_some(found)
@@ -157,13 +254,23 @@ impl VendorError {
             || self.message_contains(&["tokens per minute"])
     }
 
+    /// Returns whether one request needs more tokens than the limit per minute: "Limit 6000,
+    /// Requested 12345".
+    fn can_never_fit(&self) -> bool {
+        let number = |name: &str| {
+            let (_, behind) = self.message.split_once(name)?;
+            let digits = behind
+                .split(|letter: char| !letter.is_ascii_digit())
+                .next()?;
+            digits.parse::<u64>().ok()
+        };
+        let (limit, requested) = (number("Limit "), number("Requested "));
+        self.is_rate_limit_error()
+            && limit.is_some_and(|limit| requested.is_some_and(|requested| requested > limit))
+    }
+
     fn is_context_length_error(&self) -> bool {
-        self.has_code(&["context_length_exceeded"])
-            || self.message_contains(&[
-                "prompt is too long",
-                "exceed context limit",
-                "maximum context length",
-            ])
+        self.has_code(context_length::CODES) || context_length::is_overflow(&self.message)
     }
 
     fn is_content_policy_error(&self) -> bool {
@@ -197,12 +304,15 @@ pub fn from_vendor_response(
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
-    let error = VendorError::parse(body);
+    // A proxy's own text, such as for a 502, says nothing to the caller.
+    let is_clients = matches!(status, 400 | 404 | 409 | 413 | 422);
+    let error = VendorError::parse(body).or_else(|| plain_error(body).filter(|_| is_clients));
     let kind = classify(status, error.as_ref());
     let error = error.unwrap_or_default();
     let mut failure = build_failure(kind, &error, upstream_model, public_model);
     if matches!(failure.kind, Kind::RateLimited | Kind::Overloaded) {
-        failure.retry_after_seconds = retry_after.and_then(parse_retry_after);
+        let wait = retry_after.or(error.retry_after.as_deref());
+        failure.retry_after_seconds = wait.and_then(parse_retry_after);
     }
     failure
 }
@@ -261,6 +371,8 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
         404 if error.error_type.is_some() => Kind::VendorNotFound,
         408 => Kind::VendorRequestTimeout,
         409 => Kind::Conflict,
+        // Groq: waiting helps only if the request alone is not more than the limit per minute.
+        413 | 429 if error.can_never_fit() => Kind::ContextTooLong,
         413 if error.is_rate_limit_error() => Kind::RateLimited,
         413 => Kind::BodyTooLarge,
         422 => Kind::Unprocessable,
@@ -292,6 +404,7 @@ fn build_failure(
             | Kind::Unprocessable
             | Kind::Conflict
             | Kind::BodyTooLarge
+            | Kind::VendorModelMissing
             | Kind::VendorNotFound
     );
     if kind == Kind::VendorModelMissing {

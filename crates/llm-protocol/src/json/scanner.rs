@@ -301,6 +301,11 @@ impl<'a> JsonScanner<'a> {
         self.at
     }
 
+    /// Returns the text from this position to the last token.
+    pub fn text_from(&self, start: usize) -> &'a str {
+        self.text.get(start..self.at).unwrap_or_default()
+    }
+
     /// Bytes that unescaping saves, summed over all strings read so far.
     pub fn escape_bytes(&self) -> usize {
         self.escape_bytes

@@ -134,13 +134,16 @@ pub(crate) fn write_end_user(
     write_context: &WriteContext<'_>,
     json: &mut JsonWriter,
 ) {
-    let user = request.end_user.as_ref().map(JsonStr::value);
-    json.key("safety_identifier")
-        .str(&identifiers::hash_end_user(
-            write_context.account_id,
-            user.as_deref(),
-        ));
-    if write_context.target.official {
+    let profile = write_context.target.profile;
+    if profile.takes("safety_identifier") {
+        let user = request.end_user.as_ref().map(JsonStr::value);
+        json.key("safety_identifier")
+            .str(&identifiers::hash_end_user(
+                write_context.account_id,
+                user.as_deref(),
+            ));
+    }
+    if profile.takes("prompt_cache_key") {
         json.key("prompt_cache_key")
             .str(&cache_key(request, write_context.account_id));
     }

@@ -9,6 +9,9 @@ use crate::json::string::JsonStr;
 /// so it would defeat the prompt cache of every vendor that does not skip it.
 const BILLING_HEADER_PREFIX: &str = "x-anthropic-billing-header:";
 
+/// Largest number of bytes before that line: the members of a text block.
+const MAX_BLOCK_START: usize = 200;
+
 /// Removes the billing header line from the instructions.
 pub(crate) fn strip_billing_header(request: &mut Request<'_>) {
     for block in &mut request.system {
@@ -16,11 +19,30 @@ pub(crate) fn strip_billing_header(request: &mut Request<'_>) {
             continue;
         };
         if let JsonStr::Token { raw, escaped, .. } = text
-            && raw.starts_with(BILLING_HEADER_PREFIX)
+            && let Some(rest) = without_header(raw)
         {
-            *text = JsonStr::from_token(after_first_line(raw), *escaped);
+            *text = JsonStr::from_token(rest, *escaped);
         }
     }
+}
+
+/// Returns the inside of a JSON string without that line; `None` if it has none.
+pub(crate) fn without_header(raw: &str) -> Option<&str> {
+    raw.starts_with(BILLING_HEADER_PREFIX)
+        .then(|| after_first_line(raw))
+}
+
+/// Returns a JSON string without that line, with its quotes; `None` if it has none.
+pub(crate) fn without_header_json(json: &str) -> Option<String> {
+    let inside = json.strip_prefix('"')?.strip_suffix('"')?;
+    Some(format!("\"{}\"", without_header(inside)?))
+}
+
+/// Returns whether instructions begin with that line: a JSON string, or a list of blocks.
+pub(crate) fn begins_with_header(json: &str) -> bool {
+    let end = json.floor_char_boundary(MAX_BLOCK_START + BILLING_HEADER_PREFIX.len());
+    json.get(..end)
+        .is_some_and(|start| start.contains(BILLING_HEADER_PREFIX))
 }
 
 /// Returns the part after the first line of the inside of a JSON string.

@@ -211,6 +211,16 @@ pub(super) fn parse_chunk(text: &str) -> Option<ChatChunk> {
                     end: scan.position(),
                 });
             }
+            // Groq's place for the usage of a stream.
+            "x_groq" => {
+                scan.object_or_skip(|scan, key| {
+                    match key.name().as_ref() {
+                        "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
+                        _ => drop(scan.skip()?),
+                    }
+                    Ok::<(), JsonError>(())
+                })?;
+            }
             "error" => {
                 chunk.is_error |= scan.kind()? != JsonKind::Null;
                 scan.skip()?;
@@ -287,6 +297,8 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), 
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
             "delta" | "message" => delta_bytes = read_delta(scan)?,
+            // Kimi's place for the usage of a stream.
+            "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
             _ => drop(scan.skip()?),
         }
         Ok::<(), JsonError>(())
@@ -392,6 +404,8 @@ fn content_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "text" => bytes += text_bytes(scan)?,
+                // Mistral's thinking: parts with a text.
+                "thinking" => bytes += content_bytes(scan)?,
                 _ => drop(scan.skip()?),
             }
             Ok::<(), JsonError>(())

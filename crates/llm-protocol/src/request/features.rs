@@ -98,4 +98,6 @@ pub struct ForeignFields {
     pub account_members: bool,
     /// Output limits under another name than the surface's, or in a vendor's own options.
     pub second_limits: bool,
+    /// The instructions begin with the line by which one client names itself for billing.
+    pub billing_header: bool,
 }

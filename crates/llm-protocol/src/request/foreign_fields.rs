@@ -17,6 +17,8 @@ use crate::ir::{JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
 use crate::json::string::JsonStr;
+use crate::openai::billing_header;
+use crate::profile::{ChatPlace, VendorProfile};
 use crate::reasoning_token;
 use remover::ForeignFieldRemover;
 use std::borrow::Cow;
@@ -30,20 +32,20 @@ pub use remover::RequestCleanup;
 pub use responses::{PassthroughContext, clean_responses_request};
 
 /// Computes the edits for `body` before the gateway sends it to a vendor of the same protocol: it
-/// removes another vendor's remains, and members that the model is known to refuse by `rules`.
-/// `official`: the vendor is the one that defined the protocol, not a compatible server.
+/// removes another vendor's remains, and what the vendor by its profile and the model by `rules`
+/// are known to refuse.
 pub fn clean_request(
     protocol: Protocol,
-    official: bool,
+    profile: &VendorProfile,
     body: &[u8],
     summary: &RequestSummary,
     rules: Option<&RepairRules<'_>>,
 ) -> RequestCleanup {
-    if !needs_cleaning(protocol, official, summary, rules) {
+    if !needs_cleaning(protocol, profile, summary, rules) {
         return RequestCleanup::default();
     }
     let left = summary.features.leftovers;
-    let is_clean = !has_foreign_parts(protocol, official, summary);
+    let is_clean = !has_foreign_parts(protocol, profile, summary);
     let rules = rules.filter(|rules| summary.needs_repair(rules));
     let Ok(text) = std::str::from_utf8(body) else {
         return RequestCleanup::default();
@@ -60,9 +62,16 @@ pub fn clean_request(
     }
     match protocol {
         Protocol::Messages if !is_clean => {
-            remover.clean_messages(tree.root(), is_unsigned_thinking)
+            let is_foreign = match profile.signs_thinking {
+                true => is_unsigned_thinking,
+                false => is_gateway_thinking,
+            };
+            remover.clean_messages(tree.root(), is_foreign);
+            if !profile.reads_billing_header {
+                remover.remove_billing_header(tree.root());
+            }
         }
-        Protocol::Chat if !is_clean => remover.clean_chat(tree.root()),
+        Protocol::Chat if !is_clean => remover.clean_chat(tree.root(), profile),
         Protocol::Messages | Protocol::Chat | Protocol::Responses => {}
     }
     if let Some(rules) = rules {
@@ -75,22 +84,35 @@ pub fn clean_request(
 /// chat and messages; responses bodies always need some edits, of [`clean_responses_request`].
 pub fn needs_cleaning(
     protocol: Protocol,
-    official: bool,
+    profile: &VendorProfile,
     summary: &RequestSummary,
     rules: Option<&RepairRules<'_>>,
 ) -> bool {
-    has_foreign_parts(protocol, official, summary)
+    has_foreign_parts(protocol, profile, summary)
         || removes_account_members(protocol, summary)
         || summary.features.leftovers.second_limits
         || rules.is_some_and(|rules| summary.needs_repair(rules))
 }
 
-/// Whether the conversation has remains of another vendor that this one refuses.
-fn has_foreign_parts(protocol: Protocol, official: bool, summary: &RequestSummary) -> bool {
+/// Whether the request has parts that this vendor refuses: remains of another vendor, or members
+/// that it does not know.
+fn has_foreign_parts(
+    protocol: Protocol,
+    profile: &VendorProfile,
+    summary: &RequestSummary,
+) -> bool {
     let left = summary.features.leftovers;
     match protocol {
-        Protocol::Messages => left.unsigned_thinking || left.odd_ids,
-        Protocol::Chat => official && (left.members || left.long_ids),
+        Protocol::Messages => {
+            left.unsigned_thinking
+                || left.odd_ids
+                || left.billing_header && !profile.reads_billing_header
+        }
+        Protocol::Chat => {
+            profile.strict
+                || profile.cleans_chat() && left.members
+                || profile.short_call_ids && left.long_ids
+        }
         Protocol::Responses => false,
     }
 }
@@ -104,6 +126,7 @@ fn removes_account_members(protocol: Protocol, summary: &RequestSummary) -> bool
 /// no such reasoning. For responses bodies see [`clean_responses_request`].
 pub fn remove_reasoning(
     protocol: Protocol,
+    profile: &VendorProfile,
     body: &[u8],
     rules: &RepairRules<'_>,
 ) -> Option<RequestCleanup> {
@@ -118,7 +141,9 @@ pub fn remove_reasoning(
             remover.remove_thinking_edits(tree.root());
             remover.clean_messages(tree.root(), is_thinking);
         }
-        Protocol::Chat => remover.clean_chat(tree.root()),
+        Protocol::Chat => {
+            remover.clean_chat(tree.root(), &profile.without_reasoning());
+        }
         Protocol::Messages | Protocol::Responses => {}
     }
     if remover.warnings.is_empty() && !remover.drops_gateways_reasoning {
@@ -144,88 +169,102 @@ fn account_members(protocol: Protocol) -> &'static [&'static str] {
     }
 }
 
-/// Members that the vendor of the chat protocol does not know, by their position.
-const FOREIGN_MEMBERS: [&str; 5] = [
-    "thinking",
-    "reasoning",
-    "output_config",
-    "top_k",
-    "cache_control",
-];
-const FOREIGN_MESSAGE_MEMBERS: [&str; 4] = [
-    "reasoning_content",
-    "reasoning_details",
-    "thinking_blocks",
-    "cache_control",
-];
 /// The members of a message in which the gateway writes another vendor's reasoning.
 const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_details"];
-const FOREIGN_PART_MEMBERS: [&str; 1] = ["cache_control"];
 
 impl<'a> ForeignFieldRemover<'a> {
-    fn clean_chat(&mut self, root: JsonValue<'a>) {
-        self.remove_members(root, "", &FOREIGN_MEMBERS);
-        for (index, message) in root
-            .get("messages")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .enumerate()
-        {
+    fn clean_chat(&mut self, root: JsonValue<'a>, profile: &VendorProfile) {
+        self.remove_refused(root, "", ChatPlace::Request, profile);
+        for (index, message) in items_of(root, "messages").enumerate() {
             let at = format!("{}.", JsonPath::Message(index));
             if is_gateway_reasoning(message) {
-                self.remove_members_silently(message, &GATEWAY_REASONING_MEMBERS);
-                self.remove_members(message, &at, &["thinking_blocks", "cache_control"]);
-            } else {
-                self.remove_members(message, &at, &FOREIGN_MESSAGE_MEMBERS);
+                let refused = GATEWAY_REASONING_MEMBERS
+                    .iter()
+                    .filter(|name| profile.refuses(ChatPlace::Message, name));
+                self.remove_members_silently(message, &refused.copied().collect::<Vec<_>>());
             }
-            self.shorten_id(message.get("tool_call_id"));
-            for (part, value) in message
-                .get("content")
-                .into_iter()
-                .flat_map(JsonValue::items)
-                .enumerate()
-            {
-                self.remove_members(
-                    value,
-                    &format!("{}.", JsonPath::Part(index, part)),
-                    &FOREIGN_PART_MEMBERS,
-                );
+            self.remove_refused(message, &at, ChatPlace::Message, profile);
+            self.shorten_id(message.get("tool_call_id"), profile);
+            for (part, value) in items_of(message, "content").enumerate() {
+                let at = format!("{}.", JsonPath::Part(index, part));
+                self.remove_refused(value, &at, ChatPlace::Inner, profile);
             }
-            for (call, value) in message
-                .get("tool_calls")
-                .into_iter()
-                .flat_map(JsonValue::items)
-                .enumerate()
-            {
-                self.remove_members(
-                    value,
-                    &format!("{}.", JsonPath::Call(index, call)),
-                    &FOREIGN_PART_MEMBERS,
-                );
-                self.shorten_id(value.get("id"));
+            for (call, value) in items_of(message, "tool_calls").enumerate() {
+                let at = format!("{}.", JsonPath::Call(index, call));
+                self.remove_refused(value, &at, ChatPlace::Call, profile);
+                self.shorten_id(value.get("id"), profile);
             }
         }
-        for (index, tool) in root
-            .get("tools")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .enumerate()
-        {
+        for (index, tool) in items_of(root, "tools").enumerate() {
             let at = format!("{}.", JsonPath::Tool(index));
-            self.remove_members(tool, &at, &FOREIGN_PART_MEMBERS);
+            self.remove_refused(tool, &at, ChatPlace::Inner, profile);
             if let Some(function) = tool.get("function") {
-                self.remove_members(function, &format!("{at}function."), &FOREIGN_PART_MEMBERS);
+                let at = format!("{at}function.");
+                self.remove_refused(function, &at, ChatPlace::Inner, profile);
             }
         }
     }
 
-    fn shorten_id(&mut self, id: Option<JsonValue<'a>>) {
+    /// Removes the members that the server refuses at this place, with a warning unless they are
+    /// null or ask for nothing.
+    fn remove_refused(
+        &mut self,
+        object: JsonValue<'a>,
+        path: &str,
+        place: ChatPlace,
+        profile: &VendorProfile,
+    ) {
+        let mut places = Vec::new();
+        for (key, value) in object.members() {
+            let name = key.value();
+            let is_refused = profile.refuses(place, &name);
+            let span = self.member_span(&key, value);
+            // Removed before, without a warning.
+            let is_gone = self.gone.contains(&span);
+            if is_refused && !is_gone && !asks_nothing(place, &name, value) {
+                self.warnings
+                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+            }
+            places.push((span, is_refused && !is_gone));
+        }
+        self.remove_spans(&places);
+    }
+
+    fn shorten_id(&mut self, id: Option<JsonValue<'a>>, profile: &VendorProfile) {
+        let id = id.filter(|_| profile.short_call_ids);
         let Some((node, id)) = id.and_then(|id| Some((id, id.string()?))) else {
             return;
         };
         let short = identifiers::chat_call_id(Cow::Borrowed(&id));
         if short != id {
             self.replace_string(node, &short);
+        }
+    }
+
+    /// Removes the line that differs in each request from the front of the instructions.
+    fn remove_billing_header(&mut self, root: JsonValue<'a>) {
+        let Some(system) = root.get("system") else {
+            return;
+        };
+        if let Some(rest) = billing_header::without_header_json(system.raw()) {
+            self.edits.push((self.span(system.raw()), rest));
+            return;
+        }
+        let mut places = Vec::new();
+        for block in system.items() {
+            let text = block.get("text");
+            let rest = text.and_then(|text| billing_header::without_header_json(text.raw()));
+            // Servers refuse an empty text.
+            let is_empty = rest.as_ref().is_some_and(|rest| rest == "\"\"");
+            if let (Some(text), Some(rest), false) = (text, rest, is_empty) {
+                self.edits.push((self.span(text.raw()), rest));
+            }
+            places.push((self.span(block.raw()), is_empty));
+        }
+        if places.iter().all(|(_, is_empty)| *is_empty) {
+            self.remove_members_silently(root, &["system"]);
+        } else {
+            self.remove_spans(&places);
         }
     }
 
@@ -314,6 +353,23 @@ impl<'a> ForeignFieldRemover<'a> {
             self.replace_string(node, &safe);
         }
     }
+}
+
+/// Returns whether the caller loses nothing with the member: it is null or empty, or the vendor
+/// does unasked what it asks for.
+fn asks_nothing(place: ChatPlace, name: &str, value: JsonValue<'_>) -> bool {
+    let is_empty = value.is_null()
+        || value.is_array() && value.items().next().is_none()
+        || value.text().is_some_and(|text| text.is_empty());
+    // A vendor without this member reports the usage in the last chunk of every stream.
+    let is_usage = place == ChatPlace::Request
+        && name == "stream_options"
+        && value.members().all(|(key, _)| key.is("include_usage"));
+    is_empty || is_usage
+}
+
+fn items_of<'a>(object: JsonValue<'a>, name: &str) -> impl Iterator<Item = JsonValue<'a>> {
+    object.get(name).into_iter().flat_map(JsonValue::items)
 }
 
 /// Returns whether no messages vendor can have signed the thinking block.
@@ -436,7 +492,7 @@ mod tests {
             edits, warnings, ..
         } = clean_request(
             protocol,
-            true,
+            VendorProfile::official(protocol),
             body.as_bytes(),
             &summary(protocol, body),
             None,
@@ -493,7 +549,13 @@ mod tests {
             let none = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
             let RequestCleanup {
                 edits, warnings, ..
-            } = remove_reasoning(Protocol::Messages, body.as_bytes(), &none).unwrap();
+            } = remove_reasoning(
+                Protocol::Messages,
+                VendorProfile::official(Protocol::Messages),
+                body.as_bytes(),
+                &none,
+            )
+            .unwrap();
             let mut splices: Vec<_> = edits
                 .iter()
                 .map(|(span, text)| edit::JsonEdit::new(*span, text))
@@ -533,9 +595,23 @@ mod tests {
         // A vendor that refuses it gets a second attempt without it.
         let accepts = ModelCapabilities::Chat(Default::default());
         let rules = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
-        let stripped = remove_reasoning(Protocol::Chat, body(ours).as_bytes(), &rules).unwrap();
+        let stripped = remove_reasoning(
+            Protocol::Chat,
+            VendorProfile::compatible(),
+            body(ours).as_bytes(),
+            &rules,
+        )
+        .unwrap();
         assert!(!stripped.edits.is_empty() && stripped.warnings.is_empty());
-        assert!(remove_reasoning(Protocol::Chat, left.as_bytes(), &rules).is_none());
+        assert!(
+            remove_reasoning(
+                Protocol::Chat,
+                VendorProfile::compatible(),
+                left.as_bytes(),
+                &rules
+            )
+            .is_none()
+        );
     }
 
     #[test]
@@ -697,7 +773,6 @@ mod tests {
             ),
             &[
                 "dropped:messages[0].content[0].cache_control",
-                "dropped:messages[0].reasoning_details",
                 "dropped:messages[0].thinking_blocks",
                 "dropped:messages[0].tool_calls[0].cache_control",
                 "dropped:reasoning",
@@ -711,7 +786,7 @@ mod tests {
         let foreign = r#"{"thinking":{},"messages":[]}"#;
         let other = clean_request(
             Protocol::Chat,
-            false,
+            VendorProfile::compatible(),
             foreign.as_bytes(),
             &summary(Protocol::Chat, foreign),
             None,
@@ -735,7 +810,13 @@ mod tests {
             &body,
             &summary,
             &edits,
-            clean_request(Protocol::Chat, true, &body, &summary, None),
+            clean_request(
+                Protocol::Chat,
+                VendorProfile::official(Protocol::Chat),
+                &body,
+                &summary,
+                None,
+            ),
         );
         assert_eq!(
             found,
@@ -758,9 +839,15 @@ mod tests {
             b"\"\xff",
         ] {
             assert!(
-                clean_request(Protocol::Messages, true, body, &of_another, None)
-                    .edits
-                    .is_empty()
+                clean_request(
+                    Protocol::Messages,
+                    VendorProfile::official(Protocol::Messages),
+                    body,
+                    &of_another,
+                    None
+                )
+                .edits
+                .is_empty()
             );
         }
     }

@@ -42,6 +42,8 @@ impl RequestSummary {
             || known.top_k && !model.top_k && hints.has(Setting::TopK)
             || known.verbosity && !model.verbosity && hints.has(Setting::Verbosity)
             || known.system_role && model.system_role == "system" && hints.developer_turns
+            || known.mid_system && !model.mid_system && hints.later_instructions
+            || known.turn_order && !model.user_after_tool && hints.user_behind_tool
             || self.has_unsupported_effort(known, model.reasoning, &model.effort_values)
             || must_disable_reasoning(model, known)
                 && hints.has(Setting::Tools)

@@ -20,6 +20,13 @@ pub(super) struct RepairHints {
     pub system_turns: bool,
     /// Whether there is a message of the role `developer`.
     pub developer_turns: bool,
+    /// Whether a message other than the first one has the role `system` or `developer`.
+    pub later_instructions: bool,
+    /// Whether a user's message directly follows a tool's.
+    pub user_behind_tool: bool,
+    /// Whether the last message is a tool's.
+    ends_with_tool: bool,
+    has_messages: bool,
     /// Whether the last message is the assistant's.
     pub ends_with_assistant: bool,
     /// Whether the assistant's last turn has no thinking signed by its vendor.
@@ -90,10 +97,18 @@ impl RepairHints {
 
     /// Records the role of a message, as written, with its quotes.
     pub fn record_role(&mut self, role: &str) {
+        let is_behind_tool = std::mem::replace(&mut self.ends_with_tool, role == "\"tool\"");
         match role {
             "\"assistant\"" => self.ends_with_assistant = true,
-            "\"system\"" => self.system_turns = true,
-            "\"developer\"" => self.developer_turns = true,
+            "\"user\"" => self.user_behind_tool |= is_behind_tool,
+            "\"system\"" => {
+                self.system_turns = true;
+                self.later_instructions |= self.has_messages;
+            }
+            "\"developer\"" => {
+                self.developer_turns = true;
+                self.later_instructions |= self.has_messages;
+            }
             // Written with escapes it may be any role.
             role if role.contains('\\') => {
                 (
@@ -101,6 +116,7 @@ impl RepairHints {
                     self.system_turns,
                     self.developer_turns,
                 ) = (true, true, true);
+                (self.later_instructions, self.user_behind_tool) = (true, true);
             }
             _ => {}
         }
@@ -108,6 +124,7 @@ impl RepairHints {
 
     /// Records the end of a message, which may have signed thinking or a tool result.
     pub fn record_message(&mut self, has_thought: bool, has_result: bool) {
+        self.has_messages = true;
         if self.ends_with_assistant {
             (self.is_unthought, self.is_answered) = (!has_thought, false);
         }

@@ -211,13 +211,9 @@ impl ResponsesStreamReader {
     ) -> Result<(), UpstreamError> {
         self.start(response, to);
         let member = |name| response.and_then(|response| response.get(name));
-        for (index, item) in (0_u64..).zip(member("output").into_iter().flat_map(JsonValue::items))
+        for (place, item) in (0_u64..).zip(member("output").into_iter().flat_map(JsonValue::items))
         {
-            let index = if self.places.are_made {
-                self.places.index_of_final_item(item)?
-            } else {
-                index
-            };
+            let index = self.places.index_of_final_item(item, place)?;
             if !self.items.is_done(index) {
                 self.record_item_refusal(self.items.has_refusal(index), item);
                 self.items.finish_item(index, item, to)?;

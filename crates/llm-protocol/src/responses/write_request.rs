@@ -49,7 +49,9 @@ pub fn write(
             unsupported::check_members(request, warnings)?;
             ResponsesExtras::default()
         }
-        Protocol::Chat | Protocol::Responses => extras::check_extras(request, model, warnings)?,
+        Protocol::Chat | Protocol::Responses => {
+            extras::check_extras(request, model, write_context.target.profile, warnings)?
+        }
     };
     request.reasoning.effort = request.reasoning.effort.or(extras.effort);
     extras::remove_chat_blocks(request, warnings)?;
@@ -102,7 +104,7 @@ pub fn write(
         writer.json.key("stream").bool(true);
         // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
         // not need.
-        if write_context.target.official {
+        if write_context.target.profile.takes("include_obfuscation") {
             writer
                 .json
                 .key("stream_options")
@@ -235,6 +237,16 @@ impl ResponsesRequestWriter<'_> {
     fn tier(&mut self, request: &Request<'_>) {
         let Some(tier) = &request.tier else { return };
         match self.surface {
+            _ if !self.write_context.target.profile.takes("service_tier") => {
+                if !["auto", "default", "standard_only"]
+                    .iter()
+                    .any(|usual| tier.is(usual))
+                {
+                    self.fallback
+                        .warnings
+                        .add(WarningAction::Dropped, "service_tier");
+                }
+            }
             Protocol::Chat | Protocol::Responses => {
                 self.json.key("service_tier").text(tier);
             }

@@ -68,6 +68,7 @@ pub struct TranslatedRequest {
 /// use llm_protocol::capabilities::{
 ///     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
 /// };
+/// use llm_protocol::profile::VendorProfile;
 /// use llm_protocol::translate::{TranslatedRequest, TranslationRequest, translate_request};
 /// use llm_protocol::usage::UsageEstimator;
 ///
@@ -84,7 +85,7 @@ pub struct TranslatedRequest {
 ///             upstream_model: "vendor-model",
 ///             public_model: "m",
 ///             max_output_tokens: 1_000,
-///             official: true,
+///             profile: VendorProfile::official(vendor),
 ///             accepts: &accepts,
 ///         },
 ///         account_id: "account-1",

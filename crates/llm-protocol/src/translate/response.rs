@@ -33,6 +33,7 @@ use crate::{Protocol, chat, messages, responses};
 /// #     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
 /// # };
 /// # use llm_protocol::ir::event::ResponseContext;
+/// # use llm_protocol::profile::VendorProfile;
 /// # use llm_protocol::translate::{TranslationRequest, translate_request};
 /// # use llm_protocol::usage::UsageEstimator;
 /// #
@@ -55,7 +56,7 @@ use crate::{Protocol, chat, messages, responses};
 /// #             upstream_model: "vendor-model",
 /// #             public_model: "m",
 /// #             max_output_tokens: 1_000,
-/// #             official: true,
+/// #             profile: VendorProfile::official(vendor),
 /// #             accepts: &accepts,
 /// #         },
 /// #         account_id: "account-1",

@@ -31,6 +31,7 @@ const MAX_IDLE_NODES: usize = 1024;
 /// #     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
 /// # };
 /// # use llm_protocol::ir::event::ResponseContext;
+/// # use llm_protocol::profile::VendorProfile;
 /// # use llm_protocol::translate::{TranslationRequest, translate_request};
 /// # use llm_protocol::usage::UsageEstimator;
 /// #
@@ -53,7 +54,7 @@ const MAX_IDLE_NODES: usize = 1024;
 /// #             upstream_model: "vendor-model",
 /// #             public_model: "m",
 /// #             max_output_tokens: 1_000,
-/// #             official: true,
+/// #             profile: VendorProfile::official(vendor),
 /// #             accepts: &accepts,
 /// #         },
 /// #         account_id: "account-1",

@@ -3,6 +3,7 @@
 use super::TranslationRequest;
 use crate::Protocol;
 use crate::capabilities::{ModelCapabilities, TranslationTarget};
+use crate::profile::VendorProfile;
 use crate::usage::UsageEstimator;
 
 impl<'a> TranslationRequest<'a> {
@@ -18,7 +19,7 @@ impl<'a> TranslationRequest<'a> {
             upstream_model: "upstream-model",
             public_model: "public-model",
             max_output_tokens,
-            official: true,
+            profile: VendorProfile::official(accepts.protocol()),
             accepts,
         };
         let account_id = "acct_1";

@@ -16,6 +16,8 @@ pub(super) struct ChatAnswerChoice<'v> {
     pub delta: Option<JsonValue<'v>>,
     pub message: Option<JsonValue<'v>>,
     pub finish_reason: Option<JsonStr<'v>>,
+    /// Kimi's place for the usage of a stream.
+    pub usage: Option<JsonValue<'v>>,
 }
 
 impl<'v> ChatAnswerChoice<'v> {
@@ -27,6 +29,7 @@ impl<'v> ChatAnswerChoice<'v> {
                 "delta" => read.delta = Some(value),
                 "message" => read.message = Some(value),
                 "finish_reason" => read.finish_reason = value.text(),
+                "usage" => read.usage = Some(value),
                 _ => {}
             }
         }

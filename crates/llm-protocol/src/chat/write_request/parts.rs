@@ -10,6 +10,9 @@ use crate::json::string::JsonStr;
 use crate::json::writer::JsonWriter;
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 
+const DOCUMENT_URL: &str = "document_url";
+const PDF_DATA_URL: &str = "data:application/pdf;base64,";
+
 impl ChatRequestWriter<'_> {
     /// Writes the value of `content`.
     pub(super) fn content(&mut self, parts: &[ContentPart<'_>]) {
@@ -41,7 +44,8 @@ impl ChatRequestWriter<'_> {
                             .warnings
                             .add(WarningAction::Clamped, "input[].content[].detail");
                     }
-                    write_part(part, &mut self.json);
+                    let takes_url = self.write_context.target.profile.takes(DOCUMENT_URL);
+                    write_part(part, takes_url, &mut self.json);
                 }
                 self.json.close_array();
             }
@@ -50,8 +54,11 @@ impl ChatRequestWriter<'_> {
 
     /// Writes a message with instructions, or nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
-        // Instructions contain only texts, so the function for user turns works here too.
         let parts = self.fallback.parts(JsonPath::System(0), blocks);
+        self.instruction_parts(&parts);
+    }
+
+    pub(super) fn instruction_parts(&mut self, parts: &[ContentPart<'_>]) {
         if parts.is_empty() || !parts.iter().all(ContentPart::is_text) {
             return;
         }
@@ -60,12 +67,13 @@ impl ChatRequestWriter<'_> {
             .key("role")
             .str(self.model.system_role)
             .key("content");
-        self.content(&parts);
+        self.content(parts);
         self.json.close_object();
     }
 }
 
-fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
+/// `takes_url`: the vendor takes documents as parts of the type `document_url`.
+fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
         PartContent::Text(text) => drop(json.str("text").key("text").text(text)),
@@ -87,13 +95,17 @@ fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
             }
             json.close_object();
         }
+        PartContent::File(file, data) if takes_url => {
+            json.str(DOCUMENT_URL)
+                .key(DOCUMENT_URL)
+                .concat(&[JsonStr::from_value(PDF_DATA_URL), data.reborrow()]);
+            json.key("document_name").str(&file_name(file));
+        }
         PartContent::File(file, data) => {
             json.str("file").key("file").open_object();
             json.key("filename").str(&file_name(file));
-            json.key("file_data").concat(&[
-                JsonStr::from_value("data:application/pdf;base64,"),
-                data.reborrow(),
-            ]);
+            json.key("file_data")
+                .concat(&[JsonStr::from_value(PDF_DATA_URL), data.reborrow()]);
             json.close_object();
         }
         // The request was refused before; the URL as text would not be the document.

@@ -31,15 +31,8 @@ impl ChatRequestWriter<'_> {
                 shown.extend(media);
             }
         }
-        if !shown.is_empty() {
-            self.json
-                .open_object()
-                .key("role")
-                .str("user")
-                .key("content");
-            self.content(&shown);
-            self.json.close_object();
-        }
+        self.is_behind_result |= is_any;
+        self.user_parts(shown);
         is_any
     }
 

@@ -13,9 +13,15 @@ use crate::ir::{
     TurnRole, WarningAction,
 };
 use crate::json::string::JsonStr;
+use crate::messages::write_request::turns::REMINDER_TAGS;
+use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::refusal::invalid_param;
 use crate::reasoning_token;
 use std::ops::Range;
+
+/// The assistant's message between a tool's and a user's, for servers that take none directly
+/// behind the other.
+pub(crate) const ACKNOWLEDGEMENT: &str = "Understood.";
 
 /// Separator between content converted to text and the text around it.
 const TEXT_GAP: &str = "\n\n";
@@ -28,17 +34,34 @@ impl ChatRequestWriter<'_> {
     pub(super) fn messages(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
         self.json.key("messages").open_array();
         let empty = self.json.as_bytes().len();
-        self.instructions(&request.system);
+        let leading = self.leading_instructions(request);
         let last = request.turns.len().saturating_sub(1);
         let replayed = self.replayed_turns(&request.turns);
-        for (index, turn) in request.turns.iter().enumerate() {
+        let mut reminders = Vec::new();
+        let mut turns = request.turns.iter().enumerate().skip(leading).peekable();
+        while let Some((index, turn)) = turns.next() {
             self.replays = replayed.contains(&index);
             match turn.side {
-                TurnRole::System => self.instructions(&turn.blocks),
-                TurnRole::User => self.user(turn, index == last),
-                TurnRole::Assistant => self.assistant(turn, index == last),
+                TurnRole::System if self.model.mid_system => self.instructions(&turn.blocks),
+                TurnRole::System => reminders.extend(self.reminder(turn)),
+                TurnRole::User => {
+                    let mut at = index;
+                    let mut behind = Vec::new();
+                    while let Some((next, turn)) = turns.next_if(|(_, next)| {
+                        next.side == TurnRole::System && !self.model.mid_system
+                    }) {
+                        at = next;
+                        behind.extend(self.reminder(turn));
+                    }
+                    self.user(turn, std::mem::take(&mut reminders), behind, at == last);
+                }
+                TurnRole::Assistant => {
+                    self.user_parts(std::mem::take(&mut reminders));
+                    self.assistant(turn, index == last);
+                }
             }
         }
+        self.user_parts(reminders);
         if self.json.as_bytes().len() == empty {
             return Err(invalid_param(
                 request.surface,
@@ -67,21 +90,84 @@ impl ChatRequestWriter<'_> {
         if has_calls { start..turns.len() } else { 0..0 }
     }
 
-    fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
+    /// Writes the instructions in front of the conversation. Returns the number of turns in them:
+    /// where the server takes only one such message, those that the caller sent as turns are in it.
+    fn leading_instructions(&mut self, request: &Request<'_>) -> usize {
+        let is_system = |turn: &&Turn<'_>| turn.side == TurnRole::System;
+        let leading = match self.model.mid_system {
+            true => 0,
+            false => request.turns.iter().take_while(is_system).count(),
+        };
+        // Instructions contain only texts, so the function for user turns works here too.
+        let mut parts = self.fallback.parts(JsonPath::System(0), &request.system);
+        for turn in request.turns.iter().take(leading) {
+            parts.extend(self.fallback.parts(turn.at, &turn.blocks));
+        }
+        self.instruction_parts(&parts);
+        leading
+    }
+
+    /// Returns instructions at a place where the server takes none, as a part of a user's message:
+    /// the prompt before them stays the same, and with it the vendor's cache.
+    fn reminder<'t>(&mut self, turn: &'t Turn<'t>) -> Option<ContentPart<'t>> {
+        let texts: Vec<JsonStr<'t>> = turn
+            .blocks
+            .iter()
+            .filter_map(|block| match &block.kind {
+                BlockKind::Text(text) | BlockKind::Refusal(text) if !text.is_blank() => {
+                    Some(text.reborrow())
+                }
+                _ => None,
+            })
+            .collect();
+        if texts.is_empty() {
+            return None;
+        }
+        self.fallback
+            .warnings
+            .add(WarningAction::Rewritten, turn.at);
+        let [before, behind] = REMINDER_TAGS.map(JsonStr::from_value);
+        let pieces = [before].into_iter().chain(texts).chain([behind]);
+        Some(ContentPart::new(PartContent::Texts(pieces.collect())))
+    }
+
+    /// Writes a user turn between these reminders.
+    fn user<'t>(
+        &mut self,
+        turn: &'t Turn<'t>,
+        before: Vec<ContentPart<'t>>,
+        behind: Vec<ContentPart<'t>>,
+        is_last: bool,
+    ) {
         let has_results = self.write_results(&turn.blocks);
-        let parts = self.fallback.parts(turn.at, &turn.blocks);
+        let mut parts = before;
+        parts.extend(self.fallback.parts(turn.at, &turn.blocks));
+        parts.extend(behind);
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
-        let needs_answer = is_last && !has_results && !turn.blocks.is_empty();
-        if !parts.is_empty() || needs_answer {
-            self.json
-                .open_object()
-                .key("role")
-                .str("user")
-                .key("content");
-            self.content(&parts);
-            self.json.close_object();
+        if parts.is_empty() && is_last && !has_results && !turn.blocks.is_empty() {
+            parts.push(ContentPart::new(PartContent::Text(JsonStr::from_value(""))));
         }
+        self.user_parts(parts);
+    }
+
+    /// Writes a user's message, unless it is empty.
+    pub(super) fn user_parts(&mut self, parts: Vec<ContentPart<'_>>) {
+        if parts.is_empty() {
+            return;
+        }
+        if self.is_behind_result && !self.model.user_after_tool {
+            self.json.open_object().key("role").str("assistant");
+            self.json.key("content").str(ACKNOWLEDGEMENT).close_object();
+        }
+        self.is_behind_result = false;
+        self.json
+            .open_object()
+            .key("role")
+            .str("user")
+            .key("content");
+        self.content(&parts);
+        self.json.close_object();
     }
 
     fn assistant(&mut self, turn: &Turn<'_>, is_last: bool) {
@@ -92,14 +178,16 @@ impl ChatRequestWriter<'_> {
         if !has_text && !has_calls {
             return;
         }
-        if is_last && self.surface == Protocol::Messages {
+        let is_prefix = is_last && self.surface == Protocol::Messages && !has_calls;
+        if is_prefix && !self.model.prefix {
             self.fallback.warnings.add(WarningAction::Emulated, turn.at);
         }
-        self.json
-            .open_object()
-            .key("role")
-            .str("assistant")
-            .key("content");
+        self.is_behind_result = false;
+        self.json.open_object().key("role").str("assistant");
+        if is_prefix && self.model.prefix {
+            self.json.key("prefix").bool(true);
+        }
+        self.json.key("content");
         if has_text {
             self.json.concat(&texts);
         } else {

@@ -21,6 +21,8 @@ pub(super) struct ChatRequestWriter<'w> {
     pub carries_thinking: bool,
     /// The current turn's reasoning is sent back.
     pub replays: bool,
+    /// The last message is a tool's result.
+    pub is_behind_result: bool,
     /// Number of calls that asked for each id.
     pub ids: HashMap<String, u64>,
     /// Ids of calls whose results come next, in order.

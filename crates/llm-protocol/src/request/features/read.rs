@@ -10,6 +10,7 @@ use super::{Features, ToolOffer};
 use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::openai::billing_header;
 use crate::reasoning_token;
 use crate::request::extensions::Extension;
 use crate::request::vendor_state::{self, VendorObject, VendorReference};
@@ -30,7 +31,15 @@ impl Features {
             return self.read_extension(protocol, extension, scan);
         }
         match name {
-            "messages" | "system" | "prediction" => self.read_content(scan),
+            "system" => {
+                scan.kind()?;
+                let start = scan.position();
+                self.read_content(scan)?;
+                let system = scan.text_from(start);
+                self.leftovers.billing_header |= billing_header::begins_with_header(system);
+                Ok(())
+            }
+            "messages" | "prediction" => self.read_content(scan),
             "tools" => {
                 let is_chat = protocol == Protocol::Chat;
                 scan.array_or_skip(|scan| self.read_tool(scan, is_chat))
@@ -254,7 +263,8 @@ impl Features {
                 self.tools |= scan.kind()? != JsonKind::Null;
                 self.read_content(scan)
             }
-            "reasoning_content" | "reasoning_details" | "thinking_blocks" => {
+            "reasoning_content" | "reasoning" | "reasoning_details" | "thinking_blocks"
+            | "extra_content" => {
                 self.leftovers.members = true;
                 self.read_content(scan)
             }

@@ -19,6 +19,7 @@ use crate::json::edit::json_string;
 use crate::json::nesting::MAX_DEPTH;
 use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
+use crate::profile::VendorProfile;
 use crate::reasoning_token;
 use crate::request::summary::RequestSummary;
 use crate::usage::PerTool;
@@ -28,8 +29,7 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug)]
 pub struct PassthroughContext<'a> {
     pub account_id: &'a str,
-    /// Whether the vendor is the one that defined the protocol, not a compatible server.
-    pub official: bool,
+    pub profile: &'a VendorProfile,
     /// The vendor's own tools that are sold.
     pub sold: PerTool<bool>,
     /// Whether the vendor refused the reasoning in the first attempt.
@@ -108,6 +108,7 @@ impl<'a> ForeignFieldRemover<'a> {
             sender.account_id,
             user.as_ref().map(JsonStr::value).as_deref(),
         );
+        let takes = |member: &str| sender.profile.takes(member);
         let (mut has_store, mut has_user) = (false, false);
         let mut places = Vec::new();
         for (key, value) in root.members() {
@@ -123,18 +124,20 @@ impl<'a> ForeignFieldRemover<'a> {
                         self.warnings.add(WarningAction::Dropped, "store");
                     }
                 }
-                "safety_identifier" => {
+                "safety_identifier" if takes("safety_identifier") => {
                     has_user = true;
                     self.replace_string(value, &user);
                 }
-                "prompt_cache_key" if sender.official && value.is_string() => {
+                "prompt_cache_key" if takes("prompt_cache_key") && value.is_string() => {
                     let key = identifiers::hash_cache_key(
                         sender.account_id,
                         &value.string().unwrap_or_default(),
                     );
                     self.replace_string(value, &key);
                 }
-                "prompt_cache_key" | "user" | "client_metadata" => goes = true,
+                "safety_identifier" | "prompt_cache_key" | "user" | "client_metadata" => {
+                    goes = true;
+                }
                 _ => {}
             }
             places.push((self.member_span(&key, value), goes));
@@ -142,7 +145,7 @@ impl<'a> ForeignFieldRemover<'a> {
         if !has_store {
             added.push_str(r#""store":false,"#);
         }
-        if !has_user {
+        if !has_user && takes("safety_identifier") {
             added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
         }
         // Inserted before the removals, because the first member may be removed.
@@ -266,7 +269,7 @@ impl<'a> ForeignFieldRemover<'a> {
             }
             let is_bare = lost_reasoning || sender.without_reasoning;
             let names_nothing = kind != "reasoning"
-                && match sender.official {
+                && match sender.profile.stores_items {
                     // This vendor looks up an id among its stored items, together with the
                     // reasoning before it.
                     true => !keeps_ids || is_answer && is_bare,
@@ -413,27 +416,23 @@ mod tests {
         functions_only: false,
     });
 
-    const SENDER: PassthroughContext<'static> = PassthroughContext {
-        account_id: "acct_1",
-        official: true,
-        sold: PerTool {
-            web_search: false,
-            web_fetch: false,
-            code_execution: false,
-            tool_search: false,
-            mcp: false,
-        },
-        without_reasoning: false,
-        model: "public",
-        repair: RepairRules {
-            accepts: &ACCEPTS,
-            known: KnownCapabilities::NONE,
-            max_output_tokens: 0,
-            output_limit: None,
-            thinking_budget: None,
-            is_interleaved: false,
-        },
-    };
+    fn official() -> PassthroughContext<'static> {
+        PassthroughContext {
+            account_id: "acct_1",
+            profile: VendorProfile::official(Protocol::Responses),
+            sold: PerTool::default(),
+            without_reasoning: false,
+            model: "public",
+            repair: RepairRules {
+                accepts: &ACCEPTS,
+                known: KnownCapabilities::NONE,
+                max_output_tokens: 0,
+                output_limit: None,
+                thinking_budget: None,
+                is_interleaved: false,
+            },
+        }
+    }
 
     /// Returns the body as sent, and the warnings.
     fn sent(body: &str, sender: &PassthroughContext<'_>) -> Result<(Any, Vec<String>), Failure> {
@@ -457,7 +456,8 @@ mod tests {
         for kind in ["additional_tools", "tool_search_output"] {
             let item = |tool: Any| json!({"type": kind, "call_id": "c1", "execution": "client", "tools": [tool]});
             let body = |tool: Any| json!({"model": "public", "input": [item(tool)]}).to_string();
-            let failure = sent(&body(json!({"type": "code_interpreter"})), &SENDER).unwrap_err();
+            let failure =
+                sent(&body(json!({"type": "code_interpreter"})), &official()).unwrap_err();
             assert_eq!(failure.code.as_deref(), Some("unsupported_value"), "{kind}");
             let searches = body(json!({"type": "web_search"}));
             let features = read_summary(Protocol::Responses, searches.as_bytes())
@@ -467,7 +467,7 @@ mod tests {
                 features.tool_offers.web_search.is_some() && features.tools,
                 "{kind}"
             );
-            let (out, warnings) = sent(&searches, &SENDER).unwrap();
+            let (out, warnings) = sent(&searches, &official()).unwrap();
             assert!(
                 !out.to_string().contains("web_search") && !warnings.is_empty(),
                 "{kind}: {out}"
@@ -483,12 +483,12 @@ mod tests {
             json!({"type": "image_generation_call", "id": "ig_secret"}),
         ] {
             let body = json!({"model": "public", "input": [item]}).to_string();
-            assert!(sent(&body, &SENDER).is_err(), "{body}");
+            assert!(sent(&body, &official()).is_err(), "{body}");
         }
     }
 
     fn refusal(body: &Any) -> (String, String) {
-        let failure = sent(&body.to_string(), &SENDER).unwrap_err();
+        let failure = sent(&body.to_string(), &official()).unwrap_err();
         (
             failure.param.unwrap_or_default(),
             failure.code.unwrap_or_default(),
@@ -511,7 +511,7 @@ mod tests {
             r#"{"client_metadata":{} , "model":"m","store":null,"safety_identifier":"mia", "prompt_cache_key":"k","input":"hi"}"#,
             r#"{ "user":"mia","prompt_cache_key":"k","model":"m","input":"hi","store":true,"max_output_tokens":200}"#,
         ] {
-            let (sent, warnings) = sent(body, &SENDER).unwrap();
+            let (sent, warnings) = sent(body, &official()).unwrap();
             let expected = json!({
                 "model": "up", "input": "hi", "store": false, "safety_identifier": user, "max_output_tokens": 100,
                 "prompt_cache_key": identifiers::hash_cache_key("acct_1", "k")
@@ -520,8 +520,8 @@ mod tests {
             assert_eq!(!warnings.is_empty(), body.contains("\"store\":true"));
         }
         let other = PassthroughContext {
-            official: false,
-            ..SENDER
+            profile: VendorProfile::compatible(),
+            ..official()
         };
         let (sent, _) = sent(
             r#"{"model":"m","input":"hi","prompt_cache_key":"k"}"#,
@@ -536,7 +536,7 @@ mod tests {
         let body = |name: &str, value: Any| json!({"model": "m", "input": "hi", name: value});
         let refused = ("background".to_owned(), "unsupported_parameter".to_owned());
         assert_eq!(refusal(&body("background", json!(true))), refused);
-        assert!(sent(&body("background", Any::Null).to_string(), &SENDER).is_ok());
+        assert!(sent(&body("background", Any::Null).to_string(), &official()).is_ok());
         let reference = |id: &str| {
             with_input(
                 json!([{"type": "item_reference", "id": id}, {"role": "user", "content": "x"}]),
@@ -546,7 +546,7 @@ mod tests {
             refusal(&reference("msg_1")),
             ("input[0]".to_owned(), "item_not_found".to_owned())
         );
-        let (sent, warnings) = sent(&reference("rs_1").to_string(), &SENDER).unwrap();
+        let (sent, warnings) = sent(&reference("rs_1").to_string(), &official()).unwrap();
         assert_eq!(
             (sent["input"].clone(), warnings),
             (
@@ -578,7 +578,7 @@ mod tests {
             "apply_patch",
         ] {
             assert_eq!(
-                sent(&tool(kind).to_string(), &SENDER).unwrap().0["tools"]
+                sent(&tool(kind).to_string(), &official()).unwrap().0["tools"]
                     .as_array()
                     .unwrap()
                     .len(),
@@ -586,7 +586,7 @@ mod tests {
             );
         }
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
-            let (stripped, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
+            let (stripped, warnings) = sent(&tool(kind).to_string(), &official()).unwrap();
             assert_eq!(
                 (stripped["tools"].as_array().unwrap().len(), warnings),
                 (1, vec!["dropped:tools[1]".to_owned()])
@@ -594,9 +594,9 @@ mod tests {
             let sold = PassthroughContext {
                 sold: PerTool {
                     web_search: true,
-                    ..SENDER.sold
+                    ..official().sold
                 },
-                ..SENDER
+                ..official()
             };
             assert_eq!(
                 sent(&tool(kind).to_string(), &sold).unwrap().0["tools"][1]["type"],
@@ -607,9 +607,9 @@ mod tests {
             sold: PerTool {
                 code_execution: true,
                 mcp: true,
-                ..SENDER.sold
+                ..official().sold
             },
-            ..SENDER
+            ..official()
         };
         for kind in ["code_interpreter", "mcp"] {
             let (mut stripped, _) = sent(&tool(kind).to_string(), &sold).unwrap();
@@ -629,7 +629,7 @@ mod tests {
         assert_eq!(refusal(&chosen).0, "tool_choice");
         let added = json!([{"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]}]);
         assert_eq!(
-            input(added, &SENDER)[0]["tools"],
+            input(added, &official())[0]["tools"],
             json!([{"type": "function", "name": "f"}])
         );
     }
@@ -644,7 +644,7 @@ mod tests {
             json!({"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "x"});
         let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
         let own = json!([thought(json!("gAAAA1")), call, output, message]);
-        assert_eq!(input(own.clone(), &SENDER), own);
+        assert_eq!(input(own.clone(), &official()), own);
         for foreign in [
             json!("gw1.m.e30"),
             json!("gw1.c.e30"),
@@ -654,25 +654,25 @@ mod tests {
         ] {
             let foreign_items = json!([thought(foreign.clone()), call, output, message]);
             assert_eq!(
-                input(foreign_items, &SENDER),
+                input(foreign_items, &official()),
                 json!([bare, output, message]),
                 "{foreign}"
             );
         }
         let resent = PassthroughContext {
             without_reasoning: true,
-            ..SENDER
+            ..official()
         };
         // No item may then have an id that refers to what is left out, in any turn.
         let mut nameless = message.clone();
         nameless.as_object_mut().unwrap().remove("id");
         assert_eq!(input(own.clone(), &resent), json!([bare, output, nameless]));
         let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, message]);
-        assert_eq!(input(readable.clone(), &SENDER), readable);
+        assert_eq!(input(readable.clone(), &official()), readable);
         // A client that does not set `store` to false sends ids of items that do not exist.
         let mut body = with_input(own);
         body.as_object_mut().unwrap().remove("store");
-        let stripped = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
+        let stripped = sent(&body.to_string(), &official()).unwrap().0["input"].clone();
         let ids: Vec<_> = stripped
             .as_array()
             .unwrap()
@@ -686,8 +686,8 @@ mod tests {
     #[test]
     fn ids_stay_towards_a_compatible_server_where_they_are_valid() {
         let compatible = PassthroughContext {
-            official: false,
-            ..SENDER
+            profile: VendorProfile::compatible(),
+            ..official()
         };
         let lost = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gw1.m.e30"});
         let message =

@@ -2,6 +2,7 @@
 //!
 //! It must not change `system` for a model that prefers `developer`: such models accept both.
 
+use super::messages::turns;
 use super::{
     EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,
     is_empty_value, parse_effort,
@@ -9,9 +10,11 @@ use super::{
 use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::KnownCapabilities;
 use crate::capabilities::{ChatModel, ParallelToolCalls, ReasoningReplay, ToolCallIds};
+use crate::chat::write_request::turns::ACKNOWLEDGEMENT;
 use crate::ir::{Effort, JsonPath, WarningAction};
 use crate::json::document::JsonValue;
 use crate::json::edit::json_string;
+use crate::json::scanner::Span;
 use crate::request::repair_check::must_disable_reasoning;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -37,6 +40,12 @@ impl<'a> ForeignFieldRemover<'a> {
         self.repair_chat_effort(root, model, known);
         if known.system_role && model.system_role == "system" {
             self.rename_developer_roles(root);
+        }
+        if known.mid_system && !model.mid_system {
+            self.move_later_instructions(root);
+        }
+        if known.turn_order && !model.user_after_tool {
+            self.part_users_from_tools(root);
         }
         if known.reasoning_replay
             && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
@@ -142,6 +151,79 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
+    /// Joins the instructions in front of the conversation to one message, and makes reminders in
+    /// the user's name of the later ones, as translation does.
+    fn move_later_instructions(&mut self, root: JsonValue<'a>) {
+        let messages: Vec<_> = root
+            .get("messages")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .collect();
+        let leading = messages
+            .iter()
+            .take_while(|message| is_instruction(**message))
+            .count();
+        if leading > 1 {
+            let contents = messages.iter().take(leading);
+            let parts: Vec<String> = contents
+                .filter_map(|message| message.get("content"))
+                .flat_map(turns::text_blocks)
+                .collect();
+            let joined = format!(r#"{{"role":"system","content":[{}]}}"#, parts.join(","));
+            let first = messages.first().map(|first| self.span(first.raw()));
+            let last = messages.get(leading - 1).map(|last| self.span(last.raw()));
+            if let (Some(first), Some(last)) = (first, last) {
+                let whole = Span {
+                    start: first.start,
+                    end: last.end,
+                };
+                self.forget_edits_in(whole);
+                self.edits.push((whole, joined));
+            }
+        }
+        for (index, message) in messages.iter().copied().enumerate().skip(leading) {
+            if !is_instruction(message) {
+                continue;
+            }
+            self.warnings
+                .add(WarningAction::Rewritten, JsonPath::Message(index));
+            let span = self.span(message.raw());
+            self.forget_edits_in(span);
+            match message.get("content").and_then(turns::reminder_message) {
+                Some(reminder) => self.edits.push((span, reminder)),
+                None => self.gone.push(span),
+            }
+        }
+    }
+
+    /// Drops the edits made so far inside this span, which is replaced as a whole.
+    fn forget_edits_in(&mut self, whole: Span) {
+        let is_inside = |span: &Span| whole.start <= span.start && span.end <= whole.end;
+        self.edits.retain(|(span, _)| !is_inside(span));
+        self.gone.retain(|span| !is_inside(span));
+    }
+
+    /// Puts an assistant's message between a tool's and a user's.
+    fn part_users_from_tools(&mut self, root: JsonValue<'a>) {
+        let mut is_behind_tool = false;
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(JsonValue::items)
+            .enumerate()
+        {
+            let is = |role: &str| message.get("role").is_some_and(|written| written.is(role));
+            if is_behind_tool && (is("user") || is_instruction(message)) {
+                self.warnings
+                    .add(WarningAction::Inserted, JsonPath::Message(index));
+                let start = self.span(message.raw()).start;
+                let between = format!(r#"{{"role":"assistant","content":"{ACKNOWLEDGEMENT}"}},"#);
+                self.edits.insert(0, (Span { start, end: start }, between));
+            }
+            is_behind_tool = is("tool");
+        }
+    }
+
     /// Keeps reasoning only in the current turn: after the last user message.
     fn drop_earlier_reasoning(&mut self, root: JsonValue<'a>) {
         let messages = || root.get("messages").into_iter().flat_map(JsonValue::items);
@@ -191,6 +273,12 @@ impl<'a> ForeignFieldRemover<'a> {
             }
         }
     }
+}
+
+fn is_instruction(message: JsonValue<'_>) -> bool {
+    message
+        .get("role")
+        .is_some_and(|role| role.is("system") || role.is("developer"))
 }
 
 /// Decides about a top-level member that depends on no other.

@@ -15,7 +15,7 @@ use crate::messages::write_request::thinking::{
 };
 use crate::reasoning_token;
 
-mod turns;
+pub(super) mod turns;
 
 const THINKING: &str = "thinking";
 const OUTPUT_CONFIG: &str = "output_config";

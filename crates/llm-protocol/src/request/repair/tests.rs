@@ -8,6 +8,7 @@ use crate::capabilities::{
     ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 use crate::ir::Effort;
+use crate::profile::VendorProfile;
 use crate::request::{self, PassthroughContext, RequestCleanup, RequestEdits};
 use crate::usage::PerTool;
 use bytes::Bytes;
@@ -40,11 +41,17 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
     let protocol = protocol(rules.accepts);
     let summary = request::read_summary(protocol, body).unwrap();
     if protocol != Protocol::Responses {
-        return request::clean_request(protocol, false, body, &summary, Some(rules));
+        return request::clean_request(
+            protocol,
+            VendorProfile::compatible(),
+            body,
+            &summary,
+            Some(rules),
+        );
     }
     let sender = PassthroughContext {
         account_id: "a",
-        official: false,
+        profile: VendorProfile::official(Protocol::Responses),
         sold: PerTool {
             web_search: false,
             web_fetch: false,

@@ -1,6 +1,6 @@
-//! Finds the output item that an event is about if the event does not state its index: some servers
-//! omit `output_index`. The item is then identified by its id, by the id of its call, or, if ids
-//! were rewritten on the way, by its kind.
+//! Finds the output item that an event or an item of the final response is about. Some servers omit
+//! `output_index` in events. An item without it is identified by its id, by the id of its call, or,
+//! if ids were rewritten on the way, by its kind.
 //!
 //! It must not emit anything. Read next: `responses/read_stream/items.rs`.
 
@@ -36,8 +36,6 @@ struct ResponsesIndexedItem {
 #[derive(Debug, Default)]
 pub(super) struct ResponsesItemIndex {
     places: Vec<ResponsesIndexedItem>,
-    /// An event omitted its index.
-    pub are_made: bool,
 }
 
 impl ResponsesItemIndex {
@@ -57,12 +55,10 @@ impl ResponsesItemIndex {
                 let Some(item) = event.get("item") else {
                     return Ok(reported_index);
                 };
-                self.are_made |= reported_index.is_none();
                 return self
                     .index_of_item(item, reported_index, kind == "output_item.done")
                     .map(Some);
             }
-            _ if reported_index.is_some() => return Ok(reported_index),
             "output_text.delta" | "output_text.done" | "refusal.delta" | "refusal.done" => {
                 ResponsesItemKind::Text
             }
@@ -72,13 +68,18 @@ impl ResponsesItemIndex {
             | "function_call_arguments.done"
             | "custom_tool_call_input.delta"
             | "custom_tool_call_input.done" => ResponsesItemKind::Call,
-            _ => return Ok(None),
+            _ => return Ok(reported_index),
         };
-        self.are_made = true;
         let id = event
             .get("item_id")
             .and_then(JsonValue::string)
             .unwrap_or_default();
+        if let Some(index) = reported_index {
+            if !self.places.iter().any(|item| item.index == index) {
+                self.add([id.as_ref(), ""], content, reported_index)?;
+            }
+            return Ok(reported_index);
+        }
         let named = self.find_by_id([&id, ""], content).map(|item| item.index);
         let open = || {
             self.places
@@ -126,11 +127,17 @@ impl ResponsesItemIndex {
         Ok(index)
     }
 
-    /// Returns the index of an item of the final response. Each index is returned once.
+    /// Returns the index that an item of the final response had in the events before. Each index is
+    /// returned once. An index in an event is not always the item's place in the final response:
+    /// some servers count from 1, or leave out items.
     ///
     /// # Errors
     /// Returns an error if the answer has too many items.
-    pub fn index_of_final_item(&mut self, item: JsonValue<'_>) -> Result<u64, UpstreamError> {
+    pub fn index_of_final_item(
+        &mut self,
+        item: JsonValue<'_>,
+        place: u64,
+    ) -> Result<u64, UpstreamError> {
         let (ids, content) = (ids(item), item_kind(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];
         let is_free = |item: &ResponsesIndexedItem| item.content == content && !item.is_matched;
@@ -138,7 +145,13 @@ impl ResponsesItemIndex {
             .places
             .iter()
             .position(|item| is_free(item) && item.has_id(ids));
-        let at = named.or_else(|| self.places.iter().position(is_free));
+        let at_place = || {
+            let mut items = self.places.iter();
+            items.position(|item| is_free(item) && item.index == place)
+        };
+        let at = named
+            .or_else(at_place)
+            .or_else(|| self.places.iter().position(is_free));
         if at.is_none() {
             self.add(ids, content, None)?;
         }

@@ -15,6 +15,7 @@ use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::default_values::is_default_value;
 use crate::openai::refusal::invalid_param;
+use crate::profile::VendorProfile;
 
 /// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]
@@ -33,6 +34,7 @@ const COMMON_MEMBERS: [&str; 2] = ["prompt_cache_options", "prompt_cache_retenti
 pub(super) fn check_extras<'a>(
     request: &Request<'a>,
     model: &ResponsesModel,
+    profile: &VendorProfile,
     warnings: &mut Warnings,
 ) -> Result<ResponsesExtras<'a>, BoxedFailure> {
     let mut extras = ResponsesExtras::default();
@@ -63,7 +65,8 @@ pub(super) fn check_extras<'a>(
                 return Err(unsupported(request.surface, &name));
             }
             (_, name) => match COMMON_MEMBERS.iter().find(|shared| **shared == name) {
-                Some(shared) => extras.copied.push((shared, *value)),
+                Some(shared) if profile.takes(shared) => extras.copied.push((shared, *value)),
+                Some(_) => {}
                 None => warnings.add(WarningAction::Dropped, name),
             },
         }

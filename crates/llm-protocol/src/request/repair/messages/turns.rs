@@ -157,7 +157,7 @@ fn has_block(message: JsonValue<'_>, kind: &str) -> bool {
 }
 
 /// Returns instructions as text blocks, each text as written.
-fn text_blocks(content: JsonValue<'_>) -> Vec<String> {
+pub(in crate::request::repair) fn text_blocks(content: JsonValue<'_>) -> Vec<String> {
     if content.is_string() {
         let is_blank = content.text().is_none_or(|text| text.is_blank());
         return if is_blank {
@@ -173,7 +173,7 @@ fn text_blocks(content: JsonValue<'_>) -> Vec<String> {
 }
 
 /// Returns a user message with the instructions as a reminder; `None` if they have no text.
-fn reminder_message(content: JsonValue<'_>) -> Option<String> {
+pub(in crate::request::repair) fn reminder_message(content: JsonValue<'_>) -> Option<String> {
     let texts: Vec<JsonStr<'_>> = match content.text() {
         Some(text) => vec![text],
         None => content

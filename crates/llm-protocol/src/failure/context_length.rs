@@ -1,0 +1,175 @@
+//! The words by which vendors say that a request does not fit the model's context, and the two
+//! numbers in them.
+//!
+//! It must not write a message: `failure/surface_message.rs` does.
+
+/// Where a sentence has its numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Numbers {
+    /// The maximum, then the tokens of the request.
+    MaximumFirst,
+    /// The tokens of the request first, the maximum last.
+    MaximumLast,
+    None,
+}
+
+/// Parts of the sentences, in lower case. The first one that a message contains counts.
+const SENTENCES: &[(&str, Numbers)] = &[
+    // Anthropic.
+    ("prompt is too long", Numbers::MaximumLast),
+    ("exceed context limit", Numbers::MaximumLast),
+    // Mistral: "Prompt contains 40000 tokens …, too large for model with 32768 maximum context
+    // length".
+    ("too large for model with", Numbers::MaximumLast),
+    // vLLM since 0.11: "You passed 40961 input tokens … context length is only 40960 tokens".
+    ("context length is only", Numbers::MaximumLast),
+    // LM Studio: "… keep the first 16170 tokens … loaded with context length of only 4096 tokens".
+    ("context length of only", Numbers::MaximumLast),
+    (
+        "tokens to keep from the initial prompt is greater than the context length",
+        Numbers::None,
+    ),
+    // OpenAI, DeepSeek, older vLLM, OpenRouter.
+    ("maximum context length is", Numbers::MaximumFirst),
+    ("exceeds the context window", Numbers::None),
+    // xAI: "This model's maximum prompt length is 131072 but the request contains 537812 tokens".
+    ("maximum prompt length is", Numbers::MaximumFirst),
+    // Gemini: "The input token count (1200000) exceeds the maximum number of tokens allowed
+    // (1048576)".
+    ("exceeds the maximum number of tokens", Numbers::MaximumLast),
+    // llama.cpp: "request (5000 tokens) exceeds the available context size (4096 tokens)".
+    ("exceeds the available context size", Numbers::MaximumLast),
+    // Together: "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens
+    // …".
+    (
+        "tokens + `max_new_tokens` must be <=",
+        Numbers::MaximumFirst,
+    ),
+    // Kimi: "Your request exceeded model token limit: 262144 (requested: 300000)".
+    ("exceeded model token limit", Numbers::MaximumFirst),
+    // Ollama.
+    ("exceeds maximum context length", Numbers::None),
+    ("exceeded max context length", Numbers::None),
+    ("exceeds the context length", Numbers::None),
+    // Zhipu, MiniMax, Bedrock.
+    ("prompt exceeds max length", Numbers::None),
+    ("context window exceeds limit", Numbers::None),
+    ("input is too long for requested model", Numbers::None),
+    ("maximum context length", Numbers::None),
+];
+
+/// Codes and types of such an error.
+pub(super) const CODES: &[&str] = &[
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "model_max_prompt_tokens_exceeded",
+];
+
+/// Tokens of a request, and the maximum that it exceeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ContextOverflow {
+    pub tokens: u64,
+    pub maximum: u64,
+}
+
+/// Returns whether the message says that the request does not fit the context.
+pub(super) fn is_overflow(message: &str) -> bool {
+    find(message).is_some()
+}
+
+/// Returns the numbers of such a message, if it has both.
+pub(super) fn numbers(message: &str) -> Option<ContextOverflow> {
+    let mut found = message
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|digits| digits.parse::<u64>().ok());
+    let overflow = match find(message)? {
+        Numbers::None => return None,
+        Numbers::MaximumFirst => ContextOverflow {
+            maximum: found.next()?,
+            tokens: found.next()?,
+        },
+        Numbers::MaximumLast => ContextOverflow {
+            tokens: found.next()?,
+            maximum: found.next_back()?,
+        },
+    };
+    (overflow.tokens > overflow.maximum).then_some(overflow)
+}
+
+fn find(message: &str) -> Option<Numbers> {
+    let message = message.to_ascii_lowercase();
+    SENTENCES
+        .iter()
+        .find(|(words, _)| message.contains(words))
+        .map(|(_, numbers)| *numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_vendors_sentence_is_known_with_its_numbers() {
+        for (message, tokens, maximum) in [
+            (
+                "prompt is too long: 210000 tokens > 200000 maximum",
+                210_000,
+                200_000,
+            ),
+            (
+                "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+                40_000,
+                32_768,
+            ),
+            (
+                "You passed 40961 input tokens and requested 1 output tokens. However, the model's context length is only \
+                 40960 tokens",
+                40_961,
+                40_960,
+            ),
+            (
+                "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 in the \
+                 messages, 1000 in the completion).",
+                5_000,
+                4_096,
+            ),
+            (
+                "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+                537_812,
+                131_072,
+            ),
+            (
+                "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+                1_200_000,
+                1_048_576,
+            ),
+            (
+                "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+                5_000,
+                4_096,
+            ),
+            (
+                "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
+                300_000,
+                262_144,
+            ),
+        ] {
+            assert_eq!(
+                numbers(message),
+                Some(ContextOverflow { tokens, maximum }),
+                "{message}"
+            );
+        }
+        for message in [
+            "Prompt exceeds max length",
+            "Input is too long for requested model.",
+            "the request exceeds the available context size, try increasing it",
+        ] {
+            assert!(
+                is_overflow(message) && numbers(message).is_none(),
+                "{message}"
+            );
+        }
+        assert!(!is_overflow("max_tokens must be at most 4096"));
+    }
+}

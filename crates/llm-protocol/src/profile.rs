@@ -1,0 +1,186 @@
+//! What a vendor's server takes, as data: the descriptor behind `vendors.*.profile` in the config.
+//! The request writers and the passthrough read it; what a model does is in `capabilities.rs`.
+//!
+//! It must not know a vendor by name: the config says which vendor takes what.
+
+use crate::Protocol;
+use std::sync::LazyLock;
+
+/// What a server takes beyond the base of its protocol, and what it refuses.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VendorProfile {
+    /// Names of members beyond the base that the server takes: of requests, messages, parts, calls
+    /// and tools. The gateway writes no other member of its own accord.
+    pub request: Vec<String>,
+    /// Names of members that the server refuses, or that another vendor defined. They are removed
+    /// from passed-on requests, wherever they stand.
+    pub drop: Vec<String>,
+    /// The server refuses every member that is neither in the base nor in `request`.
+    pub strict: bool,
+    /// Never generates more than the output limit.
+    pub honours_output_limit: bool,
+    /// Takes an output limit of 0, which only fills the prompt cache (messages).
+    pub prewarms_cache: bool,
+    /// Stores the items of its answers, and looks up an item by its id (responses).
+    pub stores_items: bool,
+    /// Takes at most 40 characters as the id of a call (chat).
+    pub short_call_ids: bool,
+    /// Signs its thinking, and refuses thinking that it did not sign (messages).
+    pub signs_thinking: bool,
+    /// Reads the line in the instructions by which one client names itself for billing (messages).
+    pub reads_billing_header: bool,
+}
+
+/// Members of a chat request that every server takes.
+const CHAT_REQUEST: [&str; 12] = [
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "model",
+    "response_format",
+    "stop",
+    "stream",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_p",
+    "reasoning_effort",
+];
+/// Members of a chat message that every server takes.
+const CHAT_MESSAGE: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_call_id"];
+/// Members of a call in a chat message that every server takes.
+const CHAT_CALL: [&str; 4] = ["id", "type", "function", "index"];
+
+/// Members in which a chat request carries reasoning, or asks for it, in the format of some vendor.
+const CHAT_REASONING: [&str; 6] = [
+    "output_config",
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "thinking",
+    "thinking_blocks",
+];
+
+/// Where a member of a chat request stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChatPlace {
+    Request,
+    Message,
+    Call,
+    /// A part of a message, a tool, or a tool's function.
+    Inner,
+}
+
+static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
+    request: names(&[
+        "include_obfuscation",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "stream_options",
+    ]),
+    drop: names(&[
+        "cache_control",
+        "extra_content",
+        "output_config",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "thinking",
+        "thinking_blocks",
+        "top_k",
+    ]),
+    honours_output_limit: true,
+    stores_items: true,
+    short_call_ids: true,
+    ..VendorProfile::default()
+});
+
+static OFFICIAL_MESSAGES: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
+    honours_output_limit: true,
+    prewarms_cache: true,
+    signs_thinking: true,
+    reads_billing_header: true,
+    ..VendorProfile::default()
+});
+
+static COMPATIBLE: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
+    request: names(&["stream_options"]),
+    ..VendorProfile::default()
+});
+
+impl VendorProfile {
+    /// The vendor that defined the protocol.
+    pub fn official(protocol: Protocol) -> &'static Self {
+        match protocol {
+            Protocol::Messages => &OFFICIAL_MESSAGES,
+            Protocol::Chat | Protocol::Responses => &OFFICIAL_CHAT,
+        }
+    }
+
+    /// A server that nothing describes: it gets the least.
+    pub fn compatible() -> &'static Self {
+        &COMPATIBLE
+    }
+
+    /// Returns why a member cannot be refused, if it cannot.
+    pub fn contradiction(&self, dropped: &str) -> Option<&'static str> {
+        if self.takes(dropped) {
+            Some("is in `request` too: leave it out of one of them")
+        } else if [&CHAT_REQUEST[..], &CHAT_MESSAGE, &CHAT_CALL]
+            .iter()
+            .any(|base| base.contains(&dropped))
+        {
+            Some("is a member that every server of the protocol takes: leave it out")
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether the server takes this member, which is not in the base.
+    pub fn takes(&self, member: &str) -> bool {
+        self.request.iter().any(|name| name == member)
+    }
+
+    /// Returns this profile without everything in which a chat request carries reasoning.
+    pub(crate) fn without_reasoning(&self) -> Self {
+        let is_kept = |name: &&String| !CHAT_REASONING.contains(&name.as_str());
+        let mut without = self.clone();
+        without.request = self.request.iter().filter(is_kept).cloned().collect();
+        without.drop.extend(names(&CHAT_REASONING));
+        without
+    }
+
+    /// Returns whether a chat vendor never gets reasoning back.
+    pub fn refuses_reasoning(&self) -> bool {
+        CHAT_REASONING
+            .iter()
+            .all(|name| self.refuses(ChatPlace::Message, name))
+    }
+
+    /// Returns whether chat requests must be read for members that the server refuses.
+    pub(crate) fn cleans_chat(&self) -> bool {
+        self.strict || !self.drop.is_empty()
+    }
+
+    /// Returns whether the server refuses the member of a chat request at this place.
+    pub(crate) fn refuses(&self, place: ChatPlace, member: &str) -> bool {
+        if self.takes(member) {
+            return false;
+        }
+        let base: &[&str] = match place {
+            ChatPlace::Request => &CHAT_REQUEST,
+            ChatPlace::Message => &CHAT_MESSAGE,
+            ChatPlace::Call => &CHAT_CALL,
+            ChatPlace::Inner => return self.drop.iter().any(|name| name == member),
+        };
+        self.drop.iter().any(|name| name == member) || self.strict && !base.contains(&member)
+    }
+}
+
+fn names(members: &[&str]) -> Vec<String> {
+    members.iter().map(|&name| name.to_owned()).collect()
+}
