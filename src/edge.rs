@@ -105,6 +105,7 @@ impl ProxyHttp for Gateway {
             let method = loggable_method(head.method.as_str().as_bytes());
             ctx.record.target = Some(Box::new((method, loggable_path(head.raw_path()))));
         }
+        ctx.record.wants_web_socket = framing::asks_for_web_socket(session.req_header());
         let closes = framing::remove_hop_headers(session);
         // During a handover the client must reconnect, so that it reaches the successor process.
         let keeps_alive = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();

@@ -164,6 +164,11 @@ impl raw::Profile {
             request: self.request.or(other.request),
             drop: self.drop.or(other.drop),
             strict: self.strict.or(other.strict),
+            thinking: raw::ProfileThinking {
+                switch: self.thinking.switch.or(other.thinking.switch),
+            },
+            state: self.state.or(other.state),
+            state_placeholder: self.state_placeholder.or(other.state_placeholder),
             roles: raw::Roles {
                 system: self.roles.system.or(other.roles.system),
                 developer: self.roles.developer.or(other.roles.developer),

@@ -458,6 +458,32 @@ pub struct Profile {
     pub strict: Option<bool>,
     #[serde(default)]
     pub roles: Roles,
+    #[serde(default)]
+    pub thinking: ProfileThinking,
+    /// Where the server's answers have what must go back to it as it came, such as
+    /// `extra_content.google.thought_signature` of a call. It is carried through every surface.
+    #[serde(default)]
+    pub state: Option<Vec<String>>,
+    /// What goes in the first place of `state` with another vendor's calls, which have none.
+    #[serde(default)]
+    pub state_placeholder: Option<String>,
+}
+
+/// How a server's reasoning is switched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileThinking {
+    /// How reasoning is turned off: `effort` (default), by `reasoning_effort: none`, or `type`, by
+    /// `thinking: {type: disabled}` (chat).
+    #[serde(default)]
+    pub switch: Option<ThinkingSwitch>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ThinkingSwitch {
+    Effort,
+    Type,
 }
 
 /// Which messages a server takes in which order.

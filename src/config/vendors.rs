@@ -186,12 +186,25 @@ impl ConfigValidator {
             .profile
             .clone()
             .or(preset.map(|preset| preset.profile.clone()));
-        let profile = VendorProfile {
+        let state = written.state.unwrap_or_default();
+        let placeholder = written.state_placeholder.as_deref();
+        let mut profile = VendorProfile {
             request: written.request.unwrap_or_else(|| base.request.clone()),
             drop: written.drop.unwrap_or_else(|| base.drop.clone()),
             strict: written.strict.unwrap_or(base.strict),
+            thinking_type: written.thinking.switch == Some(raw::ThinkingSwitch::Type),
+            call_placeholder: state
+                .first()
+                .zip(placeholder)
+                .map(|(path, value)| member_at(path, value)),
             ..base.clone()
         };
+        let outermost = state.iter().filter_map(|path| path.split('.').next());
+        profile.request.extend(outermost.map(str::to_owned));
+        if placeholder.is_some() && state.is_empty() {
+            let message = "has no effect: `state` names no place for it";
+            self.add_fault(format!("{key}.profile.state_placeholder"), message);
+        }
         for name in &profile.drop {
             if let Some(why) = profile.contradiction(name) {
                 self.add_fault(format!("{key}.profile.drop"), format!("{name:?} {why}"));
@@ -254,6 +267,17 @@ fn api_key_mistake(text: &str, is_whole_header: bool) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// A string at a dotted path, as the inside of a JSON object.
+fn member_at(path: &str, value: &str) -> String {
+    let nest = |inside: serde_json::Value, name: &str| serde_json::json!({ name: inside });
+    let whole = path.rsplit('.').fold(value.into(), nest).to_string();
+    whole
+        .trim_start_matches('{')
+        .strip_suffix('}')
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Adds what the protocol says of the roles: the vendor that defined chat takes instructions

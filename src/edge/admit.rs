@@ -25,7 +25,7 @@ use super::route::{Route, route, surface_for_path};
 use super::state::InFlightGuard;
 use super::state::admitted::AdmittedRequest;
 use super::state::authenticated::Authenticated;
-use super::state::record::RouteLabel;
+use super::state::record::{RequestRecord, RouteLabel};
 use super::state::sidecar::SidecarRequest;
 use super::state::{RequestContext, Stage};
 use super::{connections, framing, free_rate_limits, intake, local_api, respond};
@@ -192,18 +192,8 @@ enum AdmissionOutcome {
     Sidecar(SidecarRequest),
 }
 
-/// Whether the client asks for a WebSocket. One terminal agent does, and uses plain requests at
-/// once after a 426, but retries for seconds after any other status.
-fn is_web_socket(header: &RequestHeader) -> bool {
-    header
-        .headers
-        .get(http::header::UPGRADE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
-}
-
-fn refused_method(header: &RequestHeader, allowed: &[&str]) -> Failure {
-    if is_web_socket(header) {
+fn refused_method(record: &RequestRecord, header: &RequestHeader, allowed: &[&str]) -> Failure {
+    if record.wants_web_socket && record.surface == Protocol::Responses {
         return Failure::from_kind(Kind::NoWebSocket);
     }
     Failure::method_not_allowed(header.method.as_str(), header.uri.path(), allowed)
@@ -231,7 +221,7 @@ async fn admit_api_request(
         }
     };
     if !allowed.contains(&method.as_str()) {
-        return Err(refused_method(session.req_header(), allowed));
+        return Err(refused_method(&ctx.record, session.req_header(), allowed));
     }
     if route == Route::Health {
         return Box::pin(local_api::send_health(session, ctx))

@@ -27,6 +27,15 @@ const HOP_HEADERS: [&str; 5] = [
     "http2-settings",
 ];
 
+/// Whether the client asks for a WebSocket. One terminal agent does, and uses plain requests at
+/// once after a 426, but retries for seconds after any other status.
+pub fn asks_for_web_socket(header: &RequestHeader) -> bool {
+    header
+        .headers
+        .get(header::UPGRADE)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
 /// Removes the hop-by-hop header fields, and returns whether the client closes the connection.
 /// Otherwise a field that `connection` lists would be removed from the gateway's own request, and
 /// the client may list fields that only the gateway may set. The gateway supports no protocol

@@ -487,6 +487,9 @@ pub fn answer(surface: Protocol, body: &Value) -> Fault {
                         && block["name"].is_string()
                 }
                 Some("thinking") => block["signature"].is_string(),
+                Some("redacted_thinking") => {
+                    block["data"].as_str().is_some_and(|data| !data.is_empty())
+                }
                 _ => false,
             });
             let whole = body["type"] == "message"

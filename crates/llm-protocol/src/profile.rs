@@ -17,6 +17,11 @@ pub struct VendorProfile {
     pub drop: Vec<String>,
     /// The server refuses every member that is neither in the base nor in `request`.
     pub strict: bool,
+    /// Reasoning is turned off by `thinking: {type: disabled}`, not by an effort (chat).
+    pub thinking_type: bool,
+    /// What goes with the first call of a message that has no state of this vendor, as the inside
+    /// of a JSON object: another vendor's calls (chat).
+    pub call_placeholder: Option<String>,
     /// Never generates more than the output limit.
     pub honours_output_limit: bool,
     /// Takes an output limit of 0, which only fills the prompt cache (messages).

@@ -3,9 +3,10 @@
 //!
 //! Every such token begins with `gw1.`. Two forms follow. Either base64url of a chat vendor's
 //! `reasoning_details` (in the signature that a messages client stores). Or a kind, a dot and
-//! base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat vendor's
-//! reasoning, `r` for a responses vendor's item. Base64url has no dot, so the two forms cannot be
-//! confused. A token with nothing after the prefix only says that no messages vendor made it.
+//! base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat vendor's reasoning
+//! or the state of a call, `r` for a responses vendor's item. Base64url has no dot, so the two
+//! forms cannot be confused. A token with nothing after the prefix only says that no messages
+//! vendor made it.
 //!
 //! It must not trust a returned token: the caller may have forged it. Its content is checked before
 //! a writer puts it into a request body, and a string that cannot be decoded is not a token. The
@@ -68,6 +69,8 @@ pub enum ReasoningPayload {
     ChatText(String),
     /// A chat vendor's `reasoning_details`: a JSON array.
     ChatDetails(String),
+    /// Members of a chat vendor's call that go back with it: a JSON object.
+    CallState(String),
     Item(ReasoningItem),
 }
 
@@ -108,6 +111,18 @@ pub fn pack_chat_text(text: &JsonStr<'_>) -> Option<String> {
 pub fn pack_chat_details(details_json: &str) -> Option<String> {
     encode_payload('c', |json| {
         json.key("a").compact(details_json);
+    })
+}
+
+/// Packs members of a chat vendor's call that go back with it: the name and the JSON of each.
+/// Returns `None` if the token would be too long.
+pub fn pack_call_state(member: &str, value_json: &str) -> Option<String> {
+    encode_payload('c', |json| {
+        json.key("x")
+            .open_object()
+            .key(member)
+            .compact(value_json)
+            .close_object();
     })
 }
 
@@ -159,7 +174,11 @@ pub fn unpack(carrier: &str) -> Option<ReasoningPayload> {
         },
         "c" => text("t")
             .map(ReasoningPayload::ChatText)
-            .or_else(|| array("a").map(ReasoningPayload::ChatDetails)),
+            .or_else(|| array("a").map(ReasoningPayload::ChatDetails))
+            .or_else(|| {
+                let members = root.get("x").filter(|value| value.is_object())?;
+                Some(ReasoningPayload::CallState(members.raw().to_owned()))
+            }),
         "r" => {
             let lengths = root.get("n").filter(|value| value.is_array())?;
             let lengths: Option<Vec<u64>> = lengths.items().map(JsonValue::count).collect();

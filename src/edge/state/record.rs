@@ -22,6 +22,8 @@ pub struct RequestRecord {
     pub trace: Option<Box<RequestTrace>>,
     /// CORS headers for the response. Set only on the API's paths, and if some page may call them.
     pub cors: Option<CorsHeaders>,
+    /// The client asked for a WebSocket.
+    pub wants_web_socket: bool,
     /// Protocol that determines the shape of a failure.
     pub surface: Protocol,
     /// What the request is counted and logged as.
@@ -41,6 +43,7 @@ impl RequestRecord {
             target: None,
             trace: None,
             cors: None,
+            wants_web_socket: false,
             surface: Protocol::Chat,
             route: RouteLabel::Api,
             status: 0,
@@ -57,6 +60,7 @@ impl RequestRecord {
             target: self.target.take(),
             trace: self.trace.take(),
             cors: self.cors.take(),
+            wants_web_socket: self.wants_web_socket,
             surface: self.surface,
             route: self.route,
             status: self.status,

@@ -16,6 +16,7 @@ use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason, 
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::scanner::JsonScanner;
 use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::reasoning_token;
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 
 mod calls;
@@ -256,6 +257,7 @@ impl ChatStreamReader {
             }
             self.emit_text(ChatTextKind::Refusal, refusal, to);
         }
+        self.citations(delta.annotations, to);
         match delta.calls.filter(|calls| calls.items().next().is_some()) {
             Some(calls) => {
                 self.calls.begin_chunk();
@@ -273,6 +275,24 @@ impl ChatStreamReader {
             None => {}
         }
         Ok(())
+    }
+
+    /// Reads the sources of the text so far.
+    fn citations(&mut self, annotations: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+        let Some((ChatTextKind::Text, slot)) = self.current else {
+            return;
+        };
+        for annotation in annotations.into_iter().flat_map(JsonValue::items) {
+            let source = annotation.get("url_citation");
+            let text = |name| source.and_then(|source| source.get(name)?.text());
+            if let Some(url) = text("url") {
+                to.event(Event::Citation {
+                    slot,
+                    title: text("title"),
+                    url,
+                });
+            }
+        }
     }
 
     /// Reads the content: a string, or the parts that some vendors send instead.
@@ -369,6 +389,21 @@ impl ChatStreamReader {
         self.current = None;
     }
 
+    /// Emits what the vendor wants back with the call that begins now.
+    fn emit_state(&mut self, entry: &ChatToolCallDelta<'_>, to: &mut impl EventSink) {
+        let token = entry
+            .state
+            .and_then(|(member, value)| reasoning_token::pack_call_state(member, value.raw()));
+        if let Some(token) = token {
+            let slot = self.slots.allocate();
+            let token = JsonStr::from_value(token);
+            to.event(Event::Open {
+                slot,
+                piece: OutputPart::State { token },
+            });
+        }
+    }
+
     fn call(
         &mut self,
         entry: &ChatToolCallDelta<'_>,
@@ -378,6 +413,7 @@ impl ChatStreamReader {
         let begins = self.calls.is_new_call(entry, is_whole);
         if begins {
             self.emit_signature(to);
+            self.emit_state(entry, to);
             self.current = None;
         }
         self.calls.apply_delta(entry, is_whole, &mut self.slots, to)

@@ -82,7 +82,11 @@ pub fn write(
         levels: &model.effort_values,
         is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
     };
-    if let Some(effort) = effort::select_effort(request, &support, writer.fallback.warnings) {
+    if model.reasoning && write_context.target.profile.thinking_type && effort::is_off(request) {
+        let thinking = writer.json.key("thinking").open_object();
+        thinking.key("type").str("disabled").close_object();
+    } else if let Some(effort) = effort::select_effort(request, &support, writer.fallback.warnings)
+    {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
     api_variant::write_end_user(request, write_context, &mut writer.json);

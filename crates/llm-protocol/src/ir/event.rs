@@ -92,6 +92,11 @@ pub enum OutputPart<'e> {
     Hidden {
         data: JsonStr<'e>,
     },
+    /// What the vendor wants back with the next part, in a reasoning token. The client gets it
+    /// whether or not it asked for reasoning.
+    State {
+        token: JsonStr<'e>,
+    },
     /// A tool call. Its deltas are fragments of the arguments: of JSON, or of a custom tool's plain
     /// text. The arguments are empty if there is no delta.
     Call {

@@ -19,6 +19,7 @@ use crate::usage::{CompactionPasses, Usage};
 use arguments::ArgumentScanner;
 use completion::MessagesCompletion;
 use std::collections::VecDeque;
+use unseen_thinking::UnseenThinking;
 
 mod arguments;
 mod body;
@@ -26,6 +27,7 @@ mod completion;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;
+mod unseen_thinking;
 
 pub use body::MessagesBodyWriter;
 
@@ -59,6 +61,7 @@ pub struct MessagesStreamWriter {
     waiting_bytes: usize,
     overflowed: bool,
     is_over: bool,
+    unseen: UnseenThinking,
 }
 
 #[derive(Debug)]
@@ -104,6 +107,7 @@ impl MessagesStreamWriter {
             waiting_bytes: 0,
             overflowed: false,
             is_over: false,
+            unseen: UnseenThinking::default(),
         }
     }
 
@@ -121,6 +125,10 @@ impl MessagesStreamWriter {
     }
 
     fn open(&mut self, slot: u32, piece: Kind<'_>) {
+        let is_more = matches!(piece, Kind::Thinking) && self.unseen.is_sealed();
+        if is_more || matches!(piece, Kind::Call { .. }) {
+            self.send_unseen_thinking();
+        }
         match piece {
             Kind::Text => self.announced = Some((slot, MessagesQueuedBlockKind::Text)),
             Kind::Refusal => self.announced = Some((slot, MessagesQueuedBlockKind::Refusal)),
@@ -132,18 +140,16 @@ impl MessagesStreamWriter {
                     },
                 ));
             }
-            Kind::Hidden { data } if self.completion.response_context.show_thinking => {
-                let mut kept = JsonStrBuf::default();
-                kept.push(&data);
-                self.enqueue(MessagesQueuedBlock {
-                    slot,
-                    content: MessagesQueuedBlockKind::Hidden,
-                    kept,
-                    is_whole: true,
-                });
+            Kind::Thinking => {
+                let replay = self.completion.response_context.reasoning_replay;
+                self.unseen.open(slot, replay);
             }
+            Kind::Hidden { data } if self.completion.response_context.show_thinking => {
+                self.send_hidden(slot, &data);
+            }
+            Kind::State { token } => self.send_hidden(slot, &token),
             // The caller did not ask for it, or the protocol cannot represent it.
-            Kind::Thinking | Kind::Hidden { .. } | Kind::Search { .. } | Kind::Foreign { .. } => {}
+            Kind::Hidden { .. } | Kind::Search { .. } | Kind::Foreign { .. } => {}
             Kind::Call {
                 id,
                 name,
@@ -166,6 +172,25 @@ impl MessagesStreamWriter {
         }
     }
 
+    fn send_hidden(&mut self, slot: u32, data: &JsonStr<'_>) {
+        let mut kept = JsonStrBuf::default();
+        kept.push(data);
+        self.enqueue(MessagesQueuedBlock {
+            slot,
+            content: MessagesQueuedBlockKind::Hidden,
+            kept,
+            is_whole: true,
+        });
+    }
+
+    /// Sends the thinking so far that the caller does not see.
+    fn send_unseen_thinking(&mut self) {
+        if let Some(token) = self.unseen.take_token() {
+            // Nothing else belongs to this block, so no event names its slot.
+            self.send_hidden(u32::MAX, &JsonStr::from_value(token));
+        }
+    }
+
     fn enqueue(&mut self, piece: MessagesQueuedBlock) {
         let names = match &piece.content {
             MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
@@ -185,6 +210,7 @@ impl MessagesStreamWriter {
     }
 
     fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
+        self.unseen.delta(slot, text);
         if let Some(first) = self.line.front_mut()
             && self.is_open
             && first.slot == slot
@@ -286,6 +312,7 @@ impl MessagesStreamWriter {
     }
 
     fn set_signature(&mut self, slot: u32, new_signature: &JsonStr<'_>) {
+        self.unseen.set_signature(slot, new_signature);
         let new_signature = new_signature.value().into_owned();
         self.add_waiting_bytes(new_signature.len());
         if let Some(piece) = self.line.iter_mut().rev().find(|piece| piece.slot == slot) {

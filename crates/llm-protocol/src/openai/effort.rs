@@ -67,6 +67,15 @@ pub(crate) fn wants_visible_thinking(request: &Request<'_>) -> bool {
     ) && !is_omitted
 }
 
+/// Returns whether the caller wants no reasoning.
+pub(crate) fn is_off(request: &Request<'_>) -> bool {
+    match thinking_preference(request) {
+        ThinkingPreference::Off => true,
+        ThinkingPreference::Nothing => request.reasoning.effort == Some(Effort::None),
+        ThinkingPreference::Free | ThinkingPreference::Budget(_) => false,
+    }
+}
+
 /// Effort levels that a model supports.
 pub(crate) struct EffortSupport<'m> {
     pub reasons: bool,

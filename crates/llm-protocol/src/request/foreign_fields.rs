@@ -16,6 +16,7 @@ use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
+use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
 use crate::openai::billing_header;
 use crate::profile::{ChatPlace, VendorProfile};
@@ -194,6 +195,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.remove_refused(value, &at, ChatPlace::Call, profile);
                 self.shorten_id(value.get("id"), profile);
             }
+            self.add_call_placeholder(message, profile);
         }
         for (index, tool) in items_of(root, "tools").enumerate() {
             let at = format!("{}.", JsonPath::Tool(index));
@@ -202,6 +204,32 @@ impl<'a> ForeignFieldRemover<'a> {
                 let at = format!("{at}function.");
                 self.remove_refused(function, &at, ChatPlace::Inner, profile);
             }
+        }
+    }
+
+    /// Adds what the vendor takes in the place of its state to the first call of a message that has
+    /// none of it: another vendor's.
+    fn add_call_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
+        let Some(placeholder) = &profile.call_placeholder else {
+            return;
+        };
+        let is_state = |(key, _): (JsonStr<'a>, JsonValue<'a>)| {
+            let member = format!("\"{}\":", key.value());
+            placeholder.starts_with(&member)
+        };
+        let mut calls = items_of(message, "tool_calls");
+        if calls.any(|call| call.members().any(is_state)) {
+            return;
+        }
+        if let Some(call) = items_of(message, "tool_calls").find(|call| call.is_object()) {
+            let start = self.span(call.raw()).start.saturating_add(1);
+            let comma = if call.members().next().is_some() {
+                ","
+            } else {
+                ""
+            };
+            self.edits
+                .push((Span { start, end: start }, format!("{placeholder}{comma}")));
         }
     }
 
@@ -374,17 +402,26 @@ fn items_of<'a>(object: JsonValue<'a>, name: &str) -> impl Iterator<Item = JsonV
 
 /// Returns whether no messages vendor can have signed the thinking block.
 fn is_unsigned_thinking(block: JsonValue<'_>) -> bool {
-    block.get("type").is_some_and(|kind| kind.is("thinking"))
-        && block
-            .get("signature")
-            .and_then(JsonValue::text)
-            .is_none_or(|signature| !reasoning_token::is_vendor_signature(&signature.value()))
+    let is_shown = block.get("type").is_some_and(|kind| kind.is("thinking"));
+    !is_shown && is_gateway_thinking(block)
+        || is_shown
+            && block
+                .get("signature")
+                .and_then(JsonValue::text)
+                .is_none_or(|signature| !reasoning_token::is_vendor_signature(&signature.value()))
 }
 
 /// Returns whether the gateway signed the block. The caller then loses none of its own data.
 fn is_gateway_thinking(block: JsonValue<'_>) -> bool {
-    let signature = block.get("signature").and_then(JsonValue::text);
-    signature.is_some_and(|signature| signature.value().starts_with(reasoning_token::TOKEN_PREFIX))
+    let kind = block.get("type");
+    let is = |expected: &str| kind.is_some_and(|kind| kind.is(expected));
+    let token = match is("redacted_thinking") {
+        true => block.get("data"),
+        false => block.get("signature").filter(|_| is("thinking")),
+    };
+    token
+        .and_then(JsonValue::text)
+        .is_some_and(|token| token.value().starts_with(reasoning_token::TOKEN_PREFIX))
 }
 
 /// Returns whether the gateway wrote the message's `reasoning_details`: each entry has an anchor in

@@ -189,8 +189,8 @@ pub fn translate_request(
     let encoded = encoded.map_err(|refused| *refused)?;
     if input.surface == Protocol::Responses {
         response_context.show_thinking = !request.reasoning.hide;
-        response_context.reasoning_replay = target.accepts.reasoning_replay();
     }
+    response_context.reasoning_replay = target.accepts.reasoning_replay();
     let has_client_budget = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (input.strict, warnings.first()) {

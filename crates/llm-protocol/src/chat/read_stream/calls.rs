@@ -25,9 +25,14 @@ pub(super) struct ChatToolCallDelta<'v> {
     id: Option<JsonStr<'v>>,
     name: Option<JsonStr<'v>>,
     arguments: Option<JsonStr<'v>>,
+    /// A member that the vendor wants back with the call: Gemini's thought signature.
+    pub(super) state: Option<(&'static str, JsonValue<'v>)>,
     is_custom: bool,
     is_legacy: bool,
 }
+
+/// Members of a call that go back to its vendor as they came.
+const STATE_MEMBERS: [&str; 1] = ["extra_content"];
 
 impl<'v> ChatToolCallDelta<'v> {
     pub(super) fn parse(entry: JsonValue<'v>) -> Self {
@@ -37,6 +42,12 @@ impl<'v> ChatToolCallDelta<'v> {
                 "index" => read.index = value.count(),
                 "id" => read.id = non_empty_text(value),
                 "type" => read.is_custom |= value.is("custom"),
+                name if STATE_MEMBERS.contains(&name) && value.is_object() => {
+                    read.state = STATE_MEMBERS
+                        .iter()
+                        .find(|member| **member == name)
+                        .map(|member| (*member, value));
+                }
                 "function" => read.read_callee(value),
                 "custom" if value.is_object() => {
                     read.is_custom = true;

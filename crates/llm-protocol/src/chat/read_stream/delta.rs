@@ -55,6 +55,7 @@ pub(super) struct ChatDelta<'v> {
     pub details: Option<JsonValue<'v>>,
     pub calls: Option<JsonValue<'v>>,
     pub function_call: Option<JsonValue<'v>>,
+    pub annotations: Option<JsonValue<'v>>,
 }
 
 impl<'v> ChatDelta<'v> {
@@ -67,6 +68,7 @@ impl<'v> ChatDelta<'v> {
                 "refusal" => delta.refusal = non_empty_text(value),
                 "reasoning_content" => delta.reasoning_content = non_empty_text(value),
                 "reasoning" => delta.reasoning = non_empty_text(value),
+                "annotations" => delta.annotations = Some(value),
                 "reasoning_details" => delta.details = Some(value),
                 "tool_calls" => delta.calls = Some(value).filter(|value| value.is_array()),
                 "function_call" => {

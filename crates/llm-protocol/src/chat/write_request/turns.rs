@@ -12,11 +12,14 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, JsonPath, Request, Thinking, ToolArguments, ToolCall, Turn,
     TurnRole, WarningAction,
 };
+use crate::json::document::{JsonDocument, NodeBuffer};
+use crate::json::nesting::MAX_DEPTH;
 use crate::json::string::JsonStr;
 use crate::messages::write_request::turns::REMINDER_TAGS;
 use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::refusal::invalid_param;
-use crate::reasoning_token;
+use crate::reasoning_token::{self, ReasoningPayload};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The assistant's message between a tool's and a user's, for servers that take none directly
@@ -198,13 +201,40 @@ impl ChatRequestWriter<'_> {
         }
         if has_calls {
             self.json.key("tool_calls").open_array();
-            calls().for_each(|(at, call)| self.call(at, call));
+            self.calls(&turn.blocks);
             self.json.close_array();
         }
         self.json.close_object();
     }
 
-    fn call(&mut self, at: JsonPath, call: &ToolCall<'_>) {
+    /// Writes the calls, each with the state that its vendor gave with it. Of a message without any
+    /// state, another vendor's, the first call has the placeholder that the vendor takes instead.
+    fn calls(&mut self, blocks: &[Block<'_>]) {
+        let profile = self.write_context.target.profile;
+        let is_stateful = |member: &str| profile.takes(member);
+        let mut states: VecDeque<Option<String>> = VecDeque::new();
+        let mut state = None;
+        for block in blocks {
+            match &block.kind {
+                BlockKind::Thinking(Thinking::Hidden { data }) => {
+                    state = call_state(&data.value(), is_stateful).or(state);
+                }
+                BlockKind::Call(_) => states.push_back(state.take()),
+                _ => {}
+            }
+        }
+        if states.iter().all(Option::is_none)
+            && let Some(first) = states.front_mut()
+        {
+            first.clone_from(&profile.call_placeholder);
+        }
+        for (at, call) in blocks.iter().filter_map(as_call) {
+            self.call(at, call, states.pop_front().flatten().as_deref());
+        }
+    }
+
+    /// `state`: further members, as the inside of a JSON object.
+    fn call(&mut self, at: JsonPath, call: &ToolCall<'_>, state: Option<&str>) {
         let id = self.call_id(call.id.as_ref());
         let name = self
             .fallback
@@ -236,7 +266,11 @@ impl ChatRequestWriter<'_> {
             ToolArguments::Text(text) if text.is_blank() && !is_custom => drop(self.json.str("{}")),
             ToolArguments::Text(text) => drop(self.json.text(text)),
         }
-        self.json.close_object().close_object();
+        self.json.close_object();
+        if let Some(state) = state {
+            self.json.raw(state);
+        }
+        self.json.close_object();
     }
 
     /// Returns the turn's texts as the pieces of one string.
@@ -281,12 +315,17 @@ impl ChatRequestWriter<'_> {
 
     /// Writes the reasoning for vendors that want it back.
     fn reasoning(&mut self, blocks: &[Block<'_>]) {
-        let shown = blocks.iter().filter_map(|block| match &block.kind {
+        let unseen: Vec<_> = blocks.iter().filter_map(unseen_thinking).collect();
+        let seen = blocks.iter().filter_map(|block| match &block.kind {
             BlockKind::Thinking(Thinking::Shown { text, signature }) => {
                 Some((text, signature.as_ref()))
             }
             _ => None,
         });
+        let unseen = unseen
+            .iter()
+            .map(|(text, signature)| (text, signature.as_ref()));
+        let shown = seen.chain(unseen);
         match self.model.reasoning_replay {
             ReasoningReplay::None => {}
             _ if !self.replays => {}
@@ -320,6 +359,37 @@ impl ChatRequestWriter<'_> {
             }
         }
     }
+}
+
+/// Returns the members that a token holds for a call, as the inside of a JSON object, if the vendor
+/// takes them.
+fn call_state(token: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
+    let ReasoningPayload::CallState(json) = reasoning_token::unpack(token)? else {
+        return None;
+    };
+    let tree = JsonDocument::parse(&json, MAX_DEPTH, NodeBuffer::new()).ok()?;
+    let is_known = tree.root().members().all(|(key, _)| is_taken(&key.value()));
+    let inside = json.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
+    (is_known && !inside.is_empty()).then(|| inside.to_owned())
+}
+
+/// Returns a chat vendor's reasoning that the caller did not see: its text, and its signature.
+fn unseen_thinking(block: &Block<'_>) -> Option<(JsonStr<'static>, Option<JsonStr<'static>>)> {
+    let BlockKind::Thinking(Thinking::Hidden { data }) = &block.kind else {
+        return None;
+    };
+    let token = data.value();
+    let details = match reasoning_token::unpack(&token) {
+        Some(ReasoningPayload::ChatText(text)) => return Some((JsonStr::from_value(text), None)),
+        Some(ReasoningPayload::ChatDetails(details)) => details,
+        Some(_) => return None,
+        None => reasoning_token::decode_details(&token)?,
+    };
+    let signature = reasoning_token::encode_details(&details);
+    Some((
+        JsonStr::from_value(""),
+        Some(JsonStr::from_value(signature)),
+    ))
 }
 
 fn as_call<'t>(block: &'t Block<'t>) -> Option<(JsonPath, &'t ToolCall<'t>)> {

@@ -189,6 +189,8 @@ impl ChatAnswerBuilder {
                 name,
                 is_custom,
             } => self.call(id, &name, is_custom, shape),
+            // Only a chat vendor has such state, and its answers reach chat clients unchanged.
+            OutputPart::State { .. } => ChatOpenItem::Skipped,
             OutputPart::Search { .. } | OutputPart::Foreign { .. } => {
                 self.after_foreign = true;
                 ChatOpenItem::Skipped

@@ -203,7 +203,7 @@ fn is_signed(thinking: &Thinking<'_>) -> bool {
         Thinking::Shown {
             signature: None, ..
         } => false,
-        Thinking::Hidden { data } => !data.is_empty(),
+        Thinking::Hidden { data } => reasoning_token::is_vendor_signature(&data.value()),
     }
 }
 

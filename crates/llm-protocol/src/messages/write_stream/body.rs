@@ -5,6 +5,7 @@
 //! Read next: `messages/write_stream/completion.rs`.
 
 use super::completion::MessagesCompletion;
+use super::unseen_thinking::UnseenThinking;
 use crate::capabilities::arguments::{write_input, write_truncated_input};
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext};
 use crate::json::string::{JsonStr, JsonStrBuf};
@@ -24,6 +25,7 @@ pub struct MessagesBodyWriter {
     blocks: Vec<MessagesBodyBlock>,
     bytes: usize,
     overflowed: bool,
+    unseen: UnseenThinking,
 }
 
 #[derive(Debug)]
@@ -55,6 +57,7 @@ impl MessagesBodyWriter {
             blocks: Vec::new(),
             bytes: 0,
             overflowed: false,
+            unseen: UnseenThinking::default(),
         }
     }
 
@@ -112,6 +115,10 @@ impl MessagesBodyWriter {
     }
 
     fn open(&mut self, slot: u32, piece: OutputPart<'_>) {
+        let is_more = matches!(piece, OutputPart::Thinking) && self.unseen.is_sealed();
+        if is_more || matches!(piece, OutputPart::Call { .. }) {
+            self.keep_unseen_thinking();
+        }
         let mut text = JsonStrBuf::default();
         let kind = match piece {
             OutputPart::Text => MessagesBodyBlockKind::Text,
@@ -125,11 +132,18 @@ impl MessagesBodyWriter {
                 text.push(&data);
                 MessagesBodyBlockKind::Hidden
             }
+            OutputPart::State { token } => {
+                text.push(&token);
+                MessagesBodyBlockKind::Hidden
+            }
+            OutputPart::Thinking => {
+                let replay = self.completion.response_context.reasoning_replay;
+                return self.unseen.open(slot, replay);
+            }
             // The caller did not ask for it, or the protocol cannot represent it.
-            OutputPart::Thinking
-            | OutputPart::Hidden { .. }
-            | OutputPart::Search { .. }
-            | OutputPart::Foreign { .. } => return,
+            OutputPart::Hidden { .. } | OutputPart::Search { .. } | OutputPart::Foreign { .. } => {
+                return;
+            }
             OutputPart::Call {
                 id,
                 name,
@@ -160,6 +174,22 @@ impl MessagesBodyWriter {
         }
     }
 
+    /// Makes a block of the thinking so far that the caller does not see.
+    fn keep_unseen_thinking(&mut self) {
+        let Some(token) = self.unseen.take_token() else {
+            return;
+        };
+        let mut text = JsonStrBuf::default();
+        text.push(&JsonStr::from_value(token));
+        self.bytes = self.bytes.saturating_add(BLOCK_OVERHEAD_BYTES + text.len());
+        self.blocks.push(MessagesBodyBlock {
+            // Nothing else belongs to it, so no event names its slot.
+            slot: u32::MAX,
+            kind: MessagesBodyBlockKind::Hidden,
+            text,
+        });
+    }
+
     fn block(&mut self, slot: u32) -> Option<&mut MessagesBodyBlock> {
         self.blocks
             .iter_mut()
@@ -169,6 +199,7 @@ impl MessagesBodyWriter {
 
     fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
         self.completion.count_generated(text);
+        self.unseen.delta(slot, text);
         let Some(block) = self.block(slot) else {
             return;
         };
@@ -179,6 +210,7 @@ impl MessagesBodyWriter {
     }
 
     fn set_signature(&mut self, slot: u32, new_signature: &JsonStr<'_>) {
+        self.unseen.set_signature(slot, new_signature);
         let Some(MessagesBodyBlock {
             kind: MessagesBodyBlockKind::Thinking { signature },
             ..

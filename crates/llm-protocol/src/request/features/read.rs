@@ -187,7 +187,10 @@ impl Features {
         let is_text = block.has_text_source && !block.has_other_source;
         self.documents_or_files |= block.is_document && !is_text;
         self.count_media(&block);
-        self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
+        let is_own_token =
+            |data: &StringToken<'_>| data.raw.starts_with(reasoning_token::TOKEN_PREFIX);
+        self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed
+            || block.is_encrypted && block.own_data.as_ref().is_some_and(is_own_token);
         self.leftovers.thoughts = self
             .leftovers
             .thoughts

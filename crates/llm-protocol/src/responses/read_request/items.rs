@@ -277,6 +277,9 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                     text: made(String::new()),
                     signature: Some(made(reasoning_token::encode_details(&details))),
                 },
+                Some(ReasoningPayload::CallState(_)) => Thinking::Hidden {
+                    data: made(sealed.to_owned()),
+                },
                 Some(ReasoningPayload::Item(_)) => Thinking::Shown {
                     text: made(summary_text(item)),
                     signature: Some(made(sealed.to_owned())),

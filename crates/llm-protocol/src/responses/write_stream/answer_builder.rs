@@ -234,6 +234,7 @@ impl ResponsesAnswerBuilder {
             }
             OutputPart::Thinking
             | OutputPart::Hidden { .. }
+            | OutputPart::State { .. }
             | OutputPart::Call { .. }
             | OutputPart::Search { .. }
             | OutputPart::Foreign { .. } => {}
@@ -255,13 +256,10 @@ impl ResponsesAnswerBuilder {
             }
             OutputPart::Hidden { data } => {
                 self.count_text(&data);
-                let (index, id) = self.allocate_item("rs");
                 let carrier = reasoning_token::pack_hidden(&data);
-                self.emit_item_added(index, |json| item::write_reasoning(&id, None, None, json));
-                self.finish_item(index, true, |json| {
-                    item::write_reasoning(&id, None, carrier.as_deref(), json)
-                });
+                self.sealed_reasoning(carrier.as_deref());
             }
+            OutputPart::State { token } => self.sealed_reasoning(Some(&token.value())),
             OutputPart::Call {
                 id,
                 name,
@@ -270,6 +268,15 @@ impl ResponsesAnswerBuilder {
             OutputPart::Search { query } => self.search(&query),
             OutputPart::Text | OutputPart::Refusal | OutputPart::Foreign { .. } => {}
         }
+    }
+
+    /// Writes a reasoning item without text.
+    fn sealed_reasoning(&mut self, encrypted: Option<&str>) {
+        let (index, id) = self.allocate_item("rs");
+        self.emit_item_added(index, |json| item::write_reasoning(&id, None, None, json));
+        self.finish_item(index, true, |json| {
+            item::write_reasoning(&id, None, encrypted, json)
+        });
     }
 
     /// Writes a search that the vendor ran, from its beginning to its end.
