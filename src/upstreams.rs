@@ -9,6 +9,7 @@
 pub mod breaker;
 mod budget;
 mod endpoint;
+mod learned;
 pub mod load_balancer;
 mod lock;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::config::Limits;
 use budget::{RetryAllowance, RetryBudget};
 pub use endpoint::{CoolDownReason, EndpointLease, EndpointState};
 use endpoint::{EndpointAvailability, MonitoredEndpoint};
+use learned::LearnedMembers;
 use load_balancer::{Candidate, SmoothRoundRobin};
 use lock::lock;
 use std::collections::HashMap;
@@ -81,6 +83,7 @@ pub struct EndpointPool {
     key: Arc<VendorKey>,
     /// Limit on how often the gateway may retry failed requests at this vendor.
     budget: Arc<Mutex<RetryBudget>>,
+    learned: Arc<Mutex<LearnedMembers>>,
 }
 
 /// What a request needs from its vendor's endpoints.
@@ -147,12 +150,14 @@ impl EndpointPool {
         let fresh = || Arc::new(VendorKey::new(RandomState::new().hash_one(&vendor.name)));
         let key = same_key.map_or_else(fresh, |before| Arc::clone(&before.key));
         let budget = before.map_or_else(Arc::default, |before| Arc::clone(&before.budget));
+        let learned = before.map_or_else(Arc::default, |before| Arc::clone(&before.learned));
         Self {
             vendor: Arc::clone(vendor),
             endpoints,
             turns: Mutex::default(),
             key,
             budget,
+            learned,
         }
     }
 
@@ -169,6 +174,16 @@ impl EndpointPool {
     /// Takes one retry out of the retry budget. Returns false if the budget is exhausted.
     pub fn take_retry(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).try_take(RetryAllowance::new(limits, self.endpoints.len()), now)
+    }
+
+    /// Records that the server of this model refuses the member. Returns whether that was unknown.
+    pub fn learn_refusal(&self, upstream_model: &str, member: &'static str, now: Instant) -> bool {
+        lock(&self.learned).record(upstream_model, member, now)
+    }
+
+    /// Returns the members that the server of this model has refused lately.
+    pub fn learned_refusals(&self, upstream_model: &str, now: Instant) -> Vec<&'static str> {
+        lock(&self.learned).of_model(upstream_model, now)
     }
 
     /// Chooses an endpoint and counts the request there until the lease is dropped.

@@ -172,6 +172,8 @@ mod people;
 mod prices;
 #[path = "gateway/races.rs"]
 mod races;
+#[path = "gateway/refused_members.rs"]
+mod refused_members;
 #[path = "gateway/reload.rs"]
 mod reload;
 #[path = "gateway/repair.rs"]

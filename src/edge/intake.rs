@@ -44,6 +44,7 @@ pub fn wrap_session(
     deadlines: Deadlines,
 ) -> Arc<ExchangeState> {
     let exchange = Arc::new(ExchangeState::default());
+    exchange.set_body(body.clone());
     let placeholder = Box::new(HttpSession::new_custom(Box::new(())));
     let inner = std::mem::replace(&mut session.downstream_session, placeholder);
     let buffered = BufferedDownstream::new(inner, (body, share), Arc::clone(&exchange), deadlines);

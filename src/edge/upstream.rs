@@ -10,6 +10,7 @@ pub(super) mod dns;
 pub(super) mod local_sidecar;
 mod next_model;
 mod reasoning_retry;
+mod refused_member;
 mod retry_rules;
 pub mod target;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use attempts::{
     handle_refused_key, record_protocol_switch, record_status, retry_broken_attempt,
 };
 pub use reasoning_retry::retry_without_reasoning;
+pub use refused_member::{leave_out_refused, retry_without_member};
 
 use super::gateway::Gateway;
 use super::state::admitted::AdmittedRequest;

@@ -36,6 +36,7 @@ pub struct Metrics {
     pub upstream_failovers: IntCounterVec,
     pub vendor_key_refused: IntCounterVec,
     pub retry_budget_exhausted: IntCounterVec,
+    pub learned: IntCounterVec,
     pub fallbacks: IntCounterVec,
     pub tokens: IntCounterVec,
     pub vendor_cut_tokens: IntCounterVec,
@@ -193,6 +194,7 @@ impl Metrics {
             upstream_failovers,
             vendor_key_refused,
             retry_budget_exhausted,
+            learned,
         ] = upstream_failure_counters(&registry);
         set_build_info(&registry);
         let metrics = Self {
@@ -246,6 +248,7 @@ impl Metrics {
             upstream_failovers,
             vendor_key_refused,
             retry_budget_exhausted,
+            learned,
             fallbacks: counter(
                 "gateway_fallbacks_total",
                 "Requests that the gateway sent to a fallback model.",
@@ -568,7 +571,7 @@ fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
 }
 
 /// Counters of upstream failures: why endpoints were paused, and why requests moved on.
-fn upstream_failure_counters(registry: &Registry) -> [IntCounterVec; 4] {
+fn upstream_failure_counters(registry: &Registry) -> [IntCounterVec; 5] {
     [
         (
             "gateway_upstream_breaker_opened_total",
@@ -589,6 +592,11 @@ fn upstream_failure_counters(registry: &Registry) -> [IntCounterVec; 4] {
             "gateway_retry_budget_exhausted_total",
             "Requests that the gateway did not retry because the retry budget was exhausted.",
             &["vendor"],
+        ),
+        (
+            "gateway_learned_total",
+            "Requests repeated without a member that the vendor refused.",
+            &["vendor", "member"],
         ),
     ]
     .map(|(name, help, labels)| register_family(registry, IntCounterVec::new(Opts::new(name, help), labels)))

@@ -13,6 +13,7 @@ use serde::Serialize;
 mod constructors;
 mod context_length;
 mod kind;
+mod refused_member;
 mod responses;
 mod scrub;
 mod surface_message;
@@ -21,6 +22,7 @@ mod vendor;
 
 pub use constructors::{ExtraHeaders, Failure};
 pub use kind::Kind;
+pub use refused_member::refused_member;
 pub use vendor::{
     VendorError, from_vendor_error, from_vendor_response, parse_retry_after as retry_after_seconds,
     refuses_key,

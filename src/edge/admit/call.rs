@@ -24,6 +24,7 @@ use crate::edge::state::authenticated::Authenticated;
 use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
+use crate::edge::upstream;
 use crate::idempotency::{self, BodyHash, ReplayedResponse};
 use bytes::Bytes;
 use llm_protocol::Protocol;
@@ -173,6 +174,13 @@ pub async fn prepare(
         reasoning_retry.is_some(),
         fallbacks.as_deref(),
     ))?;
+    let endpoints = gateway
+        .endpoint_registry
+        .pool_for(&outbound_request.model.vendor);
+    let (body, left_out) = match outbound_request.strict {
+        true => (encoded.body.clone(), Vec::new()),
+        false => upstream::leave_out_refused(&endpoints, model, encoded.body.clone()),
+    };
     let sequencer = encoded.sequencer(idempotency.is_some());
     let (path, version) = if is_translated {
         (translate::vendor_path(model.protocol()), None)
@@ -184,21 +192,19 @@ pub async fn prepare(
         version,
         previews,
         streams: encoded.streams,
-        endpoints: gateway
-            .endpoint_registry
-            .pool_for(&outbound_request.model.vendor),
+        endpoints,
         affinity_key: outbound_request.affinity_key(operation.free),
     };
     let (model, sent_bytes, is_drained) = (
         Arc::clone(model),
-        encoded.body.len(),
+        body.len(),
         summary.stream && idempotency.is_none(),
     );
     // With an idempotency key, the gateway reads the whole response even if the client has
     // disconnected.
     let exchange = intake::wrap_session(
         session,
-        encoded.body,
+        body,
         share,
         deadlines(
             settings,
@@ -225,7 +231,8 @@ pub async fn prepare(
         usage_bounds,
         sent_bytes,
         stream: summary.stream,
-        warnings: [encoded.warnings, dropped.into_iter().collect()].concat(),
+        is_strict: outbound_request.strict,
+        warnings: [encoded.warnings, dropped.into_iter().collect(), left_out].concat(),
         response: Responding::new(
             !outbound_request.summary.include_usage,
             outbound_request.summary.choices,

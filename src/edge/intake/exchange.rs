@@ -267,6 +267,11 @@ impl ExchangeState {
         self.lock().deferred_head = deferred_head;
     }
 
+    /// Returns the body that the vendor gets.
+    pub fn body(&self) -> Option<Bytes> {
+        self.lock().body.clone()
+    }
+
     /// Sets another body for the next attempts.
     pub fn set_body(&self, body: Bytes) {
         self.lock().body = Some(body);

@@ -39,7 +39,7 @@ pub(super) fn process_error(
         ErrorType::InvalidHTTPHeader,
         "the vendor refused the reasoning",
     );
-    if retry_if_reasoning_refused(call) {
+    if retry_if_reasoning_refused(call) || retry_if_member_refused(call) {
         call.failure = Some(Failure::from_kind(Kind::UpstreamFailed));
         return Err(retry.into_up());
     }
@@ -103,6 +103,15 @@ fn retry_if_reasoning_refused(call: &mut AdmittedRequest) -> bool {
         return false;
     }
     upstream::retry_without_reasoning(call)
+}
+
+/// Whether the vendor refused a member that the request can do without. If so, prepares the retry.
+fn retry_if_member_refused(call: &mut AdmittedRequest) -> bool {
+    let ResponseMode::Error { status, body, .. } = &call.response.mode else {
+        return false;
+    };
+    let (status, body) = (*status, body.clone());
+    upstream::retry_without_member(call, status, &body)
 }
 
 /// Returns the response for an error that is not one to a client of this surface: a token count

@@ -41,6 +41,8 @@ pub struct AdmittedRequest {
     /// Size of the body that the vendor gets, in bytes.
     pub sent_bytes: usize,
     pub stream: bool,
+    /// The caller refuses any change of its request.
+    pub is_strict: bool,
     /// Changes to the request, for `x-gateway-warnings`.
     pub warnings: Vec<String>,
     pub response: Responding,

@@ -37,6 +37,8 @@ pub struct AttemptHistory {
     pub counts_as_retry: bool,
     /// Whether an attempt was repeated because its pooled connection was dead.
     pub has_replaced_connection: bool,
+    /// Whether the request was repeated without a member that the vendor had refused.
+    pub has_left_out_member: bool,
     /// Whether a vendor may have begun to work on the request.
     pub was_sent: bool,
 }

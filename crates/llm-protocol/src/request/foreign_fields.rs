@@ -15,12 +15,14 @@ use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
+use crate::json::edit::{self, JsonEdit};
 use crate::json::nesting::MAX_DEPTH;
 use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
 use crate::openai::billing_header;
 use crate::profile::{ChatPlace, VendorProfile};
 use crate::reasoning_token;
+use bytes::Bytes;
 use remover::ForeignFieldRemover;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -154,6 +156,25 @@ pub fn remove_reasoning(
     remover.remove_duplicate_limits(tree.root(), protocol);
     remover.repair(tree.root(), rules, true);
     Some(remover.finish())
+}
+
+/// Returns the body without its top-level member of this name; `None` if it has none.
+pub fn without_member(body: &Bytes, member: &str) -> Option<Bytes> {
+    let text = std::str::from_utf8(body).ok()?;
+    let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
+    let mut remover = ForeignFieldRemover::new(text);
+    remover.remove_members(tree.root(), "", &[member]);
+    if remover.gone.is_empty() {
+        return None;
+    }
+    let edits = remover.finish().edits;
+    let mut splices: Vec<_> = edits
+        .iter()
+        .map(|(span, text)| JsonEdit::new(*span, text))
+        .collect();
+    let mut without = Vec::with_capacity(body.len());
+    edit::apply_edits(body, &mut splices, &mut without);
+    Some(Bytes::from(without))
 }
 
 /// Type of the context edit by which the vendor clears thinking.

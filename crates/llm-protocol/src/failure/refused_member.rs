@@ -1,0 +1,107 @@
+//! Which member of a request a vendor's error says that its server does not know.
+//!
+//! It must not name a member that changes what is billed, or that a vendor may refuse for safety:
+//! those errors are the caller's.
+
+use super::vendor::VendorError;
+
+/// Members that a request can do without. The gateway adds some of them itself; the others are
+/// hints for the vendor.
+const DISPENSABLE: [&str; 17] = [
+    "chat_template_kwargs",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "metadata",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "seed",
+    "store",
+    "stream_options",
+    "top_logprobs",
+    "user",
+    "verbosity",
+];
+
+/// Parts of the sentences by which servers say that they do not know a member, in lower case:
+/// OpenAI, Google, FastAPI with pydantic, Groq, Rust servers with serde, Python servers.
+const SENTENCES: [&str; 12] = [
+    "unrecognized request argument",
+    "unknown parameter",
+    "unknown name",
+    "unknown field",
+    "unknown variant",
+    "extra inputs",
+    "extra fields",
+    "extra_forbidden",
+    "is unsupported",
+    "not supported",
+    "unexpected keyword",
+    "not permitted",
+];
+
+/// Returns the dispensable member that the error names as unknown.
+pub fn refused_member(status: u16, body: &[u8]) -> Option<&'static str> {
+    if !matches!(status, 400 | 422) {
+        return None;
+    }
+    let error = VendorError::parse(body)?;
+    let message = error.message.to_ascii_lowercase();
+    let says_unknown = SENTENCES.iter().any(|words| message.contains(words))
+        || error
+            .code
+            .as_deref()
+            .is_some_and(|code| matches!(code, "unknown_parameter" | "unsupported_parameter"));
+    if !says_unknown {
+        return None;
+    }
+    let mut names = message.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let named = names
+        .find_map(find)
+        .or_else(|| error.param.as_deref().and_then(find));
+    named.copied()
+}
+
+fn find(name: &str) -> Option<&'static &'static str> {
+    DISPENSABLE.iter().find(|member| **member == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_found_where_a_server_says_that_it_does_not_know_it() {
+        for (body, member) in [
+            (
+                r#"{"message":{"detail":[{"type":"extra_forbidden","loc":["body","stream_options","include_usage"],"msg":"Extra inputs are not permitted"}]}}"#,
+                Some("stream_options"),
+            ),
+            (
+                r#"[{"error":{"code":400,"message":"Invalid JSON payload received. Unknown name \"safety_identifier\": Cannot find field."}}]"#,
+                Some("safety_identifier"),
+            ),
+            (
+                r#"{"error":{"message":"property 'user' is unsupported"}}"#,
+                Some("user"),
+            ),
+            (
+                r#"{"error":{"message":"Unknown parameter","code":"unknown_parameter","param":"seed"}}"#,
+                Some("seed"),
+            ),
+            (r#"{"error":{"message":"the user is not known"}}"#, None),
+            (
+                r#"{"error":{"message":"property 'service_tier' is unsupported"}}"#,
+                None,
+            ),
+            (r#"{"error":{"message":"unknown field `messages`"}}"#, None),
+        ] {
+            assert_eq!(refused_member(400, body.as_bytes()), member, "{body}");
+            assert_eq!(refused_member(500, body.as_bytes()), None);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A chat vendor's server that refuses members which it does not know. The gateway repeats the
+//! request once without the member, remembers that, and says so.
+
+use crate::surface::{Chat, Messages};
+use crate::world::{Plan, World};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// A server that answers 422 to a body with one of these members, in the format of FastAPI.
+struct StrictServer {
+    port: u16,
+    bodies: Arc<Mutex<Vec<Value>>>,
+}
+
+impl StrictServer {
+    fn start(refused: &'static [&'static str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let seen = Arc::clone(&bodies);
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let seen = Arc::clone(&seen);
+                std::thread::spawn(move || serve(client, refused, &seen));
+            }
+        });
+        Self { port, bodies }
+    }
+
+    fn take_bodies(&self) -> Vec<Value> {
+        std::mem::take(&mut *self.bodies.lock().unwrap())
+    }
+}
+
+fn serve(mut client: TcpStream, refused: &[&str], seen: &Mutex<Vec<Value>>) {
+    while let Some(body) = read_body(&mut client) {
+        let answer = match refused.iter().find(|member| body.get(**member).is_some()) {
+            Some(member) => (
+                "422 Unprocessable Entity",
+                json!({"detail": [{"type": "extra_forbidden", "loc": ["body", member], "msg": "Extra inputs are not permitted"}]}),
+            ),
+            None => (
+                "200 OK",
+                json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m",
+                    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+                    "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}}),
+            ),
+        };
+        seen.lock().unwrap().push(body);
+        let text = answer.1.to_string();
+        let head = format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            answer.0,
+            text.len()
+        );
+        if client.write_all((head + &text).as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The JSON body of the next request; `None` if the client has disconnected.
+fn read_body(client: &mut TcpStream) -> Option<Value> {
+    let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
+    loop {
+        let body = got.windows(4).position(|four| four == b"\r\n\r\n");
+        if let Some(value) = body.and_then(|at| serde_json::from_slice(&got[at + 4..]).ok()) {
+            return Some(value);
+        }
+        match client.read(&mut piece) {
+            Ok(count) if count > 0 => got.extend_from_slice(&piece[..count]),
+            _ => return None,
+        }
+    }
+}
+
+fn world_of(server: &StrictServer) -> World {
+    Plan::default().endpoints(&[server.port]).start()
+}
+
+#[test]
+fn a_member_that_the_server_does_not_know_is_left_out_and_then_no_longer_sent() {
+    let server = StrictServer::start(&["safety_identifier", "seed"]);
+    let world = world_of(&server);
+    let account = world.account();
+    // The gateway adds this member itself in translation.
+    let mut body = Messages.body("hello", false, 100);
+    body["model"] = Chat.model().into();
+    let request = Messages.request(&account.key, &body);
+    let first = world.ask(&request);
+    assert_eq!(first.status, 200, "{}", first.text());
+    let sent = server.take_bodies();
+    assert_eq!(sent.len(), 2, "one repeat");
+    assert!(sent[0].get("safety_identifier").is_some());
+    let mut without = sent[0].clone();
+    without.as_object_mut().unwrap().remove("safety_identifier");
+    assert_eq!(sent[1], without, "and nothing else has changed");
+    let second = world.ask(&request);
+    assert_eq!(second.status, 200, "{}", second.text());
+    assert_eq!(server.take_bodies(), [without]);
+    for answer in [&first, &second] {
+        let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
+        assert!(warnings.contains("dropped:safety_identifier"), "{warnings}");
+    }
+    // The caller sent this one, in the vendor's own protocol.
+    let mut body = Chat.body("hello", false, 100);
+    body["seed"] = 1.into();
+    assert_eq!(world.ask(&Chat.request(&account.key, &body)).status, 200);
+    assert_eq!(server.take_bodies().len(), 2);
+    let learned = |member: &str| {
+        let member = format!("member=\"{member}\"");
+        world.metric("gateway_learned_total", &["vendor=\"beta\"", &member])
+    };
+    assert_eq!((learned("safety_identifier"), learned("seed")), (1.0, 1.0));
+    let log = world.log();
+    assert_eq!(log.matches("vendors.beta.profile.drop").count(), 2, "{log}");
+    world.close();
+}
+
+#[test]
+fn what_changes_the_bill_is_not_left_out_nor_anything_in_strict_mode_nor_two_members() {
+    let server = StrictServer::start(&["reasoning_effort", "seed", "user"]);
+    let world = world_of(&server);
+    let account = world.account();
+    for (members, strict) in [
+        (json!({"reasoning_effort": "low"}), false),
+        (json!({"seed": 1}), true),
+        (json!({"seed": 1, "user": "u"}), false),
+    ] {
+        let mut body = Chat.body("hello", false, 100);
+        for (name, value) in members.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let mut request = Chat.request(&account.key, &body);
+        if strict {
+            request = request.header("x-gateway-strict", "true");
+        }
+        let answer = world.ask(&request);
+        assert_eq!(answer.status, 422, "{members} {}", answer.text());
+        assert!(answer.text().contains("Extra inputs"), "{}", answer.text());
+        let calls = server.take_bodies().len();
+        assert_eq!(calls, 1 + usize::from(members.get("user").is_some()));
+    }
+    world.close();
+}
