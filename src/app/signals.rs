@@ -32,19 +32,24 @@ impl StartupSignals {
     /// # Errors
     /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> anyhow::Result<Self> {
-        let listen = || -> std::io::Result<Self> {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            // Whichever runtime polls these streams later receives the queued signals.
-            let _inside = runtime.enter();
+        let listen = || {
             Ok(Self {
                 quit: signal(SignalKind::quit())?,
                 hup: signal(SignalKind::hangup())?,
             })
         };
-        listen().context("cannot listen for signals")
+        listen_before_serving(listen).context("cannot listen for signals")
     }
+}
+
+/// Listens for signals before there is a runtime. Whichever runtime polls the streams later
+/// receives the queued signals.
+fn listen_before_serving<T>(listen: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let _inside = runtime.enter();
+    listen()
 }
 
 /// The signals that end a process: SIGTERM and SIGINT.
@@ -75,14 +80,19 @@ impl TerminationSignals {
 /// Signal handler of a serving process, for Pingora.
 pub struct SignalHandler {
     handle: ServerHandle,
-    startup_signals: Mutex<Option<StartupSignals>>,
+    /// Taken when Pingora waits for a signal.
+    signals: Mutex<Option<(StartupSignals, TerminationSignals)>>,
 }
 
 impl SignalHandler {
+    /// From here on, SIGTERM and SIGINT drain the process. Must be called before it serves: the
+    /// first requests may be running when Pingora begins to wait for signals.
     pub fn new(handle: ServerHandle, startup_signals: StartupSignals) -> Self {
+        let end = listen_before_serving(TerminationSignals::listen)
+            .inspect_err(|error| log::error!("cannot listen for signals: {error}"));
         Self {
             handle,
-            startup_signals: Mutex::new(Some(startup_signals)),
+            signals: Mutex::new(end.ok().map(|end| (startup_signals, end))),
         }
     }
 }
@@ -90,15 +100,12 @@ impl SignalHandler {
 #[async_trait]
 impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
-        let startup_signals = self
-            .startup_signals
+        let signals = self
+            .signals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let end = TerminationSignals::listen()
-            .inspect_err(|error| log::error!("cannot listen for signals: {error}"));
-        let (Some(StartupSignals { mut quit, mut hup }), Ok(mut end)) = (startup_signals, end)
-        else {
+        let Some((StartupSignals { mut quit, mut hup }, mut end)) = signals else {
             return ShutdownSignal::FastShutdown;
         };
         let handle = &self.handle;
