@@ -390,8 +390,9 @@ pub struct Vendor {
     /// Defaults for a well-known vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`,
     /// `mistral`, `deepseek`, `groq`, `openrouter`, `together`, `fireworks`, `vllm`, `ollama`,
     /// `llama-cpp` or `lm-studio`. Sets `protocol`, `official`, `endpoints`, `path`, `auth`,
-    /// `version_header` and the `capabilities` of the vendor's known models. Keys set in this file
-    /// take precedence. `model-gateway models import PRESET` prints the models with their prices.
+    /// `version_header`, the `profile` and the `capabilities` of the vendor's known models. Keys
+    /// set in this file take precedence. `model-gateway models import PRESET` prints the models
+    /// with their prices.
     #[serde(default)]
     pub preset: Option<String>,
     /// Required without a `preset`.

@@ -188,9 +188,16 @@ impl ConfigValidator {
             .or(preset.map(|preset| preset.profile.clone()));
         let state = written.state.unwrap_or_default();
         let placeholder = written.state_placeholder.as_deref();
-        let mut profile = VendorProfile {
-            request: written.request.unwrap_or_else(|| base.request.clone()),
-            drop: written.drop.unwrap_or_else(|| base.drop.clone()),
+        let mut request = written.request.unwrap_or_else(|| base.request.clone());
+        let outermost = state.iter().filter_map(|path| path.split('.').next());
+        request.extend(outermost.map(str::to_owned));
+        let drop = written.drop.unwrap_or_else(|| {
+            let is_refused = |name: &&String| !request.contains(name);
+            base.drop.iter().filter(is_refused).cloned().collect()
+        });
+        let profile = VendorProfile {
+            request,
+            drop,
             strict: written.strict.unwrap_or(base.strict),
             thinking_type: written.thinking.switch == Some(raw::ThinkingSwitch::Type),
             call_placeholder: state
@@ -199,11 +206,26 @@ impl ConfigValidator {
                 .map(|(path, value)| member_at(path, value)),
             ..base.clone()
         };
-        let outermost = state.iter().filter_map(|path| path.split('.').next());
-        profile.request.extend(outermost.map(str::to_owned));
         if placeholder.is_some() && state.is_empty() {
             let message = "has no effect: `state` names no place for it";
             self.add_fault(format!("{key}.profile.state_placeholder"), message);
+        }
+        let is_name = |name: &str| {
+            let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+            !name.is_empty() && name.bytes().all(|byte| is_letter(byte) || byte == b'_')
+        };
+        let faulty = |name: &&String| !name.split('.').all(is_name);
+        let named = [
+            ("request", &profile.request),
+            ("drop", &profile.drop),
+            ("state", &state),
+        ];
+        for (list, names) in named {
+            for name in names.iter().filter(faulty) {
+                let message =
+                    format!("{name:?} is not the name of a member, such as stream_options");
+                self.add_fault(format!("{key}.profile.{list}"), message);
+            }
         }
         for name in &profile.drop {
             if let Some(why) = profile.contradiction(name) {
@@ -332,6 +354,61 @@ fn preset_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config;
+
+    #[test]
+    fn a_profile_that_contradicts_itself_or_names_no_member_is_a_fault() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |profile: &str| {
+            let key = "    protocol: chat\n";
+            let text = local.replacen(key, &format!("{key}    profile: {profile}\n"), 1);
+            config::parse(&text, &|_| Some("http://a".to_owned()))
+        };
+        let vendor =
+            with("{request: [reasoning_content, user], state: [extra_content.a.b]}").unwrap();
+        let model = vendor.catalog.find("beta-5.2").unwrap();
+        let profile = &model.vendor.profile;
+        assert!(profile.takes("reasoning_content") && profile.takes("extra_content"));
+        assert!(
+            !profile.drop.contains(&"reasoning_content".to_owned()),
+            "{:?}",
+            profile.drop
+        );
+        for (profile, key, words) in [
+            (
+                "{request: [user], drop: [user]}",
+                "drop",
+                "is in `request` too",
+            ),
+            (
+                "{state: [user.a], drop: [user]}",
+                "drop",
+                "is in `request` too",
+            ),
+            ("{drop: [messages]}", "drop", "every server"),
+            (
+                "{request: [\"a b\"]}",
+                "request",
+                "not the name of a member",
+            ),
+            (
+                "{state_placeholder: x}",
+                "state_placeholder",
+                "names no place",
+            ),
+            ("{takes: [user]}", "takes", "unknown"),
+            ("{roles: {system: last}}", "roles.system", "first"),
+        ] {
+            let faults = with(profile).map(drop).unwrap_err();
+            let fault = faults.first().unwrap();
+            assert_eq!(
+                fault.key,
+                format!("vendors.beta.profile.{key}"),
+                "{faults:?}"
+            );
+            assert!(fault.message.contains(words), "{profile}: {fault:?}");
+        }
+    }
 
     #[test]
     fn what_stands_in_the_place_of_a_key_is_named_and_a_key_is_not() {

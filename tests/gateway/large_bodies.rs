@@ -223,7 +223,7 @@ fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request()
 
 /// A token count that keeps a thread busy for a while.
 fn slow_count(key: &str) -> Request {
-    count_coded(key, &count_body(60_000, 100))
+    count_coded(key, &count_body(30_000, 100))
 }
 
 #[test]
@@ -272,7 +272,10 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
 
 #[test]
 fn jobs_of_clients_that_left_are_not_begun() {
-    let world = Plan::default().limit("cpu_threads", 1).start();
+    let world = Plan::default()
+        .limit("cpu_threads", 1)
+        .limit("cpu_queue_seconds", 600)
+        .start();
     let account = world.account();
     let request = slow_count(&account.key).bytes();
     let open: Vec<_> = (0..8)
