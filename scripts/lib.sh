@@ -105,7 +105,8 @@ prepare_target() {
     # What an interrupted run has left.
     rm -rf "$CARGO_TARGET_DIR"
     built='' abandoned=''
-    for folder in $(ls -dt "$CACHE_DIR"/target "$CACHE_DIR"/target-*/ 2>/dev/null); do
+    # A path may hold spaces.
+    while IFS= read -r folder; do
       if [ -e "$(cat "$folder/clone" 2>/dev/null)/Cargo.toml" ]; then
         built=${built:-$folder}
       elif [ -z "$abandoned" ]; then
@@ -113,7 +114,7 @@ prepare_target() {
       else
         rm -rf "$folder"
       fi
-    done
+    done < <(ls -dt "$CACHE_DIR"/target "$CACHE_DIR"/target-*/ 2>/dev/null)
     if [ -n "$abandoned" ]; then
       mv "$abandoned" "$CARGO_TARGET_DIR"
     else

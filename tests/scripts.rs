@@ -247,8 +247,12 @@ fn built_files(target: &Path) -> Vec<String> {
 /// What cargo takes for built of the clone itself would be another clone's program.
 #[test]
 fn a_clone_takes_over_dependencies_that_are_built_and_nothing_of_the_other_clone() {
-    let home = tempfile::tempdir().unwrap();
-    let first = prepared_target(home.path(), "first");
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("a home");
+    // What the words of a path with a space would name.
+    let (word, bystander) = (dir.path().join("a"), "bystander");
+    std::fs::create_dir_all(word.join(bystander)).unwrap();
+    let first = prepared_target(&home, "first");
     for file in [
         ".fingerprint/serde-1/invoked.timestamp",
         ".fingerprint/own-one-2/invoked.timestamp",
@@ -264,7 +268,7 @@ fn a_clone_takes_over_dependencies_that_are_built_and_nothing_of_the_other_clone
         "debug/.fingerprint/serde-1/invoked.timestamp",
         "debug/deps/libserde-1.rlib",
     ];
-    let second = prepared_target(home.path(), "second");
+    let second = prepared_target(&home, "second");
     assert_ne!(first, second);
     assert_eq!(built_files(&second), dependencies);
     assert_eq!(
@@ -272,15 +276,16 @@ fn a_clone_takes_over_dependencies_that_are_built_and_nothing_of_the_other_clone
         5,
         "the first clone keeps its own"
     );
-    assert_eq!(prepared_target(home.path(), "first"), first);
+    assert_eq!(prepared_target(&home, "first"), first);
     assert_eq!(built_files(&first).len(), 5);
 
-    std::fs::remove_dir_all(home.path().join("first")).unwrap();
-    let third = prepared_target(home.path(), "third");
+    std::fs::remove_dir_all(home.join("first")).unwrap();
+    let third = prepared_target(&home, "third");
     assert!(!first.exists(), "nobody builds there any more");
     let has = |file: &str| built_files(&third).contains(&file.to_owned());
     assert!(dependencies.iter().all(|file| has(file)));
     assert!(!has("debug/.fingerprint/own-one-2/invoked.timestamp"));
+    assert!(word.join(bystander).exists());
 }
 
 #[test]
