@@ -61,11 +61,7 @@ pub struct CatalogModel {
 impl CatalogModel {
     /// The protocol that the gateway uses with the model's vendor.
     pub fn protocol(&self) -> Protocol {
-        match self.accepts {
-            ModelCapabilities::Messages(_) => Protocol::Messages,
-            ModelCapabilities::Chat(_) => Protocol::Chat,
-            ModelCapabilities::Responses(_) => Protocol::Responses,
-        }
+        self.accepts.protocol()
     }
 
     /// True if the gateway passes requests of this surface through with a few edits. It translates

@@ -295,11 +295,10 @@ fn api_key_mistake(text: &str, is_whole_header: bool) -> Option<&'static str> {
 fn member_at(path: &str, value: &str) -> String {
     let nest = |inside: serde_json::Value, name: &str| serde_json::json!({ name: inside });
     let whole = path.rsplit('.').fold(value.into(), nest).to_string();
-    whole
-        .trim_start_matches('{')
-        .strip_suffix('}')
-        .unwrap_or_default()
-        .to_owned()
+    let inside = whole
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'));
+    inside.unwrap_or_default().to_owned()
 }
 
 /// Adds what the protocol says of the roles: the vendor that defined chat takes instructions

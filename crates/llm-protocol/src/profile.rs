@@ -87,17 +87,11 @@ static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
         "service_tier",
         "stream_options",
     ]),
-    drop: names(&[
-        "cache_control",
-        "extra_content",
-        "output_config",
-        "reasoning",
-        "reasoning_content",
-        "reasoning_details",
-        "thinking",
-        "thinking_blocks",
-        "top_k",
-    ]),
+    drop: [
+        names(&CHAT_REASONING),
+        names(&["cache_control", "extra_content", "top_k"]),
+    ]
+    .concat(),
     honours_output_limit: true,
     stores_items: true,
     short_call_ids: true,

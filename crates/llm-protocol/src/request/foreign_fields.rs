@@ -347,19 +347,9 @@ impl<'a> ForeignFieldRemover<'a> {
     /// `goes`: selects the assistant's blocks that are removed.
     fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), CallIdMap::default());
-        for (index, message) in root
-            .get("messages")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .enumerate()
-        {
+        for (index, message) in items_of(root, "messages").enumerate() {
             let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
-            let blocks = || {
-                message
-                    .get("content")
-                    .into_iter()
-                    .flat_map(JsonValue::items)
-            };
+            let blocks = || items_of(message, "content");
             let goes = |block: &JsonValue<'_>| is_assistant && goes(*block);
             let is_lost = |block: &JsonValue<'_>| goes(block) && !is_gateway_thinking(*block);
             for (part, _) in blocks().enumerate().filter(|(_, block)| is_lost(block)) {
@@ -417,7 +407,10 @@ fn asks_nothing(place: ChatPlace, name: &str, value: JsonValue<'_>) -> bool {
     is_empty || is_usage
 }
 
-fn items_of<'a>(object: JsonValue<'a>, name: &str) -> impl Iterator<Item = JsonValue<'a>> {
+pub(super) fn items_of<'a>(
+    object: JsonValue<'a>,
+    name: &str,
+) -> impl Iterator<Item = JsonValue<'a>> {
     object.get(name).into_iter().flat_map(JsonValue::items)
 }
 
@@ -466,13 +459,7 @@ fn is_thinking(block: JsonValue<'_>) -> bool {
 
 fn has_thinking(root: JsonValue<'_>) -> bool {
     let mut messages = root.get("messages").into_iter().flat_map(JsonValue::items);
-    messages.any(|message| {
-        message
-            .get("content")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .any(is_thinking)
-    })
+    messages.any(|message| items_of(message, "content").any(is_thinking))
 }
 
 /// The call ids so far. All ids count, including valid ones, so that a generated id is unique.

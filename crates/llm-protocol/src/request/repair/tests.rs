@@ -29,16 +29,8 @@ impl<'a> RepairRules<'a> {
     }
 }
 
-fn protocol(accepts: &ModelCapabilities) -> Protocol {
-    match accepts {
-        ModelCapabilities::Chat(_) => Protocol::Chat,
-        ModelCapabilities::Messages(_) => Protocol::Messages,
-        ModelCapabilities::Responses(_) => Protocol::Responses,
-    }
-}
-
 fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
-    let protocol = protocol(rules.accepts);
+    let protocol = rules.accepts.protocol();
     let summary = request::read_summary(protocol, body).unwrap();
     if protocol != Protocol::Responses {
         return request::clean_request(
@@ -71,7 +63,7 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> RequestCleanup {
 /// Returns the body as sent, and the warnings.
 fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let summary = request::read_summary(protocol(rules.accepts), &body).unwrap();
+    let summary = request::read_summary(rules.accepts.protocol(), &body).unwrap();
     let edits = RequestEdits {
         model: "m",
         output_limit: rules.output_limit,
@@ -98,13 +90,13 @@ fn check(accepts: &ModelCapabilities, members: &str, expected: &str, warnings: &
 /// Compares byte for byte, and a second time: a repaired body needs no repair, and without known
 /// capabilities nothing changes.
 fn check_by(rules: &RepairRules<'_>, members: &str, expected: &str, warnings: &[&str]) {
-    let whole = |members: &str| match protocol(rules.accepts) {
+    let whole = |members: &str| match rules.accepts.protocol() {
         Protocol::Chat | Protocol::Messages => format!(r#"{{"model":"m",{members}}}"#),
         Protocol::Responses => {
             format!(r#"{{"model":"m","store":false,"safety_identifier":"s",{members}}}"#)
         }
     };
-    let plain = |sent: String| match protocol(rules.accepts) {
+    let plain = |sent: String| match rules.accepts.protocol() {
         Protocol::Chat | Protocol::Messages => sent,
         Protocol::Responses => {
             let (before, rest) = sent.split_once(r#""safety_identifier":""#).unwrap();
@@ -117,7 +109,7 @@ fn check_by(rules: &RepairRules<'_>, members: &str, expected: &str, warnings: &[
     assert_eq!(plain(found), expected, "{body}");
     assert_eq!(reported, warnings, "{body}");
     json(&expected);
-    let summary = request::read_summary(protocol(rules.accepts), expected.as_bytes()).unwrap();
+    let summary = request::read_summary(rules.accepts.protocol(), expected.as_bytes()).unwrap();
     assert!(
         !summary.needs_repair(rules)
             || !stripped(&Bytes::from(expected.clone()), rules).is_repaired,
