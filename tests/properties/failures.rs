@@ -497,6 +497,26 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
             "{text}"
         );
     }
+    // No wait helps a request that is larger than the limit per minute.
+    for status in [413, 429] {
+        let large = r#"{"error":{"message":"Request too large for model `up` in organization `org_01ab` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 12345","type":"tokens","code":"rate_limit_exceeded"}}"#;
+        let failure =
+            from_vendor_response(Messages, status, None, large.as_bytes(), UPSTREAM, PUBLIC);
+        let rendered = failure.render(Messages, "req_1");
+        let error: Value = serde_json::from_slice(&rendered.body).unwrap();
+        let message = error["error"]["message"].as_str().unwrap();
+        assert_eq!(
+            (rendered.status, message),
+            (400, "prompt is too long: 12345 tokens > 6000 maximum")
+        );
+        let later = large.replace("12345", "5000");
+        let failure =
+            from_vendor_response(Chat, status, Some("7"), later.as_bytes(), UPSTREAM, PUBLIC);
+        assert_eq!(
+            (failure.kind, failure.retry_after_seconds),
+            (Kind::RateLimited, Some(7))
+        );
+    }
     let busy =
         r#"[{"error":{"code":429,"message":"m","details":[{"@type":"t","retryDelay":"34s"}]}}]"#;
     let failure = from_vendor_response(Chat, 429, None, busy.as_bytes(), UPSTREAM, PUBLIC);

@@ -7,7 +7,7 @@
 //! Read next: `failure/scrub.rs`.
 
 use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS};
-use super::context_length;
+use super::context_length::{self, ContextOverflow};
 use super::kind::Kind;
 use super::scrub;
 use crate::Protocol;
@@ -254,9 +254,12 @@ impl VendorError {
             || self.message_contains(&["tokens per minute"])
     }
 
-    /// Returns whether one request needs more tokens than the limit per minute: "Limit 6000,
-    /// Requested 12345".
-    fn can_never_fit(&self) -> bool {
+    /// Returns the numbers of one request that needs more tokens than the limit per minute: "Limit
+    /// 6000, Requested 12345". Waiting does not help it.
+    fn minute_overflow(&self) -> Option<ContextOverflow> {
+        if !self.is_rate_limit_error() {
+            return None;
+        }
         let number = |name: &str| {
             let (_, behind) = self.message.split_once(name)?;
             let digits = behind
@@ -264,9 +267,8 @@ impl VendorError {
                 .next()?;
             digits.parse::<u64>().ok()
         };
-        let (limit, requested) = (number("Limit "), number("Requested "));
-        self.is_rate_limit_error()
-            && limit.is_some_and(|limit| requested.is_some_and(|requested| requested > limit))
+        let (maximum, tokens) = (number("Limit ")?, number("Requested ")?);
+        (tokens > maximum).then_some(ContextOverflow { tokens, maximum })
     }
 
     fn is_context_length_error(&self) -> bool {
@@ -371,8 +373,7 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
         404 if error.error_type.is_some() => Kind::VendorNotFound,
         408 => Kind::VendorRequestTimeout,
         409 => Kind::Conflict,
-        // Groq: waiting helps only if the request alone is not more than the limit per minute.
-        413 | 429 if error.can_never_fit() => Kind::ContextTooLong,
+        413 | 429 if error.minute_overflow().is_some() => Kind::ContextTooLong,
         413 if error.is_rate_limit_error() => Kind::RateLimited,
         413 => Kind::BodyTooLarge,
         422 => Kind::Unprocessable,
@@ -394,6 +395,12 @@ fn build_failure(
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
+    // The vendor's own words are about the operator's account.
+    if let Some(ContextOverflow { tokens, maximum }) = error.minute_overflow()
+        && kind == Kind::ContextTooLong
+    {
+        return Failure::context_too_long(tokens, maximum);
+    }
     let mut failure = Failure::from_kind(kind);
     let tellable = matches!(
         kind,
