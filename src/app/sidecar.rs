@@ -127,6 +127,8 @@ async fn serve(
     state: Sidecar,
     ingest: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
+    // Before anything is served: a signal would end the process without closing anything.
+    let end = TerminationSignals::listen().context("cannot listen for signals")?;
     let settings = state.settings.load_full();
     let pages = TcpListener::from_std(pages)?;
     let admin_listener = TcpListener::from_std(admin_listener)?;
@@ -163,7 +165,7 @@ async fn serve(
     tokio::pin!(ended);
     tokio::select! {
         outcome = &mut ended => return outcome,
-        outcome = wait_for_termination(reload, startup_signals) => outcome?,
+        () = wait_for_termination(reload, startup_signals, end) => {}
         // Its supervisor starts it again, as a standby.
         Some(why) = wait_until_superseded(&mut superseded) => anyhow::bail!("{why}"),
     }
@@ -184,11 +186,11 @@ async fn wait_until_superseded(superseded: &mut watch::Receiver<Option<String>>)
 async fn wait_for_termination(
     reload: &ConfigReloader,
     mut startup_signals: StartupSignals,
-) -> anyhow::Result<()> {
-    let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
+    mut end: TerminationSignals,
+) {
     loop {
         tokio::select! {
-            () = end.recv() => return Ok(()),
+            () = end.recv() => return,
             _ = startup_signals.hup.recv() => reload.reload(),
         }
     }

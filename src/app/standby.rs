@@ -96,9 +96,9 @@ pub fn wait_until_holder(
     let (pages, admin) = (listeners.0.try_clone()?, listeners.1.try_clone()?);
     let copies = Arc::new((ledger, app));
     runtime.block_on(async {
+        let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
         let forwarding = tokio::spawn(forward(TcpListener::from_std(pages)?, status.clone()));
         let admin = tokio::spawn(serve_status(TcpListener::from_std(admin)?, status.clone()));
-        let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
         let waited = tokio::select! {
             () = end.recv() => Ok(false),
             waited = take_lease(home.clone(), copies, status) => waited.map(|()| true),
