@@ -43,7 +43,7 @@ pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, ForeignFields, ToolOffer};
 pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, needs_cleaning,
-    remove_reasoning, without_member,
+    remove_reasoning, without_members,
 };
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
 pub use summary::{OutputLimit, RequestSummary};

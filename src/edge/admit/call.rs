@@ -179,7 +179,7 @@ pub async fn prepare(
         .pool_for(&outbound_request.model.vendor);
     let (body, left_out) = match outbound_request.strict {
         true => (encoded.body.clone(), Vec::new()),
-        false => upstream::leave_out_refused(&endpoints, model, encoded.body.clone()),
+        false => upstream::leave_out_refused(&endpoints, model, &cpu, encoded.body.clone()),
     };
     let sequencer = encoded.sequencer(idempotency.is_some());
     let (path, version) = if is_translated {

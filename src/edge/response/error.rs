@@ -110,8 +110,10 @@ fn retry_if_member_refused(call: &mut AdmittedRequest) -> bool {
     let ResponseMode::Error { status, body, .. } = &call.response.mode else {
         return false;
     };
-    let (status, body) = (*status, body.clone());
-    upstream::retry_without_member(call, status, &body)
+    match failure::refused_member(*status, body) {
+        Some(member) => upstream::retry_without_member(call, member),
+        None => false,
+    }
 }
 
 /// Returns the response for an error that is not one to a client of this surface: a token count

@@ -1,41 +1,37 @@
 //! The one repeat without a member that the vendor's server says it does not know: nothing was
 //! generated, so nothing was paid for.
 //!
-//! This file must not decide which members may be left out: `llm_protocol::failure` does.
+//! This file must not decide which member was refused, or may be left out: `llm_protocol::failure`
+//! does.
 
 use crate::catalog::CatalogModel;
-use crate::edge::cpu_pool;
+use crate::edge::cpu_pool::{self, CpuWorker};
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::NextAttempt;
 use crate::telemetry::METRICS;
 use crate::upstreams::EndpointPool;
 use bytes::Bytes;
-use llm_protocol::failure;
 use llm_protocol::request;
 use std::time::Instant;
 
 /// Leaves out the member that the vendor has refused, and remembers that. Returns false if the
-/// error names no such member, or if the request may not be changed or was changed before.
-pub fn retry_without_member(call: &mut AdmittedRequest, status: u16, error: &[u8]) -> bool {
+/// request has no such member, may not be changed, or was changed before.
+pub fn retry_without_member(call: &mut AdmittedRequest, member: &'static str) -> bool {
     if call.is_strict || call.attempts.has_left_out_member || !call.is_unanswered() {
         return false;
     }
-    let Some(member) = failure::refused_member(status, error) else {
-        return false;
-    };
     let Some(body) = call.exchange.body() else {
         return false;
     };
-    let without = call.cpu.run_admitted(cpu_pool::work_of(&body), || {
-        request::without_member(&body, member)
-    });
-    let Some(without) = without else { return false };
+    let Some((without, warnings)) = leave_out(&call.cpu, &body, &[member]) else {
+        return false;
+    };
     call.attempts.has_left_out_member = true;
     call.sent_bytes = without.len();
     call.exchange.set_body(without);
     call.response
         .reset_for_retry(call.response.translation.clone());
-    call.warnings.push(format!("dropped:{member}"));
+    call.warnings.extend(warnings);
     let (vendor, model) = (&call.model.vendor.name, &call.model.upstream_model);
     METRICS.learned.with_label_values(&[vendor, member]).inc();
     if call
@@ -52,21 +48,23 @@ pub fn retry_without_member(call: &mut AdmittedRequest, status: u16, error: &[u8
     true
 }
 
-/// Returns the body without the members that the vendor has refused lately, and a warning for each.
+/// Returns the body without the members that the model's server has refused lately, and a warning
+/// for each.
 pub fn leave_out_refused(
     endpoints: &EndpointPool,
     model: &CatalogModel,
+    cpu: &CpuWorker,
     body: Bytes,
 ) -> (Bytes, Vec<String>) {
     let refused = endpoints.learned_refusals(&model.upstream_model, Instant::now());
-    let leave_out = |(body, mut warnings): (Bytes, Vec<String>), member: &'static str| {
-        match request::without_member(&body, member) {
-            Some(without) => {
-                warnings.push(format!("dropped:{member}"));
-                (without, warnings)
-            }
-            None => (body, warnings),
-        }
-    };
-    refused.into_iter().fold((body, Vec::new()), leave_out)
+    if refused.is_empty() {
+        return (body, Vec::new());
+    }
+    leave_out(cpu, &body, &refused).unwrap_or((body, Vec::new()))
+}
+
+fn leave_out(cpu: &CpuWorker, body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {
+    cpu.run_admitted(cpu_pool::work_of(body), || {
+        request::without_members(body, members)
+    })
 }

@@ -9,13 +9,13 @@
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
 //! `request/rewrite.rs`, which applies these edits together with its own.
 
+use super::rewrite;
 use super::summary::RequestSummary;
 use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::edit::{self, JsonEdit};
 use crate::json::nesting::MAX_DEPTH;
 use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
@@ -158,23 +158,16 @@ pub fn remove_reasoning(
     Some(remover.finish())
 }
 
-/// Returns the body without its top-level member of this name; `None` if it has none.
-pub fn without_member(body: &Bytes, member: &str) -> Option<Bytes> {
+/// Returns the body without its top-level members of these names, and a warning for each; `None` if
+/// it has none of them.
+pub fn without_members(body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {
     let text = std::str::from_utf8(body).ok()?;
     let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
     let mut remover = ForeignFieldRemover::new(text);
-    remover.remove_members(tree.root(), "", &[member]);
-    if remover.gone.is_empty() {
-        return None;
-    }
-    let edits = remover.finish().edits;
-    let mut splices: Vec<_> = edits
-        .iter()
-        .map(|(span, text)| JsonEdit::new(*span, text))
-        .collect();
-    let mut without = Vec::with_capacity(body.len());
-    edit::apply_edits(body, &mut splices, &mut without);
-    Some(Bytes::from(without))
+    remover.remove_members(tree.root(), "", members);
+    let cleanup = remover.finish();
+    let warnings = cleanup.warnings.clone();
+    (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
 }
 
 /// Type of the context edit by which the vendor clears thinking.

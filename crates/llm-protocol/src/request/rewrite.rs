@@ -60,6 +60,15 @@ pub fn rewrite_cleaned(
     changes.apply(body, summary.spans.inside)
 }
 
+/// Applies what `cleanup` removes and replaces, and nothing else.
+pub(super) fn apply_cleanup(body: &Bytes, cleanup: RequestCleanup) -> Bytes {
+    let changes = EditBuilder {
+        replaced: cleanup.edits,
+        inserted: String::new(),
+    };
+    changes.apply(body, 0)
+}
+
 struct EditBuilder {
     replaced: Vec<(Span, String)>,
     /// Members inserted after the opening brace, each with its comma: an object with a model is
