@@ -3,13 +3,14 @@
 //! This module enforces the rule that makes the bill correct: the journal has the usage before the
 //! gateway releases the terminal event, or the whole JSON body, to the client. It is the only one
 //! that touches response bytes. It must not await: Pingora's body filters are synchronous. Next:
-//! `response/header.rs`, `response/stream.rs`, `response/whole.rs`, `response/error.rs` (the kinds
+//! `response/header.rs`, `response/mode.rs`, `response/stream.rs`, `response/whole.rs`, `response/error.rs` (the kinds
 //! of responses), `response/debit.rs` (the debit), `state/responding.rs` (their state).
 
 mod debit;
 mod error;
 mod fault;
 mod header;
+mod mode;
 mod output_limit;
 mod stream;
 mod whole;
@@ -26,6 +27,7 @@ use error::{collect_error, process_error};
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::keepalive;
+use mode::decide_mode;
 use pingora::{Error, ErrorType, Result};
 use stream::{fold_stream, process_stream};
 use whole::{append_bounded, process_whole};
@@ -42,6 +44,9 @@ pub fn filter_body(
 ) -> Result<()> {
     let surface = record.surface;
     let piece = body.take().unwrap_or_default();
+    let Some(piece) = decide_mode(record, call, piece, end) else {
+        return Ok(());
+    };
     let mut status = None;
     let outcome = match &mut call.response.mode {
         ResponseMode::Stream(..) => process_stream(call, &piece, end),
@@ -65,7 +70,7 @@ pub fn filter_body(
                 Ok(None)
             }
         }
-        ResponseMode::Waiting | ResponseMode::Over => Ok(None),
+        ResponseMode::Waiting | ResponseMode::Undecided { .. } | ResponseMode::Over => Ok(None),
     };
     // The gateway itself ends a response that exceeds its buffer, so the vendor has not failed.
     if outcome

@@ -36,9 +36,15 @@ fn vendor(protocol: Surface, cases: Vec<Usages>) -> u16 {
                     .parse()
                     .unwrap();
                 let streams = request.contains("\"stream\":true");
-                let (kind, body) = match streams {
-                    true => ("text/event-stream", stream(protocol, &cases[number])),
-                    false => ("application/json", whole(protocol, &cases[number])),
+                let sent = |form: &Form| request.contains(&form.marker());
+                let (kind, streams) = match FORMS.iter().find(|form| sent(form)) {
+                    Some(form) => (form.content_type, form.is_events),
+                    None if streams => ("text/event-stream", true),
+                    None => ("application/json", false),
+                };
+                let body = match streams {
+                    true => stream(protocol, &cases[number]),
+                    false => whole(protocol, &cases[number]),
                 };
                 let length = body.len();
                 let head = format!(
@@ -49,6 +55,43 @@ fn vendor(protocol: Surface, cases: Vec<Usages>) -> u16 {
         }
     });
     port
+}
+
+/// What a vendor sends, whatever it was asked for, and how it names that.
+struct Form {
+    is_events: bool,
+    content_type: &'static str,
+}
+
+const FORMS: [Form; 5] = [
+    Form {
+        is_events: true,
+        content_type: "application/json",
+    },
+    Form {
+        is_events: true,
+        content_type: "text/plain; charset=utf-8",
+    },
+    Form {
+        is_events: true,
+        content_type: "text/event-stream",
+    },
+    Form {
+        is_events: false,
+        content_type: "text/event-stream",
+    },
+    Form {
+        is_events: false,
+        content_type: "application/json",
+    },
+];
+
+impl Form {
+    /// The words in a request by which the vendor knows that it is to answer in this form.
+    fn marker(&self) -> String {
+        let form = if self.is_events { "events" } else { "document" };
+        format!("{form} as {}", self.content_type)
+    }
 }
 
 /// Returns `None` if the client disconnected.
@@ -177,15 +220,20 @@ impl Way {
         })
     }
 
-    /// Sends the request of `case`. Checks that the client gets the whole answer and exactly the
-    /// billed usage.
     fn ask(&self, world: &World, account: &Account, case: usize) -> Value {
+        self.ask_for(world, account, &format!("case {case};"))
+    }
+
+    /// Sends a request with these words. Checks that the client gets the whole answer, in the form
+    /// that it asked for, and exactly the billed usage.
+    fn ask_for(&self, world: &World, account: &Account, words: &str) -> Value {
         let Self {
             surface,
             vendor,
             streams,
         } = *self;
-        let mut body = json!({"model": vendor.model(), "messages": [{"role": "user", "content": format!("case {case};")}]});
+        let mut body =
+            json!({"model": vendor.model(), "messages": [{"role": "user", "content": words}]});
         body[surface.limit_field()] = LIMIT.into();
         if streams {
             body["stream"] = true.into();
@@ -195,7 +243,7 @@ impl Way {
         }
         let answer = world.ask(&surface.request(&account.key, &body));
         let way = format!(
-            "case {case}, {surface:?} to {vendor:?}, streams: {streams}: {}",
+            "{words}, {surface:?} to {vendor:?}, streams: {streams}: {}",
             answer.text()
         );
         assert_eq!(
@@ -207,6 +255,13 @@ impl Way {
             answer.text().contains(TEXT),
             "the answer is delivered: {way}"
         );
+        let kind = answer.header("content-type").unwrap_or_default();
+        assert_eq!(
+            kind.starts_with("text/event-stream"),
+            streams,
+            "{kind}, {way}"
+        );
+        assert_eq!(surface.is_complete(&answer), streams, "{way}");
         let receipt = world.receipt(account, &answer.request_id());
         assert_eq!(receipt["outcome"], "completed", "{way}");
         let number = |name: &str| receipt["usage"][name].as_i64().unwrap();
@@ -302,6 +357,31 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
         0.0,
         "nothing was implausible"
     );
+    world.close();
+}
+
+#[test]
+fn a_client_gets_the_form_that_it_asked_for_whatever_the_vendor_sends() {
+    let usages = vec![
+        json!({"input_tokens": 20, "output_tokens": 1}),
+        json!({"output_tokens": 12}),
+    ];
+    let world = world(&[(
+        json!({"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 32}),
+        usages,
+    )]);
+    let account = world.funded(1_000_000_000);
+    for way in Way::all() {
+        for form in &FORMS {
+            let receipt = way.ask_for(&world, &account, &format!("case 0; {}", form.marker()));
+            assert_eq!(receipt["estimated"], false, "{receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                way.vendor.cost(20, 12),
+                "{receipt}"
+            );
+        }
+    }
     world.close();
 }
 

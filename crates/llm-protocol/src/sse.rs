@@ -34,6 +34,23 @@ pub struct EventTooLarge {
     pub limit: usize,
 }
 
+/// Returns whether a body is a stream of events, told by its first bytes; `None` if they are too
+/// few. `named`: whether its content type says so, which decides where the bytes do not.
+pub fn begins_with_event(opening: &[u8], named: bool) -> Option<bool> {
+    const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
+    let opening = opening
+        .get(byte_order_mark_len(opening)..)?
+        .trim_ascii_start();
+    let mut lines = opening.splitn(2, |byte| matches!(byte, b':' | b'\r' | b'\n'));
+    match (lines.next(), lines.next()) {
+        (None | Some([]), None) => None,
+        (Some([b'{' | b'[', ..]), _) => Some(false),
+        (Some(field), Some(_)) => Some(named || field.is_empty() || FIELDS.contains(&field)),
+        (Some(begun), None) if FIELDS.iter().any(|field| field.starts_with(begun)) => None,
+        _ => Some(named),
+    }
+}
+
 /// The decoder. Call `feed`, then `next_event` until it returns `None`.
 #[derive(Debug)]
 pub struct SseDecoder {
@@ -236,5 +253,45 @@ fn byte_order_mark_len(line: &[u8]) -> usize {
         3
     } else {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::begins_with_event;
+
+    #[test]
+    fn the_first_bytes_tell_events_from_json() {
+        for events in [
+            "data: {}\n\n",
+            "data:{}",
+            "event: message_start\n",
+            ": keep-alive\n\n",
+            "\u{feff}data: {}",
+            "\n\n id: 7",
+            "retry\n",
+        ] {
+            assert_eq!(
+                begins_with_event(events.as_bytes(), false),
+                Some(true),
+                "{events:?}"
+            );
+        }
+        for json in ["{\"data\": 1}", "\n  {\n", "[{}]", "\u{feff}{"] {
+            assert_eq!(
+                begins_with_event(json.as_bytes(), true),
+                Some(false),
+                "{json:?}"
+            );
+        }
+        for unknown in ["<html>", "datum: 1\n", "database", "Bad gateway"] {
+            for named in [false, true] {
+                let told = begins_with_event(unknown.as_bytes(), named);
+                assert_eq!(told, Some(named), "{unknown:?}");
+            }
+        }
+        for begun in ["", " \r\n", "da", "event", "\u{feff}"] {
+            assert_eq!(begins_with_event(begun.as_bytes(), true), None, "{begun:?}");
+        }
     }
 }

@@ -1,22 +1,15 @@
 //! The header of a vendor's response: checked, and replaced with the gateway's own.
 //!
-//! Its status and content type decide how the body is processed. This file must not look at the
-//! body.
+//! Its status decides how the body is processed. This file must not look at the body.
 
 use crate::clock;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::record::RequestRecord;
-use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
+use crate::edge::state::responding::ResponseMode;
 use crate::edge::{rate_limits, upstream};
 use crate::failpoint::{self, Point};
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
-use llm_protocol::ir::event::ResponseContext;
-use llm_protocol::keepalive;
-use llm_protocol::passthrough::StreamPassthrough;
-use llm_protocol::translate::StreamTranslation;
-use llm_protocol::vendor_response::StreamConverter;
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use std::time::Instant;
@@ -44,7 +37,6 @@ pub fn filter_header(
     if let Some(trace) = &mut record.trace {
         trace.record_status(header.status.as_u16());
     }
-    let surface = record.surface;
     failpoint::hit(Point::VendorAnswered);
     let header_bytes: usize = header
         .headers
@@ -80,7 +72,10 @@ pub fn filter_header(
     }
     let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
     call.response.mode = if header.status.is_success() {
-        select_mode(call, surface, is_events)
+        ResponseMode::Undecided {
+            is_named_events: is_events,
+            opening: Vec::new(),
+        }
     } else {
         ResponseMode::Error {
             status,
@@ -135,14 +130,10 @@ fn build_response_header(
     status: u16,
     vendor_request_id: Option<String>,
 ) -> Result<ResponseHeader> {
-    let surface = record.surface;
     let mut client_header = ResponseHeader::build_no_case(status, Some(10))?;
-    let response = &mut call.response;
-    let is_simulated_stream = call.stream
-        && response.translation.is_some()
-        && matches!(response.mode, ResponseMode::Whole(_));
-    let stream = is_simulated_stream || matches!(response.mode, ResponseMode::Stream(..));
-    response.streams = stream;
+    // A client that asked for a stream gets one, whatever the vendor sends.
+    let stream = call.stream && matches!(call.response.mode, ResponseMode::Undecided { .. });
+    call.response.streams = stream;
     client_header.insert_header(
         header::CONTENT_TYPE,
         if stream {
@@ -159,16 +150,6 @@ fn build_response_header(
         client_header.insert_header("x-upstream-request-id", vendor_request_id)?;
     }
     if stream {
-        let sequencer = call.response.sequencer().cloned();
-        let request_id = record.request_id.clone();
-        call.exchange.set_terminal_error(move || {
-            keepalive::encode_terminal_error(
-                surface,
-                sequencer.as_ref(),
-                &Failure::from_kind(Kind::UpstreamClosed),
-                &request_id,
-            )
-        });
         client_header.insert_header(header::CACHE_CONTROL, "no-cache")?;
         client_header.insert_header("x-accel-buffering", "no")?;
     }
@@ -178,7 +159,9 @@ fn build_response_header(
     if status == 200
         && let Some(hold) = &call.hold
     {
-        for (name, value) in rate_limits::headers(surface, &hold.rate_limits(), clock::now_ms()) {
+        for (name, value) in
+            rate_limits::headers(record.surface, &hold.rate_limits(), clock::now_ms())
+        {
             client_header.insert_header(name, value)?;
         }
     }
@@ -255,46 +238,4 @@ fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
     }
     value.push_str(TRUNCATION_MARK);
     value.into_bytes()
-}
-
-/// Selects how to process a successful response.
-fn select_mode(call: &AdmittedRequest, surface: Protocol, is_events: bool) -> ResponseMode {
-    let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
-    let vendor = call.model.protocol();
-    match (&call.response.translation, is_events) {
-        (None, true) if call.stream => {
-            let pass = StreamPassthrough::new(
-                surface,
-                &call.model.id,
-                call.response.hide_usage,
-                event_bytes,
-            )
-            .with_request(call.metering_terms(), call.response.choices);
-            ResponseMode::Stream(
-                StreamConverter::Same(Box::new(pass)),
-                OpenStreamGuard::new(),
-            )
-        }
-        // Events instead of a whole response are invalid, whether the response is passed on or
-        // translated.
-        (Some(context), true) if call.stream || call.vendor_call.streams => {
-            let context = ResponseContext {
-                usage_bounds: call.usage_bounds,
-                ..context.clone()
-            };
-            let stream = StreamTranslation::new(vendor, surface, context, call.stream, event_bytes);
-            if call.stream {
-                ResponseMode::Stream(
-                    StreamConverter::Translated(Box::new(stream)),
-                    OpenStreamGuard::new(),
-                )
-            } else {
-                ResponseMode::Fold {
-                    stream: Box::new(stream),
-                    bytes: 0,
-                }
-            }
-        }
-        _ => ResponseMode::Whole(Vec::new()),
-    }
 }

@@ -36,6 +36,11 @@ pub struct Responding {
 pub(in crate::edge) enum ResponseMode {
     /// No header has arrived.
     Waiting,
+    /// A success whose first bytes have not come, or are too few to tell what it is.
+    Undecided {
+        is_named_events: bool,
+        opening: Vec<u8>,
+    },
     Stream(StreamConverter, OpenStreamGuard),
     /// The vendor streams, but the client wants the whole response.
     Fold {
@@ -103,7 +108,10 @@ impl Responding {
     pub fn abandon_attempt(&mut self) {
         if matches!(
             self.mode,
-            ResponseMode::Stream(..) | ResponseMode::Fold { .. } | ResponseMode::Whole(_)
+            ResponseMode::Undecided { .. }
+                | ResponseMode::Stream(..)
+                | ResponseMode::Fold { .. }
+                | ResponseMode::Whole(_)
         ) {
             self.mode = ResponseMode::Waiting;
         }

@@ -1,0 +1,137 @@
+//! What a success is, told by its first bytes: events or one JSON document. Proxies in between name
+//! a stream wrongly, and some servers answer in the other form than they were asked for. The client
+//! gets the form that it asked for.
+//!
+//! This file must not read more than the opening of a body.
+
+use crate::clock;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::record::RequestRecord;
+use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
+use bytes::Bytes;
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::keepalive;
+use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::sse;
+use llm_protocol::translate::StreamTranslation;
+use llm_protocol::vendor_response::StreamConverter;
+
+/// Decides how the body is processed, once its first bytes tell. Returns the bytes to process;
+/// `None` if more are needed.
+pub(super) fn decide_mode(
+    record: &RequestRecord,
+    call: &mut AdmittedRequest,
+    piece: Bytes,
+    end: bool,
+) -> Option<Bytes> {
+    let ResponseMode::Undecided {
+        is_named_events,
+        opening,
+    } = &mut call.response.mode
+    else {
+        return Some(piece);
+    };
+    let is_named_events = *is_named_events;
+    // The beginning of a field's name: some bytes. Blank lines before it tell nothing, however many
+    // a vendor sends while it computes.
+    let mut opening = std::mem::take(opening);
+    let piece = if opening.is_empty() {
+        piece
+    } else {
+        opening.extend_from_slice(&piece);
+        opening.into()
+    };
+    match sse::begins_with_event(&piece, is_named_events) {
+        None if !end => {
+            call.response.mode = ResponseMode::Undecided {
+                is_named_events,
+                opening: piece.trim_ascii_start().to_vec(),
+            };
+            None
+        }
+        told => {
+            call.response.mode = select_mode(record, call, told.unwrap_or(is_named_events));
+            if call.response.streams {
+                set_terminal_error(record, call);
+            }
+            Some(piece)
+        }
+    }
+}
+
+fn select_mode(
+    record: &RequestRecord,
+    call: &mut AdmittedRequest,
+    is_events: bool,
+) -> ResponseMode {
+    let surface = record.surface;
+    let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
+    if is_events && call.stream && call.response.translation.is_none() {
+        let pass = StreamPassthrough::new(
+            surface,
+            &call.model.id,
+            call.response.hide_usage,
+            event_bytes,
+        )
+        .with_request(call.metering_terms(), call.response.choices);
+        return ResponseMode::Stream(
+            StreamConverter::Same(Box::new(pass)),
+            OpenStreamGuard::new(),
+        );
+    }
+    if is_events != call.stream && call.response.translation.is_none() {
+        // The vendor's own form cannot be passed on.
+        call.response.translation = Some(own_protocol_context(record, call));
+    }
+    let Some(context) = call.response.translation.as_ref().filter(|_| is_events) else {
+        return ResponseMode::Whole(Vec::new());
+    };
+    let context = ResponseContext {
+        usage_bounds: call.usage_bounds,
+        ..context.clone()
+    };
+    let vendor = call.model.protocol();
+    let stream = StreamTranslation::new(vendor, surface, context, call.stream, event_bytes);
+    if call.stream {
+        ResponseMode::Stream(
+            StreamConverter::Translated(Box::new(stream)),
+            OpenStreamGuard::new(),
+        )
+    } else {
+        ResponseMode::Fold {
+            stream: Box::new(stream),
+            bytes: 0,
+        }
+    }
+}
+
+/// Context for an answer that changes its form and keeps its protocol.
+fn own_protocol_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseContext {
+    ResponseContext {
+        public_model: call.model.id.clone(),
+        created: clock::now_ms().unsigned_abs() / 1_000,
+        seed: record.request_id.clone(),
+        include_usage: !call.response.hide_usage,
+        report_tier: true,
+        show_thinking: true,
+        estimator: call.turn.estimator(),
+        ..ResponseContext::default()
+    }
+}
+
+/// Prepares the end of a stream whose vendor breaks off.
+fn set_terminal_error(record: &RequestRecord, call: &AdmittedRequest) {
+    let surface: Protocol = record.surface;
+    let sequencer = call.response.sequencer().cloned();
+    let request_id = record.request_id.clone();
+    call.exchange.set_terminal_error(move || {
+        keepalive::encode_terminal_error(
+            surface,
+            sequencer.as_ref(),
+            &Failure::from_kind(Kind::UpstreamClosed),
+            &request_id,
+        )
+    });
+}
