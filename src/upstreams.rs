@@ -72,6 +72,9 @@ impl EndpointRegistry {
     }
 }
 
+/// Minimum time between two lines of the log about a vendor's answers in no known form.
+const UNKNOWN_FORM_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// One vendor's endpoints, in the order of the config.
 pub struct EndpointPool {
     pub vendor: Arc<CatalogVendor>,
@@ -84,6 +87,8 @@ pub struct EndpointPool {
     /// Limit on how often the gateway may retry failed requests at this vendor.
     budget: Arc<Mutex<RetryBudget>>,
     learned: Arc<Mutex<LearnedMembers>>,
+    /// When an answer in no known form was last logged.
+    unknown_form_logged: Mutex<Option<Instant>>,
 }
 
 /// What a request needs from its vendor's endpoints.
@@ -158,6 +163,7 @@ impl EndpointPool {
             key,
             budget,
             learned,
+            unknown_form_logged: Mutex::default(),
         }
     }
 
@@ -184,6 +190,17 @@ impl EndpointPool {
     /// Returns the members that the server of this model has refused lately.
     pub fn learned_refusals(&self, upstream_model: &str, now: Instant) -> Vec<&'static str> {
         lock(&self.learned).of_model(upstream_model, now)
+    }
+
+    /// Whether an answer of this vendor in no known form is to be logged: once in a while, since
+    /// then each of its answers may be one.
+    pub fn logs_unknown_form(&self, now: Instant) -> bool {
+        let mut logged = lock(&self.unknown_form_logged);
+        let is_due = logged.is_none_or(|at| now.duration_since(at) >= UNKNOWN_FORM_LOG_INTERVAL);
+        if is_due {
+            *logged = Some(now);
+        }
+        is_due
     }
 
     /// Chooses an endpoint and counts the request there until the lease is dropped.

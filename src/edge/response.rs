@@ -3,8 +3,9 @@
 //! This module enforces the rule that makes the bill correct: the journal has the usage before the
 //! gateway releases the terminal event, or the whole JSON body, to the client. It is the only one
 //! that touches response bytes. It must not await: Pingora's body filters are synchronous. Next:
-//! `response/header.rs`, `response/mode.rs`, `response/stream.rs`, `response/whole.rs`, `response/error.rs` (the kinds
-//! of responses), `response/debit.rs` (the debit), `state/responding.rs` (their state).
+//! `response/header.rs`, `response/mode.rs`, `response/stream.rs`, `response/whole.rs`,
+//! `response/error.rs` (the kinds of responses), `response/debit.rs` (the debit),
+//! `state/responding.rs` (their state).
 
 mod debit;
 mod error;

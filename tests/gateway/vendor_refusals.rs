@@ -622,3 +622,47 @@ fn the_retry_budget_is_for_repeats_alone() {
     );
     world.close();
 }
+
+#[test]
+fn an_answer_in_no_known_form_is_shown_to_the_operator_once_a_minute() {
+    let page = format!(
+        "<html>A login page for sim-beta-key. {}</html>",
+        "x".repeat(300)
+    );
+    for status in [200, 500] {
+        let bad = Scripted::start(json(status, &page));
+        let world = Plan::default().endpoints(&[bad.port]).start();
+        let account = world.funded(1_000_000);
+        for surface in BOTH {
+            let body = serde_json::json!({"model": Chat.model(), "max_tokens": 10,
+                "messages": [{"role": "user", "content": "hello"}]});
+            let answer = world.ask(&surface.request(&account.key, &body));
+            assert!(
+                answer
+                    .text()
+                    .contains("in a form that this gateway does not know"),
+                "{}",
+                answer.text()
+            );
+            assert!(!answer.text().contains("login page"), "{}", answer.text());
+        }
+        let log = world.log();
+        let lines: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains("in no known form"))
+            .collect();
+        assert!(
+            matches!(lines[..], [line] if line.contains("vendor `beta`")
+                && line.contains("<html>A login page for [key]. xxx")
+                && line.contains(&format!("status {status}"))
+                && !line.contains(&"x".repeat(200))),
+            "{lines:?}"
+        );
+        assert_eq!(
+            world.standing(&account).balance,
+            1_000_000,
+            "nothing is billed"
+        );
+        world.close();
+    }
+}

@@ -322,7 +322,9 @@ fn a_vendor_error_is_judged_by_status_and_words() {
             chat(INVALID, "", "Your credit balance is too low"),
             Kind::VendorQuota,
         ),
-        (400, "<html>".to_owned(), Kind::UpstreamFailed),
+        (400, "<html>".to_owned(), Kind::InvalidRequest),
+        (409, String::new(), Kind::Conflict),
+        (422, "<html>".to_owned(), Kind::Unprocessable),
         (
             401,
             chat(INVALID, "invalid_api_key", "m"),

@@ -23,9 +23,10 @@ mod vendor;
 pub use constructors::{ExtraHeaders, Failure};
 pub use kind::Kind;
 pub use refused_member::refused_member;
+pub(crate) use vendor::UNKNOWN_FORM;
 pub use vendor::{
     VendorError, from_vendor_error, from_vendor_response, parse_retry_after as retry_after_seconds,
-    refuses_key,
+    refuses_key, unknown_form_excerpt,
 };
 
 /// A failure as an HTTP response.

@@ -34,7 +34,7 @@ pub struct EventTooLarge {
     pub limit: usize,
 }
 
-/// Returns whether a body is a stream of events, told by its first bytes; `None` if they are too
+/// Returns whether a body is a stream of events by its first bytes; `None` if they are too
 /// few. `named`: whether its content type says so, which decides where the bytes do not.
 pub fn begins_with_event(opening: &[u8], named: bool) -> Option<bool> {
     const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];

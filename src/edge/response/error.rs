@@ -3,6 +3,7 @@
 //!
 //! This file must not decide whether another attempt is possible: `edge/upstream.rs` does.
 
+use super::fault::log_unknown_form;
 use crate::edge::intake::DeferredHead;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::responding::ResponseMode;
@@ -54,6 +55,9 @@ pub(super) fn process_error(
     if let Some(substitute) = substitute_for_error(call, surface, status, &body) {
         drop(call.exchange.take_idempotency());
         return Ok(substitute);
+    }
+    if !body.is_empty() {
+        log_unknown_form(call, status, &body);
     }
     let model = &call.model;
     let vendor = model.protocol();

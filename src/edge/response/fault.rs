@@ -6,8 +6,9 @@
 use crate::catalog::CatalogModel;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::upstream;
-use llm_protocol::failure::Failure;
+use llm_protocol::failure::{self, Failure};
 use llm_protocol::vendor_response::UpstreamError;
+use std::time::Instant;
 
 /// Returns the failure that the client gets for a fault in a response, and updates the vendor's
 /// state by the fault. `nothing_generated`: whether the vendor has generated nothing, so that an
@@ -28,6 +29,30 @@ pub(super) fn handle_fault(
         }
     }
     failure
+}
+
+/// Logs what a vendor sent that has no known form, so that the operator sees who answered: a proxy,
+/// another service, a new form.
+pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8]) {
+    let model = &call.model;
+    let Some(excerpt) = failure::unknown_form_excerpt(body, &model.upstream_model, &model.id)
+    else {
+        return;
+    };
+    if !call.vendor_call.endpoints.logs_unknown_form(Instant::now()) {
+        return;
+    }
+    let key = model.vendor.api_key.reveal();
+    let excerpt = match key.is_empty() {
+        true => excerpt,
+        false => excerpt.replace(key, "[key]"),
+    };
+    let (vendor, length) = (&model.vendor.name, body.len());
+    log::warn!(
+        "vendor `{vendor}` answered a request for `{}` with status {status} in no known form: {length} bytes that begin with \
+         `{excerpt}`. Check its `url` and `protocol`",
+        model.id
+    );
 }
 
 /// Returns the failure that the client gets for a fault in a response. Removes the vendor's key,

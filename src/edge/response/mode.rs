@@ -1,4 +1,4 @@
-//! What a success is, told by its first bytes: events or one JSON document. Proxies in between name
+//! What a success is by its first bytes: events or one JSON document. Proxies in between name
 //! a stream wrongly, and some servers answer in the other form than they were asked for. The client
 //! gets the form that it asked for.
 //!

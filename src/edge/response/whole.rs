@@ -3,7 +3,7 @@
 //! This file must not release a body before the debit.
 
 use super::debit::{ResponseUsage, record_for_replay, settle};
-use super::fault::handle_fault;
+use super::fault::{handle_fault, log_unknown_form};
 use crate::config::Limits;
 use crate::edge::cpu_pool;
 use crate::edge::intake::DeferredHead;
@@ -73,6 +73,9 @@ pub(super) fn process_whole(
         Ok(whole) => whole,
         Err(fault) => {
             call.response.unbilled_usage = unbilled_usage;
+            if matches!(fault, UpstreamError::NotJson | UpstreamError::Empty) {
+                log_unknown_form(call, 200, &kept);
+            }
             return Err(handle_fault(call, &fault, true));
         }
     };

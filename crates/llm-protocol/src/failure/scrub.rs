@@ -1,8 +1,8 @@
 //! Removes data that concerns only the vendor and the operator from a vendor's message.
 //!
 //! It must not try to be clever: it checks word by word and prefers to hide too much. It hides the
-//! vendor's model id (replaced by the public id), addresses, organisation and project ids, UUIDs
-//! and parts of keys.
+//! vendor's model id (replaced by the public id), addresses, also of e-mail, organisation and
+//! project ids, UUIDs and parts of keys.
 //!
 //! Read next: `failure/table.rs`.
 
@@ -83,6 +83,7 @@ fn push_scrubbed_word(
     let tail = word.get(core.len()..).unwrap_or_default();
     let hidden = [
         find_url(core).map(|at| (at, "[address]")),
+        find_email(core).map(|at| (at, "[address]")),
         find_secret(core),
         find_model(core, upstream_model).map(|at| (at, public_model)),
     ];
@@ -108,6 +109,15 @@ fn find_url(word: &str) -> Option<usize> {
             .rfind(|(_, character)| is_outside(*character))
             .map_or(0, |(at, character)| at + character.len_utf8()),
     )
+}
+
+/// Returns the offset of an e-mail address.
+fn find_email(word: &str) -> Option<usize> {
+    let (name, domain) = word.split_once('@')?;
+    let (host, top) = domain.rsplit_once('.')?;
+    let is_address = !host.is_empty() && !top.is_empty() && !name.is_empty();
+    let is_part = |letter: char| letter.is_alphanumeric() || "._%+-".contains(letter);
+    is_address.then(|| name.trim_end_matches(is_part).len())
 }
 
 /// Returns the offset of a key, an organisation id, a project id or a UUID, and its replacement.
@@ -192,6 +202,11 @@ mod tests {
             "a risk-free org-wide; disk-full",
             "a risk-free org-wide; disk-full",
         );
+        check(
+            "user me.too+x@corp.example.com, mailto:it@corp.example.",
+            "user [address], mailto:[address].",
+        );
+        check("@tool model@latest a@b", "@tool model@latest a@b");
         check("größe: ü", "größe: ü");
     }
 

@@ -21,6 +21,14 @@ const ACCOUNT_ERROR_CODES: &[&str] = &[
     "account_deactivated",
 ];
 
+/// Maximum length of the start of an unknown body in the log, in bytes.
+const MAX_EXCERPT_BYTES: usize = 200;
+
+/// What the client reads if the vendor's answer is in no known form.
+pub(crate) const UNKNOWN_FORM: &str =
+    "The model's vendor answered in a form that this gateway does not know.";
+const NO_WORDS: &str = "The model's vendor refused the request and did not say why.";
+
 /// A vendor's error object, in any of the usual shapes. The strings are the vendor's: show them
 /// only through [`from_vendor_error`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -310,8 +318,16 @@ pub fn from_vendor_response(
     let is_clients = matches!(status, 400 | 404 | 409 | 413 | 422);
     let error = VendorError::parse(body).or_else(|| plain_error(body).filter(|_| is_clients));
     let kind = classify(status, error.as_ref());
+    let has_words = error.is_some();
     let error = error.unwrap_or_default();
     let mut failure = build_failure(kind, &error, upstream_model, public_model);
+    match kind {
+        Kind::InvalidRequest if !has_words => failure.message = NO_WORDS.to_owned(),
+        Kind::UpstreamFailed if !has_words && !body.is_empty() => {
+            failure.message = UNKNOWN_FORM.to_owned();
+        }
+        _ => {}
+    }
     if matches!(failure.kind, Kind::RateLimited | Kind::Overloaded) {
         let wait = retry_after.or(error.retry_after.as_deref());
         failure.retry_after_seconds = wait.and_then(parse_retry_after);
@@ -331,6 +347,21 @@ pub fn from_vendor_error(
     build_failure(kind, error, upstream_model, public_model)
 }
 
+/// Returns the start of a body in which no known form was found, as the log may show it; `None` if
+/// it has the form of an error.
+pub fn unknown_form_excerpt(
+    body: &[u8],
+    upstream_model: &str,
+    public_model: &str,
+) -> Option<String> {
+    if VendorError::parse(body).is_some() {
+        return None;
+    }
+    let start = body.get(..MAX_EXCERPT_BYTES).unwrap_or(body);
+    let text = String::from_utf8_lossy(start);
+    Some(scrub::scrub_message(&text, upstream_model, public_model))
+}
+
 /// Returns whether a vendor's response with an error status refuses the operator's key or account,
 /// not this request. Without an error object, only statuses that no proxy between the gateway and
 /// the vendor sets count: a firewall's 403 may concern the client's content.
@@ -347,9 +378,12 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
     let Some(error) = error else {
         return match status {
             401 | 403 => Kind::VendorRefusedUs,
+            400 => Kind::InvalidRequest,
             402 => Kind::VendorQuota,
             408 => Kind::VendorRequestTimeout,
+            409 => Kind::Conflict,
             413 => Kind::BodyTooLarge,
+            422 => Kind::Unprocessable,
             429 => Kind::RateLimited,
             503 | 529 => Kind::Overloaded,
             504 | 524 => Kind::UpstreamTimeout,

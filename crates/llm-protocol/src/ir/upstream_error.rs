@@ -70,7 +70,7 @@ impl UpstreamError {
         public_model: &str,
     ) -> Failure {
         match self {
-            UpstreamError::NotJson => Failure::from_kind(Kind::UpstreamFailed),
+            UpstreamError::NotJson => Failure::new(Kind::UpstreamFailed, failure::UNKNOWN_FORM),
             UpstreamError::Cut => Failure::from_kind(Kind::UpstreamClosed),
             UpstreamError::TooLarge => Failure::from_kind(Kind::UpstreamEventTooLarge),
             UpstreamError::Empty => Failure::new(
