@@ -1,6 +1,8 @@
 //! A chat vendor's server that refuses members which it does not know. The gateway repeats the
 //! request once without the member, remembers that, and says so.
 
+use crate::fallback::mutual;
+use crate::scripted::{self, Scripted};
 use crate::surface::{Chat, Messages};
 use crate::world::{Plan, World};
 use serde_json::{Value, json};
@@ -143,5 +145,34 @@ fn what_changes_the_bill_is_not_left_out_nor_anything_in_strict_mode_nor_two_mem
         let calls = server.take_bodies().len();
         assert_eq!(calls, 1 + usize::from(members.get("user").is_some()));
     }
+    world.close();
+}
+
+#[test]
+fn what_a_server_refuses_is_left_out_for_it_as_a_fallback_too() {
+    let server = StrictServer::start(&["safety_identifier"]);
+    let bad = Scripted::start(scripted::json(500, "{}"));
+    let world = mutual(Plan::default().endpoints_of(&[bad.port], &[server.port])).start();
+    let account = world.account();
+    let mut body = Messages.body("hello", false, 100);
+    body["model"] = Chat.model().into();
+    assert_eq!(
+        world.ask(&Messages.request(&account.key, &body)).status,
+        200
+    );
+    assert_eq!(server.take_bodies().len(), 2, "the refusal is known now");
+    let answer = world.ask(&Messages.whole(&account.key, "hello"));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
+    assert!(
+        warnings.contains("dropped:safety_identifier") && warnings.contains("fallback:"),
+        "{warnings}"
+    );
+    let sent = server.take_bodies();
+    assert_eq!(
+        (sent.len(), sent[0].get("safety_identifier")),
+        (1, None),
+        "{sent:?}"
+    );
     world.close();
 }

@@ -2,6 +2,7 @@
 //!
 //! This file must not decide that a model has failed: `upstream/attempts.rs` does.
 
+use super::leave_out_refused;
 use crate::edge::cpu_pool;
 use crate::edge::outbound::fallback::{Fallbacks, PendingFallback};
 use crate::edge::state::admitted::AdmittedRequest;
@@ -55,15 +56,18 @@ fn switch_to_fallback(
     else {
         return false;
     };
+    call.reasoning_retry = request.retry_without_reasoning(&encoded, true);
+    let endpoints = endpoint_registry.pool_for(&model.vendor);
+    // Admission gives a strict request no fallback.
+    let (body, left_out) = leave_out_refused(&endpoints, &model, &call.cpu, encoded.body);
     let (previews, dropped) = request.filter_preview_flags(&fallbacks.flags);
     let crosses = !model.passes_through(fallbacks.surface);
-    call.reasoning_retry = request.retry_without_reasoning(&encoded, true);
     call.vendor_call = VendorCall {
         path: translate::vendor_path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: encoded.streams,
-        endpoints: endpoint_registry.pool_for(&model.vendor),
+        endpoints,
         affinity_key: model
             .vendor
             .sticky
@@ -76,10 +80,11 @@ fn switch_to_fallback(
         .with_label_values(&[&call.model.id, &model.id])
         .inc();
     call.warnings = encoded.warnings;
+    call.warnings.extend(left_out);
     call.warnings.extend(dropped);
     call.warnings.push(format!("fallback:{}", model.id));
-    call.sent_bytes = encoded.body.len();
-    call.exchange.set_body(encoded.body);
+    call.sent_bytes = body.len();
+    call.exchange.set_body(body);
     call.response.reset_for_fallback(encoded.translation);
     let sequencer = call
         .response
