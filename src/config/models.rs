@@ -136,11 +136,18 @@ impl ConfigValidator {
                 }) => {
                     self.check_route(&key, &model, vendor);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
-                    usable.extend(
-                        price.map(|price| {
-                            build_model(model, (vendor, *roles), price, known.as_ref())
-                        }),
-                    );
+                    let built = price
+                        .map(|price| build_model(model, (vendor, *roles), price, known.as_ref()));
+                    if let Some(built) = &built
+                        && let Some(member) = vendor.profile.refused_replay(&built.accepts)
+                    {
+                        let message = format!(
+                            "the reasoning must return as {member}, which the profile of vendor {:?} refuses",
+                            vendor.name
+                        );
+                        self.add_fault(format!("{key}.capabilities.reasoning_replay"), message);
+                    }
+                    usable.extend(built);
                 }
             }
         }

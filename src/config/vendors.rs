@@ -410,6 +410,37 @@ mod tests {
     }
 
     #[test]
+    fn reasoning_that_must_return_and_is_refused_is_a_fault() {
+        let local = include_str!("../../conf/local.yaml");
+        let model = "    upstream_model: gpt-5.2\n";
+        let with = |profile: &str, replay: &str| {
+            let replay = format!("{model}    capabilities: {{reasoning_replay: {replay}}}\n");
+            let key = "    protocol: chat\n";
+            let text = local.replacen(key, &format!("{key}    profile: {profile}\n"), 1);
+            config::parse(&text.replacen(model, &replay, 1), &|_| {
+                Some("http://a".to_owned())
+            })
+        };
+        for (profile, replay) in [
+            ("{drop: [reasoning_content]}", "reasoning_content"),
+            ("{strict: true, drop: []}", "reasoning_details"),
+        ] {
+            let faults = with(profile, replay).map(drop).unwrap_err();
+            let found = [&faults[0].key, &faults[0].message].map(String::as_str);
+            assert_eq!(
+                found[0], "models[3].capabilities.reasoning_replay",
+                "{faults:?}"
+            );
+            assert!(
+                found[1].contains(replay) && found[1].contains("\"beta\""),
+                "{faults:?}"
+            );
+        }
+        let taken = "{strict: true, drop: [], request: [reasoning_content]}";
+        assert!(with(taken, "reasoning_content").is_ok());
+    }
+
+    #[test]
     fn what_stands_in_the_place_of_a_key_is_named_and_a_key_is_not() {
         for (text, words) in [
             ("$(cat /k)", "does not run"),

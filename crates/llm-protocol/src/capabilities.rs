@@ -241,6 +241,17 @@ pub enum ReasoningReplay {
     ReasoningDetails,
 }
 
+impl ReasoningReplay {
+    /// Returns the member of a chat message in which the reasoning returns.
+    pub fn member(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::ReasoningContent | Self::ReasoningContentInTurn => Some("reasoning_content"),
+            Self::ReasoningDetails => Some("reasoning_details"),
+        }
+    }
+}
+
 impl MessagesModel {
     /// Returns whether the vendor's web search is allowed.
     pub fn may_search(&self) -> bool {
