@@ -251,7 +251,8 @@ duration() {
 # json_field NAME: prints the string or number of the first field NAME of the JSON document on standard input. For the
 # documents of our own commands; it knows no nesting.
 json_field() {
-  local text pattern
+  # In the C locale, printf leaves escapes of other characters than those of ASCII.
+  local text pattern LC_ALL=C.UTF-8
   text=$(cat)
   pattern="\"$1\"[[:space:]]*:[[:space:]]*(\"(([^\"\\]|\\\\.)*)\"|[-+.0-9a-zA-Z]+)"
   [[ $text =~ $pattern ]] || return 1

@@ -189,9 +189,11 @@ fn refused(machine: &Machine, command: &mut Command) -> String {
     said
 }
 
-/// Runs a line of bash after sourcing `scripts/lib.sh`, and returns what it prints.
+/// Runs a line of bash after sourcing `scripts/lib.sh`, in the locale of a bare machine, and
+/// returns what it prints.
 fn in_library(line: &str) -> (bool, String) {
     let output = Command::new("bash")
+        .env("LC_ALL", "C")
         .args([
             "-c",
             &format!("set -euo pipefail; . scripts/lib.sh; {line}"),

@@ -18,6 +18,8 @@ const SLOW_ENTRIES: &str = "slow@ledger_entry:7500";
 const BOUND_SECONDS: u64 = 6;
 /// More requests at one time than a wait of a second each slows down to the rate of the ledger.
 const CLIENTS: usize = 160;
+/// Clients that leave while they wait.
+const LEAVING: usize = 20;
 /// For a machine on which the gateway is hardly faster than the slow ledger.
 const PATIENCE: Duration = Duration::from_secs(90);
 const MS: Duration = Duration::from_millis(1);
@@ -127,7 +129,7 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
             assert!(outcomes(&world, "delayed") > 0.0);
             // These leave while they wait.
             let request = Chat.whole(&flood.key, "input=10 output=5").bytes();
-            waiting.extend((0..20).map(|_| {
+            waiting.extend((0..LEAVING).map(|_| {
                 let mut connection = world.connect();
                 connection.send(&request);
                 connection
@@ -165,7 +167,13 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
         let whole = debits
             .iter()
             .filter(|debit| debit["outcome"] == "completed");
-        assert_eq!(whole.count(), seen.answered.load(Ordering::Relaxed));
+        // On a busy machine, some of those that left were served before that was noticed.
+        let leaving = if account.id == flood.id { LEAVING } else { 0 };
+        let (whole, answered) = (whole.count(), seen.answered.load(Ordering::Relaxed));
+        assert!(
+            (answered..=answered + leaving).contains(&whole),
+            "{whole} of {answered}"
+        );
     }
     let delayed = outcomes(&world, "delayed");
     world.works(Chat, &flood.key);
