@@ -40,15 +40,15 @@ const TRIED: &[(&str, ClientTrial)] = &[
     (
         "claude-code",
         ClientTrial::Tests {
-            version: "2.1.330",
-            package: r#""@anthropic-ai/claude-code-linux-x64": "2.1.330""#,
+            version: "2.1.332",
+            package: r#""@anthropic-ai/claude-code-linux-x64": "2.1.332""#,
         },
     ),
     (
         "codex",
         ClientTrial::Tests {
-            version: "0.169.0",
-            package: r#""@openai/codex-linux-x64": "npm:@openai/codex@0.169.0-linux-x64""#,
+            version: "0.171.0",
+            package: r#""@openai/codex-linux-x64": "npm:@openai/codex@0.171.0-linux-x64""#,
         },
     ),
     ("codex-chat", by_hand("0.80.0", "2026-11-23")),
