@@ -349,7 +349,7 @@ fn preset_target(preset: &str, model: &str) -> Target {
     let local = include_str!("../conf/local.yaml");
     let head = local.split("vendors:").next().unwrap();
     let key = match preset {
-        "vllm" | "ollama" | "llama-cpp" | "lm-studio" => "",
+        "vllm" | "ollama" | "llama-cpp" | "lm-studio" | "sglang" | "tgi" => "",
         _ => ", api_key: k",
     };
     let text = format!(

@@ -17,7 +17,10 @@ pub enum ModelsCommand {
     /// file: check the prices, then copy the output.
     Import {
         /// Preset: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq,
-        /// openrouter, together, fireworks, vllm, ollama, llama-cpp or lm-studio.
+        /// openrouter, together, fireworks, deepseek-messages, moonshot, moonshot-messages, zhipu,
+        /// zhipu-messages, qwen, qwen-messages, minimax, cerebras, cohere, perplexity, nvidia,
+        /// huggingface, bedrock, bedrock-openai, claude-aws, azure-foundry, vllm, ollama,
+        /// llama-cpp, lm-studio, sglang or tgi.
         preset: String,
         /// Name of the vendor in the config file. Default: the name of the preset.
         #[arg(long, value_name = "NAME")]

@@ -5,9 +5,9 @@
 //! from the common subset of its protocol. Must not know how translation uses the values.
 
 use super::raw::{
-    Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey,
-    Roles, SamplingKey, SystemPlace, SystemRole, ThinkingTypeKey, ToolCallIdsKey,
-    ToolsWithReasoningKey,
+    Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, Profile,
+    ReasoningReplayKey, Roles, SamplingKey, SystemPlace, SystemRole, ThinkingTypeKey,
+    ToolCallIdsKey, ToolsWithReasoningKey,
 };
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::KnownCapabilities;
@@ -16,14 +16,16 @@ use llm_protocol::capabilities::{
     ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 use llm_protocol::ir::Effort;
+use std::collections::BTreeMap;
 
-/// Capabilities of the model with this catalog id, at a vendor with these roles.
+/// Capabilities of the model with this catalog id, at a vendor with this profile.
 pub fn resolve(
     id: &str,
     protocol: Protocol,
     written: &Capabilities,
-    roles: Roles,
+    profile: &Profile,
 ) -> ModelCapabilities {
+    let roles = profile.roles;
     let takes_anywhere = roles.system.map(|place| place == SystemPlace::Anywhere);
     match protocol {
         Protocol::Messages => {
@@ -36,6 +38,8 @@ pub fn resolve(
             base.mid_system = takes_anywhere.unwrap_or(false);
             base.user_after_tool = roles.user_after_tool.unwrap_or(base.user_after_tool);
             base.prefix = roles.prefix.unwrap_or(base.prefix);
+            base.reasoning_on = members(profile.thinking.on.as_ref());
+            base.reasoning_off = members(profile.thinking.off.as_ref());
             if roles.developer == Some(false) {
                 base.system_role = "system";
             }
@@ -241,6 +245,8 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
             .effort_values
             .as_ref()
             .map_or(base.effort_values, |keys| efforts(keys)),
+        reasoning_on: base.reasoning_on,
+        reasoning_off: base.reasoning_off,
         tools_with_reasoning: match written.tools_with_reasoning {
             Some(ToolsWithReasoningKey::Any) => ToolsWithReasoning::Any,
             Some(ToolsWithReasoningKey::EffortNone) => ToolsWithReasoning::EffortNone,
@@ -264,6 +270,7 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
         },
         reasoning_replay: match written.reasoning_replay {
             Some(ReasoningReplayKey::None) => ReasoningReplay::None,
+            Some(ReasoningReplayKey::Reasoning) => ReasoningReplay::Reasoning,
             Some(ReasoningReplayKey::ReasoningContent) => ReasoningReplay::ReasoningContent,
             Some(ReasoningReplayKey::ReasoningContentInTurn) => {
                 ReasoningReplay::ReasoningContentInTurn
@@ -290,6 +297,14 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
             None => base.tool_call_ids,
         },
     }
+}
+
+/// The members of an object, each with its value as JSON.
+fn members(object: Option<&BTreeMap<String, serde_json::Value>>) -> Vec<(String, String)> {
+    let members = object.into_iter().flatten();
+    members
+        .map(|(name, value)| (name.clone(), value.to_string()))
+        .collect()
 }
 
 /// The efforts, sorted and without duplicates.

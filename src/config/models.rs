@@ -132,12 +132,12 @@ impl ConfigValidator {
                 Some(VendorEntry {
                     vendor: Some(vendor),
                     preset,
-                    roles,
+                    profile,
                 }) => {
                     self.check_route(&key, &model, vendor);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
                     let built = price
-                        .map(|price| build_model(model, (vendor, *roles), price, known.as_ref()));
+                        .map(|price| build_model(model, (vendor, profile), price, known.as_ref()));
                     if let Some(built) = &built
                         && let Some(member) = vendor.profile.refused_replay(&built.accepts)
                     {
@@ -201,7 +201,7 @@ fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> Mod
 /// Builds a model. `known`: capabilities of the model from the vendor's preset.
 fn build_model(
     mut model: raw::Model,
-    (vendor, roles): (&Arc<CatalogVendor>, raw::Roles),
+    (vendor, profile): (&Arc<CatalogVendor>, &raw::Profile),
     price: PriceList,
     known: Option<&raw::Capabilities>,
 ) -> CatalogModel {
@@ -217,11 +217,12 @@ fn build_model(
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
         accepts: set_search_by_price(
-            capabilities::resolve(&model.id, protocol, &model.capabilities, roles),
+            capabilities::resolve(&model.id, protocol, &model.capabilities, profile),
             &price,
         ),
         repairs: match model.repair {
             true => {
+                let roles = profile.roles;
                 capabilities::known_capabilities(&model.id, protocol, &model.capabilities, roles)
             }
             false => KnownCapabilities::NONE,

@@ -70,18 +70,11 @@ pub struct KnownModel {
 }
 
 /// Vendors that are not supported, with the reason and what to do instead.
-const UNSUPPORTED: [(&str, &str); 2] = [
-    (
-        "bedrock",
-        "Amazon Bedrock is not supported: its requests must be signed (SigV4). Use `preset: anthropic` with the vendor's own \
-         key, or a server in front of Bedrock that speaks chat completions or messages",
-    ),
-    (
-        "vertex",
-        "Google Vertex AI is not supported: its keys are short-lived OAuth tokens. Use `preset: gemini` with an API key of \
-         Google AI Studio, or a server in front of Vertex AI that speaks chat completions or messages",
-    ),
-];
+const UNSUPPORTED: [(&str, &str); 1] = [(
+    "vertex",
+    "Google Vertex AI is not supported: its keys are short-lived OAuth tokens. Use `preset: gemini` with an API key of \
+     Google AI Studio, or a server in front of Vertex AI that speaks chat completions or messages",
+)];
 
 /// Why a vendor with this name is not supported; `None` for other names.
 pub fn unsupported(name: &str) -> Option<&'static str> {
@@ -165,7 +158,8 @@ impl raw::Profile {
             drop: self.drop.or(other.drop),
             strict: self.strict.or(other.strict),
             thinking: raw::ProfileThinking {
-                switch: self.thinking.switch.or(other.thinking.switch),
+                on: self.thinking.on.or(other.thinking.on),
+                off: self.thinking.off.or(other.thinking.off),
             },
             state: self.state.or(other.state),
             state_placeholder: self.state_placeholder.or(other.state_placeholder),
@@ -219,7 +213,7 @@ mod tests {
     #[test]
     fn the_table_can_be_read_and_every_known_model_has_a_dated_price_and_its_source() {
         let text = include_str!("raw.rs");
-        assert_eq!(names().count(), 15);
+        assert_eq!(names().count(), 34);
         for name in names() {
             let preset = find(name).unwrap();
             assert!(
@@ -256,7 +250,26 @@ mod tests {
                 );
             }
         }
-        assert!(unsupported("bedrock").is_some() && find("bedrock").is_none());
+        assert!(unsupported("vertex").is_some() && find("vertex").is_none());
+    }
+
+    /// A vendor without a preset is possible by config alone.
+    #[test]
+    fn the_examples_of_the_documentation_are_configs_without_faults() {
+        let head = include_str!("../../conf/local.yaml");
+        let head = head.split("vendors:").next().unwrap();
+        let examples = include_str!("../../docs/vendors.md").split("```yaml\n");
+        let examples: Vec<_> = examples
+            .skip(1)
+            .map(|rest| rest.split("```").next())
+            .collect();
+        assert_eq!(examples.len(), 2);
+        for example in examples.into_iter().flatten() {
+            let settings = config::parse(&format!("{head}{example}"), &|_| Some("key".into()))
+                .unwrap_or_else(|faults| panic!("{faults:?}\n{example}"));
+            let profile = &settings.catalog.models()[0].vendor.profile;
+            assert!(profile.takes("stream_options") && !profile.takes("n"));
+        }
     }
 
     /// `import` prints a config that loads without faults, for every preset.

@@ -388,8 +388,11 @@ pub enum SignupMode {
 #[serde(deny_unknown_fields)]
 pub struct Vendor {
     /// Defaults for a well-known vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`,
-    /// `mistral`, `deepseek`, `groq`, `openrouter`, `together`, `fireworks`, `vllm`, `ollama`,
-    /// `llama-cpp` or `lm-studio`. Sets `protocol`, `official`, `endpoints`, `path`, `auth`,
+    /// `mistral`, `deepseek`, `groq`, `openrouter`, `together`, `fireworks`, `deepseek-messages`,
+    /// `moonshot`, `moonshot-messages`, `zhipu`, `zhipu-messages`, `qwen`, `qwen-messages`,
+    /// `minimax`, `cerebras`, `cohere`, `perplexity`, `nvidia`, `huggingface`, `bedrock`,
+    /// `bedrock-openai`, `claude-aws`, `azure-foundry`, `vllm`, `ollama`, `llama-cpp`, `lm-studio`,
+    /// `sglang` or `tgi`. Sets `protocol`, `official`, `endpoints`, `path`, `auth`,
     /// `version_header`, the `profile` and the `capabilities` of the vendor's known models. Keys
     /// set in this file take precedence. `model-gateway models import PRESET` prints the models
     /// with their prices.
@@ -470,21 +473,19 @@ pub struct Profile {
     pub state_placeholder: Option<String>,
 }
 
-/// How a server's reasoning is switched.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
+/// How a server's reasoning is switched, where `reasoning_effort` alone does not (chat). Applies to
+/// models with `reasoning`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileThinking {
-    /// How reasoning is turned off: `effort` (default), by `reasoning_effort: none`, or `type`, by
-    /// `thinking: {type: disabled}` (chat).
+    /// Members that turn reasoning on, such as `{enable_thinking: true}`, beside the effort, for a
+    /// server where it is off by default.
     #[serde(default)]
-    pub switch: Option<ThinkingSwitch>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ThinkingSwitch {
-    Effort,
-    Type,
+    pub on: Option<BTreeMap<String, serde_json::Value>>,
+    /// Members that turn it off, such as `{thinking: {type: disabled}}`. They take the place of
+    /// `reasoning_effort: none`, for models with `none` in `effort_values`.
+    #[serde(default)]
+    pub off: Option<BTreeMap<String, serde_json::Value>>,
 }
 
 /// Which messages a server takes in which order.
@@ -768,7 +769,7 @@ pub struct Capabilities {
     pub verbosity: Option<bool>,
     /// Chat vendors: the role of system instructions.
     pub system_role: Option<SystemRole>,
-    /// Chat vendors: whether and how the server expects its reasoning to be sent back.
+    /// Chat vendors: whether the server expects its reasoning to be sent back, and in which member.
     /// `reasoning_content_in_turn`: only the reasoning of the current turn, and only where it calls
     /// tools.
     pub reasoning_replay: Option<ReasoningReplayKey>,
@@ -880,6 +881,7 @@ pub enum SystemRole {
 #[serde(rename_all = "snake_case")]
 pub enum ReasoningReplayKey {
     None,
+    Reasoning,
     ReasoningContent,
     ReasoningContentInTurn,
     ReasoningDetails,

@@ -95,7 +95,7 @@ impl SchemaValidator<'_> {
                 self.check_node(value, property, &key_path);
             } else if schema["additionalProperties"].is_object() {
                 self.check_node(value, &schema["additionalProperties"], &key_path);
-            } else {
+            } else if schema["additionalProperties"] != true {
                 let known: Vec<_> = schema["properties"]
                     .as_object()
                     .into_iter()

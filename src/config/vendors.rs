@@ -21,7 +21,8 @@ pub(super) struct VendorEntry {
     /// `None` if the vendor is disabled or has a fault.
     pub vendor: Option<Arc<CatalogVendor>>,
     pub preset: Option<&'static Preset>,
-    pub roles: raw::Roles,
+    /// The vendor's profile as written, with the defaults of the preset and of the protocol.
+    pub profile: raw::Profile,
 }
 
 impl ConfigValidator {
@@ -38,8 +39,8 @@ impl ConfigValidator {
                 .as_deref()
                 .map(|preset| self.preset(&key, preset));
             let of_preset = preset.flatten().map(|preset| preset.profile.clone());
-            let roles = vendor.profile.clone().or(of_preset).roles;
-            let roles = default_roles(roles, &vendor, preset.flatten());
+            let mut profile = vendor.profile.clone().or(of_preset);
+            profile.roles = default_roles(profile.roles, &vendor, preset.flatten());
             let vendor = match preset {
                 Some(None) => None,
                 preset => self.vendor(&name, vendor, preset.flatten()).map(Arc::new),
@@ -49,7 +50,7 @@ impl ConfigValidator {
                 VendorEntry {
                     vendor,
                     preset: preset.flatten(),
-                    roles,
+                    profile,
                 },
             );
         }
@@ -191,6 +192,8 @@ impl ConfigValidator {
         let mut request = written.request.unwrap_or_else(|| base.request.clone());
         let outermost = state.iter().filter_map(|path| path.split('.').next());
         request.extend(outermost.map(str::to_owned));
+        let raw::ProfileThinking { on, off } = written.thinking;
+        request.extend(on.into_iter().chain(off).flatten().map(|(name, _)| name));
         let drop = written.drop.unwrap_or_else(|| {
             let is_refused = |name: &&String| !request.contains(name);
             base.drop.iter().filter(is_refused).cloned().collect()
@@ -199,7 +202,6 @@ impl ConfigValidator {
             request,
             drop,
             strict: written.strict.unwrap_or(base.strict),
-            thinking_type: written.thinking.switch == Some(raw::ThinkingSwitch::Type),
             call_placeholder: state
                 .first()
                 .zip(placeholder)

@@ -179,7 +179,6 @@ fn what_is_wrong_with_a_vendor_or_a_name_is_said_with_what_is_allowed() {
             "vendors.beta.preset",
             "Did you mean \"openai\"? Known: anthropic, azure-openai",
         ),
-        (vendor("preset: bedrock"), "vendors.beta.preset", "SigV4"),
         (vendor("preset: vertex"), "vendors.beta.preset", "OAuth"),
         (
             vendor("path: v1beta/chat"),

@@ -406,11 +406,7 @@ fn import_prints_what_is_not_in_the_file_yet_and_changes_nothing() {
         text.contains("already has the model \"gpt-5.2\"") && !text.contains("- id: gpt-5.2\n"),
         "{text}"
     );
-    for (name, why) in [
-        ("opnai", "Did you mean \"openai\"?"),
-        ("bedrock", "SigV4"),
-        ("vertex", "OAuth"),
-    ] {
+    for (name, why) in [("opnai", "Did you mean \"openai\"?"), ("vertex", "OAuth")] {
         let (code, text) = print(&[name]);
         assert!(code == 1 && text.contains(why), "{name}: {text}");
     }

@@ -153,6 +153,10 @@ pub struct ChatModel {
     pub reasoning: bool,
     /// Sorted.
     pub effort_values: Vec<Effort>,
+    /// Names and JSON values of the members that turn reasoning on, at a vendor where it is off.
+    pub reasoning_on: Vec<(String, String)>,
+    /// The members that turn it off. Empty: `reasoning_effort: none` does.
+    pub reasoning_off: Vec<(String, String)>,
     pub tools_with_reasoning: ToolsWithReasoning,
     /// Accepts a `temperature` and `top_p` other than 1.
     pub sampling: bool,
@@ -234,6 +238,7 @@ pub enum ToolsWithReasoning {
 pub enum ReasoningReplay {
     #[default]
     None,
+    Reasoning,
     ReasoningContent,
     /// Only the reasoning of the current turn, and only if the turn calls tools. Reasoning of
     /// earlier turns must not be sent back.
@@ -246,6 +251,7 @@ impl ReasoningReplay {
     pub fn member(self) -> Option<&'static str> {
         match self {
             Self::None => None,
+            Self::Reasoning => Some("reasoning"),
             Self::ReasoningContent | Self::ReasoningContentInTurn => Some("reasoning_content"),
             Self::ReasoningDetails => Some("reasoning_details"),
         }
@@ -299,6 +305,8 @@ impl Default for ChatModel {
         ChatModel {
             reasoning: false,
             effort_values: Vec::new(),
+            reasoning_on: Vec::new(),
+            reasoning_off: Vec::new(),
             tools_with_reasoning: ToolsWithReasoning::Any,
             sampling: true,
             stop: true,

@@ -388,14 +388,14 @@ impl Effort {
     }
 
     /// Returns this level if `allowed` contains it, else the highest allowed level below it, else
-    /// the lowest allowed level. Returns `None` if `allowed` is empty.
+    /// the lowest allowed level. `Effort::None` is near `Minimal`, but no level for a caller that
+    /// asks for more: who asks for reasoning does not get it turned off. Returns `None` if no level
+    /// is left.
     pub fn nearest(self, allowed: &[Effort]) -> Option<Effort> {
-        let below = allowed
-            .iter()
-            .copied()
-            .filter(|effort| *effort <= self)
-            .max();
-        below.or_else(|| allowed.iter().copied().min())
+        let is_level = |effort: &Effort| *effort != Effort::None || self <= Effort::Minimal;
+        let levels = || allowed.iter().copied().filter(is_level);
+        let below = levels().filter(|effort| *effort <= self).max();
+        below.or_else(|| levels().min())
     }
 }
 

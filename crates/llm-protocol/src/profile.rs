@@ -18,8 +18,6 @@ pub struct VendorProfile {
     pub drop: Vec<String>,
     /// The server refuses every member that is neither in the base nor in `request`.
     pub strict: bool,
-    /// Reasoning is turned off by `thinking: {type: disabled}`, not by an effort (chat).
-    pub thinking_type: bool,
     /// What goes with the first call of a message that has no state of this vendor, as the inside
     /// of a JSON object: another vendor's calls (chat).
     pub call_placeholder: Option<String>,
@@ -67,6 +65,10 @@ const CHAT_REASONING: [&str; 6] = [
     "thinking_blocks",
 ];
 
+/// Other members that some vendor added to the protocol. Reading a request for its features finds
+/// these and the reasoning.
+const CHAT_FOREIGN: [&str; 3] = ["cache_control", "extra_content", "top_k"];
+
 /// Where a member of a chat request stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChatPlace {
@@ -88,11 +90,7 @@ static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
         "service_tier",
         "stream_options",
     ]),
-    drop: [
-        names(&CHAT_REASONING),
-        names(&["cache_control", "extra_content", "top_k"]),
-    ]
-    .concat(),
+    drop: [names(&CHAT_REASONING), names(&CHAT_FOREIGN)].concat(),
     honours_output_limit: true,
     stores_items: true,
     short_call_ids: true,
@@ -167,9 +165,12 @@ impl VendorProfile {
             .all(|name| self.refuses(ChatPlace::Message, name))
     }
 
-    /// Returns whether chat requests must be read for members that the server refuses.
-    pub(crate) fn cleans_chat(&self) -> bool {
-        self.strict || !self.drop.is_empty()
+    /// Returns whether a chat request may have members that the server refuses. `has_foreign`: it
+    /// has one that some vendor added to the protocol.
+    pub(crate) fn cleans_chat(&self, has_foreign: bool) -> bool {
+        let is_foreign = |name: &&str| CHAT_REASONING.contains(name) || CHAT_FOREIGN.contains(name);
+        let mut drop = self.drop.iter().map(String::as_str);
+        self.strict || !self.drop.is_empty() && has_foreign || !drop.all(|name| is_foreign(&name))
     }
 
     /// Returns whether the server refuses the member of a chat request at this place.

@@ -9,7 +9,7 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pair
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{BoxedFailure, Request, ToolChoice, WarningAction, Warnings};
+use crate::ir::{BoxedFailure, Effort, Request, ToolChoice, WarningAction, Warnings};
 use crate::json::writer::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -18,6 +18,7 @@ use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::TextFallback;
 use crate::openai::tools::{self, ToolWriter};
 use crate::openai::unsupported;
+use crate::profile::ChatPlace;
 use crate::{Protocol, estimate};
 use std::collections::{HashMap, VecDeque};
 use writer::ChatRequestWriter;
@@ -82,13 +83,8 @@ pub fn write(
         levels: &model.effort_values,
         is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
     };
-    if model.reasoning && write_context.target.profile.thinking_type && effort::is_off(request) {
-        let thinking = writer.json.key("thinking").open_object();
-        thinking.key("type").str("disabled").close_object();
-    } else if let Some(effort) = effort::select_effort(request, &support, writer.fallback.warnings)
-    {
-        writer.json.key("reasoning_effort").str(effort.as_str());
-    }
+    let effort = effort::select_effort(request, &support, writer.fallback.warnings);
+    writer.reasoning_switch(effort, model.reasoning && effort::is_on(request));
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
@@ -186,10 +182,12 @@ impl ChatRequestWriter<'_> {
                 Failure::new(Kind::InvalidRequest, message).with_param("tools"),
             ));
         }
+        let profile = self.write_context.target.profile;
         let mut writer = ToolWriter {
             surface: self.surface,
             variant: ApiVariant::Nested,
             takes_custom: self.model.custom_tools,
+            takes_strict: !profile.refuses(ChatPlace::Inner, "strict"),
             fallback: &mut self.fallback,
             json: &mut self.json,
         };
@@ -212,6 +210,22 @@ impl ChatRequestWriter<'_> {
             self.json.key("parallel_tool_calls").bool(false);
         }
         Ok(true)
+    }
+
+    /// Writes the effort, in the vendor's own members where it turns reasoning on or off by others.
+    fn reasoning_switch(&mut self, effort: Option<Effort>, is_on: bool) {
+        let switch = match effort {
+            Some(Effort::None) => self.model.reasoning_off.as_slice(),
+            _ if is_on => &self.model.reasoning_on,
+            _ => &[],
+        };
+        for (name, json) in switch {
+            self.json.key(name).raw(json);
+        }
+        let is_said = effort == Some(Effort::None) && !switch.is_empty();
+        if let Some(effort) = effort.filter(|_| !is_said) {
+            self.json.key("reasoning_effort").str(effort.as_str());
+        }
     }
 
     fn tier(&mut self, request: &Request<'_>) {

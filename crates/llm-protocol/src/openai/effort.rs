@@ -67,12 +67,13 @@ pub(crate) fn wants_visible_thinking(request: &Request<'_>) -> bool {
     ) && !is_omitted
 }
 
-/// Returns whether the caller wants no reasoning.
-pub(crate) fn is_off(request: &Request<'_>) -> bool {
+/// Returns whether the caller asks for reasoning.
+pub(crate) fn is_on(request: &Request<'_>) -> bool {
+    let effort = request.reasoning.effort;
     match thinking_preference(request) {
-        ThinkingPreference::Off => true,
-        ThinkingPreference::Nothing => request.reasoning.effort == Some(Effort::None),
-        ThinkingPreference::Free | ThinkingPreference::Budget(_) => false,
+        ThinkingPreference::Off => false,
+        ThinkingPreference::Nothing => effort.is_some_and(|effort| effort != Effort::None),
+        ThinkingPreference::Free | ThinkingPreference::Budget(_) => true,
     }
 }
 
@@ -136,7 +137,9 @@ pub(crate) fn select_effort(
     let selected = selected?;
     let nearest = selected.nearest(support.levels);
     match nearest {
-        None => warnings.add(WarningAction::Dropped, field),
+        None if support.levels.is_empty() => warnings.add(WarningAction::Dropped, field),
+        // The model reasons, but not as much or as little as the caller asks.
+        None => warnings.add(WarningAction::Downgraded, field),
         Some(nearest) if nearest != selected => warnings.add(WarningAction::Downgraded, field),
         Some(_) => {}
     }

@@ -86,6 +86,8 @@ pub(crate) struct ToolWriter<'t, 'w> {
     pub variant: ApiVariant,
     /// The vendor supports tools that take plain text.
     pub takes_custom: bool,
+    /// The vendor knows `strict` of a function.
+    pub takes_strict: bool,
     pub fallback: &'t mut TextFallback<'w>,
     pub json: &'t mut JsonWriter,
 }
@@ -143,6 +145,7 @@ impl ToolWriter<'_, '_> {
         write_description(self.json, function, cleaned.note.as_deref());
         self.json.key("parameters").raw(&cleaned.json);
         let is_strict = function.strict
+            && self.takes_strict
             && !cleaned.rewritten
             && function.schema.is_some_and(schema::is_strict_for_chat);
         if function.strict && !is_strict {

@@ -112,9 +112,7 @@ fn has_foreign_parts(
                 || left.billing_header && !profile.reads_billing_header
         }
         Protocol::Chat => {
-            profile.strict
-                || profile.cleans_chat() && left.members
-                || profile.short_call_ids && left.long_ids
+            profile.cleans_chat(left.members) || profile.short_call_ids && left.long_ids
         }
         Protocol::Responses => false,
     }

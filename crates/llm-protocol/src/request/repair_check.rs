@@ -45,6 +45,7 @@ impl RequestSummary {
             || known.mid_system && !model.mid_system && hints.later_instructions
             || known.turn_order && !model.user_after_tool && hints.user_behind_tool
             || self.has_unsupported_effort(known, model.reasoning, &model.effort_values)
+            || known.efforts && self.has_switched_effort(model)
             || must_disable_reasoning(model, known)
                 && hints.has(Setting::Tools)
                 && hints.effort != EnumMember::Known(Effort::None)
@@ -98,6 +99,15 @@ impl RequestSummary {
             || known.efforts && has(Setting::Reasoning)
             || known.summaries && !model.summaries && has(Setting::Reasoning)
             || known.verbosity && !model.verbosity && has(Setting::Text)
+    }
+
+    /// Whether the vendor has members of its own for what the effort asks for.
+    fn has_switched_effort(&self, model: &ChatModel) -> bool {
+        match self.hints.effort {
+            EnumMember::Known(Effort::None) => !model.reasoning_off.is_empty(),
+            EnumMember::Known(_) => !model.reasoning_on.is_empty(),
+            EnumMember::Absent | EnumMember::Unknown => false,
+        }
     }
 
     fn has_unsupported_effort(

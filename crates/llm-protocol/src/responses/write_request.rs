@@ -222,6 +222,7 @@ impl ResponsesRequestWriter<'_> {
             surface: self.surface,
             variant: ApiVariant::Flat,
             takes_custom: !self.model.functions_only,
+            takes_strict: true,
             fallback: &mut self.fallback,
             json: &mut self.json,
         };

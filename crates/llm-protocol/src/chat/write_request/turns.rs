@@ -326,10 +326,15 @@ impl ChatRequestWriter<'_> {
             .iter()
             .map(|(text, signature)| (text, signature.as_ref()));
         let shown = seen.chain(unseen);
+        let Some(member) = self.model.reasoning_replay.member() else {
+            return;
+        };
         match self.model.reasoning_replay {
-            ReasoningReplay::None => {}
             _ if !self.replays => {}
-            ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn => {
+            ReasoningReplay::None => {}
+            ReasoningReplay::Reasoning
+            | ReasoningReplay::ReasoningContent
+            | ReasoningReplay::ReasoningContentInTurn => {
                 let texts: Vec<JsonStr<'_>> = match self.surface {
                     // A signature there comes from another vendor.
                     Protocol::Responses => {
@@ -341,7 +346,7 @@ impl ChatRequestWriter<'_> {
                     }
                 };
                 if !texts.iter().all(JsonStr::is_empty) {
-                    self.json.key("reasoning_content").concat(&texts);
+                    self.json.key(member).concat(&texts);
                     self.carries_thinking = true;
                 }
             }
@@ -351,9 +356,7 @@ impl ChatRequestWriter<'_> {
                 });
                 let items: Vec<String> = details.filter_map(array_items).collect();
                 if !items.is_empty() {
-                    self.json
-                        .key("reasoning_details")
-                        .raw(&format!("[{}]", items.join(",")));
+                    self.json.key(member).raw(&format!("[{}]", items.join(",")));
                     self.carries_thinking = true;
                 }
             }

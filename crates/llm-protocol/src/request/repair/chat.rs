@@ -122,7 +122,24 @@ impl<'a> ForeignFieldRemover<'a> {
         } else {
             EffortDecision::Keep
         };
+        let is_off = effort == Some(Effort::None);
+        let switch = match effort {
+            _ if !known.efforts => &[],
+            Some(Effort::None) if matches!(verdict, EffortDecision::Keep) => {
+                model.reasoning_off.as_slice()
+            }
+            Some(effort) if effort != Effort::None => &model.reasoning_on,
+            _ => &[],
+        };
+        let is_absent = |(name, _): &&(String, String)| root.get(name).is_none();
+        for (name, json) in switch.iter().filter(is_absent) {
+            self.warnings.add(WarningAction::Inserted, name);
+            self.insert_member(root, name, json);
+        }
         match verdict {
+            EffortDecision::Keep if is_off && !switch.is_empty() => {
+                self.drop_member(root, EFFORT_MEMBER);
+            }
             EffortDecision::Keep => {}
             EffortDecision::Drop => {
                 self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);

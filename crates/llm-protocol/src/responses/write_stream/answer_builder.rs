@@ -607,11 +607,12 @@ impl ResponsesAnswerBuilder {
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 reasoning_token::pack_chat_details(&reasoning_token::decode_details(signature)?)
             }
-            (_, ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn)
-                if !text.is_empty() =>
-            {
-                reasoning_token::pack_chat_text(text)
-            }
+            (
+                _,
+                ReasoningReplay::Reasoning
+                | ReasoningReplay::ReasoningContent
+                | ReasoningReplay::ReasoningContentInTurn,
+            ) if !text.is_empty() => reasoning_token::pack_chat_text(text),
             _ => None,
         }
     }
