@@ -139,11 +139,11 @@ impl ConfigValidator {
                     let built = price
                         .map(|price| build_model(model, (vendor, profile), price, known.as_ref()));
                     if let Some(built) = &built
-                        && let Some(member) = vendor.profile.refused_replay(&built.accepts)
+                        && let Some(member) = built.accepts.refused_replay(&vendor.profile)
                     {
+                        let name = &vendor.name;
                         let message = format!(
-                            "the reasoning must return as {member}, which the profile of vendor {:?} refuses",
-                            vendor.name
+                            "the reasoning must return as {member}, which the profile of vendor {name:?} refuses"
                         );
                         self.add_fault(format!("{key}.capabilities.reasoning_replay"), message);
                     }

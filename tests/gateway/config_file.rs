@@ -177,7 +177,7 @@ fn what_is_wrong_with_a_vendor_or_a_name_is_said_with_what_is_allowed() {
         (
             vendor("preset: opnai"),
             "vendors.beta.preset",
-            "Did you mean \"openai\"? Known: anthropic, azure-openai",
+            "Did you mean \"openai\"? Known: anthropic, azure-foundry",
         ),
         (vendor("preset: vertex"), "vendors.beta.preset", "OAuth"),
         (

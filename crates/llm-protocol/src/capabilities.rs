@@ -7,7 +7,7 @@
 //! names, arguments), `response_ids.rs`, `schema.rs`, `pairing.rs`.
 
 use super::ir::Effort;
-use super::profile::VendorProfile;
+use super::profile::{ChatPlace, VendorProfile};
 use crate::Protocol;
 
 pub mod arguments;
@@ -71,6 +71,14 @@ impl ModelCapabilities {
             }
             ModelCapabilities::Chat(model) => model.reasoning_replay,
         }
+    }
+
+    /// Returns the member in which reasoning must return to the model, if its vendor's server
+    /// refuses it.
+    pub fn refused_replay(&self, profile: &VendorProfile) -> Option<&'static str> {
+        let member = self.reasoning_replay().member()?;
+        let is_refused = profile.refuses(ChatPlace::Message, member);
+        is_refused.then_some(member)
     }
 
     /// Returns whether the model is sold with its vendor's web search, also to callers of other

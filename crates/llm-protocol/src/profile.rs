@@ -4,7 +4,6 @@
 //! It must not know a vendor by name: the config says which vendor takes what.
 
 use crate::Protocol;
-use crate::capabilities::ModelCapabilities;
 use std::sync::LazyLock;
 
 /// What a server takes beyond the base of its protocol, and what it refuses.
@@ -136,12 +135,6 @@ impl VendorProfile {
         } else {
             None
         }
-    }
-
-    /// Returns the member in which reasoning must return to the model, if the server refuses it.
-    pub fn refused_replay(&self, model: &ModelCapabilities) -> Option<&'static str> {
-        let member = model.reasoning_replay().member()?;
-        self.refuses(ChatPlace::Message, member).then_some(member)
     }
 
     /// Returns whether the server takes this member, which is not in the base.
