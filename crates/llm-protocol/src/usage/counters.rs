@@ -117,7 +117,7 @@ impl MessagesCounters {
         }
     }
 
-    fn input_size(&self) -> u64 {
+    pub fn input_size(&self) -> u64 {
         let (short, long) = self.cache_writes();
         let parts = [
             self.input.unwrap_or(0),

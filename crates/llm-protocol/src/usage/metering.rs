@@ -78,19 +78,14 @@ impl Excess {
 pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) -> MeteredUsage {
     let estimate = cap(estimate, bounds).0.without_passes();
     let (usage, is_estimated) = match counters {
-        VendorCounters::Chat(chat) => chat_usage(chat, &estimate),
-        VendorCounters::Messages(messages) => messages_usage(messages, &estimate),
+        VendorCounters::Chat(chat) => chat_usage(&chat_counts(chat, &estimate), &estimate),
+        VendorCounters::Messages(messages) => {
+            messages_usage(&messages_counts(messages, &estimate), &estimate)
+        }
     };
     let counted_output = usage.without_passes().output_total();
     let (usage, excess) = cap(&usage, bounds);
-    // A vendor whose counters are all zero although it generated something does not count.
-    let is_uncounted = usage.is_zero() && estimate.output_total() > 0;
-    let usage = if is_uncounted {
-        estimate.with_tier_of(&usage)
-    } else {
-        usage
-    };
-    let verdict = match (excess == Excess::default(), is_estimated || is_uncounted) {
+    let verdict = match (excess == Excess::default(), is_estimated) {
         (false, _) => UsageVerdict::Implausible(excess),
         (true, true) => UsageVerdict::Estimated,
         (true, false) => UsageVerdict::Exact,
@@ -99,6 +94,43 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
         usage,
         verdict,
         counted_output,
+    }
+}
+
+/// Removes zeros that count nothing: no prompt is empty, so an answer without any input was not
+/// counted, unless nothing was generated either.
+fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
+    let is_zero = |count: Option<u64>| count.unwrap_or(0) == 0;
+    let input = [
+        counters.prompt,
+        counters.cached,
+        counters.cache_write,
+        counters.audio_prompt,
+    ];
+    let is_free = is_zero(counters.completion)
+        && is_zero(counters.total)
+        && estimate.output_total() == 0;
+    if is_free || !input.into_iter().all(is_zero) {
+        return *counters;
+    }
+    ChatCounters {
+        prompt: None,
+        completion: counters.completion.filter(|count| *count > 0),
+        ..*counters
+    }
+}
+
+/// Does the same for a vendor with the messages API. An answer that pauses after a compaction has
+/// no input of its own.
+fn messages_counts(counters: &MessagesCounters, estimate: &Usage) -> MessagesCounters {
+    let is_free = counters.output.unwrap_or(0) == 0 && estimate.output_total() == 0;
+    if is_free || counters.input_size() > 0 || !counters.compactions.is_empty() {
+        return *counters;
+    }
+    MessagesCounters {
+        input: None,
+        output: counters.output.filter(|count| *count > 0),
+        ..*counters
     }
 }
 

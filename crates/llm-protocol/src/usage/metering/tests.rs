@@ -232,7 +232,7 @@ fn zeros_beside_what_was_generated_are_no_count() {
         MeteredUsage {
             usage,
             verdict: UsageVerdict::Estimated,
-            counted_output: 0
+            counted_output: 7
         }
     );
     let nothing = Usage {
@@ -255,6 +255,60 @@ fn zeros_beside_what_was_generated_are_no_count() {
     );
     let one = chat([n(1), NO, NO, n(0), NO, NO]);
     assert_eq!(metered(&one).verdict, UsageVerdict::Exact);
+}
+
+#[test]
+fn no_prompt_is_empty() {
+    check(
+        &[
+            // The total says what the prompt was, or else nothing does.
+            ([n(0), NO, NO, n(0), NO, n(1_290)], [40, 0, 0, 7, 0]),
+            ([n(0), n(0), n(0), n(0), n(0), n(1_290)], [40, 0, 0, 7, 0]),
+            ([n(0), NO, NO, n(12), NO, n(1_290)], [1_278, 0, 0, 12, 0]),
+            ([n(0), NO, NO, n(12), NO, n(12)], [40, 0, 0, 12, 0]),
+            ([n(0), NO, NO, n(12), NO, NO], [40, 0, 0, 12, 0]),
+        ],
+        UsageVerdict::Estimated,
+    );
+    // All of it was read from the cache, which the vendor counts separately.
+    check(
+        &[([n(0), n(60), NO, n(12), NO, NO], [0, 60, 0, 12, 0])],
+        UsageVerdict::Exact,
+    );
+    let rows = [
+        (answer(0, 12), [40, 0, 0, 12, 0], UsageVerdict::Estimated),
+        (answer(0, 0), [40, 0, 0, 7, 0], UsageVerdict::Estimated),
+        (
+            MessagesCounters {
+                cache_read: Some(60),
+                ..answer(0, 12)
+            },
+            [0, 60, 0, 12, 0],
+            UsageVerdict::Exact,
+        ),
+    ];
+    for (counters, expected, verdict) in rows {
+        let metered = messages(&counters, &bounds());
+        assert_eq!(
+            (classes(&metered.usage), metered.verdict),
+            (expected, verdict)
+        );
+    }
+    // An answer that paused after its compaction generated nothing itself.
+    let open = UsageBounds::default();
+    let nothing = Usage {
+        output: 0,
+        ..estimate()
+    };
+    let paused = VendorCounters::Messages(MessagesCounters {
+        compactions: [PASS].into_iter().collect(),
+        ..answer(0, 0)
+    });
+    let metered = meter(&paused, &open, &nothing);
+    assert_eq!(
+        (metered.usage.without_passes().is_zero(), metered.verdict),
+        (true, UsageVerdict::Exact)
+    );
 }
 
 #[test]
