@@ -46,6 +46,9 @@ struct Case {
     model: String,
     #[serde(default)]
     warnings: Vec<String>,
+    /// Warnings that arise from the answer.
+    #[serde(default)]
+    answer_warnings: Vec<String>,
     #[serde(default)]
     strict: bool,
     #[serde(default)]
@@ -488,6 +491,8 @@ struct Told {
     body: String,
     failure: Option<Failure>,
     usage: Option<Usage>,
+    /// Of a whole response. A stream has comments.
+    warnings: Vec<&'static str>,
 }
 
 /// Passes a stream on, in pieces of `piece` bytes.
@@ -517,6 +522,7 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
             body: String::from_utf8(out).unwrap(),
             failure,
             usage: pass.usage().and_then(counted),
+            warnings: Vec::new(),
         };
     }
     let recall = ask(vector, request)
@@ -546,6 +552,10 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         body: String::from_utf8(out).unwrap(),
         failure,
         usage: stream.usage().and_then(counted),
+        warnings: match streamed {
+            true => Vec::new(),
+            false => stream.warnings().to_vec(),
+        },
     }
 }
 
@@ -566,6 +576,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
                 body: String::from_utf8(whole.body.to_vec()).unwrap(),
                 failure: None,
                 usage: whole.usage.and_then(counted),
+                warnings: whole.warnings,
             },
             Err(fault) => {
                 let failure = fault.to_failure(vector.vendor, "upstream-model", "public-model");
@@ -573,6 +584,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
                     body: String::new(),
                     failure: Some(failure),
                     usage: None,
+                    warnings: Vec::new(),
                 }
             }
         };
@@ -591,6 +603,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             body: String::from_utf8(whole.body.to_vec()).unwrap(),
             failure: None,
             usage: whole.usage.and_then(counted),
+            warnings: whole.warnings,
         },
         Err(fault) => {
             let failure = fault.to_failure(vector.vendor, "upstream-model", "public-model");
@@ -598,6 +611,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
                 body: String::new(),
                 failure: Some(failure),
                 usage: None,
+                warnings: Vec::new(),
             }
         }
     }
@@ -756,6 +770,17 @@ fn compare_answer(vector: &Vector, told: &Told) -> Result<(), String> {
         if let Some(difference) = differs(&expected, &found, "client_response") {
             return Err(format!("{difference}\n  told: {found}"));
         }
+    }
+    let comments = told
+        .body
+        .lines()
+        .filter_map(|line| line.strip_prefix(": x-gateway-warnings: "));
+    let warnings: Vec<_> = comments.chain(told.warnings.iter().copied()).collect();
+    if vector.case.answer_warnings != warnings {
+        return Err(format!(
+            "warnings of the answer: {warnings:?}\n  told:\n{}",
+            told.body
+        ));
     }
     let expected = vector
         .json("client_failure.json")

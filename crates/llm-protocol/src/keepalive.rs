@@ -1,5 +1,5 @@
 //! Bytes that the gateway inserts in a stream beside the stream writer: keep-alives while the
-//! vendor is silent, and the last events of a stream that failed.
+//! vendor is silent, warnings, and the last events of a stream that failed.
 //!
 //! They must not be built in advance: where events are numbered, the number is known only when the
 //! event is written.
@@ -47,6 +47,15 @@ impl KeepAlive {
             KeepAlive::Fixed(bytes) => Bytes::from_static(bytes),
             KeepAlive::Numbered(sequencer) => sequencer.keep_alive().into(),
         }
+    }
+}
+
+/// Writes warnings that arise while a stream runs, as a comment: its header has left.
+pub(crate) fn write_warnings(warnings: &[&str], out: &mut Vec<u8>) {
+    if !warnings.is_empty() {
+        out.extend_from_slice(b": x-gateway-warnings: ");
+        out.extend_from_slice(warnings.join(", ").as_bytes());
+        out.extend_from_slice(b"\n\n");
     }
 }
 

@@ -9,9 +9,11 @@
 //! then `sse.rs`.
 
 use super::Protocol;
+use super::chat::read_stream::DERIVED_FINISH_REASON;
 use super::failure::VendorError;
 use super::ir::event::UpstreamError;
 use super::json::edit::{self, JsonEdit};
+use super::keepalive;
 use super::responses::EventSequencer;
 use super::sse::{EventTooLarge, SseDecoder, SseEvent};
 use super::vendor_response::{Completion, StopReasonStatus};
@@ -171,6 +173,9 @@ impl StreamPassthrough {
         let fault = self.process_events(out).err();
         if self.is_complete() {
             return Ok(());
+        }
+        if fault.is_none() && self.watch.protocol == Protocol::Chat {
+            self.watch.derive_finish_reasons(false, out);
         }
         self.end_without_last_event(
             fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))),
@@ -400,6 +405,7 @@ impl PassthroughState {
         out: &mut Vec<u8>,
     ) -> Result<(), UpstreamError> {
         if data == b"[DONE]" {
+            self.derive_finish_reasons(true, out);
             self.completion.record_last_event()?;
             if let Some(usage) = self.unreported_usage() {
                 end_events::write_chat_usage_chunk(&self.chat, &self.model_json, &usage, out);
@@ -456,6 +462,19 @@ impl PassthroughState {
         ];
         forward_event(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
+    }
+
+    /// Writes the finish reasons that a chat vendor left out.
+    fn derive_finish_reasons(&mut self, is_done: bool, out: &mut Vec<u8>) {
+        let derived = self.chat.derive_finish_reasons(is_done);
+        if derived.is_empty() {
+            return;
+        }
+        keepalive::write_warnings(&[DERIVED_FINISH_REASON], out);
+        for (index, reason) in derived {
+            end_events::write_finish_chunk(&self.chat, &self.model_json, index, reason, out);
+        }
+        self.completion.set_stop_reason(self.chat.stop_reason());
     }
 
     fn handle_messages_event(

@@ -14,7 +14,7 @@ use super::translate::{self, StreamTranslation};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage};
 use bytes::Bytes;
 pub use complete_response::CompleteResponse;
-pub use completion::{Completion, StopReasonStatus};
+pub use completion::{Completion, StopReasonStatus, UsagePlace};
 
 mod complete_response;
 mod completion;

@@ -154,7 +154,7 @@ fn build_response_header(
         client_header.insert_header("x-accel-buffering", "no")?;
     }
     if !call.warnings.is_empty() {
-        client_header.insert_header("x-gateway-warnings", encode_warnings(&mut call.warnings))?;
+        client_header.insert_header(WARNINGS_HEADER, encode_warnings(&mut call.warnings))?;
     }
     if status == 200
         && let Some(hold) = &call.hold
@@ -215,6 +215,8 @@ fn replayable_headers(header: &ResponseHeader) -> Vec<(String, String)> {
         .collect()
 }
 
+pub(super) const WARNINGS_HEADER: &str = "x-gateway-warnings";
+
 /// Maximum length of the list of warnings, in bytes.
 const MAX_WARNINGS_BYTES: usize = 1_024;
 
@@ -222,7 +224,7 @@ const MAX_WARNINGS_BYTES: usize = 1_024;
 const TRUNCATION_MARK: &str = "...more";
 
 /// Encodes the warnings as the value of one header, sorted.
-fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
+pub(super) fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
     tokens.sort();
     let all = tokens.join(", ");
     if all.len() <= MAX_WARNINGS_BYTES {

@@ -178,7 +178,8 @@ pub(super) fn fold_stream(
         return Ok(None);
     }
     let is_cut = counted.cut.is_some();
-    let released = release_whole(call, out.into(), counted)?;
+    let warnings = stream.warnings().to_vec();
+    let released = release_whole(call, out.into(), &warnings, counted)?;
     if is_cut {
         call.exchange.complete_and_hang_up();
     }

@@ -4,6 +4,7 @@
 
 use super::debit::{ResponseUsage, record_for_replay, settle};
 use super::fault::{handle_fault, log_unknown_form};
+use super::header::{WARNINGS_HEADER, encode_warnings};
 use crate::config::Limits;
 use crate::edge::cpu_pool;
 use crate::edge::intake::DeferredHead;
@@ -85,10 +86,12 @@ pub(super) fn process_whole(
         known_usage: learned,
         generated_bytes,
         refused_free,
+        warnings,
     } = whole;
     release_whole(
         call,
         body,
+        &warnings,
         ResponseUsage {
             usage,
             reported_usage: learned,
@@ -113,6 +116,7 @@ fn read_whole(
             known_usage: None,
             generated_bytes: 0,
             refused_free: false,
+            warnings: Vec::new(),
         });
     }
     let translation = call.response.translation.clone();
@@ -131,6 +135,7 @@ fn read_whole(
 pub(super) fn release_whole(
     call: &mut AdmittedRequest,
     body: Bytes,
+    warnings: &[&'static str],
     counted: ResponseUsage,
 ) -> Result<Option<Bytes>, Failure> {
     call.response.mode = ResponseMode::Over;
@@ -146,6 +151,13 @@ pub(super) fn release_whole(
             idempotency.add_header("x-gateway-credits", credits.to_string());
             call.exchange.set_idempotency(Some(idempotency));
         }
+    }
+    if !warnings.is_empty() && !call.response.streams {
+        call.warnings
+            .extend(warnings.iter().map(|&warning| warning.to_owned()));
+        let value = HeaderValue::from_bytes(&encode_warnings(&mut call.warnings));
+        head.headers
+            .extend(value.ok().map(|value| (WARNINGS_HEADER, value)));
     }
     call.exchange.set_deferred_head(head);
     call.exchange.set_completed();

@@ -18,6 +18,7 @@ use crate::json::scanner::JsonScanner;
 use crate::json::string::{JsonStr, JsonStrBuf};
 use crate::reasoning_token;
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
+use crate::vendor_response::UsagePlace;
 
 mod calls;
 mod delta;
@@ -31,6 +32,9 @@ use slots::SlotAllocator;
 
 /// Maximum nesting depth of an answer.
 const MAX_DEPTH: u32 = 128;
+
+/// Warning: the vendor gave no finish reason.
+pub(crate) const DERIVED_FINISH_REASON: &str = "derived:finish_reason";
 
 /// Maximum number of bytes of a refusal that the stop reason repeats.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
@@ -48,6 +52,9 @@ pub struct ChatStreamReader {
     calls: ChatCallTracker,
     refusal: JsonStrBuf,
     finish: Option<ChatFinishReason>,
+    /// Whether the current chunk has output.
+    has_output: bool,
+    usage_place: UsagePlace,
     counters: Option<ChatCounters>,
     tier: Option<ServiceTier>,
 }
@@ -107,6 +114,11 @@ impl ChatStreamReader {
         }
     }
 
+    /// Handles the end of the body, before [`ChatStreamReader::finish`].
+    pub fn end_of_body(&mut self, to: &mut impl EventSink) {
+        self.derive_finish_reason(false, to);
+    }
+
     /// Ends an answer that is complete although its last event is missing.
     pub fn finish(&mut self, to: &mut impl EventSink) {
         self.end(to);
@@ -121,8 +133,23 @@ impl ChatStreamReader {
                 UpstreamError::Cut
             });
         }
+        self.derive_finish_reason(true, to);
         self.end(to);
         Ok(())
+    }
+
+    /// Sets the finish reason of an answer whose vendor counted its output and gave no reason.
+    fn derive_finish_reason(&mut self, is_done: bool, to: &mut impl EventSink) {
+        let has_output = self.slots.is_used();
+        if self.finish.is_none() && has_output && self.usage_place.ends_answer(is_done) {
+            self.finish = Some(if self.calls.is_empty() {
+                ChatFinishReason::Stop
+            } else {
+                ChatFinishReason::Calls
+            });
+            to.event(Event::Warning(DERIVED_FINISH_REASON));
+            to.event(Event::Stop(self.stop_reason()));
+        }
     }
 
     /// Reads a chunk or a whole answer. They differ in `delta` and `message`, and in what an entry
@@ -134,6 +161,7 @@ impl ChatStreamReader {
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
         self.has_chunk = true;
+        self.has_output = false;
         let mut start = ResponseStart::default();
         let (mut choice, mut counters, mut is_error) = (None, None, false);
         for (key, value) in chunk.members() {
@@ -218,7 +246,10 @@ impl ChatStreamReader {
     }
 
     fn merge_counters(&mut self, counters: Option<ChatCounters>, to: &mut impl EventSink) {
-        let Some(counters) = counters.filter(ChatCounters::is_usage) else {
+        let counters = counters.filter(ChatCounters::is_usage);
+        self.usage_place
+            .record_chunk(counters.is_some(), self.has_output);
+        let Some(counters) = counters else {
             return;
         };
         self.counters.get_or_insert_default().merge(&counters);
@@ -350,6 +381,7 @@ impl ChatStreamReader {
             Some((current, slot)) if current == stretch => slot,
             _ => self.open_text(stretch, to),
         };
+        self.has_output = true;
         to.event(Event::Delta {
             slot,
             text: text.reborrow(),
@@ -410,6 +442,7 @@ impl ChatStreamReader {
         is_whole: bool,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
+        self.has_output = true;
         let begins = self.calls.is_new_call(entry, is_whole);
         if begins {
             self.emit_signature(to);

@@ -65,6 +65,9 @@ pub enum Event<'e> {
         usage: Usage,
         is_final: bool,
     },
+    /// A change of the answer that its client must learn of, as `x-gateway-warnings` names it. It
+    /// comes before `End`.
+    Warning(&'static str),
     /// The answer is complete.
     End,
 }

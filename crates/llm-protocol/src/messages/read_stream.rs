@@ -524,6 +524,7 @@ mod tests {
                 } => {
                     format!("{} of {is_final}", counters.output.unwrap_or(0))
                 }
+                Event::Warning(warning) => format!("warns of {warning}"),
                 Event::Counters { .. } | Event::Usage { .. } => return,
                 Event::End => "end".to_owned(),
             });

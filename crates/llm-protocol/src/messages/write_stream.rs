@@ -545,7 +545,7 @@ impl EventSink for MessagesStreamWriter {
             }
             Event::Signature { slot, signature } => self.set_signature(slot, &signature),
             // Citations: the text itself names its sources.
-            Event::Citation { .. } | Event::Counters { .. } => {}
+            Event::Citation { .. } | Event::Counters { .. } | Event::Warning(_) => {}
             Event::Close { slot } => self.close(slot),
             Event::Stop(stop) => self.completion.set_stop(stop),
             Event::Usage { usage, .. } => self.completion.set_usage(usage),

@@ -68,6 +68,7 @@ pub fn rewrite_response(
         known_usage,
         generated_bytes,
         refused_free,
+        warnings: Vec::new(),
     })
 }
 

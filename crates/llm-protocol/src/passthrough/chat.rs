@@ -9,7 +9,7 @@ use crate::counters;
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
 use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
-use crate::vendor_response::StopReasonStatus;
+use crate::vendor_response::{StopReasonStatus, UsagePlace};
 
 /// Maximum length in bytes of an answer's id that is stored.
 const MAX_ID_BYTES: usize = 256;
@@ -41,6 +41,7 @@ struct ChunkChoice {
     index: u64,
     is_finished: bool,
     has_content: bool,
+    has_calls: bool,
 }
 
 impl ChatChunk {
@@ -91,6 +92,9 @@ pub(super) struct ChatStreamState {
     /// Bit sets by choice index. The surface allows 128 choices.
     begun: u128,
     finished: u128,
+    with_calls: u128,
+    has_output: bool,
+    usage_place: UsagePlace,
     /// Number of choices that the client asked for; 0: not set.
     choices: u64,
     goes_on_behind_stop: bool,
@@ -120,7 +124,13 @@ impl ChatStreamState {
             if choice.is_finished {
                 self.finished |= bit;
             }
+            if choice.has_calls {
+                self.with_calls |= bit;
+            }
         }
+        self.has_output |= chunk.has_delta;
+        self.usage_place
+            .record_chunk(chunk.counters().is_some(), chunk.has_delta);
         self.tier = chunk.tier.or(self.tier);
         self.sound_bytes = self.sound_bytes.saturating_add(chunk.sound_bytes);
         if let Some(counters) = chunk.counters() {
@@ -158,6 +168,23 @@ impl ChatStreamState {
 
     pub fn created(&self) -> u64 {
         self.created
+    }
+
+    /// Returns the finish reasons to write for an answer whose vendor counted its output and gave
+    /// none. `is_done`: `[DONE]` has come, and not only the end of the body.
+    pub fn derive_finish_reasons(&mut self, is_done: bool) -> Vec<(u64, &'static str)> {
+        if !self.has_output || !self.usage_place.ends_answer(is_done) {
+            return Vec::new();
+        }
+        let derived = self
+            .unfinished_choices()
+            .map(|index| match (self.with_calls >> index) & 1 {
+                0 => (index, "stop"),
+                _ => (index, "tool_calls"),
+            })
+            .collect();
+        self.finished = self.begun;
+        derived
     }
 
     /// Returns the choices that have begun and have no finish reason.
@@ -303,6 +330,7 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), 
         }
         Ok::<(), JsonError>(())
     })?;
+    choice.has_calls = delta_bytes.has_calls;
     choice.has_content =
         delta_bytes.bytes > 0 || delta_bytes.reasoning > 0 || delta_bytes.sound > 0;
     chunk.choices.push(choice);
@@ -337,13 +365,14 @@ struct DeltaBytes {
     sound: u64,
     /// Whether there is a call or an unknown member.
     has_other: bool,
+    has_calls: bool,
 }
 
 /// Counts a delta or message. Vendors that use two names for reasoning repeat the same text under
 /// both.
 fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
     let (mut bytes, mut reasoning, mut sound) = (0_u64, 0_u64, 0_u64);
-    let mut has_other = false;
+    let (mut has_other, mut has_calls) = (false, false);
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "role" => drop(scan.skip()?),
@@ -351,7 +380,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
             "refusal" => bytes += text_bytes(scan)?,
             "reasoning_content" | "reasoning" => reasoning = reasoning.max(text_bytes(scan)?),
             "function_call" => {
-                has_other |= scan.kind()? != JsonKind::Null;
+                has_calls |= scan.kind()? != JsonKind::Null;
                 bytes += argument_bytes(scan)?;
             }
             "audio" => {
@@ -367,7 +396,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
             }
             "tool_calls" => {
                 scan.array_or_skip(|scan| {
-                    has_other = true;
+                    has_calls = true;
                     scan.object_or_skip(|scan, key| {
                         match key.name().as_ref() {
                             "function" | "custom" => bytes += argument_bytes(scan)?,
@@ -390,7 +419,8 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
         bytes,
         reasoning,
         sound,
-        has_other,
+        has_other: has_other || has_calls,
+        has_calls,
     })
 }
 

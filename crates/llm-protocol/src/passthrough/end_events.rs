@@ -21,25 +21,36 @@ pub(super) fn write_chat_end(
     out: &mut Vec<u8>,
 ) {
     for index in seen.unfinished_choices() {
-        let finish = |json: &mut JsonWriter| {
-            json.open_object()
-                .key("index")
-                .number(index)
-                .key("delta")
-                .open_object()
-                .close_object();
-            json.key("logprobs")
-                .null()
-                .key("finish_reason")
-                .str("length")
-                .close_object();
-        };
-        write_chat_chunk(seen, model_json, &finish, None, out);
+        write_finish_chunk(seen, model_json, index, "length", out);
     }
     if let Some(usage) = usage {
         write_chat_usage_chunk(seen, model_json, usage, out);
     }
     out.extend_from_slice(b"data: [DONE]\n\n");
+}
+
+/// Writes the chunk with the finish reason of a choice.
+pub(super) fn write_finish_chunk(
+    seen: &chat::ChatStreamState,
+    model_json: &str,
+    index: u64,
+    reason: &str,
+    out: &mut Vec<u8>,
+) {
+    let finish = |json: &mut JsonWriter| {
+        json.open_object()
+            .key("index")
+            .number(index)
+            .key("delta")
+            .open_object()
+            .close_object();
+        json.key("logprobs")
+            .null()
+            .key("finish_reason")
+            .str(reason)
+            .close_object();
+    };
+    write_chat_chunk(seen, model_json, &finish, None, out);
 }
 
 /// Writes the chunk with only the usage.

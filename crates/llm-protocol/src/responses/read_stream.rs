@@ -360,7 +360,7 @@ mod tests {
                     )
                 }
                 Event::Counters { .. } | Event::Usage { .. } => return,
-                Event::Start(_) | Event::Citation { .. } | Event::End => return,
+                Event::Start(_) | Event::Citation { .. } | Event::Warning(_) | Event::End => return,
             });
         }
     }

@@ -12,7 +12,7 @@ use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
 };
 use crate::vendor_response::{Completion, StopReasonStatus};
-use crate::{Protocol, chat, messages, responses};
+use crate::{Protocol, chat, keepalive, messages, responses};
 
 #[derive(Debug)]
 enum SurfaceWriter {
@@ -45,6 +45,9 @@ pub(super) struct StreamObserver {
     is_refusal: bool,
     has_other_output: bool,
     pub shows_thinking: bool,
+    pub warnings: Vec<&'static str>,
+    /// Number of the last warnings that a stream has not sent yet.
+    unsent_warnings: usize,
     /// Split surrogate pairs, by slot.
     halves: PendingSurrogates<u32>,
 }
@@ -148,6 +151,13 @@ impl StreamObserver {
                     self.write_usage();
                 }
             }
+            Event::Warning(warning) => {
+                if !self.warnings.contains(warning) {
+                    self.warnings.push(warning);
+                    self.unsent_warnings += 1;
+                }
+                return;
+            }
             Event::Usage { .. } | Event::Citation { .. } | Event::Close { .. } => {}
         }
         self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
@@ -198,6 +208,8 @@ impl StreamObserver {
             is_refusal: false,
             has_other_output: false,
             shows_thinking: false,
+            warnings: Vec::new(),
+            unsent_warnings: 0,
             halves: PendingSurrogates::default(),
         }
     }
@@ -292,10 +304,21 @@ impl StreamObserver {
     /// Appends what may be sent now. A whole answer yields nothing until it is complete.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         let completed = self.is_complete();
+        let unsent = self.warnings.len() - std::mem::take(&mut self.unsent_warnings);
+        let warnings = self.warnings.get(unsent..).unwrap_or_default();
         match &mut self.writer {
-            SurfaceWriter::ChatStream(writer) => writer.take(out),
-            SurfaceWriter::MessagesStream(writer) => writer.take(out),
-            SurfaceWriter::ResponsesStream(writer) => writer.take(out),
+            SurfaceWriter::ChatStream(writer) => {
+                keepalive::write_warnings(warnings, out);
+                writer.take(out);
+            }
+            SurfaceWriter::MessagesStream(writer) => {
+                keepalive::write_warnings(warnings, out);
+                writer.take(out);
+            }
+            SurfaceWriter::ResponsesStream(writer) => {
+                keepalive::write_warnings(warnings, out);
+                writer.take(out);
+            }
             SurfaceWriter::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
             SurfaceWriter::MessagesWhole(writer) if completed => {
                 out.extend_from_slice(&writer.body())

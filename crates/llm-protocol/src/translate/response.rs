@@ -133,6 +133,7 @@ pub fn translate_response(
         known_usage: observer.known_usage(),
         generated_bytes: observer.generated_bytes,
         refused_free: observer.refused_free(),
+        warnings: observer.warnings,
     })
 }
 

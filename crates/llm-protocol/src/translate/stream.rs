@@ -210,6 +210,9 @@ impl StreamTranslation {
         // detected.
         self.decoder.close();
         let fault = self.process_events().err();
+        if let (None, VendorReader::Chat(reader)) = (&fault, &mut self.reader) {
+            reader.end_of_body(&mut self.observer);
+        }
         let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
             _ if self.observer.is_complete() => Ok(()),
             fault => self.end_without_last_event(fault),
@@ -327,6 +330,12 @@ impl StreamTranslation {
     /// Returns the usage so far, if the vendor reports it before the end.
     pub fn usage_so_far(&self) -> Option<Usage> {
         self.observer.known_usage()
+    }
+
+    /// Returns the changes of the answer that a client must learn of. A client that streams has
+    /// them as comments.
+    pub fn warnings(&self) -> &[&'static str] {
+        &self.observer.warnings
     }
 
     /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.

@@ -107,9 +107,8 @@ fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
         counters.cache_write,
         counters.audio_prompt,
     ];
-    let is_free = is_zero(counters.completion)
-        && is_zero(counters.total)
-        && estimate.output_total() == 0;
+    let is_free =
+        is_zero(counters.completion) && is_zero(counters.total) && estimate.output_total() == 0;
     if is_free || !input.into_iter().all(is_zero) {
         return *counters;
     }

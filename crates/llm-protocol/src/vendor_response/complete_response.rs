@@ -19,4 +19,6 @@ pub struct CompleteResponse {
     pub generated_bytes: u64,
     /// Whether a messages vendor refused before any output. The vendor documents this as free.
     pub refused_free: bool,
+    /// Changes of the answer that the client must learn of, for `x-gateway-warnings`.
+    pub warnings: Vec<&'static str>,
 }

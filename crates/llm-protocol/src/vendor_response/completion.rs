@@ -5,6 +5,7 @@
 //! |-------------|-------|------------|-------------------------------------------|-----------------------------------|
 //! | no          | any   | any        | anything                                  | cut off, not billed               |
 //! | yes         | any   | yes        | anything                                  | complete                          |
+//! | no          | last  | `[DONE]`, or a clean end (chat)    ||| complete, the reason is derived   |
 //! | yes         | yes   | no         | end, reset, silence, garbage, error event | complete                          |
 //! | yes         | no    | no         | end, reset, silence, garbage              | complete, the usage is estimated  |
 //! | yes         | no    | no         | error event                               | failed with the vendor's error    |
@@ -43,6 +44,40 @@ impl StopReasonStatus {
     /// The stop reason of an answer with one choice.
     pub fn from_bool(has_come: bool) -> Self {
         if has_come { Self::All } else { Self::Missing }
+    }
+}
+
+/// Where the usage of a chat stream stands. Some vendors end an answer with it, and give no finish
+/// reason.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum UsagePlace {
+    /// None has come.
+    #[default]
+    Missing,
+    /// Output came after it.
+    BeforeOutput,
+    /// With the last output, or one of several: a running count stands there too.
+    WithOutput,
+    /// Only after the last output.
+    AfterOutput,
+}
+
+impl UsagePlace {
+    /// Adds a chunk.
+    pub fn record_chunk(&mut self, has_usage: bool, has_output: bool) {
+        *self = match (*self, has_usage, has_output) {
+            (Self::Missing | Self::AfterOutput, true, false) => Self::AfterOutput,
+            (_, true, _) => Self::WithOutput,
+            (Self::Missing, false, true) => Self::Missing,
+            (_, false, true) => Self::BeforeOutput,
+            (place, false, false) => place,
+        };
+    }
+
+    /// Returns whether the answer is complete if its stream ends here. `is_done`: `[DONE]` has
+    /// come, and not only the end of the body.
+    pub fn ends_answer(self, is_done: bool) -> bool {
+        self == Self::AfterOutput || self == Self::WithOutput && is_done
     }
 }
 
@@ -127,6 +162,33 @@ impl Completion {
 mod tests {
     use super::*;
     use crate::failure::VendorError;
+
+    #[test]
+    fn a_usage_ends_an_answer_where_no_output_follows_it() {
+        let (text, counted, usage) = ((false, true), (true, true), (true, false));
+        // By `[DONE]`, and by the end of the body.
+        for (chunks, expected) in [
+            (&[text][..], [false, false]),
+            (&[text, usage], [true, true]),
+            (&[text, usage, usage], [true, true]),
+            (&[text, counted], [true, false]),
+            (&[counted, counted], [true, false]),
+            (&[counted, usage], [true, false]),
+            (&[usage, text], [false, false]),
+            (&[text, usage, text], [false, false]),
+            (&[usage, text, usage], [true, false]),
+        ] {
+            let mut place = UsagePlace::default();
+            for (has_usage, has_output) in chunks {
+                place.record_chunk(*has_usage, *has_output);
+            }
+            assert_eq!(
+                [true, false].map(|is_done| place.ends_answer(is_done)),
+                expected,
+                "{chunks:?}"
+            );
+        }
+    }
 
     fn faults() -> [Option<UpstreamError>; 5] {
         let error = UpstreamError::Vendor(VendorError::default());

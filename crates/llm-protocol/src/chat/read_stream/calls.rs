@@ -112,6 +112,10 @@ impl ChatCallTracker {
         !self.has_listed
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     /// Begins the entries of another chunk.
     pub(super) fn begin_chunk(&mut self) {
         self.in_chunk.clear();

@@ -5,6 +5,11 @@
 pub(super) struct SlotAllocator(u32);
 
 impl SlotAllocator {
+    /// Returns whether a slot was assigned.
+    pub fn is_used(&self) -> bool {
+        self.0 > 0
+    }
+
     pub fn allocate(&mut self) -> u32 {
         let slot = self.0;
         self.0 = slot.saturating_add(1);

@@ -151,7 +151,7 @@ impl ChatAnswerBuilder {
                 }
             }
             Event::Stop(stop) => self.stop(stop),
-            Event::Counters { .. } => {}
+            Event::Counters { .. } | Event::Warning(_) => {}
             Event::Usage { usage, is_final } => self.usage_tracker.record(usage, is_final),
             Event::End => {
                 for (slot, held) in std::mem::take(&mut self.pieces) {

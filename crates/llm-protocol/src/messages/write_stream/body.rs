@@ -235,7 +235,11 @@ impl EventSink for MessagesBodyWriter {
             Event::Delta { slot, text } => self.delta(slot, &text),
             Event::Signature { slot, signature } => self.set_signature(slot, &signature),
             // Citations: the text itself names its sources.
-            Event::Citation { .. } | Event::Close { .. } | Event::Counters { .. } | Event::End => {}
+            Event::Citation { .. }
+            | Event::Close { .. }
+            | Event::Counters { .. }
+            | Event::Warning(_)
+            | Event::End => {}
             Event::Stop(stop) => self.completion.set_stop(stop),
             Event::Usage { usage, .. } => self.completion.set_usage(usage),
         }

@@ -102,7 +102,7 @@ impl EventSink for ResponsesAnswerBuilder {
                     self.close_complete_calls();
                 }
             }
-            Event::Counters { .. } => {}
+            Event::Counters { .. } | Event::Warning(_) => {}
             Event::Usage { usage, is_final } => self.completion.set_usage(usage, is_final),
             Event::End => self.end(),
         }
