@@ -13,6 +13,7 @@ use super::chat::read_stream::DERIVED_FINISH_REASON;
 use super::failure::VendorError;
 use super::ir::event::UpstreamError;
 use super::json::edit::{self, JsonEdit};
+use super::json::scanner::Span;
 use super::keepalive;
 use super::responses::EventSequencer;
 use super::sse::{EventTooLarge, SseDecoder, SseEvent};
@@ -460,7 +461,15 @@ impl PassthroughState {
                 .map(|span| JsonEdit::new(span, &self.model_json)),
             hidden.or(restated),
         ];
-        forward_event(&mut self.split_letters, self.protocol, event, edits, out);
+        let deltas = self.chat.misnamed_deltas(&chunk);
+        forward_event(
+            &mut self.split_letters,
+            self.protocol,
+            event,
+            edits,
+            deltas,
+            out,
+        );
         Ok(())
     }
 
@@ -536,7 +545,14 @@ impl PassthroughState {
             edit.map(|span| JsonEdit::new(span, &self.model_json)),
             restated,
         ];
-        forward_event(&mut self.split_letters, self.protocol, event, edits, out);
+        forward_event(
+            &mut self.split_letters,
+            self.protocol,
+            event,
+            edits,
+            &[],
+            out,
+        );
         Ok(())
     }
 }
@@ -629,20 +645,30 @@ impl PassthroughState {
                 .map(|span| JsonEdit::new(span, &self.model_json)),
             restated,
         ];
-        forward_event(&mut self.split_letters, self.protocol, event, edits, out);
+        forward_event(
+            &mut self.split_letters,
+            self.protocol,
+            event,
+            edits,
+            &[],
+            out,
+        );
         Ok(())
     }
 }
 
-/// Writes an event with these edits, and with split surrogate pairs joined.
+/// Writes an event with these edits, with `delta` in place of the keys `deltas`, and with split
+/// surrogate pairs joined.
 fn forward_event(
     letters: &mut split_chars::SplitCharJoiner,
     protocol: Protocol,
     event: &SseEvent<'_>,
     edits: [Option<JsonEdit<'_>>; 2],
+    deltas: &[Span],
     out: &mut Vec<u8>,
 ) {
-    let letters = letters.edits(protocol, event_text(event));
+    let mut letters = letters.edits(protocol, event_text(event));
+    letters.extend(deltas.iter().map(|key| (*key, r#""delta""#.to_owned())));
     if letters.is_empty() {
         return edit::write_edited_event(event, edits, out);
     }

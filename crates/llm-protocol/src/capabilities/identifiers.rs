@@ -26,8 +26,8 @@ const MAX_RESPONSES_CALL_ID_CHARS: usize = 64;
 /// Maximum length of a tool name that is valid in all protocols.
 const MAX_TOOL_NAME_CHARS: usize = 64;
 
-/// Generates call ids for a messages vendor: `[a-zA-Z0-9_-]+`, at most 64 characters, unique in the
-/// request.
+/// Keeps call ids unique in a request, or in a conversation and the answer to it. An id that fits
+/// and is used once stays.
 #[derive(Debug, Default)]
 pub struct CallIdAllocator {
     calls: u64,
@@ -36,7 +36,8 @@ pub struct CallIdAllocator {
 }
 
 impl CallIdAllocator {
-    /// Returns the id of the next call in the history. The call's result uses the same id.
+    /// Returns the id of the next call in the history, for a messages vendor: `[a-zA-Z0-9_-]+`, at
+    /// most 64 characters. The call's result uses the same id.
     pub fn allocate(&mut self, id: Option<&JsonStr<'_>>) -> String {
         let index = self.calls;
         self.calls = self.calls.saturating_add(1);
@@ -44,6 +45,11 @@ impl CallIdAllocator {
             Some(id) if !id.is_empty() => messages_call_id(id).into_owned(),
             _ => format!("call_{index}"),
         };
+        self.make_unique(candidate)
+    }
+
+    /// Returns the id, numbered if it is used already.
+    pub fn make_unique(&mut self, candidate: String) -> String {
         let Some(before) = self.used.get(&candidate).copied() else {
             self.used.insert(candidate.clone(), 1);
             return candidate;

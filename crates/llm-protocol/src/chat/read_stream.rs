@@ -52,6 +52,8 @@ pub struct ChatStreamReader {
     calls: ChatCallTracker,
     refusal: JsonStrBuf,
     finish: Option<ChatFinishReason>,
+    /// Whether a `delta` has come.
+    has_delta: bool,
     /// Whether the current chunk has output.
     has_output: bool,
     usage_place: UsagePlace,
@@ -140,8 +142,9 @@ impl ChatStreamReader {
 
     /// Sets the finish reason of an answer whose vendor counted its output and gave no reason.
     fn derive_finish_reason(&mut self, is_done: bool, to: &mut impl EventSink) {
-        let has_output = self.slots.is_used();
+        let has_output = self.slots.is_used() || !self.calls.is_empty();
         if self.finish.is_none() && has_output && self.usage_place.ends_answer(is_done) {
+            self.calls.open_pending(&mut self.slots, to);
             self.finish = Some(if self.calls.is_empty() {
                 ChatFinishReason::Stop
             } else {
@@ -195,11 +198,7 @@ impl ChatStreamReader {
             .or(self.tier);
         if let Some(choice) = choice {
             self.start(start, to);
-            if let Some(message) = if is_whole {
-                choice.message
-            } else {
-                choice.delta
-            } {
+            if let Some(message) = self.output_of(&choice, is_whole) {
                 self.message(message, is_whole, to)?;
             }
             if let Some(reason) = &choice.finish_reason {
@@ -208,6 +207,20 @@ impl ChatStreamReader {
         }
         self.merge_counters(counters, to);
         Ok(())
+    }
+
+    /// Returns the output of a choice. Some vendors stream `message` in place of `delta`, and some
+    /// repeat the whole answer as `message` after the deltas.
+    fn output_of<'v>(
+        &mut self,
+        choice: &ChatAnswerChoice<'v>,
+        is_whole: bool,
+    ) -> Option<JsonValue<'v>> {
+        if is_whole {
+            return choice.message;
+        }
+        self.has_delta |= choice.delta.is_some();
+        choice.delta.or(choice.message.filter(|_| !self.has_delta))
     }
 
     fn start(&mut self, start: ResponseStart<'_>, to: &mut impl EventSink) {
@@ -240,6 +253,7 @@ impl ChatStreamReader {
             _ => ChatFinishReason::Unknown,
         };
         if self.finish != Some(finish) {
+            self.calls.open_pending(&mut self.slots, to);
             self.finish = Some(finish);
             to.event(Event::Stop(self.stop_reason()));
         }
@@ -389,6 +403,7 @@ impl ChatStreamReader {
     }
 
     fn open_text(&mut self, stretch: ChatTextKind, to: &mut impl EventSink) -> u32 {
+        self.calls.open_pending(&mut self.slots, to);
         if stretch != ChatTextKind::Thinking {
             self.emit_signature(to);
         }
@@ -445,6 +460,7 @@ impl ChatStreamReader {
         self.has_output = true;
         let begins = self.calls.is_new_call(entry, is_whole);
         if begins {
+            self.calls.open_pending(&mut self.slots, to);
             self.emit_signature(to);
             self.emit_state(entry, to);
             self.current = None;
@@ -466,6 +482,7 @@ impl ChatStreamReader {
     }
 
     fn end(&mut self, to: &mut impl EventSink) {
+        self.calls.open_pending(&mut self.slots, to);
         self.emit_signature(to);
         if self.finish.is_some() {
             // Repeat the stop: the refusal may have continued after the finish reason.

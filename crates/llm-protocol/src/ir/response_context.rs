@@ -46,6 +46,8 @@ pub struct ResponseContext {
     /// How calls of tools other than plain functions are returned (responses), by the caller's flat
     /// name: see [`ResponseContext::client_tool_name`].
     pub own_tools: HashMap<String, ClientTool>,
+    /// Ids of the conversation's calls, as the caller knows them.
+    pub call_ids: Vec<String>,
     /// The form in which a chat vendor requires its reasoning back.
     pub reasoning_replay: ReasoningReplay,
     /// Numbers the events of a stream (responses).

@@ -187,9 +187,12 @@ impl MessagesStreamReader {
             return;
         };
         self.stopped = true;
+        if reason.is("pause_turn") {
+            to.event(Event::Warning("stopped:pause_turn"));
+        }
         to.event(Event::Stop(match reason.value().as_ref() {
-            // With a pause, the vendor offers to continue if the client asks again. Here the answer
-            // ends.
+            // With a pause, the vendor offers to continue if the client asks again. Other protocols
+            // have no word for it, so a warning says it.
             "end_turn" | "pause_turn" | "compaction" => StopReason::EndTurn,
             "stop_sequence" => StopReason::StopSequence,
             "tool_use" => StopReason::ToolUse,

@@ -26,6 +26,9 @@ pub(super) struct ChatChunk {
     pub tier: Option<ServiceTier>,
     /// Span of the member `"usage":null`, with the comma that belongs to it.
     pub null_usage: Option<Span>,
+    /// Keys of the choices that have a `message`, if none has a `delta`.
+    message_keys: Vec<Span>,
+    has_delta_key: bool,
     pub is_error: bool,
     pub generated_bytes: u64,
     /// Base64 bytes of audio output.
@@ -93,6 +96,7 @@ pub(super) struct ChatStreamState {
     begun: u128,
     finished: u128,
     with_calls: u128,
+    has_delta_key: bool,
     has_output: bool,
     usage_place: UsagePlace,
     /// Number of choices that the client asked for; 0: not set.
@@ -128,6 +132,7 @@ impl ChatStreamState {
                 self.with_calls |= bit;
             }
         }
+        self.has_delta_key |= chunk.has_delta_key;
         self.has_output |= chunk.has_delta;
         self.usage_place
             .record_chunk(chunk.counters().is_some(), chunk.has_delta);
@@ -168,6 +173,16 @@ impl ChatStreamState {
 
     pub fn created(&self) -> u64 {
         self.created
+    }
+
+    /// Returns the keys `message` that stand for `delta`. Some vendors repeat the whole answer under
+    /// `message` after the deltas.
+    pub fn misnamed_deltas<'c>(&self, chunk: &'c ChatChunk) -> &'c [Span] {
+        if self.has_delta_key {
+            &[]
+        } else {
+            &chunk.message_keys
+        }
     }
 
     /// Returns the finish reasons to write for an answer whose vendor counted its output and gave
@@ -323,7 +338,14 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), 
                 // vendors send it.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
-            "delta" | "message" => delta_bytes = read_delta(scan)?,
+            "delta" => {
+                chunk.has_delta_key = true;
+                delta_bytes = read_delta(scan)?;
+            }
+            "message" => {
+                chunk.message_keys.push(key.span);
+                delta_bytes = read_delta(scan)?;
+            }
             // Kimi's place for the usage of a stream.
             "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
             _ => drop(scan.skip()?),

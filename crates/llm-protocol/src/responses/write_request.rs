@@ -8,6 +8,7 @@
 //! `responses/write_request/extras.rs`, `openai/tools.rs` (for both protocols of the
 //! vendor).
 
+use crate::capabilities::identifiers::CallIdAllocator;
 use crate::capabilities::{ResponsesModel, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
@@ -78,6 +79,7 @@ pub fn write(
         carries_thinking: false,
         calls: Vec::new(),
         calls_made: 0,
+        ids: CallIdAllocator::default(),
     };
     writer
         .json

@@ -5,6 +5,7 @@
 //!
 //! Read next: `vendor_response/completion.rs`.
 
+use crate::capabilities::identifiers::CallIdAllocator;
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext, StopReason, UpstreamError};
 use crate::json::string::JsonStr;
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
@@ -46,6 +47,8 @@ pub(super) struct StreamObserver {
     has_other_output: bool,
     pub shows_thinking: bool,
     pub warnings: Vec<&'static str>,
+    /// Ids of the calls so far, of the conversation and of this answer.
+    call_ids: CallIdAllocator,
     /// Number of the last warnings that a stream has not sent yet.
     unsent_warnings: usize,
     /// Split surrogate pairs, by slot.
@@ -56,6 +59,27 @@ impl EventSink for StreamObserver {
     fn event(&mut self, event: Event<'_>) {
         match &event {
             Event::Delta { slot, text } => return self.forward_delta(*slot, text),
+            Event::Open {
+                slot,
+                piece:
+                    OutputPart::Call {
+                        id: Some(id),
+                        name,
+                        is_custom,
+                    },
+            } => {
+                // Clients and vendors know a call by its id, and some vendors count from 0 in
+                // each answer.
+                let id = self.call_ids.make_unique(id.value().into_owned());
+                return self.forward(Event::Open {
+                    slot: *slot,
+                    piece: OutputPart::Call {
+                        id: Some(JsonStr::from_value(&id)),
+                        name: name.reborrow(),
+                        is_custom: *is_custom,
+                    },
+                });
+            }
             Event::Close { slot } => {
                 if let Some(half) = self.halves.take(slot) {
                     self.forward(Event::Delta {
@@ -171,6 +195,10 @@ impl StreamObserver {
         streamed: bool,
     ) -> Self {
         let (estimator, bounds) = (response_context.estimator, response_context.usage_bounds);
+        let mut call_ids = CallIdAllocator::default();
+        for id in &response_context.call_ids {
+            call_ids.make_unique(id.clone());
+        }
         let writer = match (surface, streamed) {
             (Protocol::Chat, true) => SurfaceWriter::ChatStream(
                 chat::write_stream::ChatStreamWriter::new(response_context),
@@ -209,6 +237,7 @@ impl StreamObserver {
             has_other_output: false,
             shows_thinking: false,
             warnings: Vec::new(),
+            call_ids,
             unsent_warnings: 0,
             halves: PendingSurrogates::default(),
         }

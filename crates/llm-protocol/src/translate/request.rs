@@ -8,7 +8,7 @@ use crate::capabilities::{ModelCapabilities, TranslationTarget};
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{BoxedFailure, Request, Warnings};
+use crate::ir::{BlockKind, BoxedFailure, Request, Warnings};
 use crate::json::document::{JsonDocument, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
 use crate::responses::EventSequencer;
@@ -138,6 +138,7 @@ pub fn translate_request(
         input_estimate: estimate::estimate_input_tokens(&request),
         estimator: input.estimator,
         own_tools: std::mem::take(&mut request.own_tools),
+        call_ids: call_ids(&request),
         output_limit: request.limit.map_or(0, |limit| {
             limit.tokens.min(input.output_limit.unwrap_or(u64::MAX))
         }),
@@ -212,6 +213,15 @@ pub fn translate_request(
         has_client_budget,
         response_context,
     })
+}
+
+fn call_ids(request: &Request<'_>) -> Vec<String> {
+    let blocks = request.turns.iter().flat_map(|turn| &turn.blocks);
+    let ids = blocks.filter_map(|block| match &block.kind {
+        BlockKind::Call(call) => call.id.as_ref(),
+        _ => None,
+    });
+    ids.map(|id| id.value().into_owned()).collect()
 }
 
 /// Returns the estimated input tokens of a request, rounded up.

@@ -354,3 +354,104 @@ impl StreamTranslation {
         self.observer.refused_free()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::passthrough::StreamPassthrough;
+
+    /// The default of `limits.event_bytes`.
+    const EVENT_BYTES: usize = 33_554_432;
+
+    /// Streams of a call whose arguments, of 1.3 MB, come in one event and in the terminal one.
+    fn stream_of_large_call(vendor: Protocol) -> String {
+        let arguments = format!(r#"{{\"text\":\"{}\"}}"#, "x".repeat(1_300_000));
+        let events = match vendor {
+            Protocol::Chat => vec![
+                format!(
+                    r#"{{"id":"c","choices":[{{"index":0,"delta":{{"tool_calls":[{{"index":0,"id":"call_1","function":{{"name":"f","arguments":"{arguments}"}}}}]}},"finish_reason":"tool_calls"}}],"usage":{{"prompt_tokens":5,"completion_tokens":2}}}}"#
+                ),
+                "[DONE]".to_owned(),
+            ],
+            Protocol::Messages => vec![
+                r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":5,"output_tokens":1}}}"#.to_owned(),
+                r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"toolu_1","name":"f","input":{}}}"#.to_owned(),
+                format!(
+                    r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":"{arguments}"}}}}"#
+                ),
+                r#"{"type":"content_block_stop","index":0}"#.to_owned(),
+                r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}"#.to_owned(),
+                r#"{"type":"message_stop"}"#.to_owned(),
+            ],
+            Protocol::Responses => {
+                let item = format!(
+                    r#"{{"id":"fc_1","type":"function_call","call_id":"call_1","name":"f","arguments":"{arguments}","status":"completed"}}"#
+                );
+                vec![
+                    r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#.to_owned(),
+                    r#"{"type":"response.output_item.added","output_index":0,"item":{"id":"fc_1","type":"function_call","call_id":"call_1","name":"f","arguments":"","status":"in_progress"}}"#.to_owned(),
+                    format!(
+                        r#"{{"type":"response.function_call_arguments.delta","item_id":"fc_1","output_index":0,"delta":"{arguments}"}}"#
+                    ),
+                    format!(r#"{{"type":"response.output_item.done","output_index":0,"item":{item}}}"#),
+                    format!(
+                        r#"{{"type":"response.completed","response":{{"id":"resp_1","status":"completed","output":[{item}],"usage":{{"input_tokens":5,"output_tokens":2,"total_tokens":7}}}}}}"#
+                    ),
+                ]
+            }
+        };
+        events
+            .iter()
+            .map(|event| format!("data: {event}\n\n"))
+            .collect()
+    }
+
+    const PROTOCOLS: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
+
+    #[test]
+    fn the_arguments_of_a_call_may_come_in_one_large_event() {
+        for vendor in PROTOCOLS {
+            let bytes = stream_of_large_call(vendor);
+            for surface in PROTOCOLS {
+                let context = ResponseContext::default();
+                let mut stream =
+                    StreamTranslation::new(vendor, surface, context, true, EVENT_BYTES);
+                let mut out = Vec::new();
+                for piece in bytes.as_bytes().chunks(65_536) {
+                    stream.push(piece, &mut out).unwrap();
+                }
+                assert!(stream.is_complete(), "{vendor} to {surface}");
+                assert!(
+                    out.len() > 1_300_000,
+                    "{vendor} to {surface}: {}",
+                    out.len()
+                );
+            }
+            let mut pass = StreamPassthrough::new(vendor, "m", false, EVENT_BYTES);
+            let mut out = Vec::new();
+            for piece in bytes.as_bytes().chunks(65_536) {
+                pass.push(piece, &mut out).unwrap();
+            }
+            assert!(pass.is_complete() && out.len() > 1_300_000, "{vendor}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_never_larger_than_its_limit() {
+        for vendor in PROTOCOLS {
+            let event = stream_of_large_call(vendor);
+            let largest = event.split_inclusive("\n\n").map(str::len).max().unwrap();
+            for (limit, expected) in [
+                (largest, Ok(())),
+                (largest - 1, Err(UpstreamError::TooLarge)),
+            ] {
+                let context = ResponseContext::default();
+                let mut stream =
+                    StreamTranslation::new(vendor, Protocol::Chat, context, true, limit);
+                let outcome = stream.push(event.as_bytes(), &mut Vec::new());
+                assert_eq!(outcome, expected, "{vendor} {limit}");
+            }
+        }
+    }
+}

@@ -2,8 +2,22 @@
 //!
 //! It must not join arguments once a call has a name: it passes fragments through. Vendors differ
 //! in what they send with a fragment: an index or none, 0 for every call, the id once or every
-//! time. The rule: the index identifies the call, unless an id shows that it is another call, or
-//! two entries of one chunk have a name and no id.
+//! time or another one each time, the name whole or in pieces. The rule for an entry that has the
+//! index of a call, or no index and comes after it:
+//!
+//! | id                     | name | the call so far                | the entry              |
+//! |------------------------|------|--------------------------------|------------------------|
+//! | of another call        | any  | any                            | continues that one     |
+//! | unknown                | yes  | any                            | begins another call    |
+//! | unknown                | no   | its arguments are not complete | continues it           |
+//! | unknown                | no   | its arguments are complete     | begins another call    |
+//! | none                   | yes  | is of the same chunk           | begins another call    |
+//! | none, or the call's id | yes  | its arguments are complete     | begins another call, if it has arguments |
+//! | none, or the call's id | any  | else                           | continues it           |
+//!
+//! Names in pieces: Gemini (continuedev/continue#5849). The name with every fragment: MiniMax
+//! (NousResearch/hermes-agent#8259). So a call is emitted once its arguments begin, or something
+//! else does.
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which queues overlapping calls.
 
@@ -93,17 +107,89 @@ pub(super) struct ChatCallTracker {
     has_listed: bool,
     /// Positions of the calls that the current chunk began or continued.
     in_chunk: Vec<usize>,
+    /// Position of the call that has a name and is not emitted yet: the name may go on.
+    pending: Option<usize>,
 }
 
 #[derive(Debug)]
 struct ChatCallState {
     index: Option<u64>,
     id: Option<String>,
+    /// As far as it is known when the call is emitted.
+    name: String,
     /// `None` until the call is emitted, which needs its name.
     slot: Option<u32>,
+    arguments: ArgumentsEnd,
     /// Arguments that arrived before the name.
     early: JsonStrBuf,
     is_custom: bool,
+}
+
+impl ChatCallState {
+    /// Adds a name: the first one, a repetition, one that has grown, or the next piece.
+    fn add_name(&mut self, name: &str) {
+        if name.starts_with(&self.name) {
+            name.clone_into(&mut self.name);
+        } else {
+            self.name.push_str(name);
+        }
+    }
+
+    fn open(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+        let slot = slots.allocate();
+        to.event(Event::Open {
+            slot,
+            piece: OutputPart::Call {
+                id: self.id.as_deref().map(JsonStr::from_value),
+                name: JsonStr::from_value(&self.name),
+                is_custom: self.is_custom,
+            },
+        });
+        self.slot = Some(slot);
+        if !self.early.is_empty() {
+            to.event(Event::Delta {
+                slot,
+                text: self.early.text(),
+            });
+            self.early = JsonStrBuf::default();
+        }
+    }
+}
+
+/// Finds the end of arguments that are a JSON object.
+#[derive(Debug, Default)]
+struct ArgumentsEnd {
+    depth: u32,
+    in_string: bool,
+    is_escaped: bool,
+    has_members: bool,
+    is_complete: bool,
+}
+
+impl ArgumentsEnd {
+    fn push(&mut self, arguments: &str) {
+        for byte in arguments.bytes() {
+            if self.in_string {
+                self.in_string = self.is_escaped || byte != b'"';
+                self.is_escaped = !self.is_escaped && byte == b'\\';
+                continue;
+            }
+            match byte {
+                b'{' | b'[' => {
+                    self.has_members |= self.depth > 0;
+                    self.depth = self.depth.saturating_add(1);
+                    self.is_complete = false;
+                }
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.is_complete = self.depth == 0;
+                }
+                b'"' => self.in_string = true,
+                _ => {}
+            }
+            self.has_members |= self.in_string;
+        }
+    }
 }
 
 impl ChatCallTracker {
@@ -124,7 +210,15 @@ impl ChatCallTracker {
     /// Returns whether this entry names a call that has not been emitted yet.
     pub(super) fn is_new_call(&self, entry: &ChatToolCallDelta<'_>, is_whole: bool) -> bool {
         let known = self.find(entry, is_whole).and_then(|at| self.calls.get(at));
-        entry.name.is_some() && known.is_none_or(|call| call.slot.is_none())
+        entry.name.is_some() && known.is_none_or(|call| call.slot.is_none() && call.name.is_empty())
+    }
+
+    /// Emits the call whose name is complete because something else begins.
+    pub(super) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+        let pending = self.pending.take().and_then(|at| self.calls.get_mut(at));
+        if let Some(call) = pending {
+            call.open(slots, to);
+        }
     }
 
     /// Reads one entry. In a whole answer, each entry is a separate call.
@@ -151,25 +245,18 @@ impl ChatCallTracker {
             call.id = Some(id);
         }
         if let (None, Some(name)) = (call.slot, &entry.name) {
-            let slot = slots.allocate();
-            let id = call.id.as_deref().map(JsonStr::from_value);
-            to.event(Event::Open {
-                slot,
-                piece: OutputPart::Call {
-                    id,
-                    name: name.reborrow(),
-                    is_custom: call.is_custom,
-                },
-            });
-            call.slot = Some(slot);
-            if !call.early.is_empty() {
-                to.event(Event::Delta {
-                    slot,
-                    text: call.early.text(),
-                });
-                self.held_bytes = self.held_bytes.saturating_sub(call.early.len());
-                call.early = JsonStrBuf::default();
-            }
+            call.add_name(&name.value());
+            self.held_bytes = self.held_bytes.saturating_add(call.name.len());
+            self.pending = Some(at);
+        }
+        if let Some(arguments) = &entry.arguments {
+            call.arguments.push(&arguments.value());
+        }
+        let has_arguments = entry.arguments.is_some() || !call.early.is_empty();
+        if self.pending == Some(at) && (is_whole || has_arguments) {
+            self.pending = None;
+            self.held_bytes = self.held_bytes.saturating_sub(call.early.len());
+            call.open(slots, to);
         }
         match (call.slot, &entry.arguments) {
             (Some(slot), Some(arguments)) => to.event(Event::Delta {
@@ -202,21 +289,31 @@ impl ChatCallTracker {
                 .rposition(|call| call.index == Some(index))?,
             None => self.calls.len().checked_sub(1)?,
         };
-        let Some(id) = &entry.id else {
-            // Complete calls in one chunk, although all have the same index or none.
-            let is_another = entry.name.is_some() && self.in_chunk.contains(&at);
-            return Some(at).filter(|_| !is_another);
-        };
-        match self.calls.get(at)?.id.as_deref() {
-            Some(own) if id.is(own) => Some(at),
-            None if entry.index.is_some() => Some(at),
-            // Not the last call with that index, but perhaps an earlier one: fragments of calls may
-            // alternate.
-            _ => self.calls.iter().rposition(|call| {
-                let is_same_index = entry.index.is_none() || call.index == entry.index;
-                is_same_index && call.id.as_deref().is_some_and(|own| id.is(own))
-            }),
+        let call = self.calls.get(at)?;
+        match (&entry.id, call.id.as_deref()) {
+            (Some(id), Some(own)) if !id.is(own) => {}
+            (Some(_), None) if entry.index.is_none() => {}
+            _ => {
+                let is_complete = call.arguments.is_complete
+                    && entry.arguments.is_some()
+                    // Some vendors begin with an empty object and send the arguments after it.
+                    && call.arguments.has_members;
+                let is_in_chunk = entry.id.is_none() && self.in_chunk.contains(&at);
+                let is_another = entry.name.is_some() && (is_in_chunk || is_complete);
+                return Some(at).filter(|_| !is_another);
+            }
         }
+        // Not the last call with that index, but perhaps an earlier one: fragments of calls may
+        // alternate.
+        let of_id = self.calls.iter().rposition(|call| {
+            let is_same_index = entry.index.is_none() || call.index == entry.index;
+            let own = call.id.as_deref().zip(entry.id.as_ref());
+            is_same_index && own.is_some_and(|(own, id)| id.is(own))
+        });
+        // A call without a name cannot be emitted.
+        let continues =
+            entry.name.is_none() && !call.name.is_empty() && !call.arguments.is_complete;
+        of_id.or(Some(at).filter(|_| continues))
     }
 
     fn add(&mut self, entry: &ChatToolCallDelta<'_>) -> Result<usize, UpstreamError> {
@@ -226,7 +323,9 @@ impl ChatCallTracker {
         let call = ChatCallState {
             index: entry.index,
             id: None,
+            name: String::new(),
             slot: None,
+            arguments: ArgumentsEnd::default(),
             early: JsonStrBuf::default(),
             is_custom: false,
         };

@@ -193,6 +193,7 @@ impl ResponsesRequestWriter<'_> {
             empty if empty.is_empty() => format!("call_{}", self.calls_made),
             id => id.into_owned(),
         };
+        let id = self.ids.make_unique(id);
         self.calls_made = self.calls_made.saturating_add(1);
         let name = self
             .fallback

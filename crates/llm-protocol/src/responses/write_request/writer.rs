@@ -4,6 +4,7 @@
 
 use crate::Protocol;
 use crate::capabilities::ResponsesModel;
+use crate::capabilities::identifiers::CallIdAllocator;
 use crate::ir::write_context::WriteContext;
 use crate::json::writer::JsonWriter;
 use crate::openai::text_fallback::TextFallback;
@@ -20,6 +21,7 @@ pub(super) struct ResponsesRequestWriter<'w> {
     /// same ids.
     pub calls: Vec<ResponsesCallRef>,
     pub calls_made: u64,
+    pub ids: CallIdAllocator,
 }
 
 /// Id and kind of a call that was sent.
