@@ -1227,8 +1227,9 @@ limits! {
     dns_refresh_seconds = 30, 1..=86_400;
     /// Time that the last known addresses remain in use while no resolver answers.
     dns_stale_seconds = 3_600, 1..=604_800;
-    /// Size of one event of a vendor's stream. An event may have all of a tool call's arguments, and
-    /// the last one of a stream the whole response: set it no lower than `response_buffer_bytes`.
+    /// Size of one event of a vendor's stream. An event may have all of a tool call's arguments,
+    /// and the last one of a stream the whole response: set it no lower than
+    /// `response_buffer_bytes`.
     event_bytes = 33_554_432, 1_024..=268_435_456;
     /// Size of a vendor's response that is not a stream.
     response_buffer_bytes = 33_554_432, 1_024..=268_435_456;

@@ -130,7 +130,7 @@ impl<'a> OutboundRequest<'a> {
             return Ok(UpstreamRequest {
                 is_budget_from_client: translated.has_client_budget,
                 body,
-                warnings: translated.warnings,
+                warnings: [translated.warnings, self.summary.rewritten.clone()].concat(),
                 streams: translated.streams,
                 carries_thinking: translated.carries_thinking,
                 output_limit,
@@ -172,7 +172,7 @@ impl<'a> OutboundRequest<'a> {
         self.reject_if_strict(&warnings)?;
         Ok(UpstreamRequest {
             body: request::rewrite_cleaned(&self.body, self.summary, &edits, stripped),
-            warnings,
+            warnings: [warnings, self.summary.rewritten.clone()].concat(),
             streams: self.summary.stream,
             carries_thinking,
             output_limit,

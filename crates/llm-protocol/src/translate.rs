@@ -9,12 +9,14 @@
 use super::capabilities::FieldMapping;
 pub use super::ir::write_context::{EncodedRequest, WriteContext};
 use super::{Protocol, fields};
+pub use chat_shape::rewrite_as_chat;
 pub use request::{TranslatedRequest, TranslationRequest, count_tokens, translate_request};
 pub use response::{
     empty_response_at_limit, is_limit_reached_error, refuses_thinking, translate_response,
 };
 pub use stream::StreamTranslation;
 
+mod chat_shape;
 mod observer;
 mod request;
 mod response;

@@ -143,6 +143,7 @@ pub async fn prepare(
     let version = version_header(session, settings);
     let (previews, dropped) = outbound_request.filter_preview_flags(&flags);
     outbound_request.reject_if_strict(dropped.as_slice())?;
+    outbound_request.reject_if_strict(&summary.rewritten)?;
     if !operation.free {
         pacing::wait_for_ledger(gateway, session, surface, &principal.account_id).await?;
     }
@@ -323,17 +324,29 @@ fn parse_request(
     body: Bytes,
     share: &mut BodyShare,
 ) -> Result<ParsedRequest, Failure> {
-    let summary = request::read_summary_bounded(operation.surface, &body, values_max)?;
+    let mut summary = request::read_summary_bounded(operation.surface, &body, values_max)?;
     let header = |name: &str| {
         header
             .headers
             .get(name)
             .and_then(|value| value.to_str().ok())
     };
-    let conversation = summary.conversation_key(account_id, header, &body);
     let body_hash = header("idempotency-key")
         .map(|_| idempotency::hash_body(&body))
         .unwrap_or_default();
+    let mut body = body;
+    if operation.surface == Protocol::Chat && summary.features.other_shape {
+        let extra_bytes = translate::document_bytes(summary.values);
+        let (rewritten, warnings) = share.run_with_extra(extra_bytes, || {
+            translate::rewrite_as_chat(&body, &summary.model, account_id)
+        })?;
+        if !warnings.is_empty() {
+            summary = request::read_summary_bounded(operation.surface, &rewritten, values_max)?;
+            summary.rewritten = warnings;
+            body = rewritten;
+        }
+    }
+    let conversation = summary.conversation_key(account_id, header, &body);
     let count = if operation.free {
         Some(
             share.run_with_extra(translate::document_bytes(summary.values), || {

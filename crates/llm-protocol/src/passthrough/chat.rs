@@ -175,8 +175,8 @@ impl ChatStreamState {
         self.created
     }
 
-    /// Returns the keys `message` that stand for `delta`. Some vendors repeat the whole answer under
-    /// `message` after the deltas.
+    /// Returns the keys `message` that stand for `delta`. Some vendors repeat the whole answer
+    /// under `message` after the deltas.
     pub fn misnamed_deltas<'c>(&self, chunk: &'c ChatChunk) -> &'c [Span] {
         if self.has_delta_key {
             &[]

@@ -23,6 +23,8 @@ pub struct RequestSummary {
     /// `n`; 1 if absent (chat).
     pub choices: u64,
     pub features: Features,
+    /// Warnings about what was rewritten before the body was read.
+    pub rewritten: Vec<String>,
     /// Number of object members and array items in the whole body.
     pub values: u64,
     /// Bytes that unescaping saves, summed over all strings of the body.

@@ -235,7 +235,7 @@ pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
     Ok(estimate::estimate_input_tokens(&request))
 }
 
-fn parse_body(body: &[u8]) -> Result<JsonDocument<'_>, Failure> {
+pub(super) fn parse_body(body: &[u8]) -> Result<JsonDocument<'_>, Failure> {
     let not_json = || Failure::new(Kind::InvalidRequest, "The request body is not valid JSON.");
     let text = std::str::from_utf8(body).map_err(|_| not_json())?;
     JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).map_err(|_| not_json())

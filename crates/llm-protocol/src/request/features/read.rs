@@ -49,6 +49,7 @@ impl Features {
                 self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
                 Ok(())
             }
+            "input" => read_presence(scan, &mut self.other_shape),
             "functions" => read_presence(scan, &mut self.tools),
             "stop" | "stop_sequences" => read_presence(scan, &mut self.stops),
             "store" | "user_profile_id" | "workspace_id" | "diagnostics" => {
@@ -325,9 +326,14 @@ impl Features {
                 self.leftovers.thoughts = self.leftovers.thoughts.saturating_add(1);
             }
             "reasoning.encrypted" => block.is_encrypted = true,
-            "tool_use" => self.tools = true,
+            "input_text" | "output_text" => self.other_shape = true,
+            "tool_use" => {
+                self.tools = true;
+                self.other_shape = true;
+            }
             "tool_result" => {
                 self.tools = true;
+                self.other_shape = true;
                 self.leftovers.tool_results = self.leftovers.tool_results.saturating_add(1);
             }
             _ => {}
@@ -445,6 +451,7 @@ impl Features {
         self.tools = true;
         let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
         let (mut is_function, mut is_vendors) = (false, false);
+        let (mut has_name, mut has_wrapper) = (false, false);
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
@@ -465,7 +472,7 @@ impl Features {
                 // The tools of a namespace.
                 "tools" => drop(scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?),
                 "function" => {
-                    is_function = true;
+                    (is_function, has_wrapper) = (true, true);
                     scan.object_or_skip(|scan, key| {
                         if key.name() == "cache_control" {
                             return self.read_cache_marker(scan);
@@ -474,8 +481,10 @@ impl Features {
                     })?;
                 }
                 // A function without its wrapper object, or Gemini's list of functions.
-                "name" | "custom" | "function_declarations" | "functionDeclarations" => {
+                name @ ("name" | "custom" | "function_declarations" | "functionDeclarations") => {
                     is_function = true;
+                    has_name |= name == "name";
+                    has_wrapper |= name == "custom";
                     scan.skip()?;
                 }
                 name if is_chat && Extension::is_vendor_tool(name) => {
@@ -492,6 +501,7 @@ impl Features {
             }
             Ok::<(), JsonError>(())
         })?;
+        self.other_shape |= is_chat && has_name && !has_wrapper;
         if is_chat && (is_vendors || !is_function) {
             self.server_tools = true;
             self.server_tool_member.get_or_insert("tools");
