@@ -50,13 +50,11 @@ impl KeepAlive {
     }
 }
 
-/// Writes warnings that arise while a stream runs, as a comment: its header has left.
-pub(crate) fn write_warnings(warnings: &[&str], out: &mut Vec<u8>) {
-    if !warnings.is_empty() {
-        out.extend_from_slice(b": x-gateway-warnings: ");
-        out.extend_from_slice(warnings.join(", ").as_bytes());
-        out.extend_from_slice(b"\n\n");
-    }
+/// Writes a warning that arises while a stream runs, as a comment: its header has left.
+pub(crate) fn write_warning(warning: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b": x-gateway-warnings: ");
+    out.extend_from_slice(warning.as_bytes());
+    out.extend_from_slice(b"\n\n");
 }
 
 /// Returns the last events of a stream that failed after its 200 was sent. Nothing may follow them.

@@ -479,7 +479,7 @@ impl PassthroughState {
         if derived.is_empty() {
             return;
         }
-        keepalive::write_warnings(&[DERIVED_FINISH_REASON], out);
+        keepalive::write_warning(DERIVED_FINISH_REASON, out);
         for (index, reason) in derived {
             end_events::write_finish_chunk(&self.chat, &self.model_json, index, reason, out);
         }

@@ -508,6 +508,8 @@ impl SummaryReader<'_> {
         let mut summary = self.summary;
         summary.features.content.finish(body_bytes, escape_bytes);
         summary.escape_bytes = escape_bytes;
+        let other_shape = std::mem::take(&mut summary.features.other_shape);
+        summary.has_other_shape = other_shape && self.protocol == Protocol::Chat;
         summary.hints.other_than_nine = summary.features.leftovers.other_than_nine;
         if summary.model.is_empty() {
             let message = match self.protocol {

@@ -335,7 +335,7 @@ fn parse_request(
         .map(|_| idempotency::hash_body(&body))
         .unwrap_or_default();
     let mut body = body;
-    if operation.surface == Protocol::Chat && summary.features.other_shape {
+    if summary.has_other_shape {
         let extra_bytes = translate::document_bytes(summary.values);
         let (rewritten, warnings) = share.run_with_extra(extra_bytes, || {
             translate::rewrite_as_chat(&body, &summary.model, account_id)

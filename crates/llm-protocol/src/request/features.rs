@@ -60,8 +60,7 @@ pub struct Features {
     pub cache_markers: bool,
     /// Whether one of the cache markers asks for an hour.
     pub cache_markers_1h: bool,
-    /// Whether a chat request has tools, calls, results or parts in the shape of another protocol,
-    /// or an `input`: see `translate/chat_shape.rs`. In doubt, true.
+    /// Found while the body is read: becomes `has_other_shape` of the summary.
     pub other_shape: bool,
     /// Remains of another vendor's answers that this vendor may refuse. `request/foreign_fields.rs`
     /// reads the body for them. In doubt, true.

@@ -23,6 +23,9 @@ pub struct RequestSummary {
     /// `n`; 1 if absent (chat).
     pub choices: u64,
     pub features: Features,
+    /// Whether a chat request has tools, calls, results or parts in the shape of another protocol,
+    /// or an `input`: see `translate/chat_shape.rs`. In doubt, true.
+    pub has_other_shape: bool,
     /// Warnings about what was rewritten before the body was read.
     pub rewritten: Vec<String>,
     /// Number of object members and array items in the whole body.

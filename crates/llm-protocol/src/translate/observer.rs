@@ -49,8 +49,8 @@ pub(super) struct StreamObserver {
     pub warnings: Vec<&'static str>,
     /// Ids of the calls so far, of the conversation and of this answer.
     call_ids: CallIdAllocator,
-    /// Number of the last warnings that a stream has not sent yet.
-    unsent_warnings: usize,
+    /// What a stream has written up to its last warning, and that warning.
+    before_warning: Vec<u8>,
     /// Split surrogate pairs, by slot.
     halves: PendingSurrogates<u32>,
 }
@@ -176,11 +176,7 @@ impl StreamObserver {
                 }
             }
             Event::Warning(warning) => {
-                if !self.warnings.contains(warning) {
-                    self.warnings.push(warning);
-                    self.unsent_warnings += 1;
-                }
-                return;
+                return self.add_warning(warning);
             }
             Event::Usage { .. } | Event::Citation { .. } | Event::Close { .. } => {}
         }
@@ -238,7 +234,7 @@ impl StreamObserver {
             shows_thinking: false,
             warnings: Vec::new(),
             call_ids,
-            unsent_warnings: 0,
+            before_warning: Vec::new(),
             halves: PendingSurrogates::default(),
         }
     }
@@ -257,6 +253,25 @@ impl StreamObserver {
             Err(UpstreamError::Cut)
         } else {
             Ok(())
+        }
+    }
+
+    /// Records a warning. In a stream it stands where it arose, however the vendor's bytes are cut.
+    fn add_warning(&mut self, warning: &'static str) {
+        if self.warnings.contains(&warning) {
+            return;
+        }
+        self.warnings.push(warning);
+        if matches!(
+            self.writer,
+            SurfaceWriter::ChatStream(_)
+                | SurfaceWriter::MessagesStream(_)
+                | SurfaceWriter::ResponsesStream(_)
+        ) {
+            let mut out = Vec::new();
+            self.take(&mut out);
+            keepalive::write_warning(warning, &mut out);
+            self.before_warning = out;
         }
     }
 
@@ -333,21 +348,11 @@ impl StreamObserver {
     /// Appends what may be sent now. A whole answer yields nothing until it is complete.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         let completed = self.is_complete();
-        let unsent = self.warnings.len() - std::mem::take(&mut self.unsent_warnings);
-        let warnings = self.warnings.get(unsent..).unwrap_or_default();
+        out.append(&mut self.before_warning);
         match &mut self.writer {
-            SurfaceWriter::ChatStream(writer) => {
-                keepalive::write_warnings(warnings, out);
-                writer.take(out);
-            }
-            SurfaceWriter::MessagesStream(writer) => {
-                keepalive::write_warnings(warnings, out);
-                writer.take(out);
-            }
-            SurfaceWriter::ResponsesStream(writer) => {
-                keepalive::write_warnings(warnings, out);
-                writer.take(out);
-            }
+            SurfaceWriter::ChatStream(writer) => writer.take(out),
+            SurfaceWriter::MessagesStream(writer) => writer.take(out),
+            SurfaceWriter::ResponsesStream(writer) => writer.take(out),
             SurfaceWriter::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
             SurfaceWriter::MessagesWhole(writer) if completed => {
                 out.extend_from_slice(&writer.body())
