@@ -468,7 +468,8 @@ pub struct Profile {
     /// `extra_content.google.thought_signature` of a call. It is carried through every surface.
     #[serde(default)]
     pub state: Option<Vec<String>>,
-    /// What goes in the first place of `state` with another vendor's calls, which have none.
+    /// What goes in the first place of `state` with another vendor's calls, which have none. It may
+    /// be empty.
     #[serde(default)]
     pub state_placeholder: Option<String>,
 }

@@ -198,14 +198,17 @@ impl ConfigValidator {
             let is_refused = |name: &&String| !request.contains(name);
             base.drop.iter().filter(is_refused).cloned().collect()
         });
+        let placeholder_at = |of_message: bool| {
+            let (path, value) = state.first().zip(placeholder)?;
+            let is_it = VendorProfile::is_reasoning(path) == of_message;
+            is_it.then(|| member_at(path, value))
+        };
         let profile = VendorProfile {
             request,
             drop,
             strict: written.strict.unwrap_or(base.strict),
-            call_placeholder: state
-                .first()
-                .zip(placeholder)
-                .map(|(path, value)| member_at(path, value)),
+            call_placeholder: placeholder_at(false),
+            message_placeholder: placeholder_at(true),
             ..base.clone()
         };
         if placeholder.is_some() && state.is_empty() {

@@ -20,6 +20,9 @@ pub struct VendorProfile {
     /// What goes with the first call of a message that has no state of this vendor, as the inside
     /// of a JSON object: another vendor's calls (chat).
     pub call_placeholder: Option<String>,
+    /// What goes with a message that has calls and no reasoning of this vendor, as the inside of a
+    /// JSON object: another vendor's, or one without any (chat).
+    pub message_placeholder: Option<String>,
     /// Never generates more than the output limit.
     pub honours_output_limit: bool,
     /// Takes an output limit of 0, which only fills the prompt cache (messages).
@@ -142,10 +145,16 @@ impl VendorProfile {
         self.request.iter().any(|name| name == member)
     }
 
+    /// Returns whether a chat message has this member for reasoning. State elsewhere is a call's.
+    pub fn is_reasoning(member: &str) -> bool {
+        CHAT_REASONING.contains(&member)
+    }
+
     /// Returns this profile without everything in which a chat request carries reasoning.
     pub(crate) fn without_reasoning(&self) -> Self {
         let is_kept = |name: &&String| !CHAT_REASONING.contains(&name.as_str());
         let mut without = self.clone();
+        without.message_placeholder = None;
         without.request = self.request.iter().filter(is_kept).cloned().collect();
         without.drop.extend(names(&CHAT_REASONING));
         without
@@ -158,12 +167,16 @@ impl VendorProfile {
             .all(|name| self.refuses(ChatPlace::Message, name))
     }
 
-    /// Returns whether a chat request may have members that the server refuses. `has_foreign`: it
-    /// has one that some vendor added to the protocol.
+    /// Returns whether a chat request may have members that the server refuses, or lack one that it
+    /// wants. `has_foreign`: it has one that some vendor added to the protocol.
     pub(crate) fn cleans_chat(&self, has_foreign: bool) -> bool {
+        let has_placeholder = self.call_placeholder.is_some() || self.message_placeholder.is_some();
         let is_foreign = |name: &&str| CHAT_REASONING.contains(name) || CHAT_FOREIGN.contains(name);
         let mut drop = self.drop.iter().map(String::as_str);
-        self.strict || !self.drop.is_empty() && has_foreign || !drop.all(|name| is_foreign(&name))
+        self.strict
+            || has_placeholder
+            || !self.drop.is_empty() && has_foreign
+            || !drop.all(|name| is_foreign(&name))
     }
 
     /// Returns whether the server refuses the member of a chat request at this place.

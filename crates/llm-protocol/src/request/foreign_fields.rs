@@ -208,6 +208,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.shorten_id(value.get("id"), profile);
             }
             self.add_call_placeholder(message, profile);
+            self.add_message_placeholder(message, profile);
         }
         for (index, tool) in items_of(root, "tools").enumerate() {
             let at = format!("{}.", JsonPath::Tool(index));
@@ -243,6 +244,24 @@ impl<'a> ForeignFieldRemover<'a> {
             self.edits
                 .push((Span { start, end: start }, format!("{placeholder}{comma}")));
         }
+    }
+
+    /// Adds what the vendor takes in the place of its reasoning to a message that has calls and no
+    /// reasoning.
+    fn add_message_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
+        let Some(placeholder) = &profile.message_placeholder else {
+            return;
+        };
+        let has_reasoning = message.members().any(|(key, value)| {
+            let member = format!("\"{}\":", key.value());
+            placeholder.starts_with(&member) && !value.is_null()
+        });
+        if items_of(message, "tool_calls").next().is_none() || has_reasoning {
+            return;
+        }
+        let start = self.span(message.raw()).start.saturating_add(1);
+        self.edits
+            .push((Span { start, end: start }, format!("{placeholder},")));
     }
 
     /// Removes the members that the server refuses at this place, with a warning unless they are

@@ -197,7 +197,12 @@ impl ChatRequestWriter<'_> {
             self.json.null();
         }
         if !self.write_context.without_thinking {
-            self.reasoning(&turn.blocks);
+            let has_reasoning = self.reasoning(&turn.blocks);
+            let placeholder = &self.write_context.target.profile.message_placeholder;
+            if let Some(placeholder) = placeholder.as_ref().filter(|_| has_calls && !has_reasoning)
+            {
+                self.json.raw(placeholder);
+            }
         }
         if has_calls {
             self.json.key("tool_calls").open_array();
@@ -313,8 +318,8 @@ impl ChatRequestWriter<'_> {
         joiner.texts
     }
 
-    /// Writes the reasoning for vendors that want it back.
-    fn reasoning(&mut self, blocks: &[Block<'_>]) {
+    /// Writes the reasoning for vendors that want it back. Returns whether there is any.
+    fn reasoning(&mut self, blocks: &[Block<'_>]) -> bool {
         let unseen: Vec<_> = blocks.iter().filter_map(unseen_thinking).collect();
         let seen = blocks.iter().filter_map(|block| match &block.kind {
             BlockKind::Thinking(Thinking::Shown { text, signature }) => {
@@ -327,11 +332,11 @@ impl ChatRequestWriter<'_> {
             .map(|(text, signature)| (text, signature.as_ref()));
         let shown = seen.chain(unseen);
         let Some(member) = self.model.reasoning_replay.member() else {
-            return;
+            return false;
         };
         match self.model.reasoning_replay {
-            _ if !self.replays => {}
-            ReasoningReplay::None => {}
+            _ if !self.replays => false,
+            ReasoningReplay::None => false,
             ReasoningReplay::Reasoning
             | ReasoningReplay::ReasoningContent
             | ReasoningReplay::ReasoningContentInTurn => {
@@ -345,10 +350,12 @@ impl ChatRequestWriter<'_> {
                         shown.map(|(text, _)| text.reborrow()).collect()
                     }
                 };
-                if !texts.iter().all(JsonStr::is_empty) {
+                let has_text = !texts.iter().all(JsonStr::is_empty);
+                if has_text {
                     self.json.key(member).concat(&texts);
                     self.carries_thinking = true;
                 }
+                has_text
             }
             ReasoningReplay::ReasoningDetails => {
                 let details = shown.filter_map(|(_, signature)| {
@@ -359,6 +366,7 @@ impl ChatRequestWriter<'_> {
                     self.json.key(member).raw(&format!("[{}]", items.join(",")));
                     self.carries_thinking = true;
                 }
+                !items.is_empty()
             }
         }
     }
