@@ -67,6 +67,8 @@ struct PassthroughState {
     reported: Usage,
     /// Whether the client received the estimate that is billed (chat).
     reports_estimate: bool,
+    /// Whether the client received a usage where it reads it (chat).
+    shows_usage: bool,
     hide_usage: bool,
     started: bool,
     /// Whether more than the opening was sent on.
@@ -101,6 +103,7 @@ impl StreamPassthrough {
                 terms: MeteringTerms::default(),
                 reported: Usage::default(),
                 reports_estimate: false,
+                shows_usage: false,
                 hide_usage,
                 started: false,
                 has_content: false,
@@ -351,8 +354,9 @@ impl PassthroughState {
     /// Returns the usage that the client asked for and has not received at the end of the answer
     /// (chat).
     fn unreported_usage(&self) -> Option<Usage> {
-        let is_read = self.hide_usage || self.reports_estimate || self.final_counters().is_some();
-        (!is_read).then(|| self.estimated_usage())
+        let is_read = self.hide_usage || self.reports_estimate || self.shows_usage;
+        let counted = || self.usage().map(|metered| metered.usage);
+        (!is_read).then(|| counted().unwrap_or_else(|| self.estimated_usage()))
     }
 
     /// Returns the usage object that replaces `raw`, which has these counters. `is_end`: nothing is
@@ -433,6 +437,9 @@ impl PassthroughState {
         if self.hide_usage && chunk.is_usage_only() {
             return Ok(());
         }
+        // Usage in a place that only this vendor has is repeated at the end, where clients read it.
+        self.shows_usage |=
+            chunk.usage_at.is_some() && chunk.null_usage.is_none() && chunk.counters().is_some();
         let hidden = chunk
             .null_usage
             .filter(|_| self.hide_usage)
