@@ -374,6 +374,18 @@ fn a_vendor_error_is_judged_by_status_and_words() {
             chat("insufficient_quota", "insufficient_quota", "m"),
             Kind::VendorQuota,
         ),
+        // Google's words for a limit per minute: an empty account has no time to wait.
+        (
+            429,
+            json!([{"error": {
+                "code": 429,
+                "message": "You exceeded your current quota, please check your plan.",
+                "status": "RESOURCE_EXHAUSTED",
+                "details": [{"retryDelay": "34s"}]
+            }}])
+            .to_string(),
+            Kind::RateLimited,
+        ),
         (500, chat("server_error", "", "m"), Kind::UpstreamFailed),
         (503, String::new(), Kind::Overloaded),
         (529, "<html>".to_owned(), Kind::Overloaded),

@@ -396,6 +396,8 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
             Kind::ContentPolicy
         }
         402 => Kind::VendorQuota,
+        // Google's "exceeded your current quota" is a limit per minute if it has a time to wait.
+        429 if error.retry_after.is_some() => Kind::RateLimited,
         400 | 401 | 403 | 429 if error.is_quota_error() => Kind::VendorQuota,
         401 | 403 => Kind::VendorRefusedUs,
         400 | 429 if error.has_code(&["account_deactivated"]) => Kind::VendorRefusedUs,
