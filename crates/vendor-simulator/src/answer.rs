@@ -162,7 +162,7 @@ fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
     match &behaviour.blocks {
         // The model makes its calls once; after their results it replies.
         Some(blocks)
-            if turn.tool_result.is_none()
+            if wants_calls(turn, behaviour)
                 || !blocks.iter().any(|part| matches!(part, SimPart::Call(_))) =>
         {
             parts.clone_from(blocks);
@@ -193,12 +193,17 @@ fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
     parts
 }
 
+/// Whether the model makes its calls now, rather than reply to their results.
+fn wants_calls(turn: &SimTurn, behaviour: &Behaviour) -> bool {
+    turn.tool_result.is_none() || behaviour.steps.is_some_and(|steps| turn.steps_done < steps)
+}
+
 fn calls(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
     let refuses = behaviour.refusal == RefusalMode::Instead;
     let Some(name) = behaviour
         .tool
         .as_ref()
-        .filter(|_| turn.tool_result.is_none() && !refuses)
+        .filter(|_| wants_calls(turn, behaviour) && !refuses)
     else {
         return Vec::new();
     };

@@ -36,6 +36,10 @@ pub struct Behaviour {
     pub args: Option<String>,
     pub tools: Option<usize>,
     pub tool_id: Option<String>,
+    /// Number of turns with calls before the reply.
+    pub steps: Option<usize>,
+    /// Whether the reply is an outline of the conversation.
+    pub outline: bool,
     pub thinking: Option<String>,
     pub input: Option<u64>,
     pub output: Option<u64>,
@@ -146,6 +150,8 @@ impl Behaviour {
             "tool" => self.tool = Some(value),
             "args" => self.args = Some(value),
             "tools" => self.tools = Some(parse_size(key, &value, 1, MAX_TOOLS)?),
+            "steps" => self.steps = Some(parse_size(key, &value, 1, MAX_TOOLS)?),
+            "outline" => self.outline = parse_flag(key, &value)?,
             "tool_id" => self.tool_id = Some(value),
             "thinking" => self.thinking = Some(value),
             "model" => self.model = Some(value),

@@ -24,6 +24,8 @@ pub struct SimulatedError {
     kind: Option<String>,
     param: Option<String>,
     code: Option<String>,
+    /// Whether the message is the whole body, as a dialect writes it.
+    is_body: bool,
 }
 
 const INVALID: &str = "invalid_request_error";
@@ -48,6 +50,14 @@ impl SimulatedError {
             kind: None,
             param: None,
             code: None,
+            is_body: false,
+        }
+    }
+
+    pub fn from_body(status: u16, body: String) -> Self {
+        Self {
+            is_body: true,
+            ..Self::new(status, body)
         }
     }
 
@@ -219,6 +229,9 @@ impl SimulatedError {
 
     /// Body of an HTTP error.
     pub fn body(&self, vendor: SimVendor, request_id: &str) -> String {
+        if self.is_body {
+            return self.message.clone();
+        }
         match vendor {
             SimVendor::Chat | SimVendor::Responses => pretty(&self.chat_shape(), 4),
             SimVendor::Messages => {
@@ -233,6 +246,9 @@ impl SimulatedError {
     /// Data of an error event in a stream.
     pub fn event(&self, vendor: SimVendor, request_id: &str) -> String {
         let message = quote(&self.message);
+        if self.is_body {
+            return self.message.clone();
+        }
         match vendor {
             SimVendor::Chat => self.chat_shape(),
             // The stream adds the rest of the event, because it numbers its events.

@@ -3,6 +3,7 @@
 //! It must not send anything (`sender.rs` does).
 
 use super::behaviour::KeepAliveMode;
+use super::dialect::Dialect;
 use super::{chat, messages, responses};
 
 /// The events of one stream, in order, encoded one by one.
@@ -10,6 +11,8 @@ pub struct SimEventStream {
     pub response: SimResponse,
     /// Data of the error event.
     pub error: String,
+    /// Rewrites chunks of chat completions.
+    pub dialect: Option<&'static Dialect>,
 }
 
 pub enum SimResponse {
@@ -31,7 +34,9 @@ impl SimEventStream {
     pub fn event(&self, index: usize, line_end: &str) -> String {
         match &self.response {
             SimResponse::Chat(response) => {
-                frame(None, &response.event(index).unwrap_or_default(), line_end)
+                let data = response.event(index).unwrap_or_default();
+                let data = self.dialect.map_or(data.clone(), |own| own.rewrite(&data));
+                frame(None, &data, line_end)
             }
             SimResponse::Messages(response) => {
                 let (name, data) = response.event(index).unwrap_or_default();

@@ -24,6 +24,8 @@
 //! | `delay_ms` | duration | before the headers |
 //! | `first_ms` | duration | between the headers and the first event |
 //! | `tool`, `args`, `tools` | name, JSON, count ≤ 128 | calls the tool; ignored if the last turn is a tool result |
+//! | `steps` | count | with `tool`: number of turns with calls before the reply |
+//! | `outline` | flag | the reply is an outline of the conversation as the vendor got it |
 //! | `tool_id` | string | id of the call instead of a made-up one (`_2`, `_3`, … on the later ones) |
 //! | `thinking` | string | thinking block, or `reasoning_content` |
 //! | `input` | tokens | fresh input, *without* cached: chat's `prompt_tokens` is input + cache keys |
@@ -77,6 +79,13 @@
 //! `unknown` (the type of an unknown block), `refusal` (chat's refusal text). Chat leaves out
 //! searches and unknown blocks, and shows redacted thinking in `reasoning_details` only. If
 //! `blocks` has a tool and the last turn is a tool result, the answer is `text` instead.
+//!
+//! # Profiles
+//!
+//! `--profile NAME`, or a path that begins with `/as/NAME/`, answers chat completions as one vendor
+//! does: it refuses members, roles and orders that the vendor refuses, in the vendor's own error
+//! shape, and puts reasoning, usage and state where the vendor does. `dialect.rs` says where the
+//! profiles are from.
 //!
 //! # TLS and HTTP/2
 //!
@@ -135,6 +144,7 @@ mod body_writer;
 mod chat;
 mod checks;
 mod count;
+mod dialect;
 mod error_messages;
 mod errors;
 mod events;
@@ -147,6 +157,7 @@ mod json;
 mod marker;
 mod messages;
 mod options;
+mod outline;
 mod pages;
 mod part;
 mod request;
@@ -206,6 +217,13 @@ pub struct SimulateArgs {
     /// model's, and so on.
     #[arg(long)]
     lenient: bool,
+    /// Answer chat completions as this vendor does: mistral, groq, gemini and others.
+    ///
+    /// It refuses what the vendor's own SDK does not have, in the vendor's error shape, and puts
+    /// reasoning and usage where the vendor does. A path that begins with /as/NAME/ selects a
+    /// profile for one request.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     /// Serve TLS, with HTTP/2 and HTTP/1.1 by ALPN. The pages under /_sim/ also respond without
     /// TLS.
     ///
@@ -261,11 +279,15 @@ pub async fn run(arguments: SimulateArgs) -> anyhow::Result<()> {
         listen,
         fault,
         lenient,
+        profile,
         tls,
         tls_dir,
         h2_streams,
     } = arguments;
     let fault = fault.as_deref().map(parse_fault).transpose()?;
+    if let Some(name) = &profile {
+        dialect::find(name).map_err(anyhow::Error::msg)?;
+    }
     let temporary = if tls && tls_dir.is_none() {
         Some(tls::TemporaryDir::new()?)
     } else {
@@ -296,6 +318,7 @@ pub async fn run(arguments: SimulateArgs) -> anyhow::Result<()> {
         fault,
         tls,
         lenient,
+        profile,
         ..SimulatorOptions::default()
     };
     tokio::select! {

@@ -18,6 +18,8 @@ pub struct SimulatorOptions {
     pub tls: Option<SimulatorTls>,
     /// Check requests only as far as an answer needs it, unless the marker has `lenient=0`.
     pub lenient: bool,
+    /// Name of the dialect of all chat requests whose path names none.
+    pub profile: Option<String>,
 }
 
 /// TLS, with HTTP/2 and HTTP/1.1 by ALPN.

@@ -65,6 +65,7 @@ pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
         service_tier: tier.unwrap_or("default").to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
+        steps_done: steps_done(messages),
         input_tokens: count::input_tokens(SimVendor::Chat, model, &value, body.len()),
         responses: SimResponsesOptions::default(),
     };
@@ -105,6 +106,7 @@ pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
             .unwrap_or_else(|| last_user_text(items))
             .to_owned(),
         tool_result: is_result.then(|| joined_text(&last["output"])),
+        steps_done: steps_done(items),
         input_tokens: count::input_tokens(SimVendor::Responses, model, &value, body.len()),
         responses: SimResponsesOptions::parse(&value),
     };
@@ -150,6 +152,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, Simulat
         service_tier: "standard".to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: result.map(|block| joined_text(&block["content"])),
+        steps_done: steps_done(messages),
         input_tokens: count::input_tokens(SimVendor::Messages, model, &value, body.len()),
         responses: SimResponsesOptions::default(),
     };
@@ -184,6 +187,32 @@ fn last_user_text(messages: &[Value]) -> &str {
                 .copied()
         })
         .unwrap_or_default()
+}
+
+/// Number of turns with calls after the last marker. Calls of the responses vendor are items of
+/// their own; those side by side belong to one turn.
+fn steps_done(items: &[Value]) -> usize {
+    let start = items
+        .iter()
+        .rposition(|item| {
+            texts(&item["content"])
+                .iter()
+                .any(|text| marker::is_in(text))
+        })
+        .unwrap_or_default();
+    let makes_calls = |item: &Value| {
+        let blocks = item["content"].as_array().into_iter().flatten();
+        item["type"] == "function_call"
+            || item["tool_calls"].is_array()
+            || blocks.into_iter().any(|block| block["type"] == "tool_use")
+    };
+    let mut was_call = false;
+    let starts = items[start..].iter().filter(|item| {
+        let is_start = makes_calls(item) && !(was_call && item["type"] == "function_call");
+        was_call = makes_calls(item);
+        is_start
+    });
+    starts.count()
 }
 
 /// The texts of a content that is a string or an array of parts.

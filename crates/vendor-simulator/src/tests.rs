@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod chat_forms;
+mod dialects;
 mod http2;
 mod messages_forms;
 mod responses_forms;

@@ -29,6 +29,8 @@ pub struct SimTurn {
     pub user_text: String,
     /// Text of the tool result that ends the conversation, if there is one.
     pub tool_result: Option<String>,
+    /// Number of turns with calls since the text with the marker.
+    pub steps_done: usize,
     /// Input tokens as the vendor counts them.
     pub input_tokens: u64,
     /// Responses: further options of the request.

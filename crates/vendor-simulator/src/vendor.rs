@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, ErrorBody, MalformedShape};
+use super::dialect::{self, Dialect};
 use super::errors::{self, SimVendor, SimulatedError};
 use super::events::{SimEventStream, SimResponse};
 use super::http_message::SimRequest;
@@ -16,7 +17,7 @@ use super::options::{AcceptedKeys, SimulatedFault, SimulatorOptions};
 use super::request::SimParsedBody;
 use super::stats::{Stats, hex};
 use super::usage::SimUsage;
-use super::{chat, checks, messages, request, responses};
+use super::{chat, checks, messages, outline, request, responses};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
@@ -66,11 +67,19 @@ impl SimServer {
     /// The answer to a call; `None` if the endpoint's fault is to send none.
     pub fn plan(&self, request: &SimRequest) -> Option<SimResponsePlan> {
         let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
-        let vendor = vendor_of(request);
+        let (named, path) = dialect::split_path(request.path());
+        let dialect = named.or(self.options.profile.as_deref()).map(dialect::find);
+        let vendor = vendor_of(request, path);
+        let (dialect, unknown) = match dialect.transpose() {
+            Ok(dialect) => (dialect.filter(|_| vendor == SimVendor::Chat), None),
+            Err(error) => (None, Some(error)),
+        };
         let call = SimCall {
             server: self,
             request,
+            path: vendor_path(path, dialect),
             vendor,
+            dialect,
             serial,
         };
         let planned = match self.options.fault {
@@ -78,7 +87,10 @@ impl SimServer {
             Some(SimulatedFault::Status(status)) => {
                 Err(SimulatedError::from_status(vendor, status))
             }
-            None => call.plan(),
+            None => match unknown {
+                Some(error) => Err(SimulatedError::new(404, error)),
+                None => call.plan(),
+            },
         };
         Some(planned.unwrap_or_else(|problem| call.error_response(&problem, Behaviour::default())))
     }
@@ -88,14 +100,17 @@ impl SimServer {
 struct SimCall<'a> {
     server: &'a SimServer,
     request: &'a SimRequest,
+    /// The path at the vendor.
+    path: &'a str,
     vendor: SimVendor,
+    dialect: Option<&'static Dialect>,
     serial: String,
 }
 
 impl SimCall<'_> {
     fn plan(&self) -> Result<SimResponsePlan, SimulatedError> {
         let request = self.request;
-        match (request.method.as_str(), request.path()) {
+        match (request.method.as_str(), self.path) {
             ("POST", "/v1/chat/completions") => {
                 self.check_key()?;
                 self.generate(request::read_chat(&request.body)?)
@@ -126,13 +141,20 @@ impl SimCall<'_> {
         }
     }
 
-    fn generate(&self, parsed: SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
+    fn generate(&self, mut parsed: SimParsedBody) -> Result<SimResponsePlan, SimulatedError> {
         self.server.stats.count_model(&parsed.turn.model);
-        let behaviour = self.check(&parsed)?;
+        let mut behaviour = self.check(&parsed)?;
+        if behaviour.outline {
+            behaviour.text = Some(outline::describe(&parsed.body));
+        }
+        if let Some(dialect) = self.dialect {
+            dialect.apply(&mut parsed, &mut behaviour);
+        }
         let turn = parsed.turn;
-        let marker_error = behaviour
-            .status
-            .map(|status| SimulatedError::from_marker(self.vendor, status, &behaviour));
+        let marker_error = behaviour.status.map(|status| match self.dialect {
+            Some(dialect) => dialect.error_from_marker(status, &behaviour),
+            None => SimulatedError::from_marker(self.vendor, status, &behaviour),
+        });
         if let Some(problem) = marker_error
             .as_ref()
             .filter(|_| behaviour.error_event.is_none() || !turn.stream)
@@ -183,13 +205,21 @@ impl SimCall<'_> {
             }
         };
         if let Some(whole) = whole {
+            let whole = self
+                .dialect
+                .map_or(whole.clone(), |own| own.rewrite(&whole));
             return Ok(SimResponsePlan {
                 usage: Some(usage),
                 ..self.json(200, whole, behaviour)
             });
         }
         let error = error.event(self.vendor, &self.request_id());
-        let body = SimBody::Stream(Box::new(SimEventStream { response, error }));
+        let dialect = self.dialect;
+        let body = SimBody::Stream(Box::new(SimEventStream {
+            response,
+            error,
+            dialect,
+        }));
         Ok(SimResponsePlan {
             status: 200,
             head: self.head(),
@@ -203,7 +233,10 @@ impl SimCall<'_> {
     fn check(&self, parsed: &SimParsedBody) -> Result<Behaviour, SimulatedError> {
         let behaviour = Behaviour::parse(&parsed.turn.user_text)
             .map_err(|fault| SimulatedError::from_bad_marker(&fault))?;
-        if !behaviour.lenient.unwrap_or(self.server.options.lenient) {
+        let is_lenient = behaviour.lenient.unwrap_or(self.server.options.lenient);
+        if let Some(dialect) = self.dialect.filter(|_| !is_lenient) {
+            dialect.check(&parsed.body)?;
+        } else if !is_lenient {
             let previews = self
                 .request
                 .headers
@@ -274,6 +307,9 @@ impl SimCall<'_> {
     }
 
     fn check_key(&self) -> Result<(), SimulatedError> {
+        if self.dialect.is_some_and(|dialect| dialect.keyless) {
+            return Ok(());
+        }
         let key = match self.vendor {
             SimVendor::Chat | SimVendor::Responses => self
                 .request
@@ -339,8 +375,16 @@ impl SimCall<'_> {
     }
 }
 
-fn vendor_of(request: &SimRequest) -> SimVendor {
-    let path = request.path();
+/// Vendors have their paths below different bases.
+fn vendor_path<'a>(path: &'a str, dialect: Option<&Dialect>) -> &'a str {
+    match dialect {
+        Some(_) if path.ends_with("/chat/completions") => "/v1/chat/completions",
+        Some(_) if path.ends_with("/models") => "/v1/models",
+        _ => path,
+    }
+}
+
+fn vendor_of(request: &SimRequest, path: &str) -> SimVendor {
     let is_messages = path.starts_with("/v1/messages")
         || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
     match path {

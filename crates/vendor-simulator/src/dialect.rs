@@ -1,0 +1,167 @@
+//! Vendors whose servers speak chat completions in their own way: what they refuse, in their own
+//! words, and where they put reasoning, usage and the state that must come back.
+//!
+//! A dialect is data: `dialects/dialects.json`, with members of requests that a script read from
+//! the vendors' SDKs (`dialects/members.json`, by `scripts/vendor-members`). It must not know the
+//! gateway's presets: the two are written from different sources, so that a mistake in one is seen.
+//! Read next: `dialect/check.rs`, then `dialect/answer.rs`.
+
+mod answer;
+mod check;
+mod error;
+mod shape;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::error::DialectErrors;
+use self::shape::{AnswerShape, MessageOrder, SimThinkingSwitch, VendorState};
+
+const DIALECTS: &str = include_str!("../dialects/dialects.json");
+const MEMBERS: &str = include_str!("../dialects/members.json");
+/// Begins the path of a request that a dialect answers: `/as/NAME/v1/chat/completions`.
+const PATH_PREFIX: &str = "/as/";
+
+/// One vendor's way to speak chat completions.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dialect {
+    /// Where the rules are from, and the day on which they were read.
+    #[allow(dead_code, reason = "readers of the table need it")]
+    source: String,
+    #[allow(dead_code, reason = "readers of the table need it")]
+    as_of: String,
+    /// The model whose rules these are.
+    #[allow(dead_code, reason = "readers of the table need it")]
+    model: String,
+    /// Names of members by place. If empty, they are in `members.json` under the dialect's name.
+    #[serde(default)]
+    members: MembersByPlace,
+    /// Values of members that take no others.
+    #[serde(default)]
+    values: MembersByPlace,
+    #[serde(default = "usual_roles")]
+    roles: Vec<String>,
+    #[serde(default)]
+    order: MessageOrder,
+    /// Ids of calls must be nine letters or digits.
+    #[serde(default)]
+    nine_character_ids: bool,
+    #[serde(default)]
+    state: VendorState,
+    #[serde(default)]
+    thinking: SimThinkingSwitch,
+    #[serde(default)]
+    answer: AnswerShape,
+    /// A server of one's own, which takes requests without a key.
+    #[serde(default)]
+    pub keyless: bool,
+    errors: DialectErrors,
+}
+
+type MembersByPlace = BTreeMap<String, Vec<String>>;
+
+fn usual_roles() -> Vec<String> {
+    ["assistant", "system", "tool", "user"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// What the script wrote about one SDK.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SdkMembers {
+    #[allow(dead_code, reason = "readers of the table need it")]
+    source: String,
+    #[allow(dead_code, reason = "readers of the table need it")]
+    as_of: String,
+    members: MembersByPlace,
+    values: MembersByPlace,
+}
+
+static TABLE: LazyLock<Result<BTreeMap<String, Dialect>, String>> = LazyLock::new(read_table);
+
+fn read_table() -> Result<BTreeMap<String, Dialect>, String> {
+    let mut table: BTreeMap<String, Dialect> =
+        serde_json::from_str(DIALECTS).map_err(|error| format!("dialects.json: {error}"))?;
+    let sdks: BTreeMap<String, SdkMembers> =
+        serde_json::from_str(MEMBERS).map_err(|error| format!("members.json: {error}"))?;
+    for (name, sdk) in sdks {
+        let Some(dialect) = table.get_mut(&name) else {
+            return Err(format!("members.json: '{name}' is not in dialects.json"));
+        };
+        // What the table says by hand corrects the SDK.
+        for (place, members) in sdk.members {
+            dialect.members.entry(place).or_insert(members);
+        }
+        for (place, values) in sdk.values {
+            dialect.values.entry(place).or_insert(values);
+        }
+    }
+    Ok(table)
+}
+
+/// The dialect of this name.
+///
+/// # Errors
+/// Returns the names that exist, or why the table cannot be read.
+pub fn find(name: &str) -> Result<&'static Dialect, String> {
+    let table = TABLE.as_ref().map_err(Clone::clone)?;
+    table.get(name).ok_or_else(|| {
+        let names: Vec<&str> = table.keys().map(String::as_str).collect();
+        format!("no such profile: {name}; there are {}", names.join(", "))
+    })
+}
+
+/// Splits the path of a request into the dialect that it names and the path of the vendor.
+pub fn split_path(path: &str) -> (Option<&str>, &str) {
+    let named = path
+        .strip_prefix(PATH_PREFIX)
+        .and_then(|rest| rest.find('/').map(|end| rest.split_at(end)));
+    match named {
+        Some((name, rest)) => (Some(name), rest),
+        None => (None, path),
+    }
+}
+
+/// A member of an object by its path, such as `/thinking/type`.
+fn is_at(body: &Value, pointer: &str, value: &str) -> bool {
+    match body.pointer(pointer) {
+        None | Some(Value::Null) => false,
+        Some(_) if value == "*" => true,
+        Some(Value::String(text)) => text == value,
+        Some(Value::Bool(is_on)) => value == if *is_on { "true" } else { "false" },
+        Some(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_can_be_read_and_every_dialect_has_members_a_source_and_a_date() {
+        let table = TABLE.as_ref().unwrap();
+        for (name, dialect) in table {
+            for place in ["request", "message.user", "message.tool", "call"] {
+                assert!(dialect.members.contains_key(place), "{name}: {place}");
+            }
+            assert!(!dialect.source.is_empty(), "{name}");
+            let year = dialect.as_of.split('-').next().unwrap();
+            assert!(year.parse::<u16>().unwrap() >= 2026, "{name}");
+        }
+        assert!(find("nobody").unwrap_err().contains("mistral"));
+    }
+
+    #[test]
+    fn a_path_names_its_dialect() {
+        assert_eq!(
+            split_path("/as/mistral/v1/chat/completions"),
+            (Some("mistral"), "/v1/chat/completions")
+        );
+        assert_eq!(split_path("/v1/messages"), (None, "/v1/messages"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Turns the simulator's answer into the vendor's: first by the behaviour, then by moving members
+//! of what is encoded.
+//!
+//! It must not decide the content (`../answer.rs`).
+
+use serde_json::{Map, Value, json};
+
+use super::Dialect;
+use super::error::ErrorKind;
+use super::shape::{CachedPlace, ReasoningPlace, UsagePlace, VendorState};
+use crate::behaviour::{Behaviour, ErrorBody, ReasoningFieldMode, ToolCallMode, UsageMode};
+use crate::errors::SimulatedError;
+use crate::request::SimParsedBody;
+use crate::signature::{SignatureKind, sign};
+
+const THOUGHT: &str = "I think about it.";
+
+impl Dialect {
+    /// Sets what the vendor does by default.
+    pub fn apply(&self, parsed: &mut SimParsedBody, behaviour: &mut Behaviour) {
+        let thinks = self.thinking.is_on(&parsed.body);
+        if thinks && behaviour.blocks.is_none() {
+            behaviour.thinking.get_or_insert_with(|| THOUGHT.to_owned());
+        } else if !thinks {
+            behaviour.thinking = None;
+        }
+        behaviour.spelling = match self.answer.reasoning {
+            ReasoningPlace::ReasoningContent | ReasoningPlace::ContentPart => {
+                ReasoningFieldMode::Content
+            }
+            ReasoningPlace::Reasoning => ReasoningFieldMode::Reasoning,
+            ReasoningPlace::ReasoningDetails => ReasoningFieldMode::Details,
+        };
+        let is_usual = behaviour.usage == UsageMode::default();
+        if is_usual && self.answer.usage != UsagePlace::IfAsked {
+            behaviour.usage = UsageMode::Finish;
+        }
+        if self.answer.whole_calls && behaviour.calls == ToolCallMode::default() {
+            behaviour.calls = ToolCallMode::Whole;
+        }
+        behaviour.service_tier = Some("none".to_owned());
+        parsed.turn.obfuscation = false;
+    }
+
+    /// The error that a marker with `status` selected.
+    pub fn error_from_marker(&self, status: u16, behaviour: &Behaviour) -> SimulatedError {
+        let kind = match status {
+            _ if behaviour.error_body == ErrorBody::Context => ErrorKind::Context,
+            429 => ErrorKind::RateLimit,
+            500.. => ErrorKind::Failure,
+            _ => ErrorKind::Invalid,
+        };
+        let text = behaviour
+            .text
+            .as_deref()
+            .unwrap_or("the request is invalid");
+        self.errors.build(kind, &[("why", text), ("index", "0")])
+    }
+
+    /// Rewrites a complete answer, or one chunk of a stream.
+    pub fn rewrite(&self, text: &str) -> String {
+        let Ok(mut answer) = serde_json::from_str::<Value>(text) else {
+            // `[DONE]`
+            return text.to_owned();
+        };
+        let id = answer["id"].as_str().unwrap_or_default().to_owned();
+        let mut usage = answer
+            .as_object_mut()
+            .and_then(|answer| answer.remove("usage"));
+        if let Some(usage) = usage.as_mut().and_then(Value::as_object_mut) {
+            self.rewrite_usage(usage);
+        }
+        for choice in answer["choices"].as_array_mut().into_iter().flatten() {
+            if let Some(own) = choice["finish_reason"]
+                .as_str()
+                .and_then(|reason| self.answer.finish.get(reason))
+            {
+                choice["finish_reason"] = json!(own);
+            }
+            for name in ["message", "delta"] {
+                if let Some(message) = choice.get_mut(name).and_then(Value::as_object_mut) {
+                    self.rewrite_message(&id, message);
+                }
+            }
+        }
+        let is_chunk = answer["object"] == "chat.completion.chunk";
+        match (usage.filter(|usage| !usage.is_null()), self.answer.usage) {
+            (Some(usage), UsagePlace::XGroq) if is_chunk => {
+                answer["x_groq"] = json!({"id": id, "usage": usage});
+            }
+            (Some(usage), UsagePlace::Choice) if is_chunk => answer["choices"][0]["usage"] = usage,
+            (Some(usage), _) => answer["usage"] = usage,
+            (None, _) => {}
+        }
+        answer.to_string()
+    }
+
+    fn rewrite_usage(&self, usage: &mut Map<String, Value>) {
+        if self.answer.cached == CachedPlace::Details {
+            return;
+        }
+        let details = usage.remove("prompt_tokens_details").unwrap_or_default();
+        let cached = details["cached_tokens"].as_u64().unwrap_or_default();
+        let prompt = usage.get("prompt_tokens").and_then(Value::as_u64);
+        match self.answer.cached {
+            CachedPlace::Top => {
+                usage.insert("cached_tokens".to_owned(), json!(cached));
+            }
+            CachedPlace::HitAndMiss => {
+                let missed = prompt.unwrap_or_default().saturating_sub(cached);
+                usage.insert("prompt_cache_hit_tokens".to_owned(), json!(cached));
+                usage.insert("prompt_cache_miss_tokens".to_owned(), json!(missed));
+            }
+            CachedPlace::Details | CachedPlace::Absent => {}
+        }
+    }
+
+    fn rewrite_message(&self, id: &str, message: &mut Map<String, Value>) {
+        // Only the vendor that defined the protocol has these.
+        message.retain(|name, _| !matches!(name.as_str(), "annotations" | "refusal"));
+        if self.answer.reasoning == ReasoningPlace::ContentPart
+            && let Some(thought) = message.remove("reasoning_content")
+        {
+            let mut parts =
+                vec![json!({"type": "thinking", "thinking": [{"type": "text", "text": thought}]})];
+            if let Some(text) = message
+                .get("content")
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+            {
+                parts.push(json!({"type": "text", "text": text}));
+            }
+            message.insert("content".to_owned(), parts.into());
+        }
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for (at, call) in calls.into_iter().flatten().enumerate() {
+            let name = call["function"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            // Later pieces of a call have no id.
+            let Some(given) = call["id"].as_str().map(str::to_owned) else {
+                continue;
+            };
+            if self.nine_character_ids {
+                let end = given.len().saturating_sub(CALL_SUFFIX);
+                call["id"] = json!(&given[end..]);
+            }
+            let index = call["index"].as_u64().unwrap_or(at as u64);
+            if self.answer.ids_by_name {
+                call["id"] = json!(format!("functions.{name}:{index}"));
+            }
+            // Of parallel calls only the first one has a signature.
+            if self.state == VendorState::ThoughtSignature && index == 0 {
+                let signature = sign(SignatureKind::Thinking, &name, id);
+                call["extra_content"] = json!({"google": {"thought_signature": signature}});
+            }
+        }
+    }
+}
+
+/// The unique end of the simulator's ids of calls.
+const CALL_SUFFIX: usize = 9;

@@ -1,0 +1,231 @@
+//! What a dialect refuses: members that the vendor does not know, roles, orders, missing state.
+//!
+//! It must not know a vendor: the table says what each refuses.
+
+use serde_json::Value;
+
+use super::Dialect;
+use super::error::ErrorKind;
+use super::shape::VendorState;
+use crate::errors::SimulatedError;
+use crate::signature::{SignatureKind, is_ours};
+
+/// What Google documents for calls that another model made.
+const SKIPPED_SIGNATURE: &str = "skip_thought_signature_validator";
+const CALL_ID_CHARS: usize = 9;
+
+impl Dialect {
+    /// Checks a chat request as the vendor does.
+    pub fn check(&self, body: &Value) -> Result<(), SimulatedError> {
+        self.check_object("request", "", body)?;
+        for tool in items(&body["tools"]) {
+            self.check_object("tool", "tools", tool)?;
+        }
+        let messages = items(&body["messages"]);
+        for (index, message) in messages.iter().enumerate() {
+            self.check_message(index, message)?;
+        }
+        self.check_order(messages)?;
+        self.check_results(messages)?;
+        self.check_state(body, messages)
+    }
+
+    fn error(&self, kind: ErrorKind, names: &[(&str, &str)]) -> SimulatedError {
+        self.errors.build(kind, names)
+    }
+
+    /// Checks the members of an object, and of the objects in it that the table describes.
+    fn check_object(&self, place: &str, path: &str, object: &Value) -> Result<(), SimulatedError> {
+        let (Some(known), Some(members)) = (self.members.get(place), object.as_object()) else {
+            return Ok(());
+        };
+        for (name, value) in members {
+            let written = match path {
+                "" => name.clone(),
+                path => format!("{path}.{name}"),
+            };
+            if !known.contains(name) {
+                let at = match path {
+                    "" => String::new(),
+                    path => format!(" at '{path}'"),
+                };
+                let names = [
+                    ("member", name.as_str()),
+                    ("path", &written),
+                    ("place", path),
+                    ("at", &at),
+                ];
+                return Err(self.error(ErrorKind::Member, &names));
+            }
+            let inner = format!("{place}.{name}");
+            let taken = self.values.get(&inner);
+            if let (Some(taken), Some(text)) = (taken, value.as_str())
+                && !taken.iter().any(|word| word == text)
+            {
+                let names = [("member", written.as_str()), ("value", text)];
+                return Err(self.error(ErrorKind::Value, &names));
+            }
+            for object in std::iter::once(value).chain(items(value)) {
+                self.check_object(&inner, &written, object)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_message(&self, index: usize, message: &Value) -> Result<(), SimulatedError> {
+        let role = message["role"].as_str().unwrap_or_default();
+        let at = index.to_string();
+        if !self.roles.iter().any(|known| known == role) {
+            let names = [("role", role), ("index", at.as_str())];
+            return Err(self.error(ErrorKind::Role, &names));
+        }
+        // A developer's message has the members of a system message.
+        let place = match role {
+            "developer" => "message.system".to_owned(),
+            role => format!("message.{role}"),
+        };
+        self.check_object(&place, &format!("messages[{index}]"), message)?;
+        for part in items(&message["content"]) {
+            let kind = part["type"].as_str().unwrap_or_default();
+            let (own, any) = (format!("part.{kind}"), "part.*");
+            let place = [own.as_str(), any]
+                .into_iter()
+                .find(|place| self.members.contains_key(*place));
+            let Some(place) = place else {
+                let names = [
+                    ("member", kind),
+                    ("path", "content"),
+                    ("place", "content"),
+                    ("at", " at 'content'"),
+                ];
+                return Err(self.error(ErrorKind::Member, &names));
+            };
+            self.check_object(place, &format!("messages[{index}].content"), part)?;
+        }
+        for call in items(&message["tool_calls"]) {
+            self.check_object("call", &format!("messages[{index}].tool_calls"), call)?;
+            let id = call["id"].as_str().unwrap_or_default();
+            let is_nine =
+                id.len() == CALL_ID_CHARS && id.bytes().all(|c| c.is_ascii_alphanumeric());
+            if self.nine_character_ids && !is_nine {
+                return Err(self.order_error(&format!(
+                    "Tool call id was {id} but must be a-z, A-Z, 0-9, with a length of 9."
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn order_error(&self, why: &str) -> SimulatedError {
+        self.error(ErrorKind::Order, &[("why", why)])
+    }
+
+    fn check_order(&self, messages: &[Value]) -> Result<(), SimulatedError> {
+        let role = |message: &Value| message["role"].as_str().unwrap_or_default().to_owned();
+        let roles: Vec<String> = messages.iter().map(role).collect();
+        let late = roles
+            .iter()
+            .skip(1)
+            .any(|role| role == "system" || role == "developer");
+        if self.order.system_first && late {
+            return Err(self.order_error("System message must be at the beginning."));
+        }
+        for pair in roles.windows(2) {
+            let (before, role) = (pair[0].as_str(), pair[1].as_str());
+            if self.order.no_user_after_tool && (before, role) == ("tool", "user") {
+                return Err(self.order_error("Unexpected role 'user' after role 'tool'"));
+            }
+            if self.order.alternates && before == role && role != "tool" {
+                return Err(self.order_error(
+                    "Conversation roles must alternate user/assistant/user/assistant/...",
+                ));
+            }
+        }
+        let is_final = roles.last().is_some_and(|role| role == "assistant");
+        let has_prefix = messages.last().is_some_and(|last| last["prefix"] == true);
+        if self.order.no_final_assistant && is_final && !has_prefix {
+            return Err(self.order_error(
+                "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Every call has its result, and every result its call.
+    fn check_results(&self, messages: &[Value]) -> Result<(), SimulatedError> {
+        let mut open: Vec<&str> = Vec::new();
+        for message in messages {
+            if message["role"] == "tool" {
+                let id = message["tool_call_id"].as_str().unwrap_or_default();
+                let Some(at) = open.iter().position(|waiting| *waiting == id) else {
+                    return Err(
+                        self.order_error(&format!("No call has the id of the result: {id}"))
+                    );
+                };
+                open.swap_remove(at);
+                continue;
+            }
+            if !open.is_empty() {
+                return Err(self.order_error("Not the same number of function calls and responses"));
+            }
+            let calls = items(&message["tool_calls"]);
+            open = calls
+                .iter()
+                .filter_map(|call| call["id"].as_str())
+                .collect();
+        }
+        match open.is_empty() {
+            true => Ok(()),
+            false => Err(self.order_error("Not the same number of function calls and responses")),
+        }
+    }
+
+    /// Calls of this turn must have the state that the vendor gave with them.
+    fn check_state(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
+        let last_user = messages
+            .iter()
+            .rposition(|message| message["role"] == "user");
+        let turn = last_user.map_or(0, |index| index + 1);
+        for (index, message) in messages.iter().enumerate().skip(turn) {
+            let Some(call) = items(&message["tool_calls"]).first() else {
+                continue;
+            };
+            let is_missing = match self.state {
+                VendorState::None => false,
+                VendorState::ThoughtSignature => {
+                    let signature = &call["extra_content"]["google"]["thought_signature"];
+                    let name = call["function"]["name"].as_str().unwrap_or_default();
+                    !signature.as_str().is_some_and(|signature| {
+                        signature == SKIPPED_SIGNATURE
+                            || is_ours(SignatureKind::Thinking, name, signature)
+                    })
+                }
+                // An empty one satisfies the vendors, also for calls of other models.
+                VendorState::ReasoningContent => {
+                    self.thinking.is_on(body) && !message["reasoning_content"].is_string()
+                }
+                VendorState::ReasoningDetails => {
+                    self.thinking.is_on(body)
+                        && is_own(call)
+                        && items(&message["reasoning_details"]).is_empty()
+                }
+            };
+            if is_missing {
+                return Err(self.error(ErrorKind::State, &[("index", &index.to_string())]));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the simulator made the call: only then can its state come back.
+fn is_own(call: &Value) -> bool {
+    call["id"]
+        .as_str()
+        .is_some_and(|id| id.contains("Sim") || id.starts_with("functions."))
+}
+
+/// The items of an array; none for any other value.
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,118 @@
+//! A vendor's errors: status, words and shape, as templates.
+//!
+//! It must not decide when an error occurs (`check.rs` and the marker do).
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::errors::SimulatedError;
+
+/// The vendor's errors by kind, and the body that most of them share.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DialectErrors {
+    body: Value,
+    kinds: BTreeMap<ErrorKind, ErrorTemplate>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// A member that the vendor does not know.
+    Member,
+    /// A value that the member does not take.
+    Value,
+    Role,
+    Order,
+    /// State that did not come back.
+    State,
+    /// More input than the model reads.
+    Context,
+    /// Any other request that the vendor refuses.
+    Invalid,
+    RateLimit,
+    Failure,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ErrorTemplate {
+    status: u16,
+    message: String,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    code: Option<String>,
+    /// Members of the error that other errors of the vendor do not have.
+    body: Option<Value>,
+}
+
+impl DialectErrors {
+    /// The error of this kind. `names` are the values of the placeholders.
+    pub fn build(&self, kind: ErrorKind, names: &[(&str, &str)]) -> SimulatedError {
+        let found = self
+            .kinds
+            .get(&kind)
+            .or_else(|| self.kinds.get(&ErrorKind::Invalid));
+        let Some(template) = found else {
+            return SimulatedError::new(500, "the dialect does not describe this error");
+        };
+        let message = fill(&template.message, names);
+        let status = template.status.to_string();
+        let words: Vec<(&str, Option<&str>)> = names
+            .iter()
+            .map(|&(name, value)| (name, Some(value)))
+            .chain([
+                ("message", Some(message.as_str())),
+                ("type", template.kind.as_deref()),
+                ("code", template.code.as_deref()),
+                ("status", Some(status.as_str())),
+            ])
+            .collect();
+        let body = fill_value(template.body.as_ref().unwrap_or(&self.body), &words);
+        SimulatedError::from_body(template.status, body.to_string())
+    }
+}
+
+/// Replaces `{name}` in a text.
+fn fill(text: &str, names: &[(&str, &str)]) -> String {
+    names.iter().fold(text.to_owned(), |text, (name, value)| {
+        text.replace(&format!("{{{name}}}"), value)
+    })
+}
+
+/// Replaces `{name}` in all texts. A text that is one placeholder becomes its value: `null` if
+/// there is none, a number for the status.
+fn fill_value(template: &Value, words: &[(&str, Option<&str>)]) -> Value {
+    match template {
+        Value::String(text) if text == "{status}" => words
+            .iter()
+            .find(|(name, _)| *name == "status")
+            .and_then(|(_, value)| value.and_then(|value| value.parse::<u16>().ok()))
+            .map_or(Value::Null, Value::from),
+        Value::String(text) => {
+            let alone = words.iter().find(|(name, _)| {
+                text.strip_prefix('{').and_then(|t| t.strip_suffix('}')) == Some(name)
+            });
+            match alone {
+                Some((_, value)) => value.map_or(Value::Null, Value::from),
+                None => {
+                    let known: Vec<(&str, &str)> = words
+                        .iter()
+                        .filter_map(|&(name, value)| Some((name, value?)))
+                        .collect();
+                    Value::from(fill(text, &known))
+                }
+            }
+        }
+        Value::Array(items) => items.iter().map(|item| fill_value(item, words)).collect(),
+        Value::Object(members) => {
+            let filled = members
+                .iter()
+                .map(|(name, value)| (name.clone(), fill_value(value, words)));
+            Value::Object(Map::from_iter(filled))
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Tests that a profile refuses in its vendor's words, and answers in its vendor's places.
+
+use serde_json::{Value, json};
+
+use super::wire::{Answer, Simulator};
+use crate::SimulatorOptions;
+
+/// Asks as `/as/NAME/`, with these members beside the model.
+async fn ask(name: &str, body: Value) -> Answer {
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
+    let mut whole = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
+    for (member, value) in body.as_object().unwrap() {
+        whole[member] = value.clone();
+    }
+    let path = format!("/as/{name}/v1/chat/completions");
+    let head = "authorization: Bearer sk-1\r\n";
+    simulator.call(&path, head, &whole.to_string()).await
+}
+
+fn call(id: &str) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}})
+}
+
+#[tokio::test]
+async fn each_vendor_refuses_in_its_own_shape() {
+    let late = json!([
+        {"role": "user", "content": "a"}, {"role": "system", "content": "b"}, {"role": "user", "content": "c"}
+    ]);
+    let mut message =
+        json!({"role": "assistant", "content": null, "tool_calls": [call("abcdefghi")]});
+    let mut turn = |members: Value| {
+        for (name, value) in members.as_object().unwrap() {
+            message[name] = value.clone();
+        }
+        let result = json!({"role": "tool", "tool_call_id": "abcdefghi", "content": "r"});
+        json!({"messages": [{"role": "user", "content": "a"}, message, result]})
+    };
+    let with_calls = turn(json!({}));
+    let with_reasoning = turn(json!({"reasoning_content": ""}));
+    for (name, body, status, words) in [
+        (
+            "mistral",
+            json!({"stream": true, "stream_options": {}}),
+            422,
+            "extra_forbidden",
+        ),
+        (
+            "mistral",
+            json!({"messages": late}),
+            400,
+            "invalid_request_message_order",
+        ),
+        ("mistral", with_calls.clone(), 200, ""),
+        (
+            "groq",
+            json!({"store": true, "safety_identifier": "a"}),
+            400,
+            "property 'safety_identifier' is unsupported",
+        ),
+        (
+            "groq",
+            json!({"service_tier": "priority"}),
+            400,
+            "must be one of",
+        ),
+        (
+            "gemini",
+            json!({"safety_identifier": "a"}),
+            400,
+            "Unknown name",
+        ),
+        (
+            "gemini",
+            with_calls.clone(),
+            400,
+            "missing a thought_signature",
+        ),
+        (
+            "deepseek",
+            json!({"messages": [{"role": "developer", "content": "a"}]}),
+            400,
+            "unknown variant `developer`",
+        ),
+        ("deepseek", with_calls.clone(), 400, "must be passed back"),
+        ("deepseek", with_reasoning.clone(), 200, ""),
+        ("moonshot", with_calls, 400, "reasoning_content is missing"),
+        (
+            "vllm",
+            json!({"messages": late}),
+            400,
+            "System message must be at the beginning",
+        ),
+        ("nobody", json!({}), 404, "no such profile: nobody"),
+    ] {
+        let answer = ask(name, body.clone()).await;
+        assert_eq!(answer.status, status, "{name} {body}: {}", answer.text());
+        assert!(
+            answer.text().contains(words),
+            "{name} {body}: {}",
+            answer.text()
+        );
+    }
+    let list = ask("gemini", json!({"safety_identifier": "a"}))
+        .await
+        .json();
+    assert_eq!(list[0]["error"]["code"], 400, "{list}");
+}
+
+#[tokio::test]
+async fn each_vendor_answers_in_its_own_places() {
+    let asked =
+        |text: &str| json!({"messages": [{"role": "user", "content": format!("[[sim {text}]]")}]});
+    let usage = asked("input=10 cache_read=4 output=2");
+    let found = ask("deepseek", usage.clone()).await.json();
+    assert_eq!(found["usage"]["prompt_cache_hit_tokens"], 4, "{found}");
+    assert!(
+        found["choices"][0]["message"]["reasoning_content"].is_string(),
+        "{found}"
+    );
+    let found = ask("moonshot", usage.clone()).await.json();
+    assert_eq!(found["usage"]["cached_tokens"], 4, "{found}");
+    let mut streamed = usage;
+    streamed["stream"] = json!(true);
+    let events = ask("groq", streamed.clone()).await.events();
+    assert!(
+        events
+            .iter()
+            .any(|event| event["x_groq"]["usage"].is_object()),
+        "{events:?}"
+    );
+    let events = ask("moonshot", streamed).await.events();
+    assert!(
+        events
+            .iter()
+            .any(|event| event["choices"][0]["usage"].is_object()),
+        "{events:?}"
+    );
+    let mut thinking = asked("text=hi");
+    thinking["reasoning_effort"] = json!("high");
+    let found = ask("mistral", thinking).await.json();
+    assert_eq!(
+        found["choices"][0]["message"]["content"][0]["type"], "thinking",
+        "{found}"
+    );
+    let found = ask("mistral", asked("tool=f")).await.json();
+    let id = found["choices"][0]["message"]["tool_calls"][0]["id"].clone();
+    assert_eq!(id.as_str().unwrap().len(), 9, "{found}");
+    let found = ask("gemini", asked("tool=f tools=2")).await.json();
+    let calls = &found["choices"][0]["message"]["tool_calls"];
+    assert!(
+        calls[0]["extra_content"]["google"]["thought_signature"].is_string(),
+        "{found}"
+    );
+    assert!(calls[1]["extra_content"].is_null(), "{found}");
+}
