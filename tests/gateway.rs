@@ -244,6 +244,8 @@ mod upstreams;
 mod usage;
 #[path = "gateway/usage_report.rs"]
 mod usage_report;
+#[path = "gateway/vendor_matrix.rs"]
+mod vendor_matrix;
 #[path = "gateway/vendor_refusals.rs"]
 mod vendor_refusals;
 #[path = "gateway/vendor_tls.rs"]
