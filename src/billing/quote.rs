@@ -6,7 +6,7 @@
 
 use crate::catalog::CatalogModel;
 use credits::money::Micro;
-use credits::price_list::TokenPrices;
+use credits::price_list::{TokenPrices, listed_tier};
 use credits::pricing::{Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
@@ -89,7 +89,7 @@ fn find_unpriced(
             .into_iter()
             .zip(values)
             .filter_map(|((key, factors), value)| {
-                let is_listed = value.is_none_or(|value| factors.contains_key(&value));
+                let is_listed = value.is_none_or(|value| listed_tier(factors, value).is_some());
                 (!is_listed).then_some(key)
             });
     let unlisted = unlisted.next();
@@ -657,6 +657,11 @@ mod tests {
         assert_eq!(
             tier_and_factor(&chat, &in_global(r#""service_tier":"flex""#)),
             (named("flex"), "0.5".into())
+        );
+        // The list names this tier `priority`, as the vendor reports it.
+        assert_eq!(
+            tier_and_factor(&chat, &in_global(r#""service_tier":"fast""#)),
+            (named("fast"), "1.75".into())
         );
         let usual = r#""service_tier":"standard_only""#;
         assert_eq!(

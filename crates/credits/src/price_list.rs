@@ -238,10 +238,25 @@ impl PriceList {
     }
 }
 
+/// Names of one service tier: a caller may ask for either, the vendor reports only one of them.
+/// Source: `service_tier` of the request types of openai 3.57 for Python. No region or speed has
+/// one of these names beside the other.
+const TIER_SYNONYMS: [[&str; 2]; 1] = [["fast", "priority"]];
+
+/// The key of a vendor's name in a price list: the name itself, or else its synonym.
+pub fn listed_tier(factors: &TierFactors, name: ServiceTier) -> Option<ServiceTier> {
+    let names = TIER_SYNONYMS.map(|names| names.map(ServiceTier::from_wire));
+    let synonyms = names.iter().filter(|names| names.contains(&name)).flatten();
+    std::iter::once(&name)
+        .chain(synonyms)
+        .find(|name| factors.contains_key(name))
+        .copied()
+}
+
 /// The factor for a vendor's name. 1 for the standard tier, and for a name without a price of its
 /// own.
 pub fn factor_for(factors: &TierFactors, word: Option<ServiceTier>) -> Factor {
-    word.and_then(|word| factors.get(&word))
+    word.and_then(|word| factors.get(&listed_tier(factors, word)?))
         .copied()
         .unwrap_or(Factor::ONE)
 }

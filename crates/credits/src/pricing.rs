@@ -6,7 +6,7 @@
 //! stores.
 
 use crate::money::{self, Factor, Micro, Term};
-use crate::price_list::{PriceBand, PriceList, TierFactors, factor_for};
+use crate::price_list::{PriceBand, PriceList, TierFactors, factor_for, listed_tier};
 use llm_protocol::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
 
 /// One class of usage, as a receipt lists it.
@@ -193,7 +193,7 @@ impl TierRequest {
         let reported = reported
             .filter(|reported| factor_for(factors, Some(*reported)) <= self.max_factor(factors))
             .or(requested);
-        reported.filter(|reported| factors.contains_key(reported))
+        listed_tier(factors, reported?)
     }
 }
 
@@ -800,6 +800,38 @@ mod tests {
         let none = TierFactors::new();
         assert_eq!(TierRequest::Auto.max_factor(&none), Factor::ONE);
         assert_eq!(TierRequest::Auto.billed_tier(Some(priority), &none), None);
+    }
+
+    #[test]
+    fn two_names_of_one_tier_have_one_price() {
+        let factors = |names: &[&str]| -> TierFactors {
+            let two = Factor::from_decimal("2".parse().unwrap()).unwrap();
+            names.iter().map(|name| (tier(name), two)).collect()
+        };
+        let priority = factors(&["priority", "flex"]);
+        let fast = factors(&["fast", "flex"]);
+        let both = factors(&["fast", "priority"]);
+        for (listed, requested, reported, billed) in [
+            (&priority, "fast", Some("priority"), Some("priority")),
+            (&priority, "fast", Some("fast"), Some("priority")),
+            (&priority, "fast", None, Some("priority")),
+            (&priority, "fast", Some("default"), None),
+            (&priority, "ultrafast", Some("default"), None),
+            (&fast, "fast", Some("priority"), Some("fast")),
+            (&fast, "priority", Some("priority"), Some("fast")),
+            (&both, "fast", Some("priority"), Some("priority")),
+        ] {
+            let named = TierRequest::Named(tier(requested));
+            let found = named.billed_tier(reported.map(tier), listed);
+            assert_eq!(found, billed.map(tier), "{reported:?} for {requested}");
+            let paid = factor_for(listed, found);
+            assert!(paid <= named.max_factor(listed), "the hold covers the bill");
+        }
+        let hold = |requested| TierRequest::Named(tier(requested)).max_factor(&priority);
+        assert_eq!(
+            ["fast", "ultrafast"].map(|name| hold(name).to_string()),
+            ["2", "1"]
+        );
     }
 
     #[test]
