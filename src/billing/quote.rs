@@ -388,6 +388,14 @@ mod tests {
             ),
             credits(200)
         );
+        let chat_options = |options: &str| {
+            let options = format!(r#""prompt_cache_options":{{{options}}}"#);
+            price(&chat, &options)
+        };
+        assert_eq!(chat_options(r#""ttl":"12h""#), credits(200));
+        for usual in [r#""ttl":"30m""#, r#""mode":"explicit""#] {
+            assert_eq!(chat_options(usual), credits(125), "{usual}");
+        }
         let odd = CatalogModel {
             price: Arc::new(PriceList::new([1, 7, 2, 3, 4].map(credits))),
             ..plain(Protocol::Messages)

@@ -214,6 +214,8 @@ fn tools_that_run_at_the_vendor_are_found() {
         "bash_20250124",
         "text_editor_20250728",
         "computer_20251124",
+        "computer_toolset_20260801",
+        "browser_toolset_20260801",
         "memory_20250818",
     ] {
         assert!(!tool(Protocol::Messages, kind), "{kind}");

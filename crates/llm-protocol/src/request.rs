@@ -203,6 +203,7 @@ impl SummaryReader<'_> {
             ("input", Protocol::Responses) => self.input(scan, name),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
+            ("billing_policy", Protocol::Messages) => self.billing_policy(scan),
             // A list of items may reference stored items.
             ("instructions", Protocol::Responses)
                 if !matches!(scan.kind()?, JsonKind::String | JsonKind::Null) =>
@@ -502,6 +503,25 @@ impl SummaryReader<'_> {
             tier => features.service_tier = Some(ServiceTier::from_wire(tier)),
         }
         Ok(())
+    }
+
+    /// Refuses a request that another organization pays for: this account is billed here, and the
+    /// gateway removes the profile that names the other one.
+    fn billing_policy(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
+        let mut is_own = true;
+        scan.object_or_skip(|scan, key| {
+            if key.name() != "bill_to" {
+                return scan.skip().map(drop);
+            }
+            let kind = scan.kind()?;
+            let payer = scan.string_or_skip()?.map(|payer| payer.name());
+            is_own = kind == JsonKind::Null || payer.is_some_and(|payer| payer == "self");
+            Ok(())
+        })?;
+        if is_own {
+            return Ok(());
+        }
+        Err(self.refuse("billing_policy.bill_to", "Input should be 'self'"))
     }
 
     fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<RequestSummary, Failure> {

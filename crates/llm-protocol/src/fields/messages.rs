@@ -176,7 +176,13 @@ pub(crate) fn block_outcome(kind: &str) -> Option<FieldMapping> {
 
 /// Returns the outcome of a tool of this type, if one row covers the whole tool.
 pub(crate) fn tool_outcome(kind: &str) -> Option<FieldMapping> {
-    typed_row("tools", kind)
+    typed_row("tools", kind).or_else(|| is_advisor(kind).then_some(Warn))
+}
+
+/// Returns whether a tool of this type asks a second model, at that model's price. The gateway has
+/// no price for it and drops the tool with a warning: an agent offers it unasked.
+pub(crate) fn is_advisor(kind: &str) -> bool {
+    kind.starts_with("advisor_")
 }
 
 fn typed_row(list: &str, kind: &str) -> Option<FieldMapping> {

@@ -58,7 +58,7 @@ pub struct Features {
     pub fallback_models: bool,
     /// Whether there is a `cache_control` anywhere.
     pub cache_markers: bool,
-    /// Whether one of the cache markers asks for an hour.
+    /// Whether the request asks for a longer lifetime of the cache than the vendor's default.
     pub cache_markers_1h: bool,
     /// Found while the body is read: becomes `has_other_shape` of the summary.
     pub other_shape: bool,
@@ -100,6 +100,8 @@ pub struct ForeignFields {
     pub account_members: bool,
     /// Output limits under another name than the surface's, or in a vendor's own options.
     pub second_limits: bool,
+    /// A tool that asks a second model.
+    pub advisors: bool,
     /// The instructions begin with the line by which one client names itself for billing.
     pub billing_header: bool,
 }

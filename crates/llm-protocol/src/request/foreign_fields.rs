@@ -14,6 +14,7 @@ use super::summary::RequestSummary;
 use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
+use crate::fields::messages;
 use crate::ir::{JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
@@ -60,6 +61,9 @@ pub fn clean_request(
     if removes_account_members(protocol, summary) {
         remover.remove_members(tree.root(), "", account_members(protocol));
     }
+    if has_advisors(protocol, summary) {
+        remover.remove_advisors(tree.root());
+    }
     if left.second_limits {
         remover.remove_duplicate_limits(tree.root(), protocol);
     }
@@ -93,6 +97,7 @@ pub fn needs_cleaning(
 ) -> bool {
     has_foreign_parts(protocol, profile, summary)
         || removes_account_members(protocol, summary)
+        || has_advisors(protocol, summary)
         || summary.features.leftovers.second_limits
         || rules.is_some_and(|rules| summary.needs_repair(rules))
 }
@@ -120,6 +125,10 @@ fn has_foreign_parts(
 
 fn removes_account_members(protocol: Protocol, summary: &RequestSummary) -> bool {
     summary.features.leftovers.account_members && protocol != Protocol::Responses
+}
+
+fn has_advisors(protocol: Protocol, summary: &RequestSummary) -> bool {
+    summary.features.leftovers.advisors && protocol == Protocol::Messages
 }
 
 /// Computes the edits for a retry with the same protocol without the reasoning of earlier turns,
@@ -287,6 +296,29 @@ impl<'a> ForeignFieldRemover<'a> {
             places.push((span, is_refused && !is_gone));
         }
         self.remove_spans(&places);
+    }
+
+    /// Removes the tools that ask a second model. Without any other tool, the vendor refuses a tool
+    /// choice.
+    fn remove_advisors(&mut self, root: JsonValue<'a>) {
+        let is_advisor = |tool: JsonValue<'a>| {
+            let kind = tool.get("type").and_then(JsonValue::string);
+            kind.is_some_and(|kind| messages::is_advisor(&kind))
+        };
+        let tools = || items_of(root, "tools").enumerate();
+        for (index, _) in tools().filter(|(_, tool)| is_advisor(*tool)) {
+            self.warnings
+                .add(WarningAction::Dropped, JsonPath::Tool(index));
+        }
+        if tools().all(|(_, tool)| is_advisor(tool)) {
+            self.remove_members_silently(root, &["tools", "tool_choice"]);
+        } else {
+            let places: Vec<_> = tools()
+                .map(|(_, tool)| (self.span(tool.raw()), is_advisor(tool)))
+                .collect();
+            self.remove_spans(&places);
+        }
+        self.is_repaired = true;
     }
 
     fn shorten_id(&mut self, id: Option<JsonValue<'a>>, profile: &VendorProfile) {
@@ -698,6 +730,56 @@ mod tests {
         ] {
             check(protocol, body, body, &[]);
         }
+    }
+
+    #[test]
+    fn a_request_that_another_organization_pays_for_is_refused() {
+        let read = |policy: &str| {
+            let body = format!(r#"{{"model":"m","messages":[],"max_tokens":1,{policy}}}"#);
+            read_summary(Protocol::Messages, body.as_bytes())
+        };
+        let refused = crate::failure::Failure::invalid_param(
+            Protocol::Messages,
+            "billing_policy.bill_to",
+            "Input should be 'self'",
+        );
+        for payer in ["\"user_profile\"", "\"a_new_one\"", "7"] {
+            let policy =
+                format!(r#""billing_policy":{{"bill_to":{payer},"type":"billing_policy"}}"#);
+            assert_eq!(read(&policy).unwrap_err(), refused, "{payer}");
+        }
+        for own in [
+            r#""billing_policy":{"type":"billing_policy","bill_to":"self"}"#,
+            r#""billing_policy":{"bill_to":null}"#,
+            r#""billing_policy":null"#,
+        ] {
+            assert!(read(own).is_ok(), "{own}");
+        }
+    }
+
+    #[test]
+    fn a_tool_that_asks_a_second_model_is_dropped_and_the_others_stay() {
+        let advisor = r#"{"type":"advisor_20260301","name":"advisor"}"#;
+        let own = r#"{"name":"f","input_schema":{}}"#;
+        let body = |members: &str| format!(r#"{{"messages":[]{members}}}"#);
+        for (tools, left, dropped) in [
+            (format!("{own},{advisor}"), Some(own), "dropped:tools[1]"),
+            (format!("{advisor},{own}"), Some(own), "dropped:tools[0]"),
+            (advisor.to_owned(), None, "dropped:tools[0]"),
+            (
+                advisor.replace("20260301", "20270101"),
+                None,
+                "dropped:tools[0]",
+            ),
+        ] {
+            let choice = r#","tool_choice":{"type":"auto"}"#;
+            let sent = body(&format!(r#","tools":[{tools}]{choice}"#));
+            let expected = left.map(|tool| format!(r#","tools":[{tool}]{choice}"#));
+            let expected = body(&expected.unwrap_or_default());
+            check(Protocol::Messages, &sent, &expected, &[dropped]);
+        }
+        let named = body(r#","tools":[{"name":"advisor_20260301","input_schema":{}}]"#);
+        check(Protocol::Messages, &named, &named, &[]);
     }
 
     #[test]

@@ -66,11 +66,12 @@ impl VendorObject {
     /// Returns the object type that a member of this name refers to, at any level. Ignores case,
     /// because some servers do.
     pub(super) fn from_member(name: &str) -> Option<Self> {
-        const NAMES: [(&str, VendorObject); 7] = [
+        const NAMES: [(&str, VendorObject); 8] = [
             ("file_id", VendorObject::File),
             ("file_ids", VendorObject::File),
             ("container_id", VendorObject::Container),
             ("previous_response_id", VendorObject::Response),
+            ("comparison_response_id", VendorObject::Response),
             ("vector_store_id", VendorObject::VectorStore),
             ("vector_store_ids", VendorObject::VectorStore),
             ("skill_id", VendorObject::Skill),
@@ -627,6 +628,11 @@ mod tests {
                 Responses,
                 json!({"previous_response_id": "resp_1"}),
                 "previous_response_id".into(),
+            ),
+            (
+                Responses,
+                json!({"prompt_cache_options": {"ttl": "30m", "comparison_response_id": "resp_1"}}),
+                "prompt_cache_options.comparison_response_id".into(),
             ),
             (
                 Responses,

@@ -9,6 +9,7 @@
 use super::{Features, ToolOffer};
 use crate::Protocol;
 use crate::capabilities::identifiers;
+use crate::fields::messages::is_advisor;
 use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
 use crate::openai::billing_header;
 use crate::reasoning_token;
@@ -58,6 +59,7 @@ impl Features {
                 scan.skip().map(drop)
             }
             "cache_control" => self.read_cache_marker(scan),
+            "prompt_cache_options" => self.read_cache_lifetime(scan, "30m"),
             "thinking" | "reasoning" | "output_config" | "top_k" => {
                 self.leftovers.members = true;
                 scan.skip().map(drop)
@@ -460,6 +462,7 @@ impl Features {
                         .as_deref()
                         .is_some_and(|kind| !matches!(kind, "function" | "custom"));
                     is_function |= kind.is_some();
+                    self.leftovers.advisors |= kind.as_deref().is_some_and(is_advisor);
                     match kind.as_deref().and_then(server_tool) {
                         Some(tool) => *runs_at_vendor.get_mut(tool) = true,
                         None => self.server_tools |= !kind.as_deref().is_none_or(is_client_tool),
@@ -531,13 +534,27 @@ impl Features {
         if scan.kind()? != JsonKind::Null {
             self.cache_markers = true;
         }
+        self.read_cache_lifetime(scan, "5m")
+    }
+
+    /// Reads an object with the lifetime of a cache. The reservation for any lifetime other than
+    /// the vendor's default uses the higher price.
+    fn read_cache_lifetime(
+        &mut self,
+        scan: &mut JsonScanner<'_>,
+        default: &str,
+    ) -> Result<(), JsonError> {
         scan.object_or_skip(|scan, key| {
             if key.name() == "ttl" {
-                // The reservation for any lifetime other than the default uses the higher price.
-                self.cache_markers_1h |= differs_from(scan, "5m")?;
+                self.cache_markers_1h |= differs_from(scan, default)?;
                 return Ok(());
             }
-            scan.skip().map(drop)
+            match VendorObject::from_member(&key.name()) {
+                Some(object) => {
+                    vendor_state::record_reference(&mut self.vendor_reference, object, scan)
+                }
+                None => scan.skip().map(drop),
+            }
         })
         .map(drop)
     }
@@ -578,7 +595,14 @@ impl Features {
 /// (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, unknown ones) is assumed to run at
 /// the vendor.
 fn is_client_tool(kind: &str) -> bool {
-    const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
+    const DATED: [&str; 6] = [
+        "bash_20",
+        "text_editor_20",
+        "computer_20",
+        "computer_toolset_20",
+        "browser_toolset_20",
+        "memory_20",
+    ];
     const OWN: [&str; 7] = [
         "function",
         "custom",
