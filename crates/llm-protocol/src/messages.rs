@@ -6,3 +6,13 @@ pub mod read_request;
 pub mod read_stream;
 pub mod write_request;
 pub mod write_stream;
+
+/// Categories of refusals that the vendor bills although it generated nothing, since 2026-09-24.
+/// It charges nothing for the others, nor for a refusal without a category. Source: the vendor's
+/// page on refusals; the categories are those of `RefusalStopDetails` of anthropic 2.14 for Python.
+const BILLED_REFUSALS: [&str; 3] = ["bio", "frontier_llm", "reasoning_extraction"];
+
+/// Returns whether the vendor bills a refusal of this category that comes before any output.
+pub(crate) fn bills_refusal(category: Option<&str>) -> bool {
+    category.is_some_and(|category| BILLED_REFUSALS.contains(&category))
+}

@@ -151,13 +151,7 @@ fn substitute_for_error(
                 HeaderValue::from_static("text/event-stream; charset=utf-8"),
             ));
         }
-        translate::empty_response_at_limit(
-            call.model.protocol(),
-            surface,
-            translation.clone(),
-            call.stream,
-        )
-        .into()
+        translate::empty_response_at_limit(surface, translation.clone(), call.stream).into()
     };
     call.exchange.set_deferred_head(DeferredHead {
         status: Some(200),

@@ -471,12 +471,16 @@ impl ChatStreamReader {
     fn stop_reason(&self) -> StopReason<'_> {
         match self.finish {
             _ if !self.refusal.is_empty() => StopReason::Refusal {
+                is_billed: true,
                 explanation: Some(self.refusal.text()),
             },
             Some(ChatFinishReason::Stop) => StopReason::EndTurn,
             Some(ChatFinishReason::Calls) => StopReason::ToolUse,
             Some(ChatFinishReason::Length) => StopReason::MaxTokens,
-            Some(ChatFinishReason::Filter) => StopReason::Refusal { explanation: None },
+            Some(ChatFinishReason::Filter) => StopReason::Refusal {
+                is_billed: true,
+                explanation: None,
+            },
             Some(ChatFinishReason::Unknown) | None => StopReason::Unknown,
         }
     }

@@ -126,8 +126,10 @@ pub enum StopReason<'e> {
     ToolUse,
     MaxTokens,
     ContextFull,
-    /// `explanation`: the vendor's text.
+    /// `explanation`: the vendor's text. `is_billed`: whether the vendor bills the input although
+    /// it generated nothing.
     Refusal {
+        is_billed: bool,
         explanation: Option<JsonStr<'e>>,
     },
     /// No reason, or an unknown one.

@@ -199,6 +199,10 @@ impl MessagesStreamReader {
             "max_tokens" => StopReason::MaxTokens,
             "model_context_window_exceeded" => StopReason::ContextFull,
             "refusal" => StopReason::Refusal {
+                is_billed: {
+                    let category = non_empty_text(member(from, "stop_details"), "category");
+                    super::bills_refusal(category.as_ref().map(JsonStr::value).as_deref())
+                },
                 explanation: non_empty_text(member(from, "stop_details"), "explanation"),
             },
             _ => StopReason::Unknown,

@@ -8,6 +8,7 @@
 use crate::counters;
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
 use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::messages::bills_refusal;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;
 
@@ -30,6 +31,7 @@ pub(super) struct MessagesEventScan<'a> {
     /// Whether the content is a list, as in a whole answer.
     pub has_content: bool,
     is_refusal: bool,
+    is_billed_refusal: bool,
     /// Whether there is output other than text: a tool call, redacted thinking, a search.
     has_other_output: bool,
     /// Uses of server tools that have a result.
@@ -44,6 +46,7 @@ pub(super) struct MessagesStreamState {
     open_block: Option<u64>,
     has_stop_reason: bool,
     is_refusal: bool,
+    is_billed_refusal: bool,
     has_other_output: bool,
 }
 
@@ -57,6 +60,7 @@ impl MessagesStreamState {
         self.usage.add_tool_results(&event.tool_uses);
         self.has_stop_reason |= event.has_stop_reason;
         self.is_refusal |= event.is_refusal;
+        self.is_billed_refusal |= event.is_billed_refusal;
         self.has_other_output |= event.has_other_output;
     }
 
@@ -78,7 +82,8 @@ impl MessagesStreamState {
     }
 
     pub fn refused_free(&self, generated_bytes: u64) -> bool {
-        self.is_refusal && !self.has_other_output && generated_bytes == 0
+        let is_free = self.is_refusal && !self.is_billed_refusal;
+        is_free && !self.has_other_output && generated_bytes == 0
     }
 }
 
@@ -133,6 +138,7 @@ impl MessagesEventScan<'_> {
                 });
             }
             "stop_reason" => self.read_stop_reason(scan)?,
+            "stop_details" => self.read_stop_details(scan)?,
             "content" => self.has_content |= scan.array_or_skip(|scan| self.read_block(scan))?,
             _ => drop(scan.skip()?),
         }
@@ -152,6 +158,7 @@ impl MessagesEventScan<'_> {
                 scan.skip()?;
             }
             "stop_reason" => self.read_stop_reason(scan)?,
+            "stop_details" => self.read_stop_details(scan)?,
             _ => drop(scan.skip()?),
         }
         Ok(())
@@ -191,6 +198,18 @@ impl MessagesEventScan<'_> {
                 _ => drop(scan.skip()?),
             }
             Ok::<(), JsonError>(())
+        })
+        .map(drop)
+    }
+
+    fn read_stop_details(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        scan.object_or_skip(|scan, key| {
+            if key.name() == "category" {
+                let category = scan.string_or_skip()?.map(|category| category.name());
+                self.is_billed_refusal = bills_refusal(category.as_deref());
+                return Ok(());
+            }
+            scan.skip().map(drop)
         })
         .map(drop)
     }

@@ -1,8 +1,10 @@
 //! Tests where the opening of a stream ends. Only a client that has received later events would
 //! notice another attempt.
 
-use super::StreamPassthrough;
-use crate::Protocol;
+use super::{StreamPassthrough, rewrite_response};
+use crate::ir::event::ResponseContext;
+use crate::usage::MeteringTerms;
+use crate::{Protocol, translate};
 
 /// Returns whether the events hold anything but an opening.
 fn has_content(protocol: Protocol, events: &[&str]) -> bool {
@@ -230,5 +232,48 @@ fn a_whole_answer_reports_usage_that_the_vendor_does_not() {
         let failed =
             format!(r#"{{{answer},"error":{{"message":"boom"}}}}"#).replace(r#""error":null,"#, "");
         assert!(super::rewrite_response(protocol, "public", failed.into(), &terms).is_err());
+    }
+}
+
+#[test]
+fn a_refusal_before_any_output_is_free_unless_the_vendor_bills_its_category() {
+    for (category, is_free) in [
+        ("null", true),
+        ("\"cyber\"", true),
+        ("\"general_harms\"", true),
+        ("\"a_new_one\"", true),
+        ("\"bio\"", false),
+        ("\"frontier_llm\"", false),
+        ("\"reasoning_extraction\"", false),
+    ] {
+        let details = format!(r#"{{"type":"refusal","category":{category},"explanation":null}}"#);
+        let whole = format!(
+            r#"{{"type":"message","role":"assistant","model":"m","content":[],"stop_reason":"refusal",
+            "stop_details":{details},"usage":{{"input_tokens":9,"output_tokens":0}}}}"#
+        );
+        let body = bytes::Bytes::from(whole);
+        let terms = MeteringTerms::default();
+        let passed = rewrite_response(Protocol::Messages, "public", body.clone(), &terms).unwrap();
+        assert_eq!(passed.refused_free, is_free, "{category}");
+        for surface in [Protocol::Chat, Protocol::Responses] {
+            let translated = translate::translate_response(
+                Protocol::Messages,
+                surface,
+                ResponseContext::default(),
+                false,
+                &body,
+            );
+            assert_eq!(translated.unwrap().refused_free, is_free, "{category}");
+        }
+        let delta = format!(
+            r#"{{"type":"message_delta","delta":{{"stop_reason":"refusal","stop_details":{details}}},"usage":{{"output_tokens":0}}}}"#
+        );
+        let mut pass = StreamPassthrough::new(Protocol::Messages, "public", false, 1 << 20);
+        let start = r#"{"type":"message_start","message":{"stop_reason":null,"stop_details":null,"usage":{"input_tokens":9,"output_tokens":0}}}"#;
+        for event in [start, &delta] {
+            pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new())
+                .unwrap();
+        }
+        assert_eq!(pass.refused_free(), is_free, "{category}");
     }
 }

@@ -232,9 +232,13 @@ impl ResponsesStreamReader {
         let stop = match reason.as_deref() {
             Some("max_output_tokens") => StopReason::MaxTokens,
             _ if !self.refusal.is_empty() => StopReason::Refusal {
+                is_billed: true,
                 explanation: Some(self.refusal.text()),
             },
-            Some("content_filter") => StopReason::Refusal { explanation: None },
+            Some("content_filter") => StopReason::Refusal {
+                is_billed: true,
+                explanation: None,
+            },
             // Incomplete for another reason, or inside a call.
             _ if kind == "incomplete" || self.items.have_cut_call() => StopReason::MaxTokens,
             None if self.items.have_calls() => StopReason::ToolUse,

@@ -29,7 +29,6 @@ enum SurfaceWriter {
 #[derive(Debug)]
 pub(super) struct StreamObserver {
     writer: SurfaceWriter,
-    vendor: Protocol,
     pub started: bool,
     pub has_content: bool,
     pub completion: Completion,
@@ -43,7 +42,7 @@ pub(super) struct StreamObserver {
     bounds: UsageBounds,
     /// Whether the gateway ended the answer and set its usage.
     pub is_limited: bool,
-    is_refusal: bool,
+    is_free_refusal: bool,
     has_other_output: bool,
     pub shows_thinking: bool,
     pub warnings: Vec<&'static str>,
@@ -158,7 +157,13 @@ impl StreamObserver {
             Event::Signature { .. } => self.has_other_output = true,
             Event::Stop(stop) => {
                 self.completion.set_stop_reason(StopReasonStatus::All);
-                self.is_refusal = matches!(stop, StopReason::Refusal { .. });
+                self.is_free_refusal = matches!(
+                    stop,
+                    StopReason::Refusal {
+                        is_billed: false,
+                        ..
+                    }
+                );
             }
             Event::Counters { counters, is_final } => {
                 self.counters = Some(**counters);
@@ -184,12 +189,7 @@ impl StreamObserver {
         self.write_event(event);
     }
 
-    pub fn new(
-        vendor: Protocol,
-        surface: Protocol,
-        response_context: ResponseContext,
-        streamed: bool,
-    ) -> Self {
+    pub fn new(surface: Protocol, response_context: ResponseContext, streamed: bool) -> Self {
         let (estimator, bounds) = (response_context.estimator, response_context.usage_bounds);
         let mut call_ids = CallIdAllocator::default();
         for id in &response_context.call_ids {
@@ -217,7 +217,6 @@ impl StreamObserver {
         };
         StreamObserver {
             writer,
-            vendor,
             started: false,
             has_content: false,
             completion: Completion::default(),
@@ -229,7 +228,7 @@ impl StreamObserver {
             estimator,
             bounds,
             is_limited: false,
-            is_refusal: false,
+            is_free_refusal: false,
             has_other_output: false,
             shows_thinking: false,
             warnings: Vec::new(),
@@ -330,7 +329,7 @@ impl StreamObserver {
 
     pub fn refused_free(&self) -> bool {
         let is_nothing = !self.has_other_output && self.generated_bytes == 0;
-        self.vendor == Protocol::Messages && self.is_refusal && is_nothing
+        self.is_free_refusal && is_nothing
     }
 
     /// Returns whether the writer would have to buffer more than its limit.

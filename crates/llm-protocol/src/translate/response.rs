@@ -111,7 +111,7 @@ pub fn translate_response(
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;
-    let mut observer = StreamObserver::new(vendor, surface, response_context, streamed);
+    let mut observer = StreamObserver::new(surface, response_context, streamed);
     match vendor {
         Protocol::Chat => chat::read_stream::read_body(tree.root(), &mut observer)?,
         Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
@@ -163,7 +163,6 @@ pub fn is_limit_reached_error(error_body: &[u8]) -> bool {
 
 /// Returns an answer that reached its output limit before any output.
 pub fn empty_response_at_limit(
-    vendor: Protocol,
     surface: Protocol,
     response_context: ResponseContext,
     streamed: bool,
@@ -173,7 +172,7 @@ pub fn empty_response_at_limit(
         output: response_context.output_limit,
         ..Usage::default()
     };
-    let mut observer = StreamObserver::new(vendor, surface, response_context, streamed);
+    let mut observer = StreamObserver::new(surface, response_context, streamed);
     observer.event(Event::Start(ResponseStart::default()));
     observer.event(Event::Stop(StopReason::MaxTokens));
     observer.event(Event::Usage {

@@ -164,7 +164,7 @@ impl StreamTranslation {
         StreamTranslation {
             decoder: SseDecoder::new(event_bytes_max),
             reader,
-            observer: StreamObserver::new(vendor, surface, response_context, streamed),
+            observer: StreamObserver::new(surface, response_context, streamed),
             nodes: NodeBuffer::new(),
             is_over: false,
         }

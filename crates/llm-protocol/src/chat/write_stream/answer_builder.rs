@@ -341,7 +341,7 @@ impl ChatAnswerBuilder {
             StopReason::EndTurn | StopReason::StopSequence => ChatAnswerEnding::Stop,
             StopReason::ToolUse => ChatAnswerEnding::Calls,
             StopReason::MaxTokens | StopReason::ContextFull => ChatAnswerEnding::Length,
-            StopReason::Refusal { explanation } => {
+            StopReason::Refusal { explanation, .. } => {
                 let mut why = JsonStrBuf::default();
                 why.push(&explanation.unwrap_or_else(|| JsonStr::from_value(DEFAULT_REFUSAL_TEXT)));
                 self.declined = Some(why);

@@ -77,10 +77,16 @@ impl MessagesCompletion {
             StopReason::ToolUse => StopReason::ToolUse,
             StopReason::MaxTokens => StopReason::MaxTokens,
             StopReason::ContextFull => StopReason::ContextFull,
-            StopReason::Refusal { explanation } => {
+            StopReason::Refusal {
+                is_billed,
+                explanation,
+            } => {
                 let explanation =
                     explanation.map(|text| JsonStr::from_value(text.into_value().into_owned()));
-                StopReason::Refusal { explanation }
+                StopReason::Refusal {
+                    is_billed,
+                    explanation,
+                }
             }
             StopReason::Unknown => StopReason::Unknown,
         };
@@ -144,7 +150,7 @@ impl MessagesCompletion {
             .key("stop_sequence")
             .null()
             .key("stop_details");
-        let StopReason::Refusal { explanation } = &self.stop else {
+        let StopReason::Refusal { explanation, .. } = &self.stop else {
             json.null();
             return;
         };

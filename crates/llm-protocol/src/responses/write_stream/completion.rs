@@ -25,7 +25,7 @@ impl ResponsesCompletion {
     pub fn set_stop(&mut self, stop: StopReason<'_>) {
         self.is_cut = matches!(stop, StopReason::MaxTokens | StopReason::ContextFull);
         self.declined = match stop {
-            StopReason::Refusal { explanation } => {
+            StopReason::Refusal { explanation, .. } => {
                 let words = explanation.filter(|words| !words.is_blank());
                 Some(words.map_or_else(
                     || DEFAULT_REFUSAL_TEXT.to_owned(),

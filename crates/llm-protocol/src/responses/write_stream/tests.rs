@@ -510,6 +510,7 @@ fn calls_may_run_beside_one_another() {
 #[test]
 fn a_refusal_is_told_as_text_and_as_what_it_is() {
     let refusal = |words: Option<&'static str>| StopReason::Refusal {
+        is_billed: true,
         explanation: words.map(JsonStr::from_value),
     };
     let text_events = [open(0, OutputPart::Text), delta(0, "I")];
