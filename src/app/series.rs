@@ -10,7 +10,7 @@ use crate::edge;
 use crate::telemetry::{METRICS, gen_ai};
 use llm_protocol::Protocol;
 use llm_protocol::failure::Kind;
-use llm_protocol::usage::{Excess, ServerTool, Usage};
+use llm_protocol::usage::{Excess, ServerTool, UnknownUsage, Usage};
 use std::collections::BTreeSet;
 
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
@@ -143,6 +143,13 @@ fn create_vendor(vendor: &CatalogVendor) {
         METRICS
             .usage_implausible
             .with_label_values(&[name, counter]);
+    }
+    let unknown = UnknownUsage {
+        cache_lifetime: true,
+        iteration: true,
+    };
+    for counter in unknown.counters() {
+        METRICS.usage_unknown.with_label_values(&[name, counter]);
     }
     for reason in ["key", "quota"] {
         METRICS

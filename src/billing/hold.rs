@@ -15,7 +15,7 @@ use credits::money::{CreditSplit, Micro};
 use credits::pricing::{self, ServiceTerms};
 use credits::rates::RateLimitStatuses;
 use llm_protocol::Protocol;
-use llm_protocol::usage::{ServerTool, Usage, UsageVerdict};
+use llm_protocol::usage::{ServerTool, UnknownUsage, Usage, UsageVerdict};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -225,11 +225,18 @@ impl Hold {
     }
 
     /// Records on the receipt and in the metrics which of the vendor's counters exceed what the
-    /// request can use. Returns whether the usage is an estimate.
-    pub fn record_verdict(&mut self, verdict: UsageVerdict) -> bool {
+    /// request can use, and which of them the gateway does not know. Returns whether the usage is
+    /// an estimate.
+    pub fn record_verdict(&mut self, verdict: UsageVerdict, unknown: UnknownUsage) -> bool {
+        let vendor = self.held.request.model.vendor.name.as_str();
+        for counter in unknown.counters() {
+            METRICS
+                .usage_unknown
+                .with_label_values(&[vendor, counter])
+                .inc();
+        }
         if let UsageVerdict::Implausible(excess) = verdict {
             self.held.implausible = true;
-            let vendor = self.held.request.model.vendor.name.as_str();
             for counter in excess.counters() {
                 METRICS
                     .usage_implausible

@@ -71,9 +71,10 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     if let Some(metered) = usage.filter(|metered| metered.verdict == UsageVerdict::Exact) {
         call.turn.remember(&metered.usage, generated);
     }
+    let unknown = usage.map(|metered| metered.unknown).unwrap_or_default();
     let usage = usage.map(|metered| metered.usage);
     let usage = usage.unwrap_or_else(|| call.estimate(input, generated));
-    let estimated = hold.record_verdict(verdict);
+    let estimated = hold.record_verdict(verdict, unknown);
     match hold.settle(usage, outcome, estimated, now_ms) {
         Ok(credits) => {
             call.billed = Some((outcome, credits));

@@ -46,6 +46,7 @@ pub struct Metrics {
     pub writeoff_micro: IntCounterVec,
     pub estimated: IntCounterVec,
     pub usage_implausible: IntCounterVec,
+    pub usage_unknown: IntCounterVec,
     pub open_holds: IntGauge,
     pub streams_open: IntGauge,
     pub cpu_jobs_waiting: IntGauge,
@@ -292,6 +293,11 @@ impl Metrics {
             usage_implausible: counter(
                 "gateway_usage_implausible_total",
                 "Responses for which the vendor reported more usage than the request can have; billed at that bound.",
+                &["vendor", "counter"],
+            ),
+            usage_unknown: counter(
+                "gateway_usage_unknown_total",
+                "Responses whose usage counts something that the gateway does not know: a cache lifetime, billed as the longest one, or a type of iteration, not billed.",
                 &["vendor", "counter"],
             ),
             open_holds: gauge("gateway_open_holds", "Requests with reserved credits."),

@@ -9,7 +9,7 @@ use credits::pricing;
 use llm_protocol::Protocol;
 use llm_protocol::request::{self, ContentSize};
 use llm_protocol::usage::{
-    ChatCounters, CompactionPass, MessagesCounters, MessagesUsage, Usage, UsageBounds,
+    CacheWrites, ChatCounters, CompactionPass, MessagesCounters, MessagesUsage, Usage, UsageBounds,
     UsageEstimator, UsageVerdict, VendorCounters, meter,
 };
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
@@ -100,9 +100,12 @@ fn the_usage_of_messages_vendors_comes_to_what_the_page_says() {
         reported.finish(&MessagesCounters {
             input: count(row[0]),
             cache_read: count(row[1]),
-            cache_write: count(row[2]),
-            cache_write_5m: count(row[3]),
-            cache_write_1h: count(row[4]),
+            cache_writes: CacheWrites {
+                sum: count(row[2]),
+                short: count(row[3]),
+                long: count(row[4]),
+                unknown: None,
+            },
             output: count(row[5]),
             ..MessagesCounters::default()
         });

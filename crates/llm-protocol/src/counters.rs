@@ -8,7 +8,10 @@
 //! Read next: `usage/counters.rs`.
 
 use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT};
-use crate::usage::{ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier};
+use crate::usage::{
+    CacheWrites, ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier,
+    UnknownUsage,
+};
 
 /// Names of a chat vendor's counters in one of its two protocols.
 struct CounterNames {
@@ -42,6 +45,30 @@ const RESPONSES_NAMES: CounterNames = CounterNames {
     cache_hits: &[],
 };
 
+/// Price class of a cache write.
+#[derive(Clone, Copy)]
+enum CacheWriteClass {
+    /// `cache_write_5m`.
+    Short,
+    /// `cache_write_1h`.
+    Long,
+}
+
+/// The price class of each lifetime that a vendor counts cache writes by. Sources: `CacheCreation`
+/// of anthropic 2.14 and `ResponseUsage` of openai 3.57 for Python. Each vendor has two lifetimes,
+/// and its price list has two prices.
+const CACHE_LIFETIMES: [(&str, CacheWriteClass); 4] = [
+    ("ephemeral_5m_input_tokens", CacheWriteClass::Short),
+    ("ephemeral_1h_input_tokens", CacheWriteClass::Long),
+    ("ttl_30m_tokens", CacheWriteClass::Short),
+    ("ttl_12h_tokens", CacheWriteClass::Long),
+];
+
+/// Types of `iterations` that the gateway accounts for: the vendor's totals include the first, the
+/// second is added to them.
+const ITERATIONS: [&str; 2] = ["message", COMPACTION];
+const COMPACTION: &str = "compaction";
+
 /// Reads a chat vendor's usage object; `None` if the next value is not one.
 pub(crate) fn read_chat_usage(
     scan: &mut JsonScanner<'_>,
@@ -73,17 +100,23 @@ fn read_usage(
             name if names.cache_hits.contains(&name) => {
                 cache_hit = read_count(scan, &mut irregular)?;
             }
-            name if name == names.prompt_parts => read_details(
-                scan,
-                &mut counters,
-                &mut irregular,
-                |counters, name| match name {
-                    "cached_tokens" => Some(&mut counters.cached),
-                    "cache_write_tokens" => Some(&mut counters.cache_write),
-                    name if Some(name) == names.audio => Some(&mut counters.audio_prompt),
-                    _ => None,
-                },
-            )?,
+            name if name == names.prompt_parts => drop(scan.object_or_skip(|scan, key| {
+                match key.name().as_ref() {
+                    "cached_tokens" => counters.cached = read_count(scan, &mut irregular)?,
+                    "cache_write_tokens" => {
+                        counters.cache_writes.sum = read_count(scan, &mut irregular)?;
+                    }
+                    "cache_write_tokens_details" => {
+                        let (writes, unknown) = (&mut counters.cache_writes, &mut counters.unknown);
+                        read_cache_writes(scan, writes, unknown, &mut irregular)?;
+                    }
+                    name if Some(name) == names.audio => {
+                        counters.audio_prompt = read_count(scan, &mut irregular)?;
+                    }
+                    _ => drop(scan.skip()?),
+                }
+                Ok::<(), JsonError>(())
+            })?),
             name if name == names.completion_parts => read_details(
                 scan,
                 &mut counters,
@@ -119,6 +152,34 @@ fn read_details<C>(
         Ok::<(), JsonError>(())
     })?;
     Ok(())
+}
+
+/// Reads the cache writes by lifetime, if the next value is an object of them.
+fn read_cache_writes(
+    scan: &mut JsonScanner<'_>,
+    writes: &mut CacheWrites,
+    unknown: &mut UnknownUsage,
+    irregular: &mut bool,
+) -> Result<(), JsonError> {
+    scan.object_or_skip(|scan, key| {
+        let name = key.name();
+        let class = CACHE_LIFETIMES.iter().find(|(known, _)| name == *known);
+        // What is no count here is no lifetime either.
+        let mut is_odd = false;
+        let is_known = class.is_some();
+        let count = read_count(scan, if is_known { irregular } else { &mut is_odd })?;
+        let part = match class {
+            Some((_, CacheWriteClass::Short)) => &mut writes.short,
+            Some((_, CacheWriteClass::Long)) => &mut writes.long,
+            None => &mut writes.unknown,
+        };
+        unknown.cache_lifetime |= !is_known && count.is_some_and(|count| count > 0);
+        if let Some(count) = count {
+            *part = Some(part.unwrap_or(0).saturating_add(count));
+        }
+        Ok::<(), JsonError>(())
+    })
+    .map(drop)
 }
 
 /// Reads the next value as a count. Sets `irregular` if it is neither digits only nor null.
@@ -193,9 +254,8 @@ pub(crate) fn read_messages_usage(
                 })?
             }
             "iterations" => drop(scan.array_or_skip(|scan| {
-                counters
-                    .compactions
-                    .extend(read_compaction_pass(scan, &mut irregular)?);
+                let pass = read_compaction_pass(scan, &mut counters.unknown, &mut irregular)?;
+                counters.compactions.extend(pass);
                 Ok::<(), JsonError>(())
             })?),
             name => read_token_count(name, scan, &mut counters, &mut irregular)?,
@@ -217,12 +277,11 @@ fn read_token_count(
         "input_tokens" => counters.input = read_count(scan, irregular)?,
         "output_tokens" => counters.output = read_count(scan, irregular)?,
         "cache_read_input_tokens" => counters.cache_read = read_count(scan, irregular)?,
-        "cache_creation_input_tokens" => counters.cache_write = read_count(scan, irregular)?,
-        "cache_creation" => read_details(scan, counters, irregular, |counters, name| match name {
-            "ephemeral_5m_input_tokens" => Some(&mut counters.cache_write_5m),
-            "ephemeral_1h_input_tokens" => Some(&mut counters.cache_write_1h),
-            _ => None,
-        })?,
+        "cache_creation_input_tokens" => counters.cache_writes.sum = read_count(scan, irregular)?,
+        "cache_creation" => {
+            let (writes, unknown) = (&mut counters.cache_writes, &mut counters.unknown);
+            read_cache_writes(scan, writes, unknown, irregular)?;
+        }
         "output_tokens_details" => read_details(scan, counters, irregular, |counters, name| {
             (name == "thinking_tokens").then_some(&mut counters.reasoning)
         })?,
@@ -232,24 +291,27 @@ fn read_token_count(
 }
 
 /// Reads an entry of `iterations`; returns it if it is a compaction pass, which the answer's own
-/// counters leave out.
+/// counters leave out. Notes a type of pass that the gateway does not know.
 fn read_compaction_pass(
     scan: &mut JsonScanner<'_>,
+    unknown: &mut UnknownUsage,
     irregular: &mut bool,
 ) -> Result<Option<CompactionPass>, JsonError> {
     let mut counters = MessagesCounters::default();
     let mut is_compaction = false;
     scan.object_or_skip(|scan, key| match key.name().as_ref() {
         "type" => {
-            is_compaction = scan
-                .string_or_skip()?
-                .is_some_and(|kind| kind.name() == "compaction");
+            if let Some(kind) = scan.string_or_skip()?.map(|kind| kind.name()) {
+                is_compaction = kind == COMPACTION;
+                unknown.iteration |= !ITERATIONS.contains(&kind.as_ref());
+            }
             Ok(())
         }
         name => read_token_count(name, scan, &mut counters, irregular),
     })?;
     let kept = |count: Option<u64>| u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX);
-    let (short, long) = counters.cache_writes();
+    let (short, long) = counters.cache_writes.classes();
+    unknown.cache_lifetime |= is_compaction && counters.unknown.cache_lifetime;
     Ok(is_compaction.then(|| CompactionPass {
         input: kept(counters.input),
         cache_read: kept(counters.cache_read),
@@ -344,7 +406,7 @@ mod tests {
     fn compaction_passes_are_read_with_their_own_classes_and_no_other_iteration_is() {
         let usage = r#"{"input_tokens": 682, "output_tokens": 1320, "iterations": [
             {"type": "compaction", "input_tokens": 60385, "output_tokens": 592, "cache_read_input_tokens": 7,
-             "cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 5, "x": 1}},
+             "cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 5, "x": "1"}},
             {"type": "message", "input_tokens": 682, "output_tokens": 1320}, 7, {"input_tokens": 1}]}"#;
         let counters = read_messages_usage(&mut JsonScanner::new(usage, 8))
             .unwrap()
@@ -361,6 +423,79 @@ mod tests {
         assert!(!counters.is_irregular);
     }
 
+    #[test]
+    fn cache_writes_have_the_price_class_of_their_lifetime() {
+        let writes = |details: &str| {
+            let usage = format!(
+                r#"{{"input_tokens":100,"input_tokens_details":{{"cached_tokens":10,
+                "cache_write_tokens_details":{details},"cache_write_tokens":50}},"output_tokens":1}}"#
+            );
+            let responses = read(&usage, read_responses_usage);
+            let chat = usage
+                .replace("\"input_", "\"prompt_")
+                .replace("\"output_", "\"completion_");
+            assert_eq!(read(&chat, read_chat_usage), responses, "{details}");
+            let messages = format!(
+                r#"{{"input_tokens":1,"cache_creation":{details},"cache_creation_input_tokens":50}}"#
+            );
+            let messages = read_messages_usage(&mut JsonScanner::new(&messages, 8));
+            let messages = messages.unwrap().unwrap();
+            assert_eq!(messages.cache_writes, responses.cache_writes, "{details}");
+            assert_eq!(messages.unknown, responses.unknown, "{details}");
+            (
+                responses.cache_writes.classes(),
+                responses.unknown.cache_lifetime,
+            )
+        };
+        for (details, classes) in [
+            (r#"{"ttl_30m_tokens":50,"ttl_12h_tokens":0}"#, (50, 0)),
+            (r#"{"ttl_30m_tokens":20,"ttl_12h_tokens":30}"#, (20, 30)),
+            (r#"{"ttl_12h_tokens":50}"#, (0, 50)),
+            (
+                r#"{"ephemeral_5m_input_tokens":20,"ephemeral_1h_input_tokens":30}"#,
+                (20, 30),
+            ),
+            (
+                r#"{"ttl_12h_tokens":0,"ttl_7d_tokens":0,"note":"x"}"#,
+                (50, 0),
+            ),
+            ("{}", (50, 0)),
+            ("null", (50, 0)),
+        ] {
+            assert_eq!(writes(details), (classes, false), "{details}");
+        }
+        for (details, classes) in [
+            (r#"{"ttl_7d_tokens":50}"#, (0, 50)),
+            (
+                r#"{"ttl_30m_tokens":20,"ttl_12h_tokens":10,"ttl_7d_tokens":20}"#,
+                (20, 30),
+            ),
+        ] {
+            assert_eq!(writes(details), (classes, true), "{details}");
+        }
+    }
+
+    #[test]
+    fn a_pass_of_a_type_without_a_price_is_noted() {
+        for (kind, is_unknown) in [
+            ("message", false),
+            ("compaction", false),
+            ("advisor_message", true),
+            ("fallback_message", true),
+            ("a_new_one", true),
+        ] {
+            let usage = format!(
+                r#"{{"output_tokens":1,"iterations":[{{"type":"{kind}","input_tokens":5}},{{"type":"message"}},{{}}]}}"#
+            );
+            let counters = read_messages_usage(&mut JsonScanner::new(&usage, 8));
+            assert_eq!(
+                counters.unwrap().unwrap().unknown.iteration,
+                is_unknown,
+                "{kind}"
+            );
+        }
+    }
+
     fn read(
         json: &str,
         by: fn(&mut JsonScanner<'_>) -> Result<Option<ChatCounters>, JsonError>,
@@ -373,7 +508,10 @@ mod tests {
         let parts = ChatCounters {
             prompt: Some(100),
             cached: Some(60),
-            cache_write: Some(10),
+            cache_writes: CacheWrites {
+                sum: Some(10),
+                ..CacheWrites::default()
+            },
             completion: Some(50),
             reasoning: Some(20),
             ..ChatCounters::default()

@@ -17,7 +17,9 @@ mod tier;
 mod tokens;
 
 pub use bounds::{MeteringTerms, UsageBounds};
-pub use counters::{ChatCounters, MessagesCounters, MessagesUsage, VendorCounters};
+pub use counters::{
+    CacheWrites, ChatCounters, MessagesCounters, MessagesUsage, UnknownUsage, VendorCounters,
+};
 pub use estimator::{HUNDREDTHS_PER_TEXT_BYTE, TokenRate, UsageEstimator, text_tokens};
 pub use metering::{Excess, MeteredUsage, UsageVerdict, meter};
 pub use passes::{CompactionPass, CompactionPasses};

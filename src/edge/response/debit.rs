@@ -53,9 +53,10 @@ pub(super) fn settle(
     if let Some(metered) = usage.filter(|_| is_exact) {
         call.turn.remember(&metered.usage, generated_bytes);
     }
+    let unknown = usage.map(|metered| metered.unknown).unwrap_or_default();
     let usage = cut.or(usage.map(|metered| metered.usage));
     let usage = usage.unwrap_or_else(|| call.estimate(reported_usage, generated_bytes));
-    let estimated = hold.record_verdict(verdict);
+    let estimated = hold.record_verdict(verdict, unknown);
     let credits = hold
         .settle(usage, outcome, estimated, clock::now_ms())
         .map_err(|error| {

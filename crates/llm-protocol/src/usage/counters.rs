@@ -21,13 +21,81 @@ pub enum VendorCounters {
     Messages(MessagesCounters),
 }
 
+/// Tokens that a vendor wrote to its caches, as it counts them.
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheWrites {
+    pub sum: Option<u64>,
+    /// Parts of the sum by price class: `cache_write_5m` and `cache_write_1h`.
+    pub short: Option<u64>,
+    pub long: Option<u64>,
+    /// Part of the sum for lifetimes that `counters.rs` does not know.
+    pub unknown: Option<u64>,
+}
+
+impl CacheWrites {
+    /// Returns the tokens by price class: the parts, or else the sum, if there are no parts or only
+    /// zeros. An unknown lifetime has the class of the longest ones, whose price is the highest; a
+    /// part that the sum does not have is no lifetime.
+    pub fn classes(&self) -> (u64, u64) {
+        let (short, long) = (self.short.unwrap_or(0), self.long.unwrap_or(0));
+        let known = short.saturating_add(long);
+        let rest = self.sum.map_or(u64::MAX, |sum| sum.saturating_sub(known));
+        let unknown = self.unknown.unwrap_or(0).min(rest);
+        match known.saturating_add(unknown) {
+            0 => (self.sum.unwrap_or(0), 0),
+            _ => (short, long.saturating_add(unknown)),
+        }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        let (short, long) = self.classes();
+        short.saturating_add(long)
+    }
+
+    fn has_parts(&self) -> bool {
+        [self.short, self.long, self.unknown]
+            .iter()
+            .any(Option::is_some)
+    }
+}
+
+/// What a usage object counts under a name that the gateway does not know.
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownUsage {
+    /// A cache lifetime, billed as the longest one.
+    pub cache_lifetime: bool,
+    /// A type of pass over the conversation, not billed.
+    pub iteration: bool,
+}
+
+impl UnknownUsage {
+    /// Names of the unknown counts, as the metric labels have them.
+    pub fn counters(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.cache_lifetime, "cache_lifetime"),
+            (self.iteration, "iteration"),
+        ];
+        all.into_iter()
+            .filter(|(is_set, _)| *is_set)
+            .map(|(_, name)| name)
+    }
+
+    #[must_use]
+    fn or(self, other: Self) -> Self {
+        Self {
+            cache_lifetime: self.cache_lifetime || other.cache_lifetime,
+            iteration: self.iteration || other.iteration,
+        }
+    }
+}
+
 /// One usage object of a vendor with the chat completions or the responses API.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChatCounters {
-    /// Most vendors include `cached`, `cache_write` and `audio_prompt`.
+    /// Most vendors include `cached`, `cache_writes` and `audio_prompt`.
     pub prompt: Option<u64>,
     pub cached: Option<u64>,
-    pub cache_write: Option<u64>,
+    pub cache_writes: CacheWrites,
     pub audio_prompt: Option<u64>,
     /// Most vendors include `reasoning` and `audio_completion`.
     pub completion: Option<u64>,
@@ -38,6 +106,7 @@ pub struct ChatCounters {
     /// Uses of server tools, from a responses vendor.
     pub tool_uses: PerTool<u64>,
     pub service_tier: Option<ServiceTier>,
+    pub unknown: UnknownUsage,
     /// Whether a counter has a form that no client expects: `12.0`, `-0`, `"12"`, `-3`.
     pub is_irregular: bool,
 }
@@ -73,7 +142,7 @@ impl ChatCounters {
             && self.completion == Some(usage.output_total())
             && self.total.is_none_or(|total| total == usage.tokens_total())
             && part(self.cached, usage.cache_read)
-            && part(self.cache_write, written)
+            && self.cache_writes.total() == written
             && part(self.audio_prompt, usage.audio_input)
             && part(self.audio_completion, usage.audio_output)
             && part(self.reasoning, usage.reasoning)
@@ -85,10 +154,8 @@ impl ChatCounters {
 pub struct MessagesCounters {
     pub input: Option<u64>,
     pub cache_read: Option<u64>,
-    /// Sum of both cache write classes; `message_delta` repeats only this one.
-    pub cache_write: Option<u64>,
-    pub cache_write_5m: Option<u64>,
-    pub cache_write_1h: Option<u64>,
+    /// `message_delta` repeats only the sum.
+    pub cache_writes: CacheWrites,
     pub output: Option<u64>,
     pub reasoning: Option<u64>,
     /// Uses of server tools, as the vendor counts them.
@@ -98,32 +165,17 @@ pub struct MessagesCounters {
     pub service_tier: Option<ServiceTier>,
     pub inference_geo: Option<InferenceGeo>,
     pub speed: Option<Speed>,
+    pub unknown: UnknownUsage,
     /// Whether a counter has a form that no client expects: `12.0`, `-0`, `"12"`, `-3`.
     pub is_irregular: bool,
 }
 
 impl MessagesCounters {
-    /// Returns the tokens written to caches that last five minutes and an hour. Uses the split
-    /// counters, or the sum if there is no split or a split of zeros.
-    pub fn cache_writes(&self) -> (u64, u64) {
-        let (short, long) = (
-            self.cache_write_5m.unwrap_or(0),
-            self.cache_write_1h.unwrap_or(0),
-        );
-        if short == 0 && long == 0 {
-            (self.cache_write.unwrap_or(0), 0)
-        } else {
-            (short, long)
-        }
-    }
-
     pub fn input_size(&self) -> u64 {
-        let (short, long) = self.cache_writes();
         let parts = [
             self.input.unwrap_or(0),
             self.cache_read.unwrap_or(0),
-            short,
-            long,
+            self.cache_writes.total(),
         ];
         parts.into_iter().fold(0, u64::saturating_add)
     }
@@ -156,27 +208,30 @@ impl MessagesCounters {
         self.service_tier = later.service_tier.or(earlier.service_tier);
         self.inference_geo = later.inference_geo.or(earlier.inference_geo);
         self.speed = later.speed.or(earlier.speed);
+        self.unknown = earlier.unknown.or(later.unknown);
         self.is_irregular = later.is_irregular;
     }
 
     /// Replaces the counters of cache writes. If a later sum has no split, its increase is added to
     /// the class in use: to one hour if only that class was used.
     fn replace_cache_writes(&mut self, later: &Self) {
-        if later.cache_write_5m.is_some() || later.cache_write_1h.is_some() {
-            self.cache_write_5m = later.cache_write_5m;
-            self.cache_write_1h = later.cache_write_1h;
-            self.cache_write = later.cache_write;
+        if later.cache_writes.has_parts() {
+            self.cache_writes = later.cache_writes;
             return;
         }
-        let Some(sum) = later.cache_write else { return };
-        let (short, long) = self.cache_writes();
-        let (short, long) = match (short, long) {
+        let Some(sum) = later.cache_writes.sum else {
+            return;
+        };
+        let (short, long) = match self.cache_writes.classes() {
             (0, 1..) => (0, sum),
             (_, long) => (sum.saturating_sub(long.min(sum)), long.min(sum)),
         };
-        self.cache_write = Some(sum);
-        self.cache_write_5m = Some(short);
-        self.cache_write_1h = Some(long);
+        self.cache_writes = CacheWrites {
+            sum: Some(sum),
+            short: Some(short),
+            long: Some(long),
+            unknown: None,
+        };
     }
 
     /// Returns true if a client that has read `before` and now reads these counters, by the plain
@@ -185,11 +240,11 @@ impl MessagesCounters {
     pub fn matches(&self, usage: &Usage, before: &Usage) -> bool {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let (own, earlier) = (usage.without_passes(), before.without_passes());
-        let has_split = self.cache_write_5m.is_some() || self.cache_write_1h.is_some();
-        let split = self
-            .cache_write_5m
-            .unwrap_or(0)
-            .saturating_add(self.cache_write_1h.unwrap_or(0));
+        let (sum, has_split) = (self.cache_writes.sum, self.cache_writes.has_parts());
+        let parts = CacheWrites {
+            sum: None,
+            ..self.cache_writes
+        };
         let is = |counter: Option<u64>, of: fn(&Usage) -> u64| {
             counter.unwrap_or(of(&earlier)) == of(&own)
         };
@@ -201,9 +256,9 @@ impl MessagesCounters {
         !self.is_irregular
             && is(self.input, |usage| usage.input.saturating_add(usage.audio_input))
             && is(self.cache_read, |usage| usage.cache_read)
-            && is(self.cache_write, written)
+            && is(sum, written)
             // Many clients read only the sum.
-            && (!has_split || split == written(&own) && self.cache_write.is_some())
+            && (!has_split || parts.total() == written(&own) && sum.is_some())
             && is(self.output, Usage::output_total)
             && is(self.reasoning, |usage| usage.reasoning)
             // If a vendor does not count a tool's uses, the tool's results are counted.
@@ -358,9 +413,12 @@ mod tests {
     #[test]
     fn the_split_of_cache_writes_wins_over_their_sum() {
         let writes = |sum, short, long| MessagesCounters {
-            cache_write: sum,
-            cache_write_5m: short,
-            cache_write_1h: long,
+            cache_writes: CacheWrites {
+                sum,
+                short,
+                long,
+                unknown: None,
+            },
             ..MessagesCounters::default()
         };
         for (counters, expected) in [
@@ -372,9 +430,13 @@ mod tests {
             (writes(Some(200), None, None), (200, 0)),
             (writes(None, None, None), (0, 0)),
         ] {
-            assert_eq!(counters.cache_writes(), expected, "{counters:?}");
+            assert_eq!(counters.cache_writes.classes(), expected, "{counters:?}");
         }
-        let later = |first, sum| merged(&[first, writes(Some(sum), None, None)]).cache_writes();
+        let later = |first, sum| {
+            merged(&[first, writes(Some(sum), None, None)])
+                .cache_writes
+                .classes()
+        };
         assert_eq!(
             later(writes(Some(100), Some(0), Some(100)), 120),
             (0, 120),
@@ -392,13 +454,32 @@ mod tests {
             writes(Some(100), None, None),
             writes(None, Some(70), Some(40)),
         ]);
-        assert_eq!(split.cache_writes(), (70, 40));
+        assert_eq!(split.cache_writes.classes(), (70, 40));
         for half in [writes(None, Some(170), None), writes(None, None, Some(170))] {
             assert_eq!(
-                merged(&[writes(Some(100), None, None), half]).cache_writes(),
-                half.cache_writes()
+                merged(&[writes(Some(100), None, None), half]).cache_writes,
+                half.cache_writes
             );
         }
+    }
+
+    #[test]
+    fn an_unknown_lifetime_is_written_at_the_price_of_the_longest_within_the_sum() {
+        let with = |sum, short, unknown| {
+            let writes = CacheWrites {
+                sum,
+                short,
+                long: None,
+                unknown: Some(unknown),
+            };
+            writes.classes()
+        };
+        assert_eq!(with(Some(100), Some(60), 40), (60, 40));
+        assert_eq!(with(Some(100), Some(60), 100), (60, 40), "a sum of its own");
+        assert_eq!(with(Some(100), Some(100), 100), (100, 0));
+        assert_eq!(with(Some(100), None, 100), (0, 100));
+        assert_eq!(with(Some(100), None, 0), (100, 0));
+        assert_eq!(with(None, None, 100), (0, 100));
     }
 
     #[test]
@@ -416,7 +497,12 @@ mod tests {
         };
         let all = ChatCounters {
             cached: Some(60),
-            cache_write: Some(10),
+            cache_writes: CacheWrites {
+                sum: Some(10),
+                short: Some(6),
+                long: Some(4),
+                unknown: None,
+            },
             audio_prompt: Some(20),
             reasoning: Some(5),
             audio_completion: Some(35),
@@ -449,7 +535,10 @@ mod tests {
                 ..all
             },
             ChatCounters {
-                cache_write: Some(9),
+                cache_writes: CacheWrites {
+                    sum: Some(9),
+                    ..CacheWrites::default()
+                },
                 ..all
             },
             ChatCounters {
@@ -480,6 +569,12 @@ mod tests {
 
     #[test]
     fn messages_counters_state_a_usage_over_what_was_read_before() {
+        let of = |sum, short, long| CacheWrites {
+            sum,
+            short,
+            long,
+            unknown: None,
+        };
         let pass = super::super::CompactionPass {
             input: 7,
             output: 8,
@@ -499,9 +594,7 @@ mod tests {
         let all = MessagesCounters {
             input: Some(10),
             cache_read: Some(60),
-            cache_write: Some(10),
-            cache_write_5m: Some(6),
-            cache_write_1h: Some(4),
+            cache_writes: of(Some(10), Some(6), Some(4)),
             output: Some(50),
             reasoning: Some(5),
             tool_uses: searches(2),
@@ -524,8 +617,7 @@ mod tests {
         );
         assert!(!MessagesCounters::default().matches(&usage, &nothing));
         let sum = MessagesCounters {
-            cache_write_5m: None,
-            cache_write_1h: None,
+            cache_writes: of(Some(10), None, None),
             ..all
         };
         assert!(sum.matches(&usage, &nothing), "the sum says it");
@@ -550,11 +642,11 @@ mod tests {
             ),
             (
                 MessagesCounters {
-                    cache_write: wrong,
+                    cache_writes: of(wrong, Some(6), Some(4)),
                     ..all
                 },
                 MessagesCounters {
-                    cache_write: none,
+                    cache_writes: of(none, None, None),
                     ..sum
                 },
             ),
@@ -599,19 +691,19 @@ mod tests {
                 ..all
             },
             MessagesCounters {
-                cache_write: None,
+                cache_writes: of(None, Some(6), Some(4)),
                 ..all
             },
             MessagesCounters {
-                cache_write_5m: Some(7),
+                cache_writes: of(Some(10), Some(7), Some(4)),
                 ..all
             },
             MessagesCounters {
-                cache_write_5m: None,
+                cache_writes: of(Some(10), None, Some(4)),
                 ..all
             },
             MessagesCounters {
-                cache_write_1h: None,
+                cache_writes: of(Some(10), Some(6), None),
                 ..all
             },
             MessagesCounters {

@@ -9,7 +9,7 @@
 //! `usage/bounds.rs`.
 
 use super::bounds::UsageBounds;
-use super::counters::{ChatCounters, MessagesCounters, VendorCounters};
+use super::counters::{ChatCounters, MessagesCounters, UnknownUsage, VendorCounters};
 use super::passes::{CompactionPass, CompactionPasses};
 use super::server_tool::{PerTool, ServerTool};
 use super::tokens::Usage;
@@ -24,6 +24,7 @@ pub struct MeteredUsage {
     pub verdict: UsageVerdict,
     /// Output as counted by the vendor, which can be above the request's maximum.
     pub counted_output: u64,
+    pub unknown: UnknownUsage,
 }
 
 /// Quality of the vendor's counters.
@@ -77,11 +78,15 @@ impl Excess {
 /// a counter that is missing or not a number; its output is above 0 if anything was generated.
 pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) -> MeteredUsage {
     let estimate = cap(estimate, bounds).0.without_passes();
-    let (usage, is_estimated) = match counters {
-        VendorCounters::Chat(chat) => chat_usage(&chat_counts(chat, &estimate), &estimate),
-        VendorCounters::Messages(messages) => {
-            messages_usage(&messages_counts(messages, &estimate), &estimate)
-        }
+    let ((usage, is_estimated), unknown) = match counters {
+        VendorCounters::Chat(chat) => (
+            chat_usage(&chat_counts(chat, &estimate), &estimate),
+            chat.unknown,
+        ),
+        VendorCounters::Messages(messages) => (
+            messages_usage(&messages_counts(messages, &estimate), &estimate),
+            messages.unknown,
+        ),
     };
     let counted_output = usage.without_passes().output_total();
     let (usage, excess) = cap(&usage, bounds);
@@ -94,6 +99,7 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
         usage,
         verdict,
         counted_output,
+        unknown,
     }
 }
 
@@ -104,7 +110,7 @@ fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
     let input = [
         counters.prompt,
         counters.cached,
-        counters.cache_write,
+        Some(counters.cache_writes.total()),
         counters.audio_prompt,
     ];
     let is_free =
@@ -135,19 +141,17 @@ fn messages_counts(counters: &MessagesCounters, estimate: &Usage) -> MessagesCou
 
 /// Returns the usage, and whether a part of it is estimated.
 fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
-    let (read, written) = (
-        counters.cached.unwrap_or(0),
-        counters.cache_write.unwrap_or(0),
-    );
+    let (read, written) = (counters.cached.unwrap_or(0), counters.cache_writes.total());
     let parts = read.saturating_add(written);
-    let (uncached, cache_read, cache_write_5m) = match counters.prompt {
+    let (uncached, cache_read, cache_write) = match counters.prompt {
         Some(prompt) if cache_is_apart(counters, prompt) => (prompt, read, written),
         Some(prompt) => split_prompt(prompt, read, written),
         None => split_prompt(missing_prompt(counters, estimate).max(parts), read, written),
     };
     let input_total = uncached
         .saturating_add(cache_read)
-        .saturating_add(cache_write_5m);
+        .saturating_add(cache_write);
+    let cache_write_1h = counters.cache_writes.classes().1.min(cache_write);
     let completion = match counters.completion {
         Some(completion) => whole_completion(counters, completion, input_total),
         None => missing_completion(counters, input_total).unwrap_or(estimate.output_total()),
@@ -158,7 +162,8 @@ fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
     let usage = Usage {
         input: uncached.saturating_sub(audio_input),
         cache_read,
-        cache_write_5m,
+        cache_write_5m: cache_write.saturating_sub(cache_write_1h),
+        cache_write_1h,
         output,
         reasoning: counters.reasoning.unwrap_or(0).min(output),
         audio_input,
@@ -188,10 +193,7 @@ fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
 /// than the prompt cannot be part of it. Otherwise the total decides, if it matches one of the two
 /// cases.
 fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
-    let (read, written) = (
-        counters.cached.unwrap_or(0),
-        counters.cache_write.unwrap_or(0),
-    );
+    let (read, written) = (counters.cached.unwrap_or(0), counters.cache_writes.total());
     let parts = read.saturating_add(written);
     if read > prompt || written > prompt {
         return true;
@@ -247,7 +249,7 @@ fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> 
 /// the vendor's classes do not include them.
 fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool) {
     let cache_read = counters.cache_read.unwrap_or(0);
-    let (cache_write_5m, cache_write_1h) = counters.cache_writes();
+    let (cache_write_5m, cache_write_1h) = counters.cache_writes.classes();
     let cached = cache_read
         .saturating_add(cache_write_5m)
         .saturating_add(cache_write_1h);

@@ -1,7 +1,7 @@
 //! Every rule of the counters at its limit, as tables.
 
 use super::*;
-use crate::usage::ServiceTier;
+use crate::usage::{CacheWrites, ServiceTier};
 
 fn bounds() -> UsageBounds {
     UsageBounds {
@@ -32,7 +32,10 @@ fn chat(counters: [Option<u64>; 6]) -> ChatCounters {
     ChatCounters {
         prompt,
         cached,
-        cache_write,
+        cache_writes: CacheWrites {
+            sum: cache_write,
+            ..CacheWrites::default()
+        },
         completion,
         reasoning,
         total,
@@ -232,7 +235,8 @@ fn zeros_beside_what_was_generated_are_no_count() {
         MeteredUsage {
             usage,
             verdict: UsageVerdict::Estimated,
-            counted_output: 7
+            counted_output: 7,
+            unknown: UnknownUsage::default(),
         }
     );
     let nothing = Usage {
@@ -390,9 +394,12 @@ fn messages(counters: &MessagesCounters, bounds: &UsageBounds) -> MeteredUsage {
 fn messages_counters_stand_beside_each_other() {
     let all = MessagesCounters {
         cache_read: Some(60),
-        cache_write: Some(10),
-        cache_write_5m: Some(4),
-        cache_write_1h: Some(6),
+        cache_writes: CacheWrites {
+            sum: Some(10),
+            short: Some(4),
+            long: Some(6),
+            unknown: None,
+        },
         reasoning: Some(30),
         ..answer(100, 50)
     };
@@ -411,7 +418,8 @@ fn messages_counters_stand_beside_each_other() {
         MeteredUsage {
             usage,
             verdict: UsageVerdict::Exact,
-            counted_output: 50
+            counted_output: 50,
+            unknown: UnknownUsage::default(),
         }
     );
     let reasoning = |reasoning| {
@@ -628,8 +636,11 @@ fn input_beyond_what_is_believed_is_billed_at_what_the_request_holds() {
     );
     let parts = |input, read, short, long| MessagesCounters {
         cache_read: Some(read),
-        cache_write_5m: Some(short),
-        cache_write_1h: Some(long),
+        cache_writes: CacheWrites {
+            short: Some(short),
+            long: Some(long),
+            ..CacheWrites::default()
+        },
         ..answer(input, 1)
     };
     let cut = |counters| {
