@@ -2,7 +2,7 @@
 
 use crate::payloads::{PUBLIC, UPSTREAM};
 use llm_protocol::Protocol::{self, Chat, Messages, Responses};
-use llm_protocol::failure::{Failure, Kind, from_vendor_response};
+use llm_protocol::failure::{Failure, Kind, from_vendor_response, refuses_key};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -331,6 +331,33 @@ fn a_vendor_error_is_judged_by_status_and_words() {
             Kind::VendorRefusedUs,
         ),
         (403, String::new(), Kind::VendorRefusedUs),
+        (
+            403,
+            chat("permission_error", "", "Missing scopes: model.request."),
+            Kind::VendorRefusedUs,
+        ),
+        (
+            403,
+            chat("billing_error", "", "No credit for this model."),
+            Kind::VendorQuota,
+        ),
+        (
+            403,
+            chat(INVALID, "content_policy_violation", "The model refuses."),
+            Kind::ContentPolicy,
+        ),
+        (
+            403,
+            r#"{"message":"You don't have access to the model with the specified model ID."}"#
+                .to_owned(),
+            Kind::VendorModelMissing,
+        ),
+        (
+            403,
+            r#"[{"error":{"code":403,"status":"PERMISSION_DENIED","message":"Permission 'p' denied on resource '//h/projects/p/models/m'."}}]"#
+                .to_owned(),
+            Kind::VendorModelMissing,
+        ),
         (402, String::new(), Kind::VendorQuota),
         (
             404,
@@ -395,6 +422,10 @@ fn a_vendor_error_is_judged_by_status_and_words() {
     ];
     for (status, body, kind) in rows {
         assert_eq!(vendor(Chat, status, &body).kind, kind, "{status} {body}");
+        let is_account = matches!(kind, Kind::VendorRefusedUs | Kind::VendorQuota);
+        if status == 403 && !body.is_empty() {
+            assert_eq!(refuses_key(status, body.as_bytes()), is_account, "{body}");
+        }
     }
     assert_eq!(vendor(Chat, 429, "").retry_after_seconds, Some(8));
     let late = from_vendor_response(Chat, 503, Some("86400"), b"", UPSTREAM, PUBLIC);

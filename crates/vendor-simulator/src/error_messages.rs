@@ -45,7 +45,9 @@ pub fn chat_error_message(status: u16) -> &'static str {
         400 | 422 => "Invalid value for 'messages'.",
         401 => "Incorrect API key provided: sk-sim****.",
         402 => "Your account is not active, please check your billing details.",
-        403 => "You are not allowed to use this model.",
+        403 => {
+            "You have insufficient permissions for this operation. Missing scopes: model.request."
+        }
         404 => "The model `simulated` does not exist or you do not have access to it.",
         408 | 504 => "Request timed out.",
         409 => "The resource was updated by another request.",

@@ -91,10 +91,8 @@ pub fn filter_header(
         call.reasoning_retry = None;
     }
     let vendor_request_id = text("request-id").or_else(|| text("x-request-id"));
-    // A server without a key has an empty one, which every text contains.
-    let api_key = call.model.vendor.api_key.reveal();
-    let has_key = |id: &str| !api_key.is_empty() && id.contains(api_key);
-    let vendor_request_id = vendor_request_id.filter(|id| is_forwardable_id(id) && !has_key(id));
+    let vendor_request_id =
+        vendor_request_id.filter(|id| is_forwardable_id(id, call.model.vendor.api_key.reveal()));
     let client_header = build_response_header(
         record,
         call,
@@ -196,11 +194,13 @@ fn normalize_retry_after(retry_after: String, now_ms: i64) -> String {
 /// Maximum length of a vendor's request id that is passed on, in bytes.
 const MAX_ID_BYTES: usize = 128;
 
-/// Whether a text is no more than a vendor's request id.
-fn is_forwardable_id(text: &str) -> bool {
+/// Whether a text is no more than a vendor's request id: it does not hold `key`, which is empty for
+/// a vendor that needs none.
+fn is_forwardable_id(text: &str, key: &str) -> bool {
     let is_part =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
-    text.len() <= MAX_ID_BYTES && text.bytes().all(is_part)
+    let holds_key = !key.is_empty() && text.contains(key);
+    text.len() <= MAX_ID_BYTES && text.bytes().all(is_part) && !holds_key
 }
 
 /// Returns the header fields that a replay repeats: all except the ids, which belong to the
@@ -242,4 +242,22 @@ pub(super) fn encode_warnings(tokens: &mut [String]) -> Vec<u8> {
     }
     value.push_str(TRUNCATION_MARK);
     value.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_forwardable_id;
+
+    #[test]
+    fn a_vendors_request_id_is_passed_on_unless_it_holds_the_key() {
+        for (id, key, expected) in [
+            ("req_011:a.b-c", "sk-1", true),
+            ("req_011", "", true),
+            ("req_sk-1_011", "sk-1", false),
+            ("req 011", "", false),
+            (&"a".repeat(129), "", false),
+        ] {
+            assert_eq!(is_forwardable_id(id, key), expected, "{id} {key}");
+        }
+    }
 }

@@ -21,6 +21,19 @@ const ACCOUNT_ERROR_CODES: &[&str] = &[
     "account_deactivated",
 ];
 
+/// Words of a 403 that concerns one model. AWS: "You don't have access to the model with the
+/// specified model ID", "not authorized to perform: bedrock:InvokeModel on resource:
+/// …foundation-model/…". Google: "Permission … denied on resource '…/models/…'". OpenAI names a
+/// scope of the key in another way: "Missing scopes: model.request".
+const MODEL_REFUSALS: &[&str] = &[
+    "the model",
+    "this model",
+    "to model",
+    "model id",
+    "/models/",
+    "-model/",
+];
+
 /// Maximum length of the start of an unknown body in the log, in bytes.
 const MAX_EXCERPT_BYTES: usize = 200;
 
@@ -238,10 +251,11 @@ impl VendorError {
                 .starts_with("your credit balance is");
         match status {
             401 | 402 => true,
-            // A 403 may concern the model or the client's content.
+            // A 403 may concern the model or the client's content. Words about a model count even
+            // where the client may have written them: a key that is refused is refused again.
             403 => {
                 is_by_code
-                    || !self.has_code(&["model_not_found"])
+                    || !self.refuses_model()
                         && !self.is_content_policy_error()
                         && !self.message_contains(&["flagged"])
             }
@@ -296,6 +310,11 @@ impl VendorError {
         self.code
             .as_deref()
             .is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
+    }
+
+    /// Returns whether a 403 keeps the account from one model only.
+    fn refuses_model(&self) -> bool {
+        self.has_code(&["model_not_found"]) || self.message_contains(MODEL_REFUSALS)
     }
 
     fn is_model_error(&self) -> bool {
@@ -391,7 +410,6 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
         };
     };
     match status {
-        403 if error.has_code(&["model_not_found"]) => Kind::VendorModelMissing,
         403 if error.is_content_policy_error() || error.message_contains(&["flagged"]) => {
             Kind::ContentPolicy
         }
@@ -399,6 +417,7 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
         // Google's "exceeded your current quota" is a limit per minute if it has a time to wait.
         429 if error.retry_after.is_some() => Kind::RateLimited,
         400 | 401 | 403 | 429 if error.is_quota_error() => Kind::VendorQuota,
+        403 if error.refuses_model() => Kind::VendorModelMissing,
         401 | 403 => Kind::VendorRefusedUs,
         400 | 429 if error.has_code(&["account_deactivated"]) => Kind::VendorRefusedUs,
         400 if error.has_code(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
