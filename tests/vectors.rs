@@ -928,6 +928,80 @@ fn every_kind_of_item_tool_and_event_has_one_outcome() {
     assert_eq!(listed.len(), KINDS.len());
 }
 
+/// Reads the usage of an answer of the vendor that has this usage object and these members.
+fn usage_of(protocol: Protocol, usage: &Value, members: &Value) -> Usage {
+    let mut answer = match protocol {
+        Protocol::Chat => {
+            json!({"choices": [{"finish_reason": "stop", "message": {"content": ""}}]})
+        }
+        Protocol::Messages => json!({"type": "message", "content": [], "stop_reason": "end_turn"}),
+        Protocol::Responses => json!({"object": "response", "status": "completed", "output": []}),
+    };
+    answer["usage"] = usage.clone();
+    for (name, value) in members.as_object().into_iter().flatten() {
+        answer[name] = value.clone();
+    }
+    let body = answer.to_string();
+    passthrough::read_usage(protocol, body.as_bytes(), &MeteringTerms::default()).unwrap()
+}
+
+/// The table of answers says of each count whether it decides the bill: a count that does changes
+/// the usage, and one that does not leaves it.
+#[test]
+fn the_counts_that_decide_the_bill_are_those_that_the_table_names() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields/answers.txt");
+    let table = std::fs::read_to_string(root).unwrap();
+    let rows: Vec<(Protocol, &str, &str)> = table
+        .lines()
+        .filter_map(|line| {
+            let (surface, rest) = line.split_once(" member ")?;
+            let (path, verdict) = rest.rsplit_once(' ')?;
+            let protocol = match surface {
+                "chat" => Protocol::Chat,
+                "messages" => Protocol::Messages,
+                _ => Protocol::Responses,
+            };
+            let is_count = path.starts_with("usage.") || path == "service_tier";
+            is_count.then_some((protocol, path, verdict))
+        })
+        .collect();
+    let mut checked = 0;
+    for (protocol, path, verdict) in &rows {
+        let is_object = |other: &str| other.starts_with(&format!("{path}."));
+        if rows
+            .iter()
+            .any(|(of, other, _)| of == protocol && is_object(other))
+        {
+            continue;
+        }
+        let mut base = match protocol {
+            Protocol::Chat => json!({"prompt_tokens": 1_000, "completion_tokens": 1_000}),
+            _ => json!({"input_tokens": 1_000, "output_tokens": 1_000}),
+        };
+        let before = usage_of(*protocol, &base, &json!({}));
+        let value = match path.rsplit('.').next() {
+            Some("service_tier" | "inference_geo" | "speed") => json!("odd"),
+            Some("iterations") => json!([{"type": "compaction", "output_tokens": 5}]),
+            Some("fallback_credit") => json!({"status": {"type": "redeemed"}}),
+            _ => json!(5_000),
+        };
+        let after = match path.strip_prefix("usage.") {
+            Some(inner) => {
+                let mut at = &mut base;
+                for name in inner.split('.') {
+                    at = &mut at[name];
+                }
+                *at = value;
+                usage_of(*protocol, &base, &json!({}))
+            }
+            None => usage_of(*protocol, &base, &json!({ *path: value })),
+        };
+        assert_eq!(before != after, *verdict == "bill", "{protocol} {path}");
+        checked += 1;
+    }
+    assert!(checked > 25, "{checked}");
+}
+
 /// Each test that the page on protocols names exists.
 #[test]
 fn every_decision_that_is_told_names_its_test() {

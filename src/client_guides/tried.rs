@@ -95,22 +95,22 @@ const TRIED: &[(&str, ClientTrial)] = &[
     (
         "anthropic-python",
         ClientTrial::Tests {
-            version: "2.12.0",
-            package: "anthropic==2.12.0",
+            version: "2.14.0",
+            package: "anthropic==2.14.0",
         },
     ),
     (
         "openai-python",
         ClientTrial::Tests {
-            version: "3.54.0",
-            package: "openai==3.54.0",
+            version: "3.57.0",
+            package: "openai==3.57.0",
         },
     ),
     (
         "langchain",
         ClientTrial::Tests {
-            version: "1.7.3",
-            package: "langchain-openai==1.7.3",
+            version: "1.7.4",
+            package: "langchain-openai==1.7.4",
         },
     ),
     (

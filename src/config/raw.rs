@@ -919,10 +919,11 @@ pub struct Price {
     /// Default: `input`.
     #[serde(default)]
     pub cache_read: Option<Decimal>,
-    /// Default: `input`.
+    /// The shorter lifetime of the vendor's cache: 5 minutes at Anthropic, 30 at OpenAI. Default:
+    /// `input`.
     #[serde(default)]
     pub cache_write_5m: Option<Decimal>,
-    /// Default: `cache_write_5m`.
+    /// The longer lifetime: an hour at Anthropic, 12 hours at OpenAI. Default: `cache_write_5m`.
     #[serde(default)]
     pub cache_write_1h: Option<Decimal>,
     /// Long-context prices, in strictly ascending order. The highest tier whose threshold the input
@@ -959,8 +960,8 @@ pub struct Price {
     #[serde(default)]
     pub mcp: Option<Decimal>,
     /// Price factor per service tier, by the vendor's name of the tier: a multiple of the token
-    /// prices above, more than 0 and at most 1 000. Requests for a tier that is not listed are
-    /// refused.
+    /// prices above, more than 0 and at most 1 000. `fast` and `priority` are one tier: either name
+    /// prices both. Requests for a tier that is not listed are refused.
     #[serde(default)]
     pub service_tier: BTreeMap<String, Decimal>,
     /// Messages vendors: price factor per region, by the vendor's name of the region
