@@ -60,7 +60,7 @@ const VENDOR = {
   'status=524': LATE,
   'status=302': FAILED,
   'status=500 error_body=html': FAILED,
-  'status=400 error_body=empty': FAILED,
+  'status=400 error_body=empty': ['BadRequestError', 400, INVALID, undefined, ...MISTAKEN],
   'cut=headers': FAILED,
   'garbage=headers': FAILED,
 };

@@ -112,10 +112,7 @@ VENDOR = {
         *("InternalServerError", 502, SERVER, "upstream_error"),
         *("InternalServerError", 500, API, TRIES),
     ),
-    "status=400 error_body=empty": (
-        *("InternalServerError", 502, SERVER, "upstream_error"),
-        *("InternalServerError", 500, API, TRIES),
-    ),
+    "status=400 error_body=empty": ("BadRequestError", 400, INVALID, ANY, "BadRequestError", 400, INVALID, ONCE),
     "cut=headers": ("InternalServerError", 502, SERVER, "upstream_error", "InternalServerError", 500, API, TRIES),
     "garbage=headers": ("InternalServerError", 502, SERVER, "upstream_error", "InternalServerError", 500, API, TRIES),
 }
