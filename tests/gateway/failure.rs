@@ -244,7 +244,7 @@ fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
             surface.fails(&answer, upstream.0, upstream.1, upstream.2);
             let answer =
                 world.ask(&surface.whole(&account.key, &format!("status=400 error_body={body}")));
-            surface.fails(&answer, upstream.0, upstream.1, upstream.2);
+            surface.fails(&answer, (400, INVALID), (400, INVALID), None);
             is_free(&world, &account, &answer);
         }
         let answer = world.ask(&surface.whole(&account.key, "status=400 error_body=context"));

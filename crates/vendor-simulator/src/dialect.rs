@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use self::error::DialectErrors;
 use self::shape::{AnswerShape, MessageOrder, SimThinkingSwitch, VendorState};
@@ -124,17 +123,6 @@ pub fn split_path(path: &str) -> (Option<&str>, &str) {
     match named {
         Some((name, rest)) => (Some(name), rest),
         None => (None, path),
-    }
-}
-
-/// A member of an object by its path, such as `/thinking/type`.
-fn is_at(body: &Value, pointer: &str, value: &str) -> bool {
-    match body.pointer(pointer) {
-        None | Some(Value::Null) => false,
-        Some(_) if value == "*" => true,
-        Some(Value::String(text)) => text == value,
-        Some(Value::Bool(is_on)) => value == if *is_on { "true" } else { "false" },
-        Some(_) => false,
     }
 }
 

@@ -51,6 +51,8 @@ const SENTENCES: &[(&str, Numbers)] = &[
     ("exceeds maximum context length", Numbers::None),
     ("exceeded max context length", Numbers::None),
     ("exceeds the context length", Numbers::None),
+    // Qwen (DashScope): "Range of input length should be [1, 258048]".
+    ("range of input length should be", Numbers::None),
     // Zhipu, MiniMax, Bedrock.
     ("prompt exceeds max length", Numbers::None),
     ("context window exceeds limit", Numbers::None),

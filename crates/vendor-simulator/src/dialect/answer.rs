@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Dialect;
 use super::error::ErrorKind;
-use super::shape::{CachedPlace, ReasoningPlace, UsagePlace, VendorState};
+use super::shape::{CachedPlace, ReasoningPlace, SimUsageMember, VendorState};
 use crate::behaviour::{Behaviour, ErrorBody, ReasoningFieldMode, ToolCallMode, UsageMode};
 use crate::errors::SimulatedError;
 use crate::request::SimParsedBody;
@@ -32,7 +32,7 @@ impl Dialect {
             ReasoningPlace::ReasoningDetails => ReasoningFieldMode::Details,
         };
         let is_usual = behaviour.usage == UsageMode::default();
-        if is_usual && self.answer.usage != UsagePlace::IfAsked {
+        if is_usual && self.answer.usage != SimUsageMember::IfAsked {
             behaviour.usage = UsageMode::Finish;
         }
         if self.answer.whole_calls && behaviour.calls == ToolCallMode::default() {
@@ -85,10 +85,12 @@ impl Dialect {
         }
         let is_chunk = answer["object"] == "chat.completion.chunk";
         match (usage.filter(|usage| !usage.is_null()), self.answer.usage) {
-            (Some(usage), UsagePlace::XGroq) if is_chunk => {
+            (Some(usage), SimUsageMember::XGroq) if is_chunk => {
                 answer["x_groq"] = json!({"id": id, "usage": usage});
             }
-            (Some(usage), UsagePlace::Choice) if is_chunk => answer["choices"][0]["usage"] = usage,
+            (Some(usage), SimUsageMember::Choice) if is_chunk => {
+                answer["choices"][0]["usage"] = usage
+            }
             (Some(usage), _) => answer["usage"] = usage,
             (None, _) => {}
         }

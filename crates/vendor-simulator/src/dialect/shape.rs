@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::is_at;
-
 /// Which orders of messages the vendor refuses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +69,7 @@ pub struct AnswerShape {
     #[serde(default)]
     pub reasoning: ReasoningPlace,
     #[serde(default)]
-    pub usage: UsagePlace,
+    pub usage: SimUsageMember,
     #[serde(default)]
     pub cached: CachedPlace,
     /// Streams a call in one piece.
@@ -99,7 +97,7 @@ pub enum ReasoningPlace {
 /// Where a stream reports its usage.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum UsagePlace {
+pub enum SimUsageMember {
     /// In a chunk of its own, if the caller asked.
     #[default]
     IfAsked,
@@ -124,4 +122,15 @@ pub enum CachedPlace {
     HitAndMiss,
     /// The vendor does not report them.
     Absent,
+}
+
+/// A member of an object by its path, such as `/thinking/type`.
+fn is_at(body: &Value, pointer: &str, value: &str) -> bool {
+    match body.pointer(pointer) {
+        None | Some(Value::Null) => false,
+        Some(_) if value == "*" => true,
+        Some(Value::String(text)) => text == value,
+        Some(Value::Bool(is_on)) => value == if *is_on { "true" } else { "false" },
+        Some(_) => false,
+    }
 }
