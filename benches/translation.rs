@@ -312,6 +312,7 @@ impl Models {
                 mid_system: false,
                 structured: true,
                 server_tools: Vec::new(),
+                min_cache_tokens: None,
             }),
             responses: ModelCapabilities::Responses(ResponsesModel {
                 sampling: true,

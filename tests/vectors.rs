@@ -189,6 +189,7 @@ fn accepts(class: &str) -> ModelCapabilities {
         mid_system: false,
         structured: sampling != SamplingSupport::Free,
         server_tools: Vec::new(),
+        min_cache_tokens: None,
     };
     let all = ["low", "medium", "high", "xhigh", "max"];
     let manual = [ThinkingType::Enabled, ThinkingType::Disabled];
@@ -213,6 +214,12 @@ fn accepts(class: &str) -> ModelCapabilities {
         "A-fixed" => ModelCapabilities::Messages(messages(SamplingSupport::Fixed, &adaptive, &all)),
         "A-adaptive" => ModelCapabilities::Messages(MessagesModel {
             mid_system: true,
+            ..messages(SamplingSupport::Fixed, &adaptive, &all)
+        }),
+        // The vendor caches any prompt: real payloads are long, vectors short.
+        "A-cache" => ModelCapabilities::Messages(MessagesModel {
+            mid_system: true,
+            min_cache_tokens: Some(1),
             ..messages(SamplingSupport::Fixed, &adaptive, &all)
         }),
         "A-search" => ModelCapabilities::Messages(MessagesModel {

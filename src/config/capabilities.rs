@@ -113,7 +113,7 @@ pub fn misplaced_keys(
             .flatten()
             .any(|protocol| by.contains(protocol))
     };
-    let keys: [(_, _, &[Protocol]); 23] = [
+    let keys: [(_, _, &[Protocol]); 24] = [
         (
             "thinking_types",
             written.thinking_types.is_some(),
@@ -137,6 +137,11 @@ pub fn misplaced_keys(
         ),
         ("structured", written.structured.is_some(), &[Messages]),
         ("server_tools", written.server_tools.is_some(), &[Messages]),
+        (
+            "min_cache_tokens",
+            written.min_cache_tokens.is_some(),
+            &[Messages],
+        ),
         (
             "output_limit_field",
             written.output_limit_field.is_some(),
@@ -235,6 +240,7 @@ fn messages_model(base: MessagesModel, written: &Capabilities) -> MessagesModel 
         mid_system: written.mid_system.unwrap_or(base.mid_system),
         structured: written.structured.unwrap_or(base.structured),
         server_tools: written.server_tools.clone().unwrap_or(base.server_tools),
+        min_cache_tokens: written.min_cache_tokens.or(base.min_cache_tokens),
     }
 }
 
@@ -335,24 +341,34 @@ fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {
     }
 }
 
+/// The fewest tokens of a prompt that a messages vendor caches, for a model of which nobody says
+/// more: the most that any model needs. A shorter prompt would only raise what is reserved.
+const DEFAULT_MIN_CACHE_TOKENS: u64 = 4_096;
+
 /// Capabilities of the shipped messages models. Manual thinking works up to the 4.6 generation;
 /// effort and adaptive thinking work from it on. From 4.6 on the vendor refuses a final assistant
 /// turn, from 4.7 on sampling parameters.
 fn shipped_messages_model(id: &str) -> MessagesModel {
     use Effort::{High, Low, Max, Medium, Xhigh};
     use ThinkingType::{Adaptive, Disabled, Enabled};
+    let unknown = MessagesModel {
+        min_cache_tokens: Some(DEFAULT_MIN_CACHE_TOKENS),
+        ..MessagesModel::default()
+    };
     let base = MessagesModel {
         structured: true,
-        ..MessagesModel::default()
+        ..unknown.clone()
     };
     match id {
         "alpha-opus-4-7" => MessagesModel {
+            min_cache_tokens: Some(2_048),
             sampling: SamplingSupport::Fixed,
             thinking_types: vec![Adaptive, Disabled],
             effort_levels: vec![Low, Medium, High, Xhigh, Max],
             ..base
         },
         "alpha-sonnet-4-6" => MessagesModel {
+            min_cache_tokens: Some(1_024),
             sampling: SamplingSupport::OneOf,
             thinking_types: vec![Enabled, Adaptive, Disabled],
             effort_levels: vec![Low, Medium, High, Max],
@@ -364,7 +380,7 @@ fn shipped_messages_model(id: &str) -> MessagesModel {
             prefill: true,
             ..base
         },
-        _ => MessagesModel::default(),
+        _ => unknown,
     }
 }
 
@@ -440,6 +456,40 @@ mod tests {
         assert_eq!(model.effort_levels, [Effort::Low, Effort::Max]);
         assert_eq!(model.thinking_types, [ThinkingType::Enabled]);
         assert!(!model.structured && !model.prefill);
+    }
+
+    #[test]
+    fn a_model_is_marked_for_its_cache_where_the_vendor_takes_marks_and_the_operator_wants_them() {
+        let local = include_str!("../../conf/local.yaml");
+        let alpha = "    official: true\n    endpoints";
+        let model = "    upstream_model: claude-opus-4-7\n";
+        for (from, to, least) in [
+            ("none", "none", Some(2_048)),
+            ("id: alpha-opus-4-7", "id: mine", Some(4_096)),
+            (
+                model,
+                "    upstream_model: m\n    capabilities: {min_cache_tokens: 512}\n",
+                Some(512),
+            ),
+            (
+                model,
+                "    upstream_model: m\n    cache_marks: auto\n",
+                Some(2_048),
+            ),
+            (model, "    upstream_model: m\n    cache_marks: off\n", None),
+            (alpha, "    endpoints", None),
+            (
+                alpha,
+                "    profile: {request: [cache_control]}\n    endpoints",
+                Some(2_048),
+            ),
+        ] {
+            let settings = parse(&local.replacen(from, to, 1)).unwrap();
+            let ModelCapabilities::Messages(model) = &settings.catalog.models()[0].accepts else {
+                panic!("its vendor's protocol")
+            };
+            assert_eq!(model.min_cache_tokens, least, "{to}");
+        }
     }
 
     #[test]

@@ -198,6 +198,21 @@ fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> Mod
     accepts
 }
 
+/// Turns the gateway's cache markers off where the operator does not want them, or the vendor does
+/// not take them.
+fn set_cache_marks(
+    mut accepts: ModelCapabilities,
+    cache_marks: raw::CacheMarks,
+    vendor: &CatalogVendor,
+) -> ModelCapabilities {
+    if let ModelCapabilities::Messages(model) = &mut accepts
+        && (cache_marks == raw::CacheMarks::Off || !vendor.profile.takes_cache_markers())
+    {
+        model.min_cache_tokens = None;
+    }
+    accepts
+}
+
 /// Builds a model. `known`: capabilities of the model from the vendor's preset.
 fn build_model(
     mut model: raw::Model,
@@ -216,9 +231,13 @@ fn build_model(
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        accepts: set_search_by_price(
-            capabilities::resolve(&model.id, protocol, &model.capabilities, profile),
-            &price,
+        accepts: set_cache_marks(
+            set_search_by_price(
+                capabilities::resolve(&model.id, protocol, &model.capabilities, profile),
+                &price,
+            ),
+            model.cache_marks,
+            vendor,
         ),
         repairs: match model.repair {
             true => {

@@ -186,6 +186,7 @@ impl raw::Capabilities {
             mid_system: self.mid_system.or(other.mid_system),
             structured: self.structured.or(other.structured),
             server_tools: self.server_tools.or(other.server_tools),
+            min_cache_tokens: self.min_cache_tokens.or(other.min_cache_tokens),
             output_limit_field: self.output_limit_field.or(other.output_limit_field),
             reasoning: self.reasoning.or(other.reasoning),
             effort_values: self.effort_values.or(other.effort_values),

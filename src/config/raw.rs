@@ -716,6 +716,12 @@ pub struct Model {
     /// forwards it unchanged, and the vendor refuses it.
     #[serde(default = "yes")]
     pub repair: bool,
+    /// Messages vendors: `auto` (default): the gateway marks translated requests for the vendor's
+    /// prompt cache, if the vendor's `profile` takes `cache_control` and the caller set no marker
+    /// itself. It marks conversations: requests with an earlier answer, with tools that the model
+    /// may choose, or with a `prompt_cache_key`. `off`: it marks none.
+    #[serde(default)]
+    pub cache_marks: CacheMarks,
     pub price: Price,
     /// Up to 3 ids of fallback models, tried in order. The gateway falls back if every endpoint of
     /// this model fails, is overloaded or asks for a pause, or if the vendor refuses the gateway's
@@ -724,6 +730,15 @@ pub struct Model {
     /// that responds is billed and named. The `fallback` of a fallback model is not followed.
     #[serde(default)]
     pub fallback: Vec<String>,
+}
+
+/// Whether the gateway marks requests for a vendor's prompt cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheMarks {
+    #[default]
+    Auto,
+    Off,
 }
 
 /// Features that the model accepts. Translation between the protocols uses this description. The
@@ -754,6 +769,9 @@ pub struct Capabilities {
     /// Messages vendors: server tools that may be used. `web_search` is included exactly if it has
     /// a price.
     pub server_tools: Option<Vec<String>>,
+    /// Messages vendors: the fewest tokens of a prompt that the vendor caches. The gateway marks no
+    /// shorter one (`cache_marks`). Default: 4096.
+    pub min_cache_tokens: Option<u64>,
     /// Chat vendors: which field sets the output limit.
     pub output_limit_field: Option<OutputLimitField>,
     /// Chat and responses vendors: a reasoning effort is accepted.

@@ -112,6 +112,9 @@ pub struct MessagesModel {
     pub structured: bool,
     /// Names of allowed server tools, such as `web_search`.
     pub server_tools: Vec<String>,
+    /// The fewest tokens of a prompt that the vendor caches. `None`: the gateway marks nothing for
+    /// the vendor's cache of its own accord.
+    pub min_cache_tokens: Option<u64>,
 }
 
 /// Which sampling parameters a messages model accepts.
@@ -303,6 +306,7 @@ impl Default for MessagesModel {
             mid_system: false,
             structured: false,
             server_tools: Vec::new(),
+            min_cache_tokens: None,
         }
     }
 }

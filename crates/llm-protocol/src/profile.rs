@@ -71,6 +71,9 @@ const CHAT_REASONING: [&str; 6] = [
 /// these and the reasoning.
 const CHAT_FOREIGN: [&str; 3] = ["cache_control", "extra_content", "top_k"];
 
+/// The member that marks a prompt for the cache of a messages vendor.
+const CACHE_MARKER: &str = "cache_control";
+
 /// Where a member of a chat request stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChatPlace {
@@ -100,6 +103,7 @@ static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
 });
 
 static OFFICIAL_MESSAGES: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
+    request: names(&[CACHE_MARKER]),
     honours_output_limit: true,
     prewarms_cache: true,
     signs_thinking: true,
@@ -148,6 +152,11 @@ impl VendorProfile {
     /// Returns whether a chat message has this member for reasoning. State elsewhere is a call's.
     pub fn is_reasoning(member: &str) -> bool {
         CHAT_REASONING.contains(&member)
+    }
+
+    /// Returns whether the server caches what is marked for it (messages).
+    pub fn takes_cache_markers(&self) -> bool {
+        self.takes(CACHE_MARKER)
     }
 
     /// Returns this profile without everything in which a chat request carries reasoning.

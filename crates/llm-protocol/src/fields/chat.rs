@@ -78,8 +78,9 @@ pub const FIELDS: &[(&str, FieldMapping)] = &[
     ("parallel_tool_calls", Map),
     ("prediction", Warn),
     ("presence_penalty", Warn),
-    ("prompt_cache_key", Drop),
+    ("prompt_cache_key", Map),
     ("prompt_cache_options", Drop),
+    ("prompt_cache_options.mode", Map),
     ("prompt_cache_retention", Drop),
     ("reasoning", Map),
     ("reasoning.effort", Map),
@@ -179,6 +180,7 @@ mod tests {
                 .then(|| "web_search".to_owned())
                 .into_iter()
                 .collect(),
+            min_cache_tokens: Some(0),
             ..MessagesModel::default()
         });
         let body = request.to_string();
@@ -197,7 +199,7 @@ mod tests {
     }
 
     /// Requests that together contain every mapped member.
-    fn wholes() -> [Value; 3] {
+    fn wholes() -> [Value; 5] {
         let marker = json!({"type": "ephemeral"});
         let schema = json!({"type": "object", "properties": {}});
         let today = json!({
@@ -257,7 +259,13 @@ mod tests {
             ],
             "messages": [{"role": "user", "content": "t"}],
         });
-        [today, older, other]
+        let keyed = json!({
+            "model": "public-model", "prompt_cache_key": "k",
+            "messages": [{"role": "user", "content": "t"}],
+        });
+        let mut explicit = keyed.clone();
+        explicit["prompt_cache_options"] = json!({"mode": "explicit"});
+        [today, older, keyed, explicit, other]
     }
 
     /// Returns every object that may hold the last member of the path.
@@ -333,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_is_mapped_goes_without_a_word() {
-        let expected: [&[&str]; 3] = [&["rewritten:tools[1]"], &[], &[]];
+        let expected: [&[&str]; 5] = [&["rewritten:tools[1]"], &[], &[], &[], &[]];
         for (whole, expected) in wholes().iter().zip(expected) {
             assert_eq!(translated(whole, true).unwrap().warnings, expected);
         }
@@ -348,11 +356,7 @@ mod tests {
             "logit_bias" => json!({"50256": -100}),
             "modalities" => json!(["text", "audio"]),
             "verbosity" | "detail" | "search_context_size" => json!("low"),
-            "name"
-            | "prompt_cache_key"
-            | "prompt_cache_retention"
-            | "reasoning"
-            | "reasoning_content" => json!("x"),
+            "name" | "prompt_cache_retention" | "reasoning" | "reasoning_content" => json!("x"),
             "file_id" => json!("file-1"),
             _ => json!({"a": 1}),
         }

@@ -98,6 +98,7 @@ mod tests {
             effort_levels: Effort::ALL.to_vec(),
             mid_system: true,
             structured: true,
+            min_cache_tokens: Some(0),
             ..MessagesModel::default()
         });
         let body = request.to_string();

@@ -17,6 +17,7 @@ use format::MessagesOutputFormat;
 use markers::CacheMarkerBudget;
 use tools::MessagesTools;
 
+mod automatic_markers;
 mod block_writer;
 mod extras;
 mod format;
@@ -43,9 +44,14 @@ pub fn write(
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
 ) -> Result<EncodedRequest, BoxedFailure> {
+    let adds_markers =
+        automatic_markers::is_wanted(request, model, response_context.input_estimate);
     let emptied =
         turns::remove_unsendable_blocks(request, write_context.without_thinking, warnings)?;
     pairing::pair_tool_results(request, warnings)?;
+    if adds_markers {
+        automatic_markers::set(request);
+    }
     let request = &*request;
     let extras = extras::check_extras(request, model, warnings)?;
     response_context.legacy_functions = request.legacy_functions;

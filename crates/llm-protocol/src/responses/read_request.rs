@@ -107,7 +107,6 @@ pub fn read<'a>(
     items::read(body, &mut request, warnings)?;
     tools.apply_choice(body, &mut request, warnings)?;
     read_extra_members(body, &mut request, warnings)?;
-    settings::add_cache_marker(body, &mut request);
     Ok(request)
 }
 

@@ -9,17 +9,15 @@ use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
 use crate::fields::responses as responses_fields;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request,
-    RequestedOutputLimit, ToolResultContent, WarningAction, Warnings,
+    BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestedOutputLimit,
+    WarningAction, Warnings,
 };
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
+use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
     warn_unknown_members, wrong_type,
 };
-use std::sync::LazyLock;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
@@ -265,10 +263,6 @@ pub(super) fn check_include(
     Ok(())
 }
 
-static CACHE_MARKER: LazyLock<Option<JsonDocument<'static>>> = LazyLock::new(|| {
-    JsonDocument::parse(r#"{"type":"ephemeral"}"#, MAX_DEPTH, NodeBuffer::new()).ok()
-});
-
 /// Checks a top-level member that no other function reads.
 pub(super) fn check_member<'a>(
     name: &str,
@@ -337,46 +331,4 @@ fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
         "context_management" => value.is_array() && value.items().next().is_none(),
         _ => false,
     }
-}
-
-/// Adds a cache marker for a client that sends a cache key. The responses vendor caches
-/// automatically, but a messages vendor caches only marked content, and without a marker an agent's
-/// loop would pay for the whole prompt at every step.
-pub(super) fn add_cache_marker(body: JsonValue<'_>, request: &mut Request<'_>) {
-    let is_named = body
-        .get("prompt_cache_key")
-        .is_some_and(JsonValue::is_string);
-    let options = body.get("prompt_cache_options");
-    let is_explicit = options
-        .and_then(|options| options.get("mode"))
-        .is_some_and(|mode| mode.is("explicit"));
-    let blocks = || {
-        request
-            .system
-            .iter()
-            .chain(request.turns.iter().flat_map(|turn| &turn.blocks))
-    };
-    let is_marked =
-        blocks().any(has_marker) || request.tools.iter().any(|tool| tool.cache.is_some());
-    if !is_named || is_explicit || is_marked || body.get("cache_control").is_some() {
-        return;
-    }
-    if let Some(value) = CACHE_MARKER.as_ref().map(JsonDocument::root) {
-        request.extra.push(Opaque {
-            origin: Protocol::Messages,
-            name: JsonStr::from_value("cache_control"),
-            value,
-        });
-    }
-}
-
-fn has_marker(block: &Block<'_>) -> bool {
-    block.cache.is_some()
-        || match &block.kind {
-            BlockKind::Result(result) => match &result.content {
-                ToolResultContent::Blocks(blocks) => blocks.iter().any(has_marker),
-                ToolResultContent::Nothing | ToolResultContent::Text(_) => false,
-            },
-            _ => false,
-        }
 }
