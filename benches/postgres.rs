@@ -210,6 +210,7 @@ fn ending(number: u64, account: String, key_id: String) -> Ending {
             conversation: Some(format!("{:016x}", number / 20)),
             took_ms: Some(1_200),
             first_token_ms: None,
+            cache_marks: None,
         },
     }
 }

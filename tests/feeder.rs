@@ -127,6 +127,7 @@ impl World {
             conversation: None,
             took_ms: None,
             first_token_ms: None,
+            cache_marks: None,
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();

@@ -32,6 +32,25 @@ impl Billing {
             .collect()
     }
 
+    /// Returns what the vendors' caches saved in the latest responses that match `filter`, at most
+    /// `limit`, and whether there are more.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn cache_savings(
+        &self,
+        account: &str,
+        filter: &ActivityFilter,
+        limit: u16,
+    ) -> Result<(Micro, bool), StoreError> {
+        let receipts = self.activity(account, filter, None, u32::from(limit) + 1)?;
+        let counted = receipts.iter().take(limit.into());
+        let saved = counted.fold(Micro::ZERO, |sum, receipt| {
+            sum.plus(receipt.cache_savings())
+        });
+        Ok((saved, receipts.len() > usize::from(limit)))
+    }
+
     /// Lists debits of any account whose vendor counted more than the request can use, latest
     /// first: at most `limit`, among the last 50 000 entries of the ledger.
     ///
@@ -103,18 +122,8 @@ impl Receipt {
         }
     }
 
-    /// Credits that the cached input saved compared with the uncached price; zero if the cache is
-    /// no cheaper.
+    /// Credits that the vendor's cache saved, less what writing to it cost; may be negative.
     pub fn cache_savings(&self) -> Micro {
-        let usage = self.detail.usage.without_passes();
-        let input = usage.input.saturating_add(usage.cache_read);
-        let uncached = llm_protocol::usage::Usage {
-            input,
-            cache_read: 0,
-            ..usage
-        };
-        pricing::cost(&uncached, &self.price)
-            .minus(pricing::cost(&usage, &self.price))
-            .or_zero()
+        pricing::cache_savings(&self.detail.usage, &self.price)
     }
 }

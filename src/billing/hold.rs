@@ -15,6 +15,7 @@ use credits::money::{CreditSplit, Micro};
 use credits::pricing::{self, ServiceTerms};
 use credits::rates::RateLimitStatuses;
 use llm_protocol::Protocol;
+use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::{ServerTool, UnknownUsage, Usage, UsageVerdict};
 use std::io;
 use std::sync::Arc;
@@ -92,6 +93,7 @@ pub struct HeldRequest {
     first_token_ms: Option<u64>,
     /// Whether the vendor reported more of something than the request can use.
     implausible: bool,
+    cache_marks: Option<CacheMarkerOrigin>,
 }
 
 /// Credits reserved for one request. End it with [`Hold::settle`] or [`Hold::release`]. A hold that
@@ -122,6 +124,7 @@ impl Hold {
                 opened_at: None,
                 first_token_ms: None,
                 implausible: false,
+                cache_marks: None,
             },
             store,
             service,
@@ -208,6 +211,11 @@ impl Hold {
     pub fn change_model(&mut self, model: &Arc<CatalogModel>, service: ServiceTerms) {
         self.held.request.model = Arc::clone(model);
         self.service = service;
+    }
+
+    /// Records who marked the prompt for the cache of the vendor that answers.
+    pub fn record_cache_marks(&mut self, origin: Option<CacheMarkerOrigin>) {
+        self.held.cache_marks = origin;
     }
 
     pub fn request(&self) -> &HoldRequest {
@@ -344,6 +352,7 @@ impl HeldRequest {
                 conversation: conversation.clone(),
                 took_ms: self.elapsed_ms(),
                 first_token_ms: self.first_token_ms,
+                cache_marks: self.cache_marks,
             },
         }
     }

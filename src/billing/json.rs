@@ -11,6 +11,7 @@ use crate::store::ledger::segment::request_time_ms;
 use credits::money::Factor;
 use credits::price_list::PriceBand;
 use credits::pricing;
+use llm_protocol::ir::CacheMarkerOrigin;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -79,6 +80,10 @@ pub fn receipt(receipt: &Receipt) -> Value {
         "price": price_in_force(receipt),
         "lines": lines,
         "credits": receipt.credits,
+        "cache": {
+            "marks": detail.cache_marks.map_or("none", CacheMarkerOrigin::as_str),
+            "saved": receipt.cache_savings(),
+        },
         "estimated": detail.estimated,
         "balance_after": receipt.balance_after,
     });

@@ -477,6 +477,11 @@ mod tests {
                 Some(2_048),
             ),
             (model, "    upstream_model: m\n    cache_marks: off\n", None),
+            (
+                model,
+                "    upstream_model: m\n    cache_marks: \"off\"\n",
+                None,
+            ),
             (alpha, "    endpoints", None),
             (
                 alpha,

@@ -732,13 +732,39 @@ pub struct Model {
     pub fallback: Vec<String>,
 }
 
-/// Whether the gateway marks requests for a vendor's prompt cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+/// Whether the gateway marks requests for a vendor's prompt cache. `off` without quotes is `false`
+/// in YAML.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CacheMarks {
     #[default]
     Auto,
     Off,
+}
+
+impl<'de> Deserialize<'de> for CacheMarks {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::Bool(false) => Ok(Self::Off),
+            serde_json::Value::String(word) if word == "off" => Ok(Self::Off),
+            serde_json::Value::String(word) if word == "auto" => Ok(Self::Auto),
+            _ => Err(serde::de::Error::custom(
+                "cache_marks: expected auto or off",
+            )),
+        }
+    }
+}
+
+impl JsonSchema for CacheMarks {
+    fn schema_name() -> Cow<'static, str> {
+        "CacheMarks".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "description": "auto or off.",
+            "enum": ["auto", "off", false]
+        })
+    }
 }
 
 /// Features that the model accepts. Translation between the protocols uses this description. The

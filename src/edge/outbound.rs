@@ -21,6 +21,7 @@ use llm_protocol::Protocol;
 use llm_protocol::capabilities::TranslationTarget;
 use llm_protocol::capabilities::repair_rules::RepairRules;
 use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive::KeepAlive;
 use llm_protocol::request::{self, PassthroughContext, RequestEdits, RequestSummary};
@@ -57,6 +58,8 @@ pub(super) struct UpstreamRequest {
     is_budget_from_client: bool,
     /// Whether the request is passed on with changes, because the model refuses parts of it.
     is_repaired: bool,
+    /// Who set the cache markers in the body, if it has any.
+    pub cache_marks: Option<CacheMarkerOrigin>,
     /// Context of the response's translation.
     pub translation: Option<ResponseContext>,
 }
@@ -135,6 +138,7 @@ impl<'a> OutboundRequest<'a> {
                 carries_thinking: translated.carries_thinking,
                 output_limit,
                 is_repaired: false,
+                cache_marks: translated.response_context.cache_markers,
                 translation: Some(translated.response_context),
             });
         }
@@ -178,6 +182,7 @@ impl<'a> OutboundRequest<'a> {
             output_limit,
             is_budget_from_client,
             is_repaired,
+            cache_marks: (self.summary.features.cache_markers).then_some(CacheMarkerOrigin::Caller),
             translation: None,
         })
     }

@@ -48,7 +48,7 @@ impl HtmlSafe for Timestamp {}
 
 /// An amount of credits, rounded so that a reader can compare it: `300.00` for 299.999128. The
 /// exact amount is the value and the title of its element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Credits(pub Micro);
 
 impl Credits {

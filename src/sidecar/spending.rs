@@ -1,6 +1,7 @@
 //! Spending: the page that divides it by model, by key or by time, and what the overview shows.
 //!
-//! All times are UTC, and the pages say so. Must not read entries: the ledger keeps sums.
+//! All times are UTC, and the pages say so. Must not read entries, of which the ledger keeps sums;
+//! only for what caches saved it has none, and the page reads the latest entries.
 
 mod month;
 mod query;
@@ -8,11 +9,13 @@ mod rate;
 mod report;
 
 use super::assets::SPENDING_SCRIPT;
+use super::display::Credits;
 use super::error::PageError;
 use super::key_names::KeyNames;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
+use crate::billing::activity::ActivityFilter;
 use crate::billing::usage::UsageQuery;
 use crate::clock::now_ms;
 use askama::Template;
@@ -31,6 +34,9 @@ use std::sync::Arc;
 /// Maximum number of sums that one page adds up: ten years by month, of several hundred keys.
 const MAX_USAGE_ROWS: u32 = 50_000;
 
+/// Maximum number of responses of which a page adds up what caches saved: some milliseconds.
+const MAX_SAVINGS_RESPONSES: u16 = 1_000;
+
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new().route("/dashboard/spending", get(spending))
 }
@@ -44,6 +50,15 @@ struct SpendingPage {
     query: SpendingQuery,
     fault: Option<&'static str>,
     report: Option<SpendingReport>,
+    savings: CacheSavings,
+}
+
+/// What caches saved in the latest responses of a report's time.
+#[derive(Default)]
+struct CacheSavings {
+    saved: Credits,
+    /// There are more responses than were counted.
+    is_cut: bool,
 }
 
 async fn spending(
@@ -62,6 +77,10 @@ async fn spending(
         Ok(report) => (StatusCode::OK, Some(report), None),
         Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, None, Some(fault)),
     };
+    let savings = match &report {
+        Some(report) => savings(&app, &user.account.id, &report.period)?,
+        None => CacheSavings::default(),
+    };
     let page = SpendingPage {
         frame: Frame::new("Spending", &user)
             .with_index_lag(app.billing.index_lag())
@@ -72,6 +91,7 @@ async fn spending(
         query,
         fault,
         report,
+        savings,
     };
     Ok(html(status, &page))
 }
@@ -104,4 +124,24 @@ fn load(
         report.name_keys(&names);
     }
     Ok(Ok(report))
+}
+
+fn savings(
+    app: &SidecarState,
+    account: &str,
+    period: &SpendingPeriod,
+) -> Result<CacheSavings, PageError> {
+    let (from_ms, to_ms) = period.times_ms();
+    let filter = ActivityFilter {
+        from_ms: Some(from_ms),
+        to_ms: Some(to_ms),
+        ..ActivityFilter::default()
+    };
+    let (saved, is_cut) = app
+        .billing
+        .cache_savings(account, &filter, MAX_SAVINGS_RESPONSES)?;
+    Ok(CacheSavings {
+        saved: Credits(saved),
+        is_cut,
+    })
 }

@@ -111,6 +111,7 @@ pub fn debit(number: u32, account: &str, paid: i64, trial: i64) -> Ending {
             conversation: number.is_multiple_of(3).then(|| format!("{number}")),
             took_ms: Some(number.into()),
             first_token_ms: None,
+            cache_marks: None,
         },
     }
 }

@@ -137,6 +137,22 @@ pub fn cost(usage: &Usage, price: &PriceList) -> Micro {
     money::clamp_amount(wide_cost(usage, price))
 }
 
+/// What the vendor's cache saved: the cost of the usage if every token read from a cache or written
+/// to one had been plain input, minus its cost. Negative if writes cost more than reads saved.
+pub fn cache_savings(usage: &Usage, price: &PriceList) -> Micro {
+    let mut input_price = Micro::ZERO;
+    let uncached = iter_cost_lines(usage, price).map(|mut line| {
+        match line.class {
+            // The first line of the response and of each pass.
+            "input" => input_price = line.price,
+            "cache_read" | "cache_write_5m" | "cache_write_1h" => line.price = input_price,
+            _ => {}
+        }
+        line.term()
+    });
+    money::cost(uncached).minus(cost(usage, price))
+}
+
 /// The minimum cost of a request: one input token and one output token at the standard tier.
 pub fn min_cost(price: &PriceList) -> Micro {
     cost(
@@ -456,6 +472,7 @@ pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, max_cost: Micro) -> 
 mod tests {
     use super::*;
     use crate::price_list::{FeaturePrices, InputTier, TokenPrices};
+    use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn quote(output_limit: u64) -> Quote {
@@ -643,6 +660,75 @@ mod tests {
             .cost(1_000),
             Micro::new(1_700_000)
         );
+    }
+
+    #[test]
+    fn a_cache_saves_what_its_tokens_cost_less_than_input_and_costs_what_its_writes_cost_more() {
+        let price = PriceList::new([500, 50, 625, 1_000, 2_500].map(credits));
+        let usage = |cache_read, cache_write_5m, cache_write_1h| Usage {
+            input: 7,
+            output: 9,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            ..Usage::default()
+        };
+        let saved = |usage: Usage| cache_savings(&usage, &price).get();
+        assert_eq!(saved(usage(0, 0, 0)), 0);
+        assert_eq!(saved(usage(1_000, 0, 0)), 450_000);
+        assert_eq!(saved(usage(0, 1_000, 0)), -125_000);
+        assert_eq!(saved(usage(0, 0, 1_000)), -500_000);
+        assert_eq!(saved(usage(1_000, 1_000, 200)), 225_000);
+        // A pass counts at the prices of its own size.
+        let pass = CompactionPass {
+            cache_read: 1_000,
+            ..CompactionPass::default()
+        };
+        let passes = usage(1_000, 0, 0).with_passes([pass].into_iter().collect());
+        assert_eq!(saved(passes), 900_000);
+    }
+
+    proptest! {
+        /// A vendor without a cache would have counted the same tokens as input, at the same size.
+        #[test]
+        fn what_was_billed_and_what_was_saved_is_the_price_without_a_cache(
+            counts in any::<[u32; 6]>(),
+            prices in any::<[u32; 5]>(),
+            factor in 1_u32..4_000_000,
+            at in any::<u32>(),
+        ) {
+            let [input, cache_read, cache_write_5m, cache_write_1h, audio_input, output] =
+                counts.map(u64::from);
+            let usage = Usage {
+                input, cache_read, cache_write_5m, cache_write_1h, audio_input, output,
+                web_searches: 3,
+                service_tier: Some(ServiceTier::from_wire("x")),
+                ..Usage::default()
+            };
+            let [input, cache_read, cache_write_5m, cache_write_1h, output] =
+                prices.map(|price| Micro::new(price.into()));
+            let base = TokenPrices { input, cache_read, cache_write_5m, cache_write_1h, output };
+            let above = TokenPrices { input: output, cache_read: input, ..base };
+            let tier = InputTier { above_input_tokens: at.into(), rates: above };
+            let factor = Factor::from_decimal(Micro::new(factor.into())).unwrap();
+            let features = FeaturePrices {
+                web_search: Some(credits(1_000)),
+                service_tier: [(ServiceTier::from_wire("x"), factor)].into(),
+                ..FeaturePrices::default()
+            };
+            let price = PriceList::from_tiers(base, vec![tier], features);
+            let plain = Usage {
+                input: usage.input_total() - usage.audio_input,
+                cache_read: 0,
+                cache_write_5m: 0,
+                cache_write_1h: 0,
+                ..usage
+            };
+            prop_assert_eq!(
+                cost(&usage, &price).plus(cache_savings(&usage, &price)),
+                cost(&plain, &price)
+            );
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::json::document::JsonValue;
 use super::json::string::JsonStr;
 use super::json::writer::JsonWriter;
 use client_tool::ClientTool;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -406,6 +407,29 @@ pub enum CacheBreakpoint {
     Usual,
     FiveMinutes,
     OneHour,
+}
+
+/// Who set the cache markers of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheMarkerOrigin {
+    Gateway,
+    Caller,
+}
+
+impl CacheMarkerOrigin {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Caller => "caller",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Gateway, Self::Caller]
+            .into_iter()
+            .find(|known| known.as_str() == name)
+    }
 }
 
 /// A member or block that only one protocol can express.

@@ -8,6 +8,7 @@ use super::record::JournalRecord;
 use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
 use credits::money::Micro;
 use llm_protocol::Protocol;
+use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::Usage;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -23,6 +24,7 @@ const IMPLAUSIBLE: &str = "implausible";
 const CONVERSATION: &str = "conversation";
 const TOOK_MS: &str = "took_ms";
 const FIRST_TOKEN_MS: &str = "first_token_ms";
+const CACHE_MARKS: &str = "cache_marks";
 
 /// Appends the text of `record`, which has no line end.
 pub(super) fn write(record: &JournalRecord, line: &mut Vec<u8>) -> io::Result<()> {
@@ -56,6 +58,7 @@ fn write_ending(kind: &str, ending: &Ending, line: &mut Vec<u8>) -> io::Result<(
                 conversation,
                 took_ms,
                 first_token_ms,
+                cache_marks,
             },
     } = ending;
     line.extend_from_slice(kind.as_bytes());
@@ -86,6 +89,9 @@ fn write_ending(kind: &str, ending: &Ending, line: &mut Vec<u8>) -> io::Result<(
         if let Some(ms) = ms {
             write!(line, "\t{name}={ms}")?;
         }
+    }
+    if let Some(origin) = cache_marks {
+        write!(line, "\t{CACHE_MARKS}={}", origin.as_str())?;
     }
     Ok(())
 }
@@ -228,6 +234,7 @@ fn parse_ending<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Ending>
             conversation: None,
             took_ms: None,
             first_token_ms: None,
+            cache_marks: None,
         },
     };
     for field in fields {
@@ -238,6 +245,7 @@ fn parse_ending<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Ending>
             (CONVERSATION, name) => detail.conversation = Some(unescape(name)?.into()),
             (TOOK_MS, ms) => detail.took_ms = Some(ms.parse().ok()?),
             (FIRST_TOKEN_MS, ms) => detail.first_token_ms = Some(ms.parse().ok()?),
+            (CACHE_MARKS, origin) => detail.cache_marks = Some(CacheMarkerOrigin::parse(origin)?),
             _ => return None,
         }
     }
@@ -401,6 +409,11 @@ mod tests {
                 conversation: talks.then(|| text(7)),
                 took_ms: took.then_some(counters[7]),
                 first_token_ms: first.then_some(counters[0]),
+                cache_marks: [
+                    None,
+                    Some(CacheMarkerOrigin::Gateway),
+                    Some(CacheMarkerOrigin::Caller),
+                ][surface],
             };
             ending
         })

@@ -9,6 +9,7 @@ use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing;
 use llm_protocol::Protocol;
+use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::Usage;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -43,6 +44,8 @@ pub(super) struct EndingView<'a> {
     _took_ms: Option<u64>,
     #[serde(default, rename = "first_token_ms")]
     _first_token_ms: Option<u64>,
+    #[serde(default, rename = "cache_marks")]
+    _cache_marks: Option<CacheMarkerOrigin>,
 }
 
 impl<'a> EndingView<'a> {
@@ -128,6 +131,7 @@ mod tests {
             conversation: Some("talk".into()),
             took_ms: Some(1),
             first_token_ms: Some(2),
+            cache_marks: Some(CacheMarkerOrigin::Gateway),
             ..plain.clone()
         };
         for detail in [plain, full] {

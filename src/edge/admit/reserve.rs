@@ -72,10 +72,11 @@ impl OutboundRequest<'_> {
                 .reserve(gateway, cpu, principal, &max_quote, true)
                 .await
             {
-                Ok((hold, limit)) => {
+                Ok((mut hold, limit)) => {
                     let fallbacks = Some(fallbacks.with_output_limit(limit));
                     let usage_bounds = quoted.quote.usage_bounds(limit);
                     let encoded = clamped(quoted, limit)?;
+                    hold.record_cache_marks(encoded.cache_marks);
                     return Ok(ReservedRequest {
                         hold: Some(hold),
                         encoded,
@@ -96,11 +97,14 @@ impl OutboundRequest<'_> {
         let reserved = self
             .reserve(gateway, cpu, principal, &quoted.quote, self.strict)
             .await;
-        let (hold, limit) = reserved.map_err(|refused| refusal_failure(self.surface, &refused))?;
+        let (mut hold, limit) =
+            reserved.map_err(|refused| refusal_failure(self.surface, &refused))?;
         let usage_bounds = quoted.quote.usage_bounds(limit);
+        let encoded = clamped(quoted, limit)?;
+        hold.record_cache_marks(encoded.cache_marks);
         Ok(ReservedRequest {
             hold: Some(hold),
-            encoded: clamped(quoted, limit)?,
+            encoded,
             fallbacks: None,
             usage_bounds,
         })

@@ -98,6 +98,7 @@ fn switch_to_fallback(
     call.turn = request.turn.clone();
     if let Some(hold) = &mut call.hold {
         hold.change_model(&model, service);
+        hold.record_cache_marks(encoded.cache_marks);
     }
     call.model = model;
     call.usage_bounds = usage_bounds;

@@ -13,9 +13,10 @@ use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use credits::money::Factor;
+use credits::money::{Factor, Micro};
 use credits::price_list::{PriceList, factor_for};
 use credits::pricing::{self, Unit};
+use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::Usage;
 use std::sync::Arc;
 
@@ -48,8 +49,11 @@ struct ReceiptPage {
     implausible: bool,
     /// The request ran compaction passes before the response.
     has_passes: bool,
-    /// Savings through the cache.
+    /// What the cache saved, and what it cost beyond that.
     saved: Option<String>,
+    surcharge: Option<String>,
+    /// Who marked the prompt for the cache.
+    cache_marks: Option<&'static str>,
     conversation: Option<String>,
     vendor: String,
     price_version: String,
@@ -103,6 +107,7 @@ fn receipt_page(frame: Frame, receipt: &Receipt, names: &KeyNames) -> ReceiptPag
         })
         .collect();
     let saved = receipt.cache_savings();
+    let surcharge = Micro::ZERO.minus(saved);
     ReceiptPage {
         row: row(receipt, names),
         why: explain_cost(detail.outcome, detail.estimated),
@@ -113,6 +118,8 @@ fn receipt_page(frame: Frame, receipt: &Receipt, names: &KeyNames) -> ReceiptPag
         implausible: detail.implausible,
         has_passes: !usage.compactions.is_empty(),
         saved: saved.is_positive().then(|| saved.to_string()),
+        surcharge: surcharge.is_positive().then(|| surcharge.to_string()),
+        cache_marks: detail.cache_marks.map(CacheMarkerOrigin::as_str),
         conversation: detail.conversation.clone(),
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
@@ -187,7 +194,6 @@ mod tests {
     use super::super::row::format_elapsed;
     use super::*;
     use crate::store::ledger::EndingDetail;
-    use credits::money::Micro;
     use credits::price_list::PriceList;
     use llm_protocol::Protocol;
     use llm_protocol::usage::Usage;
@@ -207,6 +213,7 @@ mod tests {
             conversation: Some("<b>0123".into()),
             took_ms: Some(12_345),
             first_token_ms: Some(840),
+            cache_marks: None,
         };
         Receipt {
             seq: 1,
@@ -329,27 +336,42 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_no_cheaper_saves_nothing() {
-        let expensive = PriceList::new(
-            [50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)),
+    fn a_receipt_says_what_the_cache_saved_or_cost() {
+        let price = PriceList::new(
+            [500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)),
         );
-        let usage = Usage {
-            input: 3,
-            cache_read: 1_234,
-            ..Usage::default()
-        };
-        assert_eq!(left(usage, expensive.clone()).cache_savings(), Micro::ZERO);
-        assert_eq!(
-            left(
-                Usage {
-                    cache_read: 0,
-                    ..usage
-                },
-                expensive
+        let page = |cache_read, cache_write_5m| {
+            let usage = Usage {
+                input: 3,
+                cache_read,
+                cache_write_5m,
+                ..Usage::default()
+            };
+            let mut receipt = left(usage, price.clone());
+            receipt.detail.cache_marks = Some(CacheMarkerOrigin::Gateway);
+            let page = receipt_page(Frame::public("Activity"), &receipt, &KeyNames::default());
+            (
+                crate::billing::json::receipt(&receipt)["cache"]["saved"].clone(),
+                page.render().unwrap(),
             )
-            .cache_savings(),
-            Micro::ZERO
-        );
+        };
+        for (read, written, saved, words) in [
+            (1_000, 0, "0.45", Some("The cache saved 0.45 credits")),
+            (1_000, 1_000, "0.325", Some("The cache saved 0.325 credits")),
+            (
+                100,
+                1_000,
+                "-0.08",
+                Some("The cache cost 0.08 credits more"),
+            ),
+            (0, 0, "0", None),
+        ] {
+            let (json, page) = page(read, written);
+            assert_eq!(json, saved);
+            assert!(page.contains("Marked for the cache by") && page.contains("the gateway"));
+            assert_eq!(page.contains("data-testid=\"saved\""), words.is_some());
+            assert!(words.is_none_or(|words| page.contains(words)), "{words:?}");
+        }
     }
 
     #[test]

@@ -109,6 +109,14 @@ impl SpendingPeriod {
             is_open: true,
         }
     }
+
+    /// Start, and end exclusive, in ms since 1970.
+    pub(super) fn times_ms(&self) -> (i64, i64) {
+        match self.span {
+            UsageSpan::Hours(from, to) => (from * HOUR_MS, to * HOUR_MS),
+            UsageSpan::Days(from, to) => (from * DAY_MS, to * DAY_MS),
+        }
+    }
 }
 
 impl SpendingQuery {

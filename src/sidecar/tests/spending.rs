@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::clock::{month_number, month_start_ms};
+use crate::sidecar::display::Credits;
 use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
 use credits::money::Micro;
+use llm_protocol::usage::Usage;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -182,4 +184,50 @@ async fn a_range_that_is_none_gets_the_form_again_and_ten_years_are_shown() {
         assert_eq!(page.status, 200, "{query}");
         assert!(page.body.contains("Nothing was spent"), "{query}");
     }
+}
+
+#[tokio::test]
+async fn the_page_says_what_caches_saved_or_cost() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.list().unwrap()[0].id.clone();
+    let saved = async || {
+        let page = world.get("/dashboard/spending?range=7d", &cookie).await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        let (_, value) = page.body.split_once("data-testid=\"saved\">").unwrap();
+        value.split_once("</dd>").unwrap().0.to_owned()
+    };
+    assert_eq!(saved().await, "0");
+    let ledger = Ledger::open(world.folder.path()).unwrap();
+    let price = world.price();
+    ledger.store_price(&price, 0).unwrap();
+    let mut expected = Micro::ZERO;
+    for (request, cache_read, cache_write_5m, at_ms) in [
+        ("req_1", 0, 4_000, now_ms()),
+        ("req_2", 3_000, 100, now_ms()),
+        ("req_3", 900_000, 0, now_ms() - 8 * DAY_MS),
+    ] {
+        let plain = Ending::in_test(request, &account, at_ms, RequestOutcome::Completed);
+        let usage = Usage {
+            cache_read,
+            cache_write_5m,
+            ..Usage::default()
+        };
+        if request != "req_3" {
+            expected = expected.plus(credits::pricing::cache_savings(&usage, &price));
+        }
+        let ending = Ending {
+            detail: EndingDetail {
+                usage,
+                price_version: price.version.clone(),
+                ..plain.detail
+            },
+            ..plain
+        };
+        ledger
+            .enter_endings(&[(&ending, Default::default())], "")
+            .unwrap();
+    }
+    assert_ne!(expected, Micro::ZERO);
+    assert_eq!(saved().await, Credits(expected).to_string());
 }

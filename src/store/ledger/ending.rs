@@ -5,6 +5,7 @@
 
 use credits::money::Micro;
 use llm_protocol::Protocol;
+use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::Usage;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,9 @@ pub struct EndingDetail {
     /// Time from admission to the first token of a streamed answer, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_token_ms: Option<u64>,
+    /// Who marked the prompt for the vendor's cache, if anybody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_marks: Option<CacheMarkerOrigin>,
 }
 
 /// How a request with a hold ended.

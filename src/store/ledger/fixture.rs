@@ -156,6 +156,7 @@ impl Ending {
                 conversation: None,
                 took_ms: None,
                 first_token_ms: None,
+                cache_marks: None,
             },
         }
     }

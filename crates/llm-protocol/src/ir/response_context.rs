@@ -4,6 +4,7 @@
 //!
 //! Read next: `ir/event.rs`.
 
+use super::CacheMarkerOrigin;
 use super::client_tool::ClientTool;
 use crate::capabilities::ReasoningReplay;
 use crate::responses::EventSequencer;
@@ -41,6 +42,8 @@ pub struct ResponseContext {
     pub input_estimate: u64,
     /// Estimates the usage if the vendor reports none, or only a part.
     pub estimator: UsageEstimator,
+    /// Who set the cache markers that the vendor gets, if it gets any (messages).
+    pub cache_markers: Option<CacheMarkerOrigin>,
     /// Upper bounds of what the request can use.
     pub usage_bounds: UsageBounds,
     /// How calls of tools other than plain functions are returned (responses), by the caller's flat

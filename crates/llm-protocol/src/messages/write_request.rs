@@ -9,7 +9,7 @@
 use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{Block, BoxedFailure, Request, Warnings};
+use crate::ir::{Block, BoxedFailure, CacheMarkerOrigin, Request, Warnings};
 use crate::json::writer::JsonWriter;
 use crate::{Protocol, estimate};
 use block_writer::BlockWriter;
@@ -51,6 +51,7 @@ pub fn write(
     pairing::pair_tool_results(request, warnings)?;
     if adds_markers {
         automatic_markers::set(request);
+        response_context.cache_markers = Some(CacheMarkerOrigin::Gateway);
     }
     let request = &*request;
     let extras = extras::check_extras(request, model, warnings)?;
@@ -90,6 +91,9 @@ pub fn write(
 
     let markers =
         CacheMarkerBudget::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
+    if !adds_markers && markers.is_marked {
+        response_context.cache_markers = Some(CacheMarkerOrigin::Caller);
+    }
     let json = JsonWriter::with_capacity(estimate::initial_body_capacity(
         response_context.input_estimate,
     ));

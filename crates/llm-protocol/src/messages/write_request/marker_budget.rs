@@ -49,6 +49,7 @@ impl CacheMarkerBudget {
             messages: leave_out(in_messages),
             tools: leave_out(in_tools),
             system: leave_out(in_system),
+            is_marked: all > 0,
         }
     }
 }

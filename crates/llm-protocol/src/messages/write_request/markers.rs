@@ -12,6 +12,8 @@ pub(super) struct CacheMarkerBudget {
     pub messages: usize,
     pub tools: usize,
     pub system: usize,
+    /// Whether there are markers at all.
+    pub is_marked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
