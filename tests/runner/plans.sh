@@ -55,6 +55,7 @@ simulation    30  the ledger simulation, properties and races with many more see
 load          15  crowds, floods and bodies of many megabytes
 variants      40  the tests of the short run that have a larger variant, with that
 h2            15  all tests of the gateway with vendors that speak HTTP/2
+agents        20  Claude Code, Codex and opencode with each vendor that the simulator plays: large programs, started often
 sdks-h2        5  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
 '
 
@@ -75,6 +76,7 @@ plan_long() {
       simulation) stage "long simulation" 1800 3000 - long_simulation ;;
       variants) stage "long variants" 2400 3600 - long_variants ;;
       h2) GATEWAY_TEST_VENDORS=h2 stage "long h2" 900 1500 - rust_tests long 3 -E 'binary(gateway)' ;;
+      agents) stage "long agents" 1200 900 - agents_with_vendors ;;
       sdks-h2) stage "long sdks-h2" 300 200 - over_h2 python_sdks ;;
       *) stage "long $part" 1800 3600 - long_tests "$part" ;;
     esac

@@ -71,6 +71,7 @@ node_tests() { node tests/world/run.mjs node --test --test-reporter=dot "$@"; }
 node_sdks() { node_tests --test-concurrency=4 "${@:-tests/sdk/node/*.test.mjs}"; }
 browser() { node_tests --test-concurrency=2 "${@:-tests/browser/*.test.mjs}"; }
 agents() { node_tests --test-concurrency=2 "${@:-tests/agents/*.test.mjs}"; }
+agents_with_vendors() { GATEWAY_TEST_VENDORS=dialects agents tests/agents/vendors.mjs; }
 # The tests of run.mjs and its ports.
 test_world() { node --test --test-reporter=dot tests/world/*.test.mjs; }
 

@@ -9,7 +9,8 @@
 // gateway holds a key in the clear. Otherwise this program fails, even if every test passed.
 //
 // The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory. With
-// GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do.
+// GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do. With
+// GATEWAY_TEST_VENDORS=dialects the gateway also has a model `as-NAME` of each vendor that the simulator plays.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -24,6 +25,7 @@ const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
 const START_SECONDS = 120;
 const STOP_SECONDS = 120;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
+const HAS_DIALECTS = process.env.GATEWAY_TEST_VENDORS === 'dialects';
 
 /** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
 const SHIPPED_PORTS = { edge: 8080, sidecar: 8081, admin: 9090, simulator: 9100 };
@@ -96,9 +98,25 @@ function worldConfig(ports, dataDir) {
   const model = /^( +)upstream_model: gpt-5\.5$/m;
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
+  if (HAS_DIALECTS) text = withDialects(text, `http://127.0.0.1:${ports.simulator}`);
   // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
   text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 1\n';
   return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
+}
+
+/** Adds the vendors that the simulator plays, each by its preset alone. */
+function withDialects(text, simulator) {
+  const dialects = JSON.parse(readFileSync(join(REPOSITORY, 'crates/vendor-simulator/dialects/dialects.json'), 'utf8'));
+  const vendors = [];
+  const models = [];
+  for (const [name, { model, keyless }] of Object.entries(dialects)) {
+    const vendor = { preset: name, ...(keyless ? {} : { api_key: 'sim-key' }), endpoints: [{ url: `${simulator}/as/${name}` }] };
+    const price = { input: '100', cache_read: '10', output: '200' };
+    const limits = { context_tokens: 200_000, max_output_tokens: 8_192 };
+    vendors.push(`  as-${name}: ${JSON.stringify(vendor)}\n`);
+    models.push(`  - ${JSON.stringify({ id: `as-${name}`, vendor: `as-${name}`, upstream_model: model, ...limits, price })}\n`);
+  }
+  return text.replace(/^models:\n/m, () => `${vendors.join('')}models:\n${models.join('')}`);
 }
 
 function environment({ binary, config, ports, dir }) {

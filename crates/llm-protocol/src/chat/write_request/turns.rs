@@ -358,10 +358,15 @@ impl ChatRequestWriter<'_> {
                 has_text
             }
             ReasoningReplay::ReasoningDetails => {
-                let details = shown.filter_map(|(_, signature)| {
-                    reasoning_token::decode_details(&signature?.value())
+                let details = shown.filter_map(|(text, signature)| {
+                    match signature.filter(|signature| !signature.is_empty()) {
+                        Some(signature) => reasoning_token::decode_details(&signature.value())
+                            .and_then(array_items),
+                        // A detail without a signature is its text.
+                        None => (!text.is_empty()).then(|| text_detail(text)),
+                    }
                 });
-                let items: Vec<String> = details.filter_map(array_items).collect();
+                let items: Vec<String> = details.collect();
                 if !items.is_empty() {
                     self.json.key(member).raw(&format!("[{}]", items.join(",")));
                     self.carries_thinking = true;
@@ -420,6 +425,14 @@ fn with_gaps(texts: Vec<JsonStr<'_>>) -> Vec<JsonStr<'_>> {
         spaced.push(text);
     }
     spaced
+}
+
+/// Returns the detail of a text that nobody signed, as JSON.
+fn text_detail(text: &JsonStr<'_>) -> String {
+    let mut json = String::from(r#"{"type":"reasoning.text","text":"#).into_bytes();
+    text.write(&mut json);
+    json.push(b'}');
+    String::from_utf8(json).unwrap_or_default()
 }
 
 /// Returns the text between the brackets of a JSON array, or `None` if the array is empty.

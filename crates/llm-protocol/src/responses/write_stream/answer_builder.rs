@@ -607,7 +607,8 @@ impl ResponsesAnswerBuilder {
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 reasoning_token::pack_chat_details(&reasoning_token::decode_details(signature)?)
             }
-            (
+            (None, ReasoningReplay::ReasoningDetails)
+            | (
                 _,
                 ReasoningReplay::Reasoning
                 | ReasoningReplay::ReasoningContent
