@@ -174,6 +174,7 @@ fn check(text: &str) -> Result<(), String> {
         .env("ALPHA_API_KEY", "k");
     let output = command
         .env("BETA_API_KEY", "k")
+        .env("SCW_SECRET_KEY", "k")
         .env("SMTP_PASSWORD", "k")
         .output()
         .unwrap();
