@@ -52,11 +52,13 @@ pub fn filter_body(
     let outcome = match &mut call.response.mode {
         ResponseMode::Stream(..) => process_stream(call, &piece, end),
         ResponseMode::Fold { .. } => fold_stream(call, &piece, end),
-        ResponseMode::Whole(kept) => match append_bounded(kept, &piece, &call.settings.limits) {
-            Ok(()) if end => process_whole(call, surface),
-            Ok(()) => Ok(None),
-            Err(failure) => Err(failure),
-        },
+        ResponseMode::Whole { kept, .. } => {
+            match append_bounded(kept, &piece, &call.settings.limits) {
+                Ok(()) if end => process_whole(call, surface),
+                Ok(()) => Ok(None),
+                Err(failure) => Err(failure),
+            }
+        }
         ResponseMode::Error { body: kept, .. } => {
             collect_error(kept, &piece);
             if end {
@@ -112,7 +114,7 @@ pub fn finish_complete_response(call: &mut AdmittedRequest, surface: Protocol) -
     let outcome = match &call.response.mode {
         ResponseMode::Stream(pass, _) if pass.is_finishing() => process_stream(call, b"", true),
         ResponseMode::Fold { stream, .. } if stream.is_finishing() => fold_stream(call, b"", true),
-        ResponseMode::Whole(_) if call.exchange.progress().finishing => {
+        ResponseMode::Whole { .. } if call.exchange.progress().finishing => {
             process_whole(call, surface)
         }
         _ => return None,

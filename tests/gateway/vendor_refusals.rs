@@ -666,3 +666,32 @@ fn an_answer_in_no_known_form_is_shown_to_the_operator_once_a_minute() {
         world.close();
     }
 }
+
+#[test]
+fn an_answer_in_the_wrong_form_changes_nothing_of_the_next_endpoint_s() {
+    let failed = error("overloaded_error", "overloaded", "Busy.");
+    let bad = Scripted::start(json(200, &failed));
+    let chunk = r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","own_member":7,"choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}]}"#;
+    let good = Scripted::start(stream(&[
+        format!("data: {chunk}\n\n"),
+        "data: [DONE]\n\n".to_owned(),
+    ]));
+    let world = Plan::default()
+        .turns()
+        .endpoints(&[bad.port, good.port])
+        .limit("breaker_failures", 0)
+        .start();
+    let account = world.funded(1_000_000);
+    // Whichever endpoint comes first.
+    for _ in 0..2 {
+        let answer = world.ask(&Chat.stream(&account.key, "input=1 output=1"));
+        assert!(Chat.is_complete(&answer), "{}", answer.text());
+        assert!(
+            answer.has(r#""own_member":7"#),
+            "passed on: {}",
+            answer.text()
+        );
+    }
+    assert_eq!((bad.calls(), good.calls()), (1, 2));
+    world.close();
+}

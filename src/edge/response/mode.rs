@@ -9,7 +9,6 @@ use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
 use bytes::Bytes;
-use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive;
@@ -61,14 +60,20 @@ pub(super) fn decide_mode(
     }
 }
 
-fn select_mode(
-    record: &RequestRecord,
-    call: &mut AdmittedRequest,
-    is_events: bool,
-) -> ResponseMode {
+fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) -> ResponseMode {
     let surface = record.surface;
     let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
-    if is_events && call.stream && call.response.translation.is_none() {
+    let translated = call.response.translation.clone();
+    // An answer in the other form cannot be passed on, also in its own protocol.
+    let context =
+        translated.or_else(|| (is_events != call.stream).then(|| form_context(record, call)));
+    if !is_events {
+        return ResponseMode::Whole {
+            kept: Vec::new(),
+            context: context.map(Box::new),
+        };
+    }
+    let Some(context) = context else {
         let pass = StreamPassthrough::new(
             surface,
             &call.model.id,
@@ -80,17 +85,10 @@ fn select_mode(
             StreamConverter::Same(Box::new(pass)),
             OpenStreamGuard::new(),
         );
-    }
-    if is_events != call.stream && call.response.translation.is_none() {
-        // The vendor's own form cannot be passed on.
-        call.response.translation = Some(own_protocol_context(record, call));
-    }
-    let Some(context) = call.response.translation.as_ref().filter(|_| is_events) else {
-        return ResponseMode::Whole(Vec::new());
     };
     let context = ResponseContext {
         usage_bounds: call.usage_bounds,
-        ..context.clone()
+        ..context
     };
     let vendor = call.model.protocol();
     let stream = StreamTranslation::new(vendor, surface, context, call.stream, event_bytes);
@@ -108,7 +106,7 @@ fn select_mode(
 }
 
 /// Context for an answer that changes its form and keeps its protocol.
-fn own_protocol_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseContext {
+fn form_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseContext {
     ResponseContext {
         public_model: call.model.id.clone(),
         created: clock::now_ms().unsigned_abs() / 1_000,
@@ -123,7 +121,7 @@ fn own_protocol_context(record: &RequestRecord, call: &AdmittedRequest) -> Respo
 
 /// Prepares the end of a stream whose vendor breaks off.
 fn set_terminal_error(record: &RequestRecord, call: &AdmittedRequest) {
-    let surface: Protocol = record.surface;
+    let surface = record.surface;
     let sequencer = call.response.sequencer().cloned();
     let request_id = record.request_id.clone();
     call.exchange.set_terminal_error(move || {

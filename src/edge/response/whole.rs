@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::passthrough;
 use llm_protocol::vendor_response::{self, CompleteResponse, UpstreamError};
 
@@ -39,7 +40,7 @@ pub(super) fn max_buffered_bytes(limits: &Limits) -> usize {
 
 /// Checks, after an exchange broke off, whether the bytes so far are a complete response.
 pub fn inspect_broken_response(call: &mut AdmittedRequest, surface: Protocol) {
-    let ResponseMode::Whole(kept) = &call.response.mode else {
+    let ResponseMode::Whole { kept, context } = &call.response.mode else {
         return;
     };
     // If the JSON value is closed, only the framing is missing.
@@ -49,7 +50,7 @@ pub fn inspect_broken_response(call: &mut AdmittedRequest, surface: Protocol) {
     {
         let body = Bytes::copy_from_slice(kept);
         let is_whole = call.cpu.run_admitted(cpu_pool::work_of(&body), || {
-            read_whole(call, surface, body).is_ok()
+            read_whole(call, surface, context.as_deref(), body).is_ok()
         });
         call.exchange.set_finishing(is_whole, true);
     }
@@ -59,12 +60,12 @@ pub(super) fn process_whole(
     call: &mut AdmittedRequest,
     surface: Protocol,
 ) -> Result<Option<Bytes>, Failure> {
-    let ResponseMode::Whole(kept) = &mut call.response.mode else {
+    let ResponseMode::Whole { kept, context } = &mut call.response.mode else {
         return Ok(None);
     };
-    let kept = Bytes::from(std::mem::take(kept));
+    let (kept, context) = (Bytes::from(std::mem::take(kept)), context.take());
     let (outcome, unbilled_usage) = call.cpu.run_admitted(cpu_pool::work_of(&kept), || {
-        let outcome = read_whole(call, surface, kept.clone());
+        let outcome = read_whole(call, surface, context.as_deref(), kept.clone());
         let unbilled_usage = outcome.as_ref().err().and_then(|_| {
             passthrough::read_usage(call.model.protocol(), &kept, &call.metering_terms())
         });
@@ -105,6 +106,7 @@ pub(super) fn process_whole(
 fn read_whole(
     call: &AdmittedRequest,
     surface: Protocol,
+    context: Option<&ResponseContext>,
     body: Bytes,
 ) -> Result<CompleteResponse, UpstreamError> {
     let (vendor, model) = (call.model.protocol(), &call.model.id);
@@ -119,12 +121,11 @@ fn read_whole(
             warnings: Vec::new(),
         });
     }
-    let translation = call.response.translation.clone();
     vendor_response::convert_response(
         vendor,
         surface,
         model,
-        translation,
+        context.cloned(),
         call.response.streams,
         body,
         &call.metering_terms(),

@@ -48,7 +48,11 @@ pub(in crate::edge) enum ResponseMode {
         bytes: usize,
     },
     /// A whole JSON response, or one that the gateway must parse before it knows the status.
-    Whole(Vec<u8>),
+    /// `context`: how it is written anew; `None` if it is passed on.
+    Whole {
+        kept: Vec<u8>,
+        context: Option<Box<ResponseContext>>,
+    },
     Error {
         status: u16,
         retry_after: Option<String>,
@@ -111,7 +115,7 @@ impl Responding {
             ResponseMode::Undecided { .. }
                 | ResponseMode::Stream(..)
                 | ResponseMode::Fold { .. }
-                | ResponseMode::Whole(_)
+                | ResponseMode::Whole { .. }
         ) {
             self.mode = ResponseMode::Waiting;
         }
