@@ -2,7 +2,9 @@
 
 use crate::payloads::{PUBLIC, UPSTREAM};
 use llm_protocol::Protocol::{self, Chat, Messages, Responses};
-use llm_protocol::failure::{Failure, Kind, from_vendor_response, refuses_key};
+use llm_protocol::failure::{
+    Failure, Kind, from_vendor_response, refuses_key, unknown_form_excerpt,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -452,6 +454,23 @@ fn a_vendor_error_keeps_its_words_but_not_its_secrets() {
     let limit =
         r#"{"error":{"message":"rate limit for org-Ab12Cd34 is 50","type":"rate_limit_error"}}"#;
     assert!(!vendor(Messages, 429, limit).message.contains("org-"));
+}
+
+#[test]
+fn the_excerpt_of_an_unknown_body_has_no_part_of_the_key() {
+    let key = "0123456789abcdef";
+    for before in 0..=210 {
+        let page = format!("<{}{key}>{}", "x".repeat(before), "y".repeat(100));
+        let excerpt = unknown_form_excerpt(page.as_bytes(), UPSTREAM, PUBLIC, key).unwrap();
+        assert!(excerpt.len() <= 200 && !excerpt.contains("01"), "{excerpt}");
+    }
+    let umlauts = "ü".repeat(300);
+    let excerpt = unknown_form_excerpt(umlauts.as_bytes(), UPSTREAM, PUBLIC, "").unwrap();
+    assert_eq!(excerpt, "ü".repeat(100));
+    assert_eq!(
+        unknown_form_excerpt(b"{\"error\":{}}", UPSTREAM, PUBLIC, key),
+        None
+    );
 }
 
 proptest! {

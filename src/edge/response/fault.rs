@@ -35,18 +35,14 @@ pub(super) fn handle_fault(
 /// another service, a new form.
 pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8]) {
     let model = &call.model;
-    let Some(excerpt) = failure::unknown_form_excerpt(body, &model.upstream_model, &model.id)
-    else {
+    let key = model.vendor.api_key.reveal();
+    let excerpt = failure::unknown_form_excerpt(body, &model.upstream_model, &model.id, key);
+    let Some(excerpt) = excerpt else {
         return;
     };
     if !call.vendor_call.endpoints.logs_unknown_form(Instant::now()) {
         return;
     }
-    let key = model.vendor.api_key.reveal();
-    let excerpt = match key.is_empty() {
-        true => excerpt,
-        false => excerpt.replace(key, "[key]"),
-    };
     let (vendor, length) = (&model.vendor.name, body.len());
     log::warn!(
         "vendor `{vendor}` answered a request for `{}` with status {status} in no known form: {length} bytes that begin with \

@@ -34,6 +34,13 @@ pub struct Failure {
     pub also: Option<Box<ExtraHeaders>>,
 }
 
+/// Replaces a secret in a text. An empty one is that of a vendor without a key.
+pub(super) fn redact(text: &mut String, secret: &str) {
+    if !secret.is_empty() && text.contains(secret) {
+        *text = text.replace(secret, "[key]");
+    }
+}
+
 /// Further headers of a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExtraHeaders(pub Vec<(&'static str, String)>);
@@ -78,13 +85,10 @@ impl Failure {
             self.param.as_mut(),
             self.code.as_mut(),
         ];
-        for text in texts
+        texts
             .into_iter()
             .flatten()
-            .filter(|text| !secret.is_empty() && text.contains(secret))
-        {
-            *text = text.replace(secret, "[key]");
-        }
+            .for_each(|text| redact(text, secret));
         self
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Read next: `failure/scrub.rs`.
 
-use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS};
+use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS, redact};
 use super::context_length::{self, ContextOverflow};
 use super::kind::Kind;
 use super::scrub;
@@ -367,17 +367,21 @@ pub fn from_vendor_error(
 }
 
 /// Returns the start of a body in which no known form was found, as the log may show it; `None` if
-/// it has the form of an error.
+/// it has the form of an error. `secret`: the vendor's key.
 pub fn unknown_form_excerpt(
     body: &[u8],
     upstream_model: &str,
     public_model: &str,
+    secret: &str,
 ) -> Option<String> {
     if VendorError::parse(body).is_some() {
         return None;
     }
-    let start = body.get(..MAX_EXCERPT_BYTES).unwrap_or(body);
-    let text = String::from_utf8_lossy(start);
+    // A key that begins in the excerpt is read to its end.
+    let start = body.get(..MAX_EXCERPT_BYTES + secret.len()).unwrap_or(body);
+    let mut text = String::from_utf8_lossy(start).into_owned();
+    redact(&mut text, secret);
+    text.truncate(text.floor_char_boundary(MAX_EXCERPT_BYTES));
     Some(scrub::scrub_message(&text, upstream_model, public_model))
 }
 
