@@ -468,15 +468,10 @@ impl PassthroughState {
                 .map(|span| JsonEdit::new(span, &self.model_json)),
             hidden.or(restated),
         ];
-        let deltas = self.chat.misnamed_deltas(&chunk);
-        forward_event(
-            &mut self.split_letters,
-            self.protocol,
-            event,
-            edits,
-            deltas,
-            out,
-        );
+        let mut more = self.split_letters.edits(self.protocol, event_text(event));
+        let misnamed = self.chat.misnamed_deltas(&chunk).iter();
+        more.extend(misnamed.map(|key| (*key, r#""delta""#.to_owned())));
+        forward_event(event, edits, more, out);
         Ok(())
     }
 
@@ -552,14 +547,8 @@ impl PassthroughState {
             edit.map(|span| JsonEdit::new(span, &self.model_json)),
             restated,
         ];
-        forward_event(
-            &mut self.split_letters,
-            self.protocol,
-            event,
-            edits,
-            &[],
-            out,
-        );
+        let joined = self.split_letters.edits(self.protocol, event_text(event));
+        forward_event(event, edits, joined, out);
         Ok(())
     }
 }
@@ -652,37 +641,24 @@ impl PassthroughState {
                 .map(|span| JsonEdit::new(span, &self.model_json)),
             restated,
         ];
-        forward_event(
-            &mut self.split_letters,
-            self.protocol,
-            event,
-            edits,
-            &[],
-            out,
-        );
+        let joined = self.split_letters.edits(self.protocol, event_text(event));
+        forward_event(event, edits, joined, out);
         Ok(())
     }
 }
 
-/// Writes an event with these edits, with `delta` in place of the keys `deltas`, and with split
-/// surrogate pairs joined.
+/// Writes an event with these edits, and with `more`, which few events have.
 fn forward_event(
-    letters: &mut split_chars::SplitCharJoiner,
-    protocol: Protocol,
     event: &SseEvent<'_>,
     edits: [Option<JsonEdit<'_>>; 2],
-    deltas: &[Span],
+    more: Vec<(Span, String)>,
     out: &mut Vec<u8>,
 ) {
-    let mut letters = letters.edits(protocol, event_text(event));
-    letters.extend(deltas.iter().map(|key| (*key, r#""delta""#.to_owned())));
-    if letters.is_empty() {
+    if more.is_empty() {
         return edit::write_edited_event(event, edits, out);
     }
-    let letters = letters
-        .iter()
-        .map(|(span, text)| JsonEdit::new(*span, text));
-    let mut edits: Vec<_> = edits.into_iter().flatten().chain(letters).collect();
+    let more = more.iter().map(|(span, text)| JsonEdit::new(*span, text));
+    let mut edits: Vec<_> = edits.into_iter().flatten().chain(more).collect();
     edit::write_edited_event_with(event, &mut edits, out);
 }
 

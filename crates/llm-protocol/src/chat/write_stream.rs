@@ -18,6 +18,7 @@ mod deferred;
 mod message;
 mod usage;
 
+pub(crate) use chunks::write_finished_choice;
 pub use usage::write as write_usage;
 
 /// Keep-alive that may be sent at any time: a plain SSE comment. The stream has no `id:` lines, so

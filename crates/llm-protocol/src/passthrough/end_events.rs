@@ -6,7 +6,7 @@
 //! Read next: `chat.rs` and `messages.rs` in this folder, which keep the state that an end needs.
 
 use super::{chat, messages, responses};
-use crate::chat::write_stream::write_usage as write_chat_usage;
+use crate::chat::write_stream::{write_finished_choice, write_usage as write_chat_usage};
 use crate::json::writer::JsonWriter;
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
@@ -37,19 +37,7 @@ pub(super) fn write_finish_chunk(
     reason: &str,
     out: &mut Vec<u8>,
 ) {
-    let finish = |json: &mut JsonWriter| {
-        json.open_object()
-            .key("index")
-            .number(index)
-            .key("delta")
-            .open_object()
-            .close_object();
-        json.key("logprobs")
-            .null()
-            .key("finish_reason")
-            .str(reason)
-            .close_object();
-    };
+    let finish = |json: &mut JsonWriter| write_finished_choice(json, index, reason);
     write_chat_chunk(seen, model_json, &finish, None, out);
 }
 

@@ -24,6 +24,21 @@ const DONE_FRAME: &[u8] = b"data: [DONE]\n\n";
 /// Maximum capacity that the output buffer keeps while it is empty.
 const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
 
+/// Writes the entry of a choice that ends without more output.
+pub(crate) fn write_finished_choice(json: &mut JsonWriter, index: u64, reason: &str) {
+    json.open_object()
+        .key("index")
+        .number(index)
+        .key("delta")
+        .open_object()
+        .close_object();
+    json.key("logprobs")
+        .null()
+        .key("finish_reason")
+        .str(reason)
+        .close_object();
+}
+
 #[derive(Debug, Default)]
 pub(super) struct ChatChunkEncoder {
     out: Vec<u8>,
@@ -188,18 +203,8 @@ impl ChatEncoder for ChatChunkEncoder {
         }
         self.out.extend_from_slice(&self.head);
         let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
-        json.open_object()
-            .key("index")
-            .number(0)
-            .key("delta")
-            .open_object()
-            .close_object();
-        json.key("logprobs")
-            .null()
-            .key("finish_reason")
-            .str(builder.finish_reason())
-            .close_object()
-            .close_array();
+        write_finished_choice(&mut json, 0, builder.finish_reason());
+        json.close_array();
         self.out = json.into_bytes();
         self.out.extend_from_slice(&self.tail);
         if builder.response_context.include_usage {
