@@ -167,24 +167,24 @@ struct ArgumentsEnd {
 }
 
 impl ArgumentsEnd {
-    fn push(&mut self, arguments: &str) {
-        for byte in arguments.bytes() {
+    fn push(&mut self, arguments: &JsonStr<'_>) {
+        for letter in arguments.chars() {
             if self.in_string {
-                self.in_string = self.is_escaped || byte != b'"';
-                self.is_escaped = !self.is_escaped && byte == b'\\';
+                self.in_string = self.is_escaped || letter != '"';
+                self.is_escaped = !self.is_escaped && letter == '\\';
                 continue;
             }
-            match byte {
-                b'{' | b'[' => {
+            match letter {
+                '{' | '[' => {
                     self.has_members |= self.depth > 0;
                     self.depth = self.depth.saturating_add(1);
                     self.is_complete = false;
                 }
-                b'}' | b']' => {
+                '}' | ']' => {
                     self.depth = self.depth.saturating_sub(1);
                     self.is_complete = self.depth == 0;
                 }
-                b'"' => self.in_string = true,
+                '"' => self.in_string = true,
                 _ => {}
             }
             self.has_members |= self.in_string;
@@ -250,7 +250,7 @@ impl ChatCallTracker {
             self.pending = Some(at);
         }
         if let Some(arguments) = &entry.arguments {
-            call.arguments.push(&arguments.value());
+            call.arguments.push(arguments);
         }
         let has_arguments = entry.arguments.is_some() || !call.early.is_empty();
         if self.pending == Some(at) && (is_whole || has_arguments) {
