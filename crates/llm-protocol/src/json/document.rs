@@ -218,6 +218,11 @@ impl<'a> JsonValue<'a> {
         }
     }
 
+    /// Returns the items of the array under this key; nothing if there is none.
+    pub fn items_of(self, key: &str) -> impl Iterator<Item = JsonValue<'a>> + use<'a> {
+        self.get(key).into_iter().flat_map(JsonValue::items)
+    }
+
     /// Returns the items of an array, including nulls; nothing for any other value.
     pub fn items(self) -> ArrayItems<'a> {
         let node = self.node();

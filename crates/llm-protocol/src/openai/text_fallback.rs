@@ -101,9 +101,7 @@ impl TextFallback<'_> {
         let mut texts = vec![JsonStr::from_value(open)];
         texts.extend(
             value
-                .get("content")
-                .into_iter()
-                .flat_map(JsonValue::items)
+                .items_of("content")
                 .filter_map(|item| text_member(item, "text")),
         );
         texts.push(JsonStr::from_value("\n</search_result>"));

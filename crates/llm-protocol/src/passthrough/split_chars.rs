@@ -40,12 +40,7 @@ impl SplitCharJoiner {
         };
         match protocol {
             Protocol::Chat => {
-                for (at, choice) in root
-                    .get("choices")
-                    .into_iter()
-                    .flat_map(JsonValue::items)
-                    .enumerate()
-                {
+                for (at, choice) in root.items_of("choices").enumerate() {
                     walk.visit_value(choice.get("delta"), format!("{}", index_or(choice, at)));
                 }
             }

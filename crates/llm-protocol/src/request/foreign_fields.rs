@@ -197,7 +197,7 @@ const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_de
 impl<'a> ForeignFieldRemover<'a> {
     fn clean_chat(&mut self, root: JsonValue<'a>, profile: &VendorProfile) {
         self.remove_refused(root, "", ChatPlace::Request, profile);
-        for (index, message) in items_of(root, "messages").enumerate() {
+        for (index, message) in root.items_of("messages").enumerate() {
             let at = format!("{}.", JsonPath::Message(index));
             if is_gateway_reasoning(message) {
                 let refused = GATEWAY_REASONING_MEMBERS
@@ -207,11 +207,11 @@ impl<'a> ForeignFieldRemover<'a> {
             }
             self.remove_refused(message, &at, ChatPlace::Message, profile);
             self.shorten_id(message.get("tool_call_id"), profile);
-            for (part, value) in items_of(message, "content").enumerate() {
+            for (part, value) in message.items_of("content").enumerate() {
                 let at = format!("{}.", JsonPath::Part(index, part));
                 self.remove_refused(value, &at, ChatPlace::Inner, profile);
             }
-            for (call, value) in items_of(message, "tool_calls").enumerate() {
+            for (call, value) in message.items_of("tool_calls").enumerate() {
                 let at = format!("{}.", JsonPath::Call(index, call));
                 self.remove_refused(value, &at, ChatPlace::Call, profile);
                 self.shorten_id(value.get("id"), profile);
@@ -219,7 +219,7 @@ impl<'a> ForeignFieldRemover<'a> {
             self.add_call_placeholder(message, profile);
             self.add_message_placeholder(message, profile);
         }
-        for (index, tool) in items_of(root, "tools").enumerate() {
+        for (index, tool) in root.items_of("tools").enumerate() {
             let at = format!("{}.", JsonPath::Tool(index));
             self.remove_refused(tool, &at, ChatPlace::Inner, profile);
             if let Some(function) = tool.get("function") {
@@ -239,11 +239,11 @@ impl<'a> ForeignFieldRemover<'a> {
             let member = format!("\"{}\":", key.value());
             placeholder.starts_with(&member)
         };
-        let mut calls = items_of(message, "tool_calls");
+        let mut calls = message.items_of("tool_calls");
         if calls.any(|call| call.members().any(is_state)) {
             return;
         }
-        if let Some(call) = items_of(message, "tool_calls").find(|call| call.is_object()) {
+        if let Some(call) = message.items_of("tool_calls").find(|call| call.is_object()) {
             let start = self.span(call.raw()).start.saturating_add(1);
             let comma = if call.members().next().is_some() {
                 ","
@@ -265,7 +265,7 @@ impl<'a> ForeignFieldRemover<'a> {
             let member = format!("\"{}\":", key.value());
             placeholder.starts_with(&member) && !value.is_null()
         });
-        if items_of(message, "tool_calls").next().is_none() || has_reasoning {
+        if message.items_of("tool_calls").next().is_none() || has_reasoning {
             return;
         }
         let start = self.span(message.raw()).start.saturating_add(1);
@@ -305,7 +305,7 @@ impl<'a> ForeignFieldRemover<'a> {
             let kind = tool.get("type").and_then(JsonValue::string);
             kind.is_some_and(|kind| messages::is_advisor(&kind))
         };
-        let tools = || items_of(root, "tools").enumerate();
+        let tools = || root.items_of("tools").enumerate();
         for (index, _) in tools().filter(|(_, tool)| is_advisor(*tool)) {
             self.warnings
                 .add(WarningAction::Dropped, JsonPath::Tool(index));
@@ -389,9 +389,9 @@ impl<'a> ForeignFieldRemover<'a> {
     /// `goes`: selects the assistant's blocks that are removed.
     fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), CallIdMap::default());
-        for (index, message) in items_of(root, "messages").enumerate() {
+        for (index, message) in root.items_of("messages").enumerate() {
             let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
-            let blocks = || items_of(message, "content");
+            let blocks = || message.items_of("content");
             let goes = |block: &JsonValue<'_>| is_assistant && goes(*block);
             let is_lost = |block: &JsonValue<'_>| goes(block) && !is_gateway_thinking(*block);
             for (part, _) in blocks().enumerate().filter(|(_, block)| is_lost(block)) {
@@ -449,13 +449,6 @@ fn asks_nothing(place: ChatPlace, name: &str, value: JsonValue<'_>) -> bool {
     is_empty || is_usage
 }
 
-pub(super) fn items_of<'a>(
-    object: JsonValue<'a>,
-    name: &str,
-) -> impl Iterator<Item = JsonValue<'a>> {
-    object.get(name).into_iter().flat_map(JsonValue::items)
-}
-
 /// Returns whether no messages vendor can have signed the thinking block.
 fn is_unsigned_thinking(block: JsonValue<'_>) -> bool {
     let is_shown = block.get("type").is_some_and(|kind| kind.is("thinking"));
@@ -483,12 +476,7 @@ fn is_gateway_thinking(block: JsonValue<'_>) -> bool {
 /// Returns whether the gateway wrote the message's `reasoning_details`: each entry has an anchor in
 /// the answer.
 fn is_gateway_reasoning(message: JsonValue<'_>) -> bool {
-    let details = || {
-        message
-            .get("reasoning_details")
-            .into_iter()
-            .flat_map(JsonValue::items)
-    };
+    let details = || message.items_of("reasoning_details");
     details().next().is_some() && details().all(|entry| entry.get("anchor").is_some())
 }
 
@@ -500,8 +488,8 @@ fn is_thinking(block: JsonValue<'_>) -> bool {
 }
 
 fn has_thinking(root: JsonValue<'_>) -> bool {
-    let mut messages = root.get("messages").into_iter().flat_map(JsonValue::items);
-    messages.any(|message| items_of(message, "content").any(is_thinking))
+    let mut messages = root.items_of("messages");
+    messages.any(|message| message.items_of("content").any(is_thinking))
 }
 
 /// The call ids so far. All ids count, including valid ones, so that a generated id is unique.

@@ -191,11 +191,7 @@ impl ResponsesStreamReader {
     }
 
     fn record_item_refusal(&mut self, was_emitted: bool, item: JsonValue<'_>) {
-        let parts = item
-            .get("content")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .filter(|_| !was_emitted);
+        let parts = item.items_of("content").filter(|_| !was_emitted);
         for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
             self.record_refusal(part.get("refusal").and_then(JsonValue::text));
         }
@@ -295,11 +291,7 @@ fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
         ..PerTool::default()
     };
     let mut calls = PerTool::default();
-    for item in response
-        .get("output")
-        .into_iter()
-        .flat_map(JsonValue::items)
-    {
+    for item in response.items_of("output") {
         let tool = item
             .get("type")
             .and_then(JsonValue::string)

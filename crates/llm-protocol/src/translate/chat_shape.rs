@@ -221,12 +221,7 @@ fn part_kind<'v>(part: JsonValue<'v>) -> JsonStr<'v> {
 }
 
 fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
-    let parts = || {
-        message
-            .get("content")
-            .into_iter()
-            .flat_map(JsonValue::items)
-    };
+    let parts = || message.items_of("content");
     let foreign = |part: JsonValue<'_>| {
         let kind = part_kind(part);
         let is_image = kind.is("image") && is_object(part, "source");
@@ -254,7 +249,7 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
     let images = || {
         parts()
             .filter(|part| part_kind(*part).is("tool_result"))
-            .flat_map(|result| result.get("content").into_iter().flat_map(JsonValue::items))
+            .flat_map(|result| result.items_of("content"))
             .filter(|part| part_kind(*part).is("image"))
     };
     let has_calls = parts().any(|part| is_call(&part));

@@ -206,7 +206,7 @@ impl<'a> SchemaFlattener<'a> {
             }
             if is_object {
                 self.merge_part(named, is_first, &mut merged);
-                let more = named.get("allOf").into_iter().flat_map(JsonValue::items);
+                let more = named.items_of("allOf");
                 let behind = parts.len();
                 parts.extend(more.take(self.budget));
                 parts.get_mut(behind..).unwrap_or_default().reverse();

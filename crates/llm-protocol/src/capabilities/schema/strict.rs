@@ -256,9 +256,7 @@ fn is_strict_schema(schema: JsonValue<'_>) -> bool {
     if has_type(schema, "object") || schema.get("properties").is_some() {
         let is_closed = schema.get("additionalProperties").and_then(JsonValue::bool) == Some(false);
         let required: HashSet<Cow<'_, str>> = schema
-            .get("required")
-            .into_iter()
-            .flat_map(JsonValue::items)
+            .items_of("required")
             .filter_map(JsonValue::string)
             .collect();
         let mut properties = schema

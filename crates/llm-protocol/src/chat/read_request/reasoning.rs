@@ -42,10 +42,7 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
     } else if let Some(blocks) = some("thinking_blocks") {
         blocks.items().filter_map(thinking_block).collect()
     } else {
-        let content = message
-            .get("content")
-            .into_iter()
-            .flat_map(JsonValue::items);
+        let content = message.items_of("content");
         content.filter_map(thinking_block).collect()
     };
     if !signed.is_empty() {

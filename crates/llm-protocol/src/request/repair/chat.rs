@@ -15,7 +15,6 @@ use crate::ir::{Effort, JsonPath, WarningAction};
 use crate::json::document::JsonValue;
 use crate::json::edit::json_string;
 use crate::json::scanner::Span;
-use crate::request::foreign_fields::items_of;
 use crate::request::repair_check::must_disable_reasoning;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -153,7 +152,7 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 
     fn rename_developer_roles(&mut self, root: JsonValue<'a>) {
-        for (index, message) in items_of(root, "messages").enumerate() {
+        for (index, message) in root.items_of("messages").enumerate() {
             if let Some(role) = message.get("role").filter(|role| role.is("developer")) {
                 self.warnings.add(
                     WarningAction::Renamed,
@@ -167,7 +166,7 @@ impl<'a> ForeignFieldRemover<'a> {
     /// Joins the instructions in front of the conversation to one message, and makes reminders in
     /// the user's name of the later ones, as translation does.
     fn move_later_instructions(&mut self, root: JsonValue<'a>) {
-        let messages: Vec<_> = items_of(root, "messages").collect();
+        let messages: Vec<_> = root.items_of("messages").collect();
         let leading = messages
             .iter()
             .take_while(|message| is_instruction(**message))
@@ -215,7 +214,7 @@ impl<'a> ForeignFieldRemover<'a> {
     /// Puts an assistant's message between a tool's and a user's.
     fn part_users_from_tools(&mut self, root: JsonValue<'a>) {
         let mut is_behind_tool = false;
-        for (index, message) in items_of(root, "messages").enumerate() {
+        for (index, message) in root.items_of("messages").enumerate() {
             let is = |role: &str| message.get("role").is_some_and(|written| written.is(role));
             if is_behind_tool && (is("user") || is_instruction(message)) {
                 self.warnings
@@ -230,7 +229,7 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Keeps reasoning only in the current turn: after the last user message.
     fn drop_earlier_reasoning(&mut self, root: JsonValue<'a>) {
-        let messages = || items_of(root, "messages");
+        let messages = || root.items_of("messages");
         let last = messages()
             .enumerate()
             .filter(|(_, message)| message.get("role").is_some_and(|role| role.is("user")));
@@ -258,8 +257,8 @@ impl<'a> ForeignFieldRemover<'a> {
     /// Replaces the ids of calls and of their results; equal ids stay equal.
     fn rewrite_nine_char_ids(&mut self, root: JsonValue<'a>) {
         let mut made: HashMap<Cow<'a, str>, String> = HashMap::new();
-        for message in items_of(root, "messages") {
-            let calls = items_of(message, "tool_calls");
+        for message in root.items_of("messages") {
+            let calls = message.items_of("tool_calls");
             let ids = calls
                 .filter_map(|call| call.get("id"))
                 .chain(message.get("tool_call_id"));

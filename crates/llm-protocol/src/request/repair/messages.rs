@@ -259,20 +259,13 @@ fn min_budget(max_tokens: u64) -> Option<u64> {
 }
 
 fn content_blocks(message: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>> {
-    message
-        .get("content")
-        .into_iter()
-        .flat_map(JsonValue::items)
+    message.items_of("content")
 }
 
 /// Returns whether the last turn answers calls that were made without signed reasoning. A model
 /// that thinks with a budget refuses to continue thinking there.
 fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
-    let messages: Vec<JsonValue<'_>> = root
-        .get("messages")
-        .into_iter()
-        .flat_map(JsonValue::items)
-        .collect();
+    let messages: Vec<JsonValue<'_>> = root.items_of("messages").collect();
     let is_assistant =
         |message: &JsonValue<'_>| message.get("role").is_some_and(|role| role.is("assistant"));
     let Some(last) = messages.iter().rposition(is_assistant) else {

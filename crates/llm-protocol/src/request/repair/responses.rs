@@ -59,7 +59,7 @@ impl<'a> ForeignFieldRemover<'a> {
             },
             _ => MemberDecision::Keep,
         });
-        let included = root.get("include").into_iter().flat_map(JsonValue::items);
+        let included = root.items_of("include");
         for item in included.filter(|item| item.is(ENCRYPTED_REASONING)) {
             // It would have been empty.
             self.gone.push(self.span(item.raw()));

@@ -102,7 +102,7 @@ fn truncated_text(value: JsonValue<'_>) -> String {
 /// Converts the output of a shell to the text that a person would see.
 pub(super) fn shell_output(item: JsonValue<'_>) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for part in item.get("output").into_iter().flat_map(JsonValue::items) {
+    for part in item.items_of("output") {
         for name in ["stdout", "stderr"] {
             let text = part
                 .get(name)

@@ -28,7 +28,7 @@ use crate::reasoning_token::{self, ReasoningPayload};
 
 /// Returns the last item that changes settings, if there is one.
 pub(super) fn configuration_update(body: JsonValue<'_>) -> Option<JsonValue<'_>> {
-    let items = body.get("input").into_iter().flat_map(JsonValue::items);
+    let items = body.items_of("input");
     items
         .filter(|item| {
             item.get("type")

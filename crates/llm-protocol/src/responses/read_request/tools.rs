@@ -90,7 +90,7 @@ impl<'a> ResponsesTools<'a> {
         warnings: &mut Warnings,
     ) -> Result<(), BoxedFailure> {
         self.add(body.get("tools"), "tools", body, warnings)?;
-        let items = body.get("input").into_iter().flat_map(JsonValue::items);
+        let items = body.items_of("input");
         for (index, item) in items.enumerate() {
             let is = |expected| item.get("type").is_some_and(|kind| kind.is(expected));
             if is("additional_tools") || is("tool_search_output") {
@@ -417,7 +417,7 @@ impl<'a> ResponsesTools<'a> {
         for tool in tools.into_iter().flat_map(JsonValue::items) {
             if tool.get("type").is_some_and(|kind| kind.is("namespace")) {
                 let namespace = tool.get("name").and_then(JsonValue::string);
-                let members = tool.get("tools").into_iter().flat_map(JsonValue::items);
+                let members = tool.items_of("tools");
                 lines.extend(members.map(|member| line(namespace.as_deref(), member)));
             } else {
                 lines.push(line(None, tool));
@@ -496,12 +496,7 @@ impl<'a> ResponsesTools<'a> {
             ));
         }
         let mut names = Vec::new();
-        for (index, tool) in choice
-            .get("tools")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .enumerate()
-        {
+        for (index, tool) in choice.items_of("tools").enumerate() {
             let path = format!("tool_choice.tools[{index}]");
             if tool
                 .get("type")

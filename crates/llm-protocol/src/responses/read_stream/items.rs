@@ -317,7 +317,7 @@ impl ResponsesItemTracker {
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
         let (was_emitted, was_refused) = (self.item(index)?.is_emitted, self.has_refusal(index));
-        for part in item.get("content").into_iter().flat_map(JsonValue::items) {
+        for part in item.items_of("content") {
             let text = |name| {
                 part.get(name)
                     .and_then(JsonValue::text)
@@ -325,11 +325,7 @@ impl ResponsesItemTracker {
             };
             if let Some(text) = text("text").filter(|_| !was_emitted) {
                 self.text(index, Some(text), to)?;
-                for note in part
-                    .get("annotations")
-                    .into_iter()
-                    .flat_map(JsonValue::items)
-                {
+                for note in part.items_of("annotations") {
                     self.citation(index, Some(note), to);
                 }
             }

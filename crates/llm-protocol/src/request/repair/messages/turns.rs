@@ -15,11 +15,7 @@ use crate::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
 impl<'a> ForeignFieldRemover<'a> {
     /// Moves instructions of the role `system`.
     pub(super) fn rewrite_system_turns(&mut self, root: JsonValue<'a>) {
-        let messages: Vec<JsonValue<'a>> = root
-            .get("messages")
-            .into_iter()
-            .flat_map(JsonValue::items)
-            .collect();
+        let messages: Vec<JsonValue<'a>> = root.items_of("messages").collect();
         if !messages.iter().any(|message| is_system(*message)) {
             return;
         }
@@ -112,7 +108,7 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Handles a final assistant turn: appends a user turn that asks the model to continue from it.
     pub(super) fn append_continue_turn(&mut self, root: JsonValue<'a>) {
-        let messages = || root.get("messages").into_iter().flat_map(JsonValue::items);
+        let messages = || root.items_of("messages");
         let Some(last) = messages().last() else {
             return;
         };
@@ -150,9 +146,7 @@ fn is_system(message: JsonValue<'_>) -> bool {
 
 fn has_block(message: JsonValue<'_>, kind: &str) -> bool {
     message
-        .get("content")
-        .into_iter()
-        .flat_map(JsonValue::items)
+        .items_of("content")
         .any(|block| is(block.get("type"), kind))
 }
 
