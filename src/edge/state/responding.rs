@@ -38,6 +38,7 @@ pub(in crate::edge) enum ResponseMode {
     Waiting,
     /// A success whose first bytes have not come, or are too few to tell what it is.
     Undecided {
+        /// Whether the content type says that it is a stream.
         is_named_events: bool,
         opening: Vec<u8>,
     },
