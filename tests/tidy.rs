@@ -322,6 +322,27 @@ fn unexplained_ignores(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Lines that leave out a test in JavaScript or Python. `skip` of `tests/world/client.mjs` is the
+/// one way to do so: it fails under `scripts/test`.
+fn left_out_tests(text: &str) -> Vec<String> {
+    const FORMS: [&str; 9] = [
+        ".skip(",
+        "skip: ",
+        ".todo(",
+        "todo: ",
+        ".only(",
+        "only: ",
+        "mark.skip",
+        "xfail",
+        "importorskip",
+    ];
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| FORMS.iter().any(|form| line.contains(form)))
+        .map(|(index, line)| format!("{}: {}", index + 1, line.trim()))
+        .collect()
+}
+
 /// Fails with all findings, each behind its file.
 #[track_caller]
 fn none(rule: &str, files: &[File], check: impl Fn(&str) -> Vec<String>) {
@@ -396,6 +417,10 @@ fn a_test_that_is_left_out_says_which_part_of_the_long_run_has_it() {
     let mut sources: Vec<_> = folders.flat_map(|folder| files(folder, ".rs")).collect();
     sources.retain(|file| !file.path.ends_with("tidy.rs"));
     none("ignored tests", &sources, unexplained_ignores);
+    let mut suites = files("tests", ".mjs");
+    suites.extend(files("tests", ".py"));
+    suites.retain(|file| !file.path.ends_with("world/client.mjs"));
+    none("tests left out", &suites, left_out_tests);
     let plans = std::fs::read_to_string(root().join("tests/runner/plans.sh")).unwrap();
     for part in LONG_PARTS {
         let is_listed = plans
@@ -483,6 +508,9 @@ fn each_rule_finds_a_violation() {
     assert_eq!(missing_paths("See `src/main.rs`.", |_| true).len(), 0);
     let ignored = "#[ignore]\n#[ignore = \"slow\"]\n#[ignore = \"long kills: \"]";
     assert_eq!(unexplained_ignores(ignored).len(), 3);
+    let left_out =
+        "test.skip('a', f)\ntest('b', { skip: true }, f)\n@pytest.mark.skip\ntest('skips', f)";
+    assert_eq!(left_out_tests(left_out).len(), 3);
     let explained = "    #[ignore = \"long kills: ten minutes of kills\"]";
     assert_eq!(unexplained_ignores(explained).len(), 0);
     let code = "format!(\"{name:?} {wait:?} {:?} {:#?}\")\n// {wait:?}\n#[cfg(test)]\n{wait:?}";
