@@ -266,6 +266,17 @@ pub fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+/// CPU time that a process has used, in steps of 10 ms.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name of the program may have spaces. After it, the times of user and system are fields 12
+    // and 13.
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
 #[test]
 fn streams_that_are_reset_at_once_cost_others_nothing_and_little_memory() {
     reset_at_once(10_000);

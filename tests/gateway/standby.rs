@@ -83,6 +83,8 @@ impl Installation {
     /// The second sidecar answers for the ledger from here on; the first one is a standby.
     pub fn swap(&mut self) {
         std::mem::swap(&mut self.fleet.sidecar, &mut self.standby);
+        // The edges call the vendor that they have always called.
+        std::mem::swap(&mut self.fleet.sidecar.vendor, &mut self.standby.vendor);
     }
 
     /// Makes `fleet.sidecar` the sidecar that holds the ledger.
