@@ -23,7 +23,7 @@
 //! | `gap_ms`, `gap_us` | duration | between two events (average rate; timers tick in ms) |
 //! | `delay_ms` | duration | before the headers |
 //! | `first_ms` | duration | between the headers and the first event |
-//! | `tool`, `args`, `tools` | name, JSON, count ≤ 128 | calls the tool; ignored if the last turn is a tool result |
+//! | `tool`, `args`, `tools` | name, JSON, count ≤ 128 | calls the tool; ignored if the last turn is a tool result. Default: the first tool, if `tool_choice` requires one |
 //! | `steps` | count | with `tool`: number of turns with calls before the reply |
 //! | `outline` | flag | the reply is an outline of the conversation as the vendor got it |
 //! | `tool_id` | string | id of the call instead of a made-up one (`_2`, `_3`, … on the later ones) |

@@ -147,6 +147,9 @@ impl SimCall<'_> {
         if behaviour.outline {
             behaviour.text = Some(outline::describe(&parsed.body));
         }
+        if behaviour.tool.is_none() && behaviour.blocks.is_none() {
+            behaviour.tool = required_tool(&parsed.body);
+        }
         if let Some(dialect) = self.dialect {
             dialect.apply(&mut parsed, &mut behaviour);
         }
@@ -407,4 +410,15 @@ fn models(vendor: SimVendor) -> Value {
             json!({"data": data, "has_more": false, "first_id": MODELS[0], "last_id": MODELS[2]})
         }
     }
+}
+
+/// The first tool, if the request says that the model must call one.
+fn required_tool(body: &Value) -> Option<String> {
+    let choice = &body["tool_choice"];
+    if choice != "required" && choice["type"] != "any" {
+        return None;
+    }
+    let tool = &body["tools"][0];
+    let name = tool["function"]["name"].as_str().or(tool["name"].as_str());
+    name.map(str::to_owned)
 }
