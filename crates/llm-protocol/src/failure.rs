@@ -22,7 +22,7 @@ mod vendor;
 
 pub use constructors::{ExtraHeaders, Failure};
 pub use kind::Kind;
-pub use refused_member::refused_member;
+pub use refused_member::{named_members, refused_member};
 pub(crate) use vendor::UNKNOWN_FORM;
 pub use vendor::{
     VendorError, from_vendor_error, from_vendor_response, parse_retry_after as retry_after_seconds,

@@ -59,15 +59,35 @@ pub fn refused_member(status: u16, body: &[u8]) -> Option<&'static str> {
     if !says_unknown {
         return None;
     }
-    let mut names = message.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-    let named = names
-        .find_map(find)
-        .or_else(|| error.param.as_deref().and_then(find));
-    named.copied()
+    named_by(&error, &DISPENSABLE).next()
 }
 
-fn find(name: &str) -> Option<&'static &'static str> {
-    DISPENSABLE.iter().find(|member| **member == name)
+/// Returns the candidates that the error names, as unknown or for another reason.
+pub fn named_members<'a>(body: &[u8], candidates: &[&'a str]) -> Vec<&'a str> {
+    let error = VendorError::parse(body).unwrap_or_else(|| VendorError {
+        message: String::from_utf8_lossy(body).into_owned(),
+        ..VendorError::default()
+    });
+    let mut named: Vec<_> = named_by(&error, candidates).collect();
+    named.sort_unstable();
+    named.dedup();
+    named
+}
+
+/// The candidates in the error's words, in their order, then the one that it names apart.
+fn named_by<'a>(error: &VendorError, candidates: &[&'a str]) -> impl Iterator<Item = &'a str> {
+    let find = |name: &str| {
+        let mut candidates = candidates.iter();
+        candidates
+            .find(|member| member.eq_ignore_ascii_case(name))
+            .copied()
+    };
+    let is_sign = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    // Rust servers list what they would take: "unknown field `x`, expected one of `user`, …".
+    let said = error.message.split(", expected").next().unwrap_or_default();
+    let words = said.split(is_sign).filter_map(find);
+    let named: Vec<_> = words.chain(error.param.as_deref().and_then(find)).collect();
+    named.into_iter()
 }
 
 #[cfg(test)]
@@ -100,8 +120,21 @@ mod tests {
             ),
             (r#"{"error":{"message":"unknown field `messages`"}}"#, None),
         ] {
+            let all = named_members(body.as_bytes(), &DISPENSABLE);
+            assert!(member.is_none_or(|member| all == [member]), "{body}");
             assert_eq!(refused_member(400, body.as_bytes()), member, "{body}");
             assert_eq!(refused_member(500, body.as_bytes()), None);
         }
+        let listed = r#"{"error":"unknown field `seed`, expected one of `user`, `n`"}"#;
+        assert_eq!(
+            named_members(listed.as_bytes(), &["n", "seed", "user"]),
+            ["seed"]
+        );
+        let two =
+            r#"{"detail":[{"loc":["body","user"],"msg":"x"},{"loc":["body","seed"],"msg":"x"}]}"#;
+        assert_eq!(
+            named_members(two.as_bytes(), &["n", "seed", "user"]),
+            ["seed", "user"]
+        );
     }
 }

@@ -138,7 +138,7 @@ impl VendorError {
     /// Parses an error of any known shape: `{"error":{…}}`, `{"error":"…"}`, `{"message":…}` and
     /// [`MESSAGE_PLACES`], alone or as the first of a list. Returns `None` if there is no error
     /// object.
-    pub(crate) fn parse(body: &[u8]) -> Option<VendorError> {
+    pub fn parse(body: &[u8]) -> Option<VendorError> {
         let body: Value = serde_json::from_slice(body).ok()?;
         // Google's servers send a list with one error.
         let body = body
