@@ -304,7 +304,8 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
             return ledger::run(command, &config::load_for_command(&file)?, json);
         }
         Command::Vendors(command) => {
-            return vendors::run(&command, &config::load(&file, FileChecks::Secrets)?, json);
+            let settings = config::load(&file, FileChecks::Secrets)?;
+            return vendors::run(&command, &file, &settings, json);
         }
         Command::Models(command) => models::run(&command, &file, json)?,
         Command::Clients(arguments) => {

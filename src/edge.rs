@@ -19,6 +19,7 @@ mod framing;
 mod free_rate_limits;
 mod gateway;
 mod intake;
+pub mod learn;
 mod local_api;
 mod malformed;
 mod outbound;

@@ -1,16 +1,20 @@
 //! `model-gateway vendors`, and the list of upstream URLs that `check` prints.
 //!
-//! Must not connect to a vendor: that is `edge/probe.rs`. Must not print a key.
+//! Must not connect to a vendor: `edge/probe.rs` and `edge/learn.rs` do. Must not print a key.
 
 use crate::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
 use crate::config::{Settings, suggest};
+use crate::edge::learn::{LearnSession, LearntProfile, MAX_REQUESTS};
 use crate::edge::probe::{self, EndpointReport, TestRequest};
-use anyhow::bail;
+use anyhow::{Context, Error, bail};
 use clap::Subcommand;
+use credits::money::Micro;
 use llm_protocol::{Protocol, translate};
 use serde::Serialize;
 use serde_json::json;
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -23,6 +27,28 @@ pub enum VendorsCommand {
     Test {
         /// Name of one vendor. Default: all vendors that have models.
         name: Option<String>,
+        /// Also run a loop of tools in two steps, streamed and whole, as a coding agent does. Shows
+        /// which members of the requests the vendor refused, and what was lost on the way.
+        #[arg(long)]
+        tools: bool,
+    },
+    /// Find out what a vendor's server takes, and print it as the vendor's `profile`. Sends at most
+    /// 40 small requests, for which the vendor charges; shows first what they can cost. Use it for
+    /// a vendor that no preset describes. Exits with 1 if the vendor answers no request.
+    Learn {
+        /// Name of the vendor in the config file.
+        name: String,
+        /// Id or upstream name of the model to ask. Default: the vendor's first model.
+        #[arg(long)]
+        model: Option<String>,
+        /// Send no request that could bring the cost above this number of credits, by the model's
+        /// configured price.
+        #[arg(long, default_value = "100")]
+        max_credits: Micro,
+        /// Also write the output into `NAME.profile.yaml` beside the config file. Never overwrites
+        /// a file.
+        #[arg(long)]
+        write: bool,
     },
 }
 
@@ -36,9 +62,12 @@ pub struct UpstreamCall {
     http: &'static str,
 }
 
+/// A vendor and its models.
+type VendorModels<'a> = (&'a Arc<CatalogVendor>, Vec<Arc<CatalogModel>>);
+
 /// The vendors that have models, in the order in which the models are configured.
-fn vendors_in_use(catalog: &Catalog) -> Vec<(&Arc<CatalogVendor>, Vec<Arc<CatalogModel>>)> {
-    let mut vendors: Vec<(&Arc<CatalogVendor>, Vec<Arc<CatalogModel>>)> = Vec::new();
+fn vendors_in_use(catalog: &Catalog) -> Vec<VendorModels<'_>> {
+    let mut vendors: Vec<VendorModels<'_>> = Vec::new();
     for model in catalog.models() {
         match vendors
             .iter_mut()
@@ -104,13 +133,73 @@ pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
 }
 
 /// # Errors
-/// Returns an error if no vendor in use has this name.
-pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
-    let VendorsCommand::Test { name } = command;
-    let all = vendors_in_use(&settings.catalog);
-    if let Some(name) = name
-        && !all.iter().any(|(vendor, _)| vendor.name == *name)
-    {
+/// Returns an error if no vendor in use has this name, or if nothing can be learnt.
+pub fn run(
+    command: &VendorsCommand,
+    file: &Path,
+    settings: &Settings,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    match command {
+        VendorsCommand::Test { name, tools } => {
+            let chosen = select_vendors(settings, name.as_deref())?;
+            let reports = runtime.block_on(probe_all(chosen, settings, *tools));
+            let mut out = io::stdout().lock();
+            if json {
+                writeln!(out, "{}", json!({"endpoints": reports}))?;
+            } else {
+                print_table(&mut out, &reports)?;
+            }
+            let is_faulty = reports.iter().any(|report| !report.faults.is_empty());
+            Ok(u8::from(is_faulty).into())
+        }
+        VendorsCommand::Learn {
+            name,
+            model,
+            max_credits,
+            write,
+        } => {
+            let path = write.then(|| file.with_file_name(format!("{name}.profile.yaml")));
+            if let Some(path) = path.as_ref().filter(|path| path.exists()) {
+                let path = path.display();
+                bail!("{path} exists: move it away, or leave out --write");
+            }
+            let chosen = select_vendors(settings, Some(name))?;
+            let (vendor, models) = chosen.first().context("no vendor is in use")?;
+            let model = find_model(models, model.as_deref())?;
+            let learnt = runtime.block_on(learn(vendor, model, settings, *max_credits))?;
+            let yaml = learnt.to_yaml();
+            let mut out = io::stdout().lock();
+            if json {
+                writeln!(out, "{}", json!(learnt))?;
+            } else {
+                write!(out, "{yaml}")?;
+            }
+            if let Some(path) = path {
+                let written =
+                    File::create_new(&path).and_then(|mut file| file.write_all(yaml.as_bytes()));
+                written.with_context(|| format!("cannot write {}", path.display()))?;
+                eprintln!("Written to {}.", path.display());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The vendors in use, or the one with this name.
+fn select_vendors<'a>(
+    settings: &'a Settings,
+    name: Option<&str>,
+) -> anyhow::Result<Vec<VendorModels<'a>>> {
+    let mut all = vendors_in_use(&settings.catalog);
+    let Some(name) = name else {
+        return Ok(all);
+    };
+    let Some(at) = all.iter().position(|(vendor, _)| vendor.name == name) else {
         let known: Vec<_> = all.iter().map(|(vendor, _)| vendor.name.as_str()).collect();
         let suggestion = suggest::hint(name, known.iter().copied());
         let off = "A vendor is in use if a model names it and its api_key is not empty";
@@ -118,33 +207,51 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
             "no vendor {name:?} is in use. {off}. In use: {}{suggestion}",
             known.join(", ")
         );
-    }
-    let chosen = all
-        .into_iter()
-        .filter(|(vendor, _)| name.as_ref().is_none_or(|name| vendor.name == *name));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    let reports = runtime.block_on(probe_all(chosen.collect(), settings));
-    let mut out = io::stdout().lock();
-    if json {
-        writeln!(out, "{}", json!({"endpoints": reports}))?;
-    } else {
-        print_table(&mut out, &reports)?;
-    }
-    let is_faulty = reports.iter().any(|report| !report.faults.is_empty());
-    Ok(if is_faulty {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    };
+    Ok(vec![all.swap_remove(at)])
+}
+
+fn find_model<'a>(
+    models: &'a [Arc<CatalogModel>],
+    name: Option<&str>,
+) -> anyhow::Result<&'a CatalogModel> {
+    let is_it = |model: &&Arc<CatalogModel>| {
+        name.is_none_or(|name| model.id == name || model.upstream_model == name)
+    };
+    let found = models.iter().find(is_it).map(|model| &**model);
+    found.with_context(|| {
+        let known: Vec<_> = models.iter().map(|model| model.id.as_str()).collect();
+        let known = known.join(", ");
+        format!("the vendor has no such model. Its models: {known}")
     })
+}
+
+/// Says what the requests can cost, then sends them.
+async fn learn(
+    vendor: &CatalogVendor,
+    model: &CatalogModel,
+    settings: &Settings,
+    max_credits: Micro,
+) -> anyhow::Result<LearntProfile> {
+    let endpoint = vendor.endpoints.first();
+    let target = (vendor, endpoint.context("the vendor has no endpoint")?);
+    let session = LearnSession::connect(target, model, &settings.limits, max_credits).await;
+    let session = session.map_err(Error::msg)?;
+    let [small, long] = session.max_costs();
+    eprintln!(
+        "At most {MAX_REQUESTS} requests to {} cost at most {small} credits by the configured price, and one that is longer \
+         than the context {long} more if the vendor takes it. No request is sent that could bring the cost above \
+         {max_credits} credits.",
+        model.upstream_model
+    );
+    session.run().await.map_err(Error::msg)
 }
 
 /// Tests all endpoints concurrently; the reports are in the order of the config file.
 async fn probe_all(
-    vendors: Vec<(&Arc<CatalogVendor>, Vec<Arc<CatalogModel>>)>,
+    vendors: Vec<VendorModels<'_>>,
     settings: &Settings,
+    with_tools: bool,
 ) -> Vec<EndpointReport> {
     let mut probes = JoinSet::new();
     for (vendor, models) in vendors {
@@ -155,7 +262,7 @@ async fn probe_all(
                 let endpoint = vendor.endpoints.get(index)?;
                 Some((
                     position,
-                    probe::test_endpoint(&vendor, endpoint, &models, &limits).await,
+                    probe::test_endpoint(&vendor, endpoint, &models, &limits, with_tools).await,
                 ))
             });
         }

@@ -437,7 +437,7 @@ pub struct Vendor {
     pub http_version: Option<HttpVersionKey>,
     /// What the vendor's server takes. Keys that are left out have the values of the `preset`;
     /// without one, of the vendor that defined the protocol if `official`, else of a server that
-    /// takes the least.
+    /// takes the least. `model-gateway vendors learn` finds it out.
     #[serde(default)]
     pub profile: Profile,
 }

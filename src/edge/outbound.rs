@@ -371,7 +371,7 @@ fn passthrough_sender<'a>(
 }
 
 /// Returns the input of a translation, as of now.
-fn translation_request<'a>(
+pub(in crate::edge) fn translation_request<'a>(
     model: &'a CatalogModel,
     surface: Protocol,
     body: &'a [u8],

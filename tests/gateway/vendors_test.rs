@@ -462,3 +462,247 @@ fn a_models_known_capabilities_come_from_the_preset() {
     );
     assert_eq!(written["reasoning_efforts"], json!(["low"]));
 }
+
+/// The stand-in is as strict as the vendor, and the gateway has no profile of it: what is learnt
+/// makes a loop of tools succeed that fails without it.
+#[test]
+fn a_learnt_profile_makes_an_unknown_vendor_usable() {
+    let dir = tempfile::tempdir().unwrap();
+    let vendor = Simulator::start_in_the_clear(None);
+    for (stand_in, key, learnt) in [
+        (
+            "gemini",
+            "api_key: sk-CANARY-one",
+            vec![
+                "request: [extra_content, frequency_penalty, \"n\", parallel_tool_calls, presence_penalty, seed, stream_options]",
+                "strict: true",
+                "system: anywhere",
+                "developer: refused (400",
+                "state: [extra_content.google.thought_signature]",
+                "state_placeholder: skip_thought_signature_validator",
+                "#   turn without its state: refused (400: Function call is missing a thought_signature",
+            ],
+        ),
+        (
+            "deepseek",
+            "api_key: sk-CANARY-one",
+            vec![
+                "later system message: refused (400",
+                "off\": {thinking: {type: disabled}}",
+                "state: [reasoning_content]",
+                "state_placeholder: \"\"",
+                "capabilities: {output_limit_field: max_tokens, reasoning_replay: reasoning_content}",
+                "reasoning unasked: taken (200, reasoning in /choices/0/message/reasoning_content, usage in /usage",
+            ],
+        ),
+        (
+            "openrouter",
+            "api_key: sk-CANARY-one",
+            vec![
+                "state: [reasoning_details]",
+                "usage of a stream unasked: unknown (200, no usage",
+            ],
+        ),
+        (
+            "groq",
+            "api_key: sk-CANARY-one",
+            vec!["usage of a stream unasked: taken (200, usage in /x_groq/usage"],
+        ),
+    ] {
+        let url = format!("http://127.0.0.1:{}/as/{stand_in}/v1", vendor.port);
+        let endpoints = format!("endpoints: [{{url: \"{url}\"}}]");
+        let entry = format!("{{protocol: chat, {key}, {endpoints}}}");
+        let config = file(dir.path(), &entry, "any-model");
+        let (code, unknown) = {
+            let output = command_on(&config, &["vendors", "test", "--tools", "--json"]);
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            (output.status.code(), report["endpoints"][0].clone())
+        };
+        let fails = matches!(stand_in, "gemini" | "deepseek");
+        assert_eq!(code, Some(i32::from(fails)), "{stand_in}: {unknown}");
+        let before = vendor.calls();
+        let output = command_on(&config, &["vendors", "learn", "v", "--write"]);
+        let text = said(&output);
+        assert!(
+            output.status.success() && !text.contains("CANARY"),
+            "{text}"
+        );
+        assert!(vendor.calls() - before <= 40, "{text}");
+        assert!(
+            text.contains("At most 40 requests to any-model cost at most "),
+            "{text}"
+        );
+        for part in learnt {
+            assert!(text.contains(part), "{stand_in}: no {part} in {text}");
+        }
+        let written = dir.path().join("v.profile.yaml");
+        let profile = std::fs::read_to_string(&written).unwrap();
+        assert!(
+            String::from_utf8_lossy(&output.stdout) == profile.as_str(),
+            "{text}"
+        );
+        let again = command_on(&config, &["vendors", "learn", "v", "--write"]);
+        assert!(
+            !again.status.success() && said(&again).contains("v.profile.yaml exists"),
+            "{}",
+            said(&again)
+        );
+        assert!(vendor.calls() - before <= 40, "nothing was asked");
+        std::fs::remove_file(written).unwrap();
+        let known = std::fs::read_to_string(&config).unwrap();
+        let entry = format!("vendors:\n  v: {entry}\n");
+        assert!(known.contains(&entry));
+        let rest = format!("{profile}    protocol: chat\n    {key}\n    {endpoints}\n");
+        let mark = "#    capabilities: ";
+        let capabilities = profile
+            .lines()
+            .find_map(|line| line.strip_prefix(mark))
+            .unwrap();
+        let model = format!("upstream_model: any-model, capabilities: {capabilities}");
+        let known = known.replace(&entry, &rest);
+        let known = known.replace("upstream_model: any-model", &model);
+        std::fs::write(&config, known).unwrap();
+        let output = command_on(&config, &["vendors", "test", "--tools", "--json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let loops = &report["endpoints"][0]["tool_loops"];
+        assert!(output.status.success(), "{stand_in}: {report}");
+        for (at, streamed) in [false, true].into_iter().enumerate() {
+            assert_eq!(
+                loops[at],
+                json!({"model": "any-model", "streamed": streamed, "steps": 2, "refused": [], "lost": loops[at]["lost"], "fault": null}),
+                "{stand_in}"
+            );
+            let lost = loops[at]["lost"].as_array().unwrap();
+            assert!(!lost.contains(&json!("usage")), "{stand_in}: {lost:?}");
+        }
+    }
+}
+
+#[test]
+fn learning_stops_before_it_would_cost_more_and_says_what_it_does_not_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let vendor = Simulator::start_in_the_clear(None);
+    let entry = chat_at(&format!("http://127.0.0.1:{}/as/mistral", vendor.port));
+    let config = file(dir.path(), &entry, "mistral-small-latest");
+    let learn = |credits: &str| {
+        let before = vendor.calls();
+        let arguments = ["vendors", "learn", "v", "--json", "--max-credits", credits];
+        let output = command_on(&config, &arguments);
+        (vendor.calls() - before, said(&output), output)
+    };
+    let (calls, text, output) = learn("0.000001");
+    assert!(calls == 0 && !output.status.success(), "{text}");
+    assert!(text.contains("it could cost "), "{text}");
+    let (calls, text, output) = learn("0.0006");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!((1..20).contains(&calls), "{text}");
+    assert_eq!(report["requests"], json!(calls), "{text}");
+    let credits: f64 = report["credits"].as_str().unwrap().parse().unwrap();
+    assert!(credits <= 0.0006, "{text}");
+    let unknown = report["findings"].as_array().unwrap().iter();
+    assert!(
+        unknown
+            .filter(|finding| finding["verdict"] == "not_asked")
+            .count()
+            > 5
+    );
+    let refused =
+        chat_at(&format!("http://127.0.0.1:{}", vendor.port)).replace("sk-CANARY", "gw-CANARY");
+    let config = file(dir.path(), &refused, "sim-small");
+    let output = command_on(&config, &["vendors", "learn", "v"]);
+    let text = said(&output);
+    assert!(
+        !output.status.success()
+            && text.contains("the vendor refused the key (401)")
+            && !text.contains("CANARY"),
+        "{text}"
+    );
+}
+
+/// A server that ignores members that it does not know, and reads those that it knows.
+fn lenient_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // The thread ends with the test process, and the test does not wait for it.
+    std::thread::spawn(move || {
+        let mut was_busy = false;
+        for mut socket in listener.incoming().flatten() {
+            let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
+            let body = loop {
+                let Ok(length @ 1..) = socket.read(&mut piece) else {
+                    break Value::Null;
+                };
+                got.extend_from_slice(&piece[..length]);
+                let text = String::from_utf8_lossy(&got);
+                let Some((_, body)) = text.split_once("\r\n\r\n") else {
+                    continue;
+                };
+                if let Ok(body) = serde_json::from_str(body) {
+                    break body;
+                }
+            };
+            let content = body["messages"][0]["content"].as_str();
+            let is_developer = body["messages"][0]["role"] == "developer";
+            let is_long = content.is_some_and(|content| content.len() > 9_000);
+            let (status, answer) = match &body {
+                body if body["seed"].is_object() || body["top_k"].is_object() => (
+                    422,
+                    json!({"detail": [{"loc": ["body", "seed"], "msg": "not an integer"}, {"loc": ["body", "top_k"], "msg": "not an integer"}]}),
+                ),
+                _ if is_long => (
+                    400,
+                    json!({"object": "error", "message": "This model's maximum context length is 9000 tokens. However, you requested 10125 tokens."}),
+                ),
+                // Answers from here on are not what the request asked for.
+                _ if is_developer && !was_busy => (429, json!({"error": {"message": "slow down"}})),
+                _ if body["prediction"].is_object() => (400, json!({"oops": 1})),
+                _ => (
+                    200,
+                    json!({"choices": [{"message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
+                        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}}),
+                ),
+            };
+            was_busy |= status == 429;
+            let answer = answer.to_string();
+            let _ = write!(
+                socket,
+                "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nx-ratelimit-limit-requests: 60\r\nretry-after: 0\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{answer}",
+                answer.len()
+            );
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_ignores_members_is_known_by_its_complaints_about_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = chat_at(&format!("http://127.0.0.1:{}", lenient_server()));
+    let config = file(dir.path(), &entry, "any-model");
+    let output = command_on(&config, &["vendors", "learn", "v", "--json"]);
+    let text = said(&output);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"));
+    assert_eq!(
+        report["profile"],
+        json!({"request": ["seed", "stream_options", "top_k"], "drop": ["prediction"],
+            "roles": {"system": "anywhere", "developer": true}}),
+        "{report}"
+    );
+    assert_eq!(
+        report["header_limits"],
+        json!({"x-ratelimit-limit-requests": "60"})
+    );
+    let verdict = |probe: &str| {
+        let all = report["findings"].as_array().unwrap();
+        let finding = all
+            .iter()
+            .find(|finding| finding["probe"] == probe)
+            .unwrap();
+        let words = finding["evidence"].as_str().unwrap();
+        format!("{}: {words}", finding["verdict"].as_str().unwrap())
+    };
+    assert!(verdict("full context").starts_with("refused: 400, as a full context: "));
+    assert!(verdict("prefix").starts_with("not_asked: since \"unknown member\" is taken"));
+    assert!(verdict("turn as it came").contains("the model called no tool"));
+    assert!(verdict("prediction").contains("400, in a form that the gateway does not know"));
+}

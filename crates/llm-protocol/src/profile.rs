@@ -134,10 +134,7 @@ impl VendorProfile {
     pub fn contradiction(&self, dropped: &str) -> Option<&'static str> {
         if self.takes(dropped) {
             Some("is in `request` too: leave it out of one of them")
-        } else if [&CHAT_REQUEST[..], &CHAT_MESSAGE, &CHAT_CALL]
-            .iter()
-            .any(|base| base.contains(&dropped))
-        {
+        } else if CHAT_REQUEST.contains(&dropped) || Self::is_in_base(dropped) {
             Some("is a member that every server of the protocol takes: leave it out")
         } else {
             None
@@ -147,6 +144,11 @@ impl VendorProfile {
     /// Returns whether the server takes this member, which is not in the base.
     pub fn takes(&self, member: &str) -> bool {
         self.request.iter().any(|name| name == member)
+    }
+
+    /// Returns whether every server knows this member of a chat message or of a call.
+    pub fn is_in_base(member: &str) -> bool {
+        CHAT_MESSAGE.contains(&member) || CHAT_CALL.contains(&member)
     }
 
     /// Returns whether a chat message has this member for reasoning. State elsewhere is a call's.

@@ -3,6 +3,7 @@
 //! This file must not put a secret into a report.
 
 use crate::catalog::{CatalogVendor, EndpointAuth, VendorEndpoint};
+use llm_protocol::failure::VendorError;
 use llm_protocol::{Protocol, translate};
 use pingora::{Error, ErrorType};
 use serde::Serialize;
@@ -29,6 +30,8 @@ pub struct EndpointReport {
     /// `None` if the endpoint has no list.
     pub models: Option<ModelList>,
     pub requests: Vec<TestRequest>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_loops: Vec<ToolLoop>,
     pub notes: Vec<String>,
     pub faults: Vec<String>,
 }
@@ -78,6 +81,22 @@ pub struct TestRequest {
     pub milliseconds: u64,
 }
 
+/// The result of one loop of tools: a call, and an answer with its result.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ToolLoop {
+    pub model: String,
+    pub streamed: bool,
+    /// Steps that the vendor answered, of two.
+    pub steps: u8,
+    /// Members that the vendor refused, so that the gateway repeated the request without them.
+    pub refused: Vec<String>,
+    /// What did not reach the vendor or the client: warnings as in `x-gateway-warnings`, and
+    /// `usage` if the vendor reported none.
+    pub lost: Vec<String>,
+    /// Why the loop ended early.
+    pub fault: Option<String>,
+}
+
 impl EndpointReport {
     pub fn new(vendor: &CatalogVendor, endpoint: &VendorEndpoint) -> Self {
         Self {
@@ -95,6 +114,7 @@ impl EndpointReport {
             },
             models: None,
             requests: Vec::new(),
+            tool_loops: Vec::new(),
             notes: Vec::new(),
             faults: Vec::new(),
         }
@@ -104,6 +124,24 @@ impl EndpointReport {
         self.faults.push(fault);
     }
 
+    pub fn add_tool_loop(&mut self, tools: ToolLoop) {
+        let how = if tools.streamed { "streamed" } else { "whole" };
+        let mut text = format!(
+            "tools of {}, {how}: {} of 2 steps",
+            tools.model, tools.steps
+        );
+        for (word, names) in [("refused", &tools.refused), ("lost", &tools.lost)] {
+            if !names.is_empty() {
+                text += &format!(", {word} {}", names.join(" "));
+            }
+        }
+        match &tools.fault {
+            Some(fault) => self.add_fault(format!("{text}: {fault}")),
+            None => self.add_note(text),
+        }
+        self.tool_loops.push(tools);
+    }
+
     pub fn add_note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -111,20 +149,9 @@ impl EndpointReport {
 
 /// A vendor's error message in one line. `secrets` that it repeats are hidden.
 pub fn error_message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> String {
-    let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let message = value.as_ref().and_then(|value| {
-        let error = value.get("error").unwrap_or(value);
-        [
-            &error["message"],
-            error,
-            &value["message"],
-            &value["detail"],
-        ]
-        .into_iter()
-        .find_map(|text| text.as_str())
-    });
-    let mut text = match message {
-        Some(message) => message.to_owned(),
+    let message = VendorError::parse(body).map(|error| error.message);
+    let mut text = match message.filter(|message| !message.is_empty()) {
+        Some(message) => message,
         None => String::from_utf8_lossy(body).into_owned(),
     };
     let secrets: Vec<_> = secrets.filter(|secret| !secret.is_empty()).collect();
@@ -211,6 +238,11 @@ mod tests {
         assert_eq!(
             of(r#"{"message":"Incorrect key: sk-se*****ret."}"#),
             "Incorrect key: ********"
+        );
+        assert_eq!(
+            of(r#"[{"error":{"message":"of Google"}}]"#),
+            "of Google",
+            "as the gateway reads errors"
         );
         assert_eq!(of(""), "no message");
         assert!(of(&"x".repeat(999)).chars().count() < 210);

@@ -1,0 +1,220 @@
+//! An answer of the vendor, read as far as the probes need it.
+//!
+//! It must not decide what an answer means for the profile: the table does.
+
+use super::table::Verdict;
+use crate::edge::probe::{ProbeResponse, VendorClient};
+use bytes::Bytes;
+use llm_protocol::failure::{self, Kind, VendorError};
+use llm_protocol::profile::VendorProfile;
+use llm_protocol::usage::{MeteringTerms, Usage};
+use llm_protocol::{Protocol, passthrough, translate};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The result of a call.
+const TOOL_RESULT: &str = "18 degrees";
+
+pub struct Answer {
+    pub response: ProbeResponse,
+    /// The usage that the gateway reads in it.
+    pub usage: Option<Usage>,
+    pub turn: Option<ToolTurn>,
+    /// What it shows, such as `reasoning`, and where.
+    seen: BTreeMap<&'static str, String>,
+}
+
+impl Answer {
+    pub fn new(
+        protocol: Protocol,
+        response: ProbeResponse,
+        places: &'static BTreeMap<String, Vec<String>>,
+    ) -> Self {
+        let events = response.events();
+        let is_shown = |place: &&String| {
+            let mut values = events.iter().filter_map(|event| event.pointer(place));
+            values.any(|value| !is_empty(value))
+        };
+        let seen = places.iter().filter_map(|(name, places)| {
+            let place = places.iter().find(is_shown)?;
+            Some((name.as_str(), format!("{name} in {place}")))
+        });
+        let mut seen: BTreeMap<_, _> = seen.collect();
+        let usage = events.iter().rev().find_map(|event| {
+            let event = Bytes::from(event.to_string());
+            passthrough::read_usage(protocol, &event, &MeteringTerms::default())
+                .filter(|usage| !usage.is_zero())
+        });
+        match (seen.get_mut("usage"), &usage) {
+            (Some(place), None) => *place += ", which the gateway cannot read",
+            (_, Some(usage)) if usage.reasoning > 0 => {
+                let alone = "reasoning in the usage alone".to_owned();
+                seen.entry("reasoning").or_insert(alone);
+            }
+            _ => {}
+        }
+        let turn = events.first().and_then(|answer| match protocol {
+            Protocol::Messages => ToolTurn::from_messages(answer),
+            _ => ToolTurn::from_chat(answer.pointer("/choices/0/message")?),
+        });
+        if let Some(ToolTurn { calls, state, .. }) = &turn {
+            let state = state.iter().map(|path| format!(", with {path}"));
+            let state = state.collect::<String>();
+            seen.insert("calls", format!("calls at once: {calls}{state}"));
+        }
+        Self {
+            response,
+            usage,
+            turn,
+            seen,
+        }
+    }
+
+    /// Whether the vendor took the request. A model that reasoned up to the output limit counts.
+    pub fn is_accepted(&self) -> bool {
+        self.response.is_good() || translate::is_limit_reached_error(&self.response.body)
+    }
+
+    /// Whether the vendor refused the request itself, not its time or its key.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.response.status, 400..=499)
+            && self.response.status != 429
+            && !self.is_accepted()
+    }
+
+    /// The verdict on what the request asked for, and what was seen.
+    pub fn classify(
+        &self,
+        client: &VendorClient<'_>,
+        expect: &BTreeMap<String, bool>,
+    ) -> (Verdict, String) {
+        let status = self.response.status;
+        if self.is_accepted() {
+            let shown = self.seen.values().map(|shown| format!(", {shown}"));
+            let shown = shown.collect::<String>();
+            let without = if self.seen.contains_key("usage") {
+                ""
+            } else {
+                ", no usage"
+            };
+            let is_as = |(name, is): (&String, &bool)| self.seen.contains_key(&**name) == *is;
+            let verdict = match expect.iter().all(is_as) {
+                true => Verdict::Taken,
+                false => Verdict::Unknown,
+            };
+            return (verdict, format!("{status}{shown}{without}"));
+        }
+        let (name, body) = (client.vendor.name.as_str(), &self.response.body);
+        let protocol = client.vendor.protocol;
+        let failure = failure::from_vendor_response(protocol, status, None, body, name, name);
+        let is_full = failure.kind == Kind::ContextTooLong;
+        let form = match VendorError::parse(body) {
+            _ if is_full => ", as a full context",
+            Some(_) => "",
+            None => ", in a form that the gateway does not know",
+        };
+        let seen = format!("{status}{form}: {}", client.message(&self.response));
+        match self.is_refused() && (is_full || !expect.contains_key("full_context")) {
+            true => (Verdict::Refused, seen),
+            false => (Verdict::Unknown, seen),
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => value.is_null(),
+    }
+}
+
+/// An assistant's turn that calls tools.
+#[derive(Debug)]
+pub struct ToolTurn {
+    /// As it came.
+    pub whole: Value,
+    /// Without the members that the protocol does not define.
+    pub bare: Map<String, Value>,
+    /// The messages with the results of its calls.
+    pub results: Vec<Value>,
+    /// Number of calls.
+    calls: usize,
+    /// Paths of what `bare` lacks, each from the message or from a call.
+    pub state: Vec<String>,
+}
+
+impl ToolTurn {
+    /// The turn in a messages answer; `None` without a call.
+    fn from_messages(answer: &Value) -> Option<Self> {
+        let blocks = answer["content"].as_array()?;
+        let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
+        let result = |call: &Value| json!({"type": "tool_result", "tool_use_id": call["id"], "content": TOOL_RESULT});
+        let results: Vec<_> = calls.map(result).collect();
+        (!results.is_empty()).then(|| Self {
+            whole: json!({"role": "assistant", "content": blocks}),
+            bare: Map::new(),
+            calls: results.len(),
+            results: vec![json!({"role": "user", "content": results})],
+            state: Vec::new(),
+        })
+    }
+
+    /// The turn in a chat message; `None` without a call.
+    fn from_chat(message: &Value) -> Option<Self> {
+        let mut whole = message.as_object()?.clone();
+        // `refusal: null` and the like say nothing, and some servers refuse them in requests.
+        whole.retain(|name, value| name == "content" || !is_empty(value));
+        let calls = whole.get("tool_calls")?.as_array()?;
+        let result = |call: &Value| json!({"role": "tool", "tool_call_id": call["id"], "content": TOOL_RESULT});
+        let results: Vec<_> = calls.iter().map(result).collect();
+        let (mut bare, mut state) = (whole.clone(), Vec::new());
+        remove_state(&mut bare, &mut state);
+        let calls = bare.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for call in calls?.iter_mut().filter_map(Value::as_object_mut) {
+            remove_state(call, &mut state);
+        }
+        Some(Self {
+            whole: whole.into(),
+            bare,
+            calls: results.len(),
+            results,
+            state,
+        })
+    }
+
+    /// The bare turn with these members, and with these of its first call.
+    pub fn with_members(&self, of_message: &Value, of_call: &Value) -> Value {
+        let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
+        let mut turn = self.bare.clone();
+        turn.extend(members(of_message));
+        let mut turn = Value::from(turn);
+        if let Some(Value::Object(call)) = turn.pointer_mut("/tool_calls/0") {
+            call.extend(members(of_call));
+        }
+        turn
+    }
+}
+
+/// Removes the members that the protocol does not define, and adds their paths to `state`.
+fn remove_state(object: &mut Map<String, Value>, state: &mut Vec<String>) {
+    object.retain(|name, value| {
+        let is_base = VendorProfile::is_in_base(name);
+        if !is_base {
+            let (mut path, mut value) = (name.clone(), &*value);
+            // Through objects with one member each.
+            while let Some((name, inner)) = value.as_object().and_then(only_member) {
+                path += &format!(".{name}");
+                value = inner;
+            }
+            if !state.contains(&path) {
+                state.push(path);
+            }
+        }
+        is_base
+    });
+}
+
+fn only_member(members: &Map<String, Value>) -> Option<(&String, &Value)> {
+    members.iter().next().filter(|_| members.len() == 1)
+}

@@ -1,0 +1,144 @@
+//! The profile that follows from the findings, as YAML for the config file: only what differs from
+//! the profile of a server that nothing describes.
+//!
+//! It must not decide a value: the table of probes does. Where two findings have values for one
+//! key, the lists are joined.
+
+use super::session::LearnSession;
+use super::table::{ProbeFinding, Verdict};
+use credits::money::Micro;
+use llm_protocol::Protocol;
+use llm_protocol::profile::VendorProfile;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use serde_saphyr::{FlowMap, FlowSeq};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+#[derive(Debug, Serialize)]
+pub struct LearntProfile {
+    pub vendor: String,
+    pub model: String,
+    pub url: String,
+    pub requests: u32,
+    /// By the configured price and the vendor's usage; the worst case where it reported none.
+    pub credits: Micro,
+    pub header_limits: BTreeMap<String, String>,
+    pub findings: Vec<ProbeFinding>,
+    /// As in `vendors.*.profile`.
+    pub profile: Map<String, Value>,
+    /// As in `models[].capabilities`, of the vendor's models.
+    pub capabilities: Map<String, Value>,
+}
+
+impl LearntProfile {
+    pub fn new(session: LearnSession<'_>) -> Self {
+        let mut profile = Map::new();
+        for finding in &session.findings {
+            if let (Some(key), Some(value)) = (&finding.decides, &finding.value) {
+                insert(&mut profile, key, value);
+            }
+        }
+        if profile.get("request") == Some(&json!(VendorProfile::compatible().request)) {
+            profile.remove("request");
+        }
+        let mut capabilities = Map::new();
+        if session.model.protocol() == Protocol::Chat {
+            capabilities.insert("output_limit_field".to_owned(), session.limit_member.into());
+        }
+        let state = profile.get("state").and_then(|state| state[0].as_str());
+        if let Some(member) = state.filter(|member| VendorProfile::is_reasoning(member)) {
+            capabilities.insert("reasoning_replay".to_owned(), member.into());
+        }
+        Self {
+            vendor: session.report.vendor,
+            model: session.model.upstream_model.clone(),
+            url: session.report.url,
+            requests: session.budget.requests,
+            credits: session.budget.spent,
+            header_limits: session.header_limits,
+            findings: session.findings,
+            profile,
+            capabilities,
+        }
+    }
+
+    /// The profile at its place in the config file, with the findings as comments.
+    pub fn to_yaml(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_yaml(&mut text);
+        text
+    }
+
+    fn write_yaml(&self, out: &mut String) -> std::fmt::Result {
+        let (vendor, model, url) = (flow(&json!(self.vendor)), &self.model, &self.url);
+        let (requests, credits) = (self.requests, self.credits);
+        writeln!(
+            out,
+            "# `model-gateway vendors learn {vendor}`: model {model} at {url}."
+        )?;
+        writeln!(
+            out,
+            "# {requests} requests, at most {credits} credits by the price."
+        )?;
+        for (name, value) in &self.header_limits {
+            writeln!(out, "# Limit in a header field: {name}: {value}")?;
+        }
+        let is_learnt =
+            |finding: &&ProbeFinding| matches!(finding.verdict, Verdict::Taken | Verdict::Refused);
+        let (learnt, other): (Vec<_>, Vec<_>) = self.findings.iter().partition(is_learnt);
+        let heads = ["Learnt:", "Not learnt, so that the profile has the least:"];
+        for (head, findings) in heads.into_iter().zip([learnt, other]) {
+            writeln!(out, "# {head}")?;
+            for finding in findings {
+                let (probe, verdict) = (&finding.probe, finding.verdict.as_str());
+                // The names of members that the vendor made up may have line ends.
+                let evidence = finding.evidence.replace(char::is_control, " ");
+                writeln!(out, "#   {probe}: {verdict} ({evidence})")?;
+            }
+        }
+        let is_default = self.profile.is_empty();
+        let empty = if is_default { " {}" } else { "" };
+        writeln!(out, "vendors:\n  {vendor}:\n    profile:{empty}")?;
+        for (key, value) in &self.profile {
+            writeln!(out, "      {key}: {}", flow(value))?;
+        }
+        if !self.capabilities.is_empty() {
+            let capabilities = flow(&json!(self.capabilities));
+            writeln!(
+                out,
+                "# For the entries of its models:\n#    capabilities: {capabilities}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn insert(profile: &mut Map<String, Value>, key: &str, value: &Value) {
+    if value.is_null() {
+        return;
+    }
+    if let Some((outer, name)) = key.split_once('.') {
+        let inner = profile.entry(outer).or_insert_with(|| json!({}));
+        let inner = inner.as_object_mut();
+        return inner.map_or((), |inner| insert(inner, name, value));
+    }
+    let mut value = value.clone();
+    if let (Some(Value::Array(known)), Value::Array(new)) = (profile.get(key), &mut value) {
+        new.extend(known.clone());
+        new.sort_by_key(Value::to_string);
+        new.dedup();
+    }
+    profile.insert(key.to_owned(), value);
+}
+
+/// A value as YAML in one line.
+fn flow(value: &Value) -> String {
+    let text = match value {
+        Value::Array(items) => serde_saphyr::to_string(&FlowSeq(items)),
+        Value::Object(members) => serde_saphyr::to_string(&FlowMap(members)),
+        _ => serde_saphyr::to_string(value),
+    };
+    text.map_or_else(|_| value.to_string(), |text| text.trim_end().to_owned())
+}

@@ -1,0 +1,80 @@
+use super::answer::Answer;
+use super::table::probes_of;
+use super::*;
+use crate::edge::probe::ProbeResponse;
+use http::HeaderMap;
+use llm_protocol::Protocol;
+use std::collections::BTreeSet;
+
+#[test]
+fn the_table_can_be_read_and_leaves_requests_for_the_members() {
+    for protocol in [Protocol::Chat, Protocol::Messages] {
+        let table = probes_of(protocol).unwrap();
+        assert!(
+            table.probes.len() + 10 <= MAX_REQUESTS as usize,
+            "{protocol}"
+        );
+        let mut earlier = BTreeSet::from([table.plain.name.as_str()]);
+        for probe in &table.probes {
+            for needed in probe.needs.keys() {
+                assert!(
+                    earlier.contains(needed.as_str()),
+                    "{}: {needed}",
+                    probe.name
+                );
+            }
+            assert!(earlier.insert(&probe.name), "{} is there twice", probe.name);
+        }
+        let with_turn = table
+            .probes
+            .iter()
+            .find(|probe| probe.name == "turn as it came");
+        let body = &with_turn.unwrap().body;
+        assert!(
+            body.contains_key("tools"),
+            "merge keys are applied: {body:?}"
+        );
+    }
+    assert!(probes_of(Protocol::Responses).is_err());
+}
+
+fn turn_of(protocol: Protocol, answer: &Value) -> answer::ToolTurn {
+    let response = ProbeResponse {
+        status: 200,
+        headers: HeaderMap::new(),
+        body: answer.to_string().into_bytes(),
+    };
+    Answer::new(protocol, response, &probes_of(protocol).unwrap().places)
+        .turn
+        .unwrap()
+}
+
+#[test]
+fn the_state_of_a_turn_is_what_its_protocol_does_not_define() {
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": "s"}}});
+    let message = json!({"role": "assistant", "content": null, "refusal": null, "annotations": [],
+        "reasoning_content": "t", "tool_calls": [call]});
+    let turn = turn_of(Protocol::Chat, &json!({"choices": [{"message": message}]}));
+    let paths = [
+        "reasoning_content",
+        "extra_content.google.thought_signature",
+    ];
+    assert_eq!(turn.state, paths);
+    assert_eq!(turn.results[0]["tool_call_id"], "c");
+    let whole = &turn.whole;
+    assert!(whole.get("refusal").is_none(), "it says nothing: {whole}");
+    let members =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    let bare = turn.with_members(&Value::Null, &Value::Null);
+    assert_eq!(members(&bare), ["content", "role", "tool_calls"]);
+    assert_eq!(members(&bare["tool_calls"][0]), ["function", "id", "type"]);
+    let placed = turn.with_members(&json!({"reasoning_content": ""}), &json!({"x": 1}));
+    assert_eq!(placed["reasoning_content"], "");
+    assert_eq!(placed["tool_calls"][0]["x"], 1);
+    let content = json!([{"type": "thinking", "thinking": "t", "signature": "s"},
+        {"type": "tool_use", "id": "c", "name": "f", "input": {}}]);
+    let turn = turn_of(Protocol::Messages, &json!({"content": content}));
+    assert_eq!(turn.whole["content"], content);
+    assert_eq!(turn.results[0]["content"][0]["tool_use_id"], "c");
+}
