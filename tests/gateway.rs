@@ -130,6 +130,8 @@ mod keys_of_edges;
 mod kills;
 #[path = "gateway/large_bodies.rs"]
 mod large_bodies;
+#[path = "gateway/learnt_profiles.rs"]
+mod learnt_profiles;
 #[path = "gateway/leaving.rs"]
 mod leaving;
 #[path = "gateway/life.rs"]
