@@ -61,8 +61,8 @@ pub async fn serve(socket: Socket, server: Arc<SimServer>) {
     };
     let (breaks, mut broken) = mpsc::channel(MAX_PENDING_ABORTS);
     let mut answers = JoinSet::new();
-    let mut last = None;
-    while let Some(event) = next_event(&mut connection, &mut broken, &state).await {
+    let (mut due, mut last) = (None, None);
+    while let Some(event) = next_event(&mut connection, &mut broken, &mut due, &state).await {
         match event {
             SimHttp2Event::Request(request, responder) => {
                 let (server, breaks) = (Arc::clone(&server), breaks.clone());
@@ -98,13 +98,22 @@ enum SimHttp2Event {
     Break(StreamAbort),
 }
 
-/// The next event; `None` once the connection has ended.
+/// The next event; `None` once the connection has ended. `due` holds an abort whose data may not
+/// have been written yet.
 async fn next_event(
     connection: &mut Connection<Socket, Bytes>,
     broken: &mut mpsc::Receiver<StreamAbort>,
+    due: &mut Option<StreamAbort>,
     state: &SocketState,
 ) -> Option<SimHttp2Event> {
     poll_fn(|cx| {
+        // The abort is received before the data is written: a stream on another thread may queue
+        // data and ask for its abort between the two.
+        if due.is_none()
+            && let Poll::Ready(abort) = broken.poll_recv(cx)
+        {
+            *due = abort;
+        }
         // This call also writes the data that the streams have queued.
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok((request, responder)))) => {
@@ -116,9 +125,9 @@ async fn next_event(
         if state.is_blocked() {
             return Poll::Pending;
         }
-        broken
-            .poll_recv(cx)
-            .map(|order| order.map(SimHttp2Event::Break))
+        due.take().map_or(Poll::Pending, |abort| {
+            Poll::Ready(Some(SimHttp2Event::Break(abort)))
+        })
     })
     .await
 }
