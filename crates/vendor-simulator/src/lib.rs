@@ -49,6 +49,7 @@
 //! | `reset` | flag | that close is a TCP reset |
 //! | `end` | `clean` `cut` | `clean`: the body ends there in correct framing instead of a close |
 //! | `hang` | `headers` or events | silence from there on, connection open; a JSON answer after half |
+//! | `hold` | `headers` or events | waits there until `POST /_sim/release`; a JSON answer before its headers |
 //! | `garbage` | `json` `sse` `chunk` `headers` `length` | broken JSON, an event that is not JSON, an invalid chunk size, a 2 MiB header, a content-length too large by 100 (JSON) or 2^40 (stream) |
 //! | `error_event` | events | then an error event ends the stream |
 //! | `error_type`, `error_code` | string | type and code of the error, in a body and in an event, instead of the defaults |

@@ -2,6 +2,8 @@
 //!
 //! It must not count requests for these pages.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::exchange::Exchange;
 use super::http_message::{ClientGone, SimFraming, SimRequest, SimResponseHead};
 use super::vendor::SimServer;
@@ -24,6 +26,10 @@ pub async fn answer(
                 200,
                 server.stats.last(count.unwrap_or(usize::MAX)).to_string(),
             )
+        }
+        ("POST", "/_sim/release") => {
+            server.releases.fetch_add(1, Relaxed);
+            (200, "{}".to_owned())
         }
         ("POST", "/_sim/reset") => {
             server.stats.reset();

@@ -2,6 +2,7 @@
 //!
 //! It must not decide the answer (`vendor.rs`). This file counts every end of an answer.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -27,6 +28,9 @@ const MAX_LAG: Duration = Duration::from_millis(20);
 /// Interval between two comments of a stream that does not end.
 const CHATTER_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Interval in which an answer that is held looks whether it is released.
+const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Answers one request.
 pub async fn answer_request(
     exchange: &mut Exchange<'_>,
@@ -37,12 +41,16 @@ pub async fn answer_request(
         let answered = pages::answer(exchange, server, &request).await;
         return answered.map_or(ConnectionAction::Closed, |()| ConnectionAction::Next);
     }
+    let release = SimRelease {
+        server,
+        before: server.releases.load(Relaxed),
+    };
     let record = server.stats.record_start(&request);
     let after = match server.plan(&request) {
         None => Ok(ConnectionAction::Disconnect),
         Some(plan) => {
             record.answer.set_usage(plan.usage);
-            send_answer(exchange, server, &request, &plan, &record.answer).await
+            send_answer(exchange, &release, &request, &plan, &record.answer).await
         }
     };
     match after {
@@ -61,9 +69,25 @@ pub async fn answer_request(
     }
 }
 
+/// The release that an answer waits for if it is held: the first one after its request.
+struct SimRelease<'a> {
+    server: &'a SimServer,
+    before: u64,
+}
+
+impl SimRelease<'_> {
+    async fn wait(&self, exchange: &mut Exchange<'_>) -> Result<(), ClientGone> {
+        while self.server.releases.load(Relaxed) == self.before {
+            let later = Instant::now() + RELEASE_POLL_INTERVAL;
+            exchange.pause_until(later).await?;
+        }
+        Ok(())
+    }
+}
+
 async fn send_answer(
     exchange: &mut Exchange<'_>,
-    server: &SimServer,
+    release: &SimRelease<'_>,
     request: &SimRequest,
     plan: &SimResponsePlan,
     answer_stats: &SimAnswerStats,
@@ -74,13 +98,17 @@ async fn send_answer(
             .pause_until(Instant::now() + behaviour.delay)
             .await?;
     }
+    let is_stream = matches!(plan.body, SimBody::Stream(_));
+    if behaviour.hold == Some(InterruptPoint::Headers) || behaviour.hold.is_some() && !is_stream {
+        release.wait(exchange).await?;
+    }
     if behaviour.cut == Some(InterruptPoint::Headers) {
         return Ok(close_action(behaviour));
     }
     if behaviour.hang == Some(InterruptPoint::Headers) {
         return Err(exchange.wait_until_gone().await);
     }
-    server.stats.count_status(plan.status);
+    release.server.stats.count_status(plan.status);
     let mut head = SimResponseHead {
         status: plan.status,
         lines: plan.head.clone(),
@@ -94,6 +122,7 @@ async fn send_answer(
     let mut sender = SimAnswerSender {
         exchange,
         behaviour,
+        release,
         closes: !request.keeps_alive,
     };
     match &plan.body {
@@ -118,6 +147,7 @@ async fn send_answer(
 struct SimAnswerSender<'a, 'b> {
     exchange: &'a mut Exchange<'b>,
     behaviour: &'a Behaviour,
+    release: &'a SimRelease<'a>,
     closes: bool,
 }
 
@@ -167,7 +197,7 @@ impl<'b> SimAnswerSender<'_, 'b> {
         events: &SimEventStream,
         answer_stats: &SimAnswerStats,
     ) -> Result<ConnectionAction, ClientGone> {
-        let behaviour = self.behaviour;
+        let (behaviour, release) = (self.behaviour, self.release);
         let line_end = if behaviour.crlf { "\r\n" } else { "\n" };
         let claims_length = behaviour.garbage == Some(Garbage::Length);
         head.lines.push_str(STREAM_HEAD);
@@ -184,6 +214,10 @@ impl<'b> SimAnswerSender<'_, 'b> {
         }
         let mut index = 0;
         loop {
+            if event_count(behaviour.hold) == Some(index) {
+                sink.flush().await?;
+                release.wait(sink.exchange).await?;
+            }
             match incident(behaviour, index, events.len()) {
                 Some(Incident::Cut) => {
                     sink.flush().await?;

@@ -268,6 +268,29 @@ async fn a_client_that_leaves_is_noticed_between_events_and_in_silence() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_held_goes_on_once_it_is_released() {
+    let simulator = Simulator::start(SimulatorOptions::default()).await;
+    for (stream, marker, events) in [
+        (true, "[[sim hold=2 events=5]]", 2),
+        (true, "[[sim hold=headers]]", 0),
+        (false, "[[sim hold=1]]", 0),
+    ] {
+        let release = async {
+            while simulator.get("/_sim/stats").await["in_flight"] != 1 {}
+            let answer = async || {
+                simulator.get("/_sim/requests?last=1").await[0]["answer"]["events"].clone()
+            };
+            while answer().await != events {}
+            assert_eq!(answer().await, events, "{marker}");
+            simulator.call("/_sim/release", "", "").await;
+        };
+        let (answer, ()) = tokio::join!(simulator.chat(stream, marker), release);
+        assert_eq!(answer.status, 200, "{marker}");
+    }
+    assert_eq!(simulator.get("/_sim/stats").await["completed"], 3);
+}
+
+#[tokio::test]
 async fn a_broken_endpoint_breaks_every_call() {
     let fault = parse_fault("status=503").unwrap();
     let simulator = Simulator::start(SimulatorOptions {

@@ -28,6 +28,8 @@ pub struct SimServer {
     pub options: SimulatorOptions,
     pub stats: Stats,
     serial: AtomicU64,
+    /// How often `/_sim/release` was called.
+    pub releases: AtomicU64,
     /// Makes the ids of two simulators different.
     salt: String,
 }
@@ -60,6 +62,7 @@ impl SimServer {
             options,
             stats: Stats::default(),
             serial: AtomicU64::new(0),
+            releases: AtomicU64::new(0),
             salt: hex(&salt),
         }
     }
