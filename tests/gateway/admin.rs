@@ -49,11 +49,10 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
         let mut connection = world.connect();
         connection.send(
             &surface
-                .stream(&account.key, "events=10 gap_ms=200 input=100 output=50")
+                .stream(&account.key, "events=10 hold=5 input=100 output=50")
                 .bytes(),
         );
         let mut answer = connection.begin();
-        world.vendor.pause();
         // No wait is needed: the API sees the holds of its own process without the mirror.
         let adjust = |amount: i64, reference: &str| {
             let body = json!({"credits": format!("-{}", credits(amount)), "ref": reference, "reason": "a test"});
@@ -88,7 +87,7 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
         );
         refused(&adjust(1, "one more"), 422, "refused");
         assert!(answer.end().is_none(), "the stream was to outlast this");
-        world.vendor.resume();
+        world.vendor.release();
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
         let balance = held - surface.cost(100, 50);

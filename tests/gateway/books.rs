@@ -208,10 +208,9 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
     assert_eq!(world.standing(&account).balance, 300_000_000);
     // An adjustment cannot take the credit that a running stream holds.
     let mut connection = world.connect();
-    let body = Chat.body("events=8 gap_ms=250 input=10 output=10", true, 1_000);
+    let body = Chat.body("events=8 hold=5 input=10 output=10", true, 1_000);
     connection.send(&Chat.request(&account.key, &body).bytes());
     let mut answer = connection.begin();
-    world.vendor.pause();
     let standing = world.standing(&account);
     assert!(standing.held > 0);
     crate::world::wait_for("the mirror", crate::world::SOON, || {
@@ -237,7 +236,7 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
         "the same again is no error"
     );
     assert_eq!(world.standing(&account).available, 0);
-    world.vendor.resume();
+    world.vendor.release();
     connection.finish(&mut answer);
     let refused = world.ask(&Request::get("/v1/credits").bearer(&account.key));
     assert_eq!(refused.status, 200);

@@ -99,10 +99,11 @@ impl DeadMachine {
                 edge,
                 surface,
                 &account.key,
-                "events=6 gap_ms=100 input=10 output=5",
+                "events=6 hold=5 input=10 output=5",
             )
         });
         fleet.redis.kill();
+        fleet.sidecar.vendor.release();
         for (surface, (connection, answer)) in BOTH.into_iter().zip(&mut last) {
             connection.finish(answer);
             assert!(surface.is_complete(answer), "{}", answer.text());

@@ -455,6 +455,7 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
             (world.vendor.calls() > calls).then_some(())
         });
         world.signal("STOP");
+        world.vendor.release();
         world.vendor.wait_idle();
         world.signal("CONT");
         let answer = connection
@@ -464,7 +465,7 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
     };
     for surface in BOTH {
         for end in ["cut=1000", "garbage=length", "end=clean"] {
-            let marker = format!("{end} delay_ms=300 events=3 input=10 output=3");
+            let marker = format!("{end} hold=headers events=3 input=10 output=3");
             let (answer, calls) = at_once(&surface.stream(&account.key, &marker));
             assert!(
                 surface.is_complete(&answer),
@@ -481,7 +482,7 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
         }
         for marker in ["cut=4", "garbage=sse", "cut=4 end=clean", "error_event=4"] {
             let (answer, _) =
-                at_once(&surface.stream(&account.key, &format!("{marker} delay_ms=300 events=4")));
+                at_once(&surface.stream(&account.key, &format!("{marker} hold=headers events=4")));
             assert!(
                 !surface.is_complete(&answer),
                 "{surface:?} {marker}: {}",

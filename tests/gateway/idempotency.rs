@@ -11,6 +11,7 @@ use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use test_world::wait_until;
 
 const INVALID: &str = "invalid_request_error";
@@ -275,12 +276,13 @@ fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan
     let stranger = world.account_with("stranger@example.test", &[]);
     for (index, way) in ways().into_iter().enumerate() {
         let key = format!("key-{index}");
-        let marker = format!("delay_ms=600 {USUAL}");
+        let marker = format!("hold=headers {USUAL}");
         let request = way.keyed(&account, &key, &marker);
         let other = way.keyed(&account, &key, USUAL);
         let mut connection = begin(&world, &request);
         is_running(way.surface, &world.ask(&request));
         conflicts(way.surface, &world.ask(&other));
+        world.vendor.release();
         let first = connection.answer();
         same(&first, &world.ask(&request));
         conflicts(way.surface, &world.ask(&other));
@@ -425,10 +427,11 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         all_is_told(&world);
         assert_eq!(world.ask(&way.keyed(&poor, "bad", USUAL)).status, 200);
         all_is_told(&world);
-        let mut open = begin(&world, &way.plain(&poor, "delay_ms=700"));
+        let mut open = begin(&world, &way.plain(&poor, "hold=headers"));
         assert_eq!(world.ask(&way.keyed(&poor, "more", USUAL)).status, 429);
         same(&first, &world.ask(&request));
         conflicts(surface, &world.ask(&way.keyed(&poor, "poor", "input=1")));
+        world.vendor.release();
         assert_eq!(open.answer().status, 200);
         all_is_told(&world);
         assert_eq!(
@@ -508,9 +511,9 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
     let mut keys = Vec::new();
     for (index, way) in ways().into_iter().enumerate() {
         let marker = if way.stream {
-            "events=6 gap_ms=400 input=100 output=20"
+            "events=6 hold=5 input=100 output=20"
         } else {
-            "delay_ms=2500 input=100 output=20"
+            "hold=headers input=100 output=20"
         };
         let request = way.keyed(&account, &format!("key-{index}"), marker);
         let mut connection = begin(&world, &request);
@@ -522,6 +525,10 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
         is_running(way.surface, &world.ask(&request));
         keys.push((way, request));
     }
+    // Longer than a stream without a key is read on, and than the gateway needs to notice that a
+    // client left.
+    std::thread::sleep(Duration::from_secs(4));
+    world.vendor.release();
     for (way, request) in &keys {
         let answer = once_decided(&world, request);
         assert!(
@@ -621,14 +628,15 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
 fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
     let mut world = plan.start();
     let account = world.account();
-    // No stream ends while the others begin. Otherwise the kill could fall between a stream's debit
-    // and the storing of its answer.
-    let marker = "delay_ms=200 events=30 gap_ms=50 input=100 output=20";
+    // No answer ends before the kill. Otherwise the kill could fall between an answer's debit and
+    // its storing.
     let begun: Vec<_> = ways()
         .into_iter()
         .enumerate()
         .map(|(index, way)| {
-            let request = way.keyed(&account, &format!("key-{index}"), marker);
+            let point = if way.stream { "5" } else { "headers" };
+            let marker = format!("hold={point} events=8 input=100 output=20");
+            let request = way.keyed(&account, &format!("key-{index}"), &marker);
             let mut connection = begin(&world, &request);
             // The kill hits half of the requests before their answers begin, and half of them
             // during their answers.
@@ -646,7 +654,9 @@ fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
     world.kill();
     world.start_gateway();
     for (way, request, _) in &begun {
-        let answer = world.ask(request);
+        let mut connection = begin(&world, request);
+        world.vendor.release();
+        let answer = connection.answer();
         assert_eq!(answer.status, 200, "{way:?}: {}", answer.text());
         same_or_new(&world, request, &answer);
     }

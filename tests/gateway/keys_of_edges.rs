@@ -113,6 +113,22 @@ impl Edges {
         connection
     }
 
+    /// Repeats a request that its vendor holds until its key is no longer running, and releases it
+    /// once the vendor is called.
+    fn once_released(&self, edge: usize, request: &Request) -> Answer {
+        let vendor = &self.sidecar.vendor;
+        let before = vendor.calls();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for("the vendor to be called", SOON, || {
+                    (vendor.calls() > before).then_some(())
+                });
+                vendor.release();
+            });
+            once_decided(&self.edges[edge], request)
+        })
+    }
+
     pub fn close(self) {
         let Self {
             redis,
@@ -158,7 +174,7 @@ fn what_one_edge_answers_the_other_gives_again_to_the_byte() {
                     surface,
                     &account,
                     &key,
-                    "delay_ms=300 input=100 output=20",
+                    "hold=headers input=100 output=20",
                     stream,
                 );
                 let mut running = world.begin(first, &request);
@@ -170,6 +186,7 @@ fn what_one_edge_answers_the_other_gives_again_to_the_byte() {
                 assert!(meanwhile.has("idempotency_running"), "{}", meanwhile.text());
                 let other = keyed(surface, &account, &key, "input=1", stream);
                 assert_eq!(world.edges[second].ask(&other).status, 422);
+                world.sidecar.vendor.release();
                 let answer = running.answer();
                 assert_eq!(answer.status, 200, "{}", answer.text());
                 for edge in [second, first] {
@@ -230,7 +247,7 @@ fn forty_at_both_edges_at_once_are_one_call_and_one_debit() {
 fn a_key_whose_edge_was_killed_is_held_for_it_and_decided_when_it_is_back() {
     let mut world = Edges::new();
     let account = world.account();
-    let marker = "delay_ms=400 events=8 gap_ms=50 input=100 output=20";
+    let marker = "hold=headers input=100 output=20";
     let running = keyed(Chat, &account, "running", marker, true);
     let answered = keyed(Chat, &account, "answered", "input=100 output=20", false);
     let first = world.edges[0].ask(&answered);
@@ -250,7 +267,7 @@ fn a_key_whose_edge_was_killed_is_held_for_it_and_decided_when_it_is_back() {
         again.text()
     );
     world.edges[0].start_gateway();
-    let answer = once_decided(&world.edges[1], &running);
+    let answer = world.once_released(1, &running);
     assert!(
         answer.status == 200 && !is_replayed(&answer),
         "it was cut, so it is asked anew: {}",
@@ -299,7 +316,7 @@ fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
         Chat,
         &account,
         "key",
-        "delay_ms=1500 input=100 output=20",
+        "hold=headers input=100 output=20",
         false,
     );
     let connection = world.begin(0, &request);
@@ -321,7 +338,7 @@ fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
     assert_eq!(world.sidecar.vendor.calls(), calls);
     // The edge does come back, and reports that nothing was debited.
     world.edges[0].start_gateway();
-    assert_eq!(once_decided(&world.edges[1], &request).status, 200);
+    assert_eq!(world.once_released(1, &request).status, 200);
     assert_eq!(world.debits(&account, 2), 1);
     world.close();
 }
@@ -331,7 +348,7 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
     let world = Edges::new();
     let account = world.account();
     for (index, stream) in [false, true].into_iter().enumerate() {
-        let marker = "delay_ms=1500 input=100 output=20";
+        let marker = "hold=headers input=100 output=20";
         let request = keyed(Chat, &account, &format!("key-{stream}"), marker, stream);
         let balance = Request::get("/v1/credits").bearer(&account.key);
         wait_for("the account to be in the store", SOON, || {
@@ -339,6 +356,7 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
         });
         let mut running = world.begin(0, &request);
         world.redis.cli(&["FLUSHALL"]);
+        world.sidecar.vendor.release();
         let answer = running.answer();
         assert!(
             answer.status == 200 && answer.end() == Some(End::Whole),
@@ -371,7 +389,7 @@ fn without_the_store_an_answer_ends_whole_and_its_key_is_spent_when_it_is_back()
             Chat,
             &account,
             &format!("key-{stream}"),
-            "delay_ms=800 events=4 input=100 output=20",
+            "hold=headers events=4 input=100 output=20",
             stream,
         )
     });
@@ -381,6 +399,7 @@ fn without_the_store_an_answer_ends_whole_and_its_key_is_spent_when_it_is_back()
         .map(|(edge, request)| world.begin(edge, request))
         .collect();
     world.redis.kill();
+    world.sidecar.vendor.release();
     for (mut connection, edge) in running.into_iter().zip(&world.edges) {
         let answer = connection.answer();
         assert!(

@@ -168,7 +168,7 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
         let mut open = world.connect();
         open.send(
             &surface
-                .whole(&key, "delay_ms=1500 input=10 output=10")
+                .whole(&key, "hold=headers input=10 output=10")
                 .bytes(),
         );
         wait_for("the first to run", SOON, || {
@@ -180,6 +180,8 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
             &refused,
             "the limit of this key is 1500 tokens per minute",
         );
+        world.vendor.wait_busy(1);
+        world.vendor.release();
         let first = open.answer();
         assert_eq!(first.status, 200, "{}", first.text());
         let (limit, left, _) = told(surface, &first, "tokens").expect("headers on success");
@@ -208,7 +210,7 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
             ("status=400", !streamed),
             ("cut=1 events=5", true),
         ] {
-            let body = surface.body(&format!("delay_ms=1000 {marker}"), stream, 1_000);
+            let body = surface.body(&format!("hold=headers {marker}"), stream, 1_000);
             let mut open = world.connect();
             open.send(&surface.request(&key, &body).bytes());
             wait_for("the first to run", SOON, || {
@@ -220,6 +222,8 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
                 &refused,
                 "the limit of this key is 1 concurrent requests",
             );
+            world.vendor.wait_busy(1);
+            world.vendor.release();
             open.answer();
             ends += 1;
             world.ended(&account, ends);
@@ -569,7 +573,7 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
         .sidecar
         .json(&["key", "set", &id, "--models", "beta-5.5"]);
     for edge in &fleet.edges {
-        wait_for("the change to be heard", Duration::from_secs(10), || {
+        wait_for("the change to be heard", Duration::from_secs(15), || {
             (edge.ask(&Chat.whole(&key, "input=1 output=1")).status == 403).then_some(())
         });
     }

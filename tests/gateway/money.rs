@@ -5,6 +5,7 @@ use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const GRANT: i64 = 300_000_000;
 const ANY_LIMIT: (u64, i64) = (1_000, 1_000);
@@ -21,11 +22,10 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
     let account = world.account();
     let mut balance = GRANT;
     for surface in BOTH {
-        let body = surface.body("events=8 gap_ms=250 input=100 output=50", true, ANY_LIMIT.0);
+        let body = surface.body("events=8 hold=5 input=100 output=50", true, ANY_LIMIT.0);
         let mut connection = world.connect();
         connection.send(&surface.request(&account.key, &body).bytes());
         let mut answer = connection.begin();
-        world.vendor.pause();
         let mut held = hold(surface, &body, ANY_LIMIT.1);
         if surface == Chat {
             // The estimate may include bytes that the gateway adds to the body.
@@ -44,7 +44,7 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
         });
         assert_eq!(world.metric("gateway_open_holds", &[]), 1.0);
         assert_eq!(world.metric("gateway_streams_open", &[]), 1.0);
-        world.vendor.resume();
+        world.vendor.release();
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
         balance -= surface.cost(100, 50);
@@ -250,12 +250,27 @@ fn of_64_at_once_on_credit_for_ten_exactly_ten_get_in() {
     let world = World::new();
     for surface in BOTH {
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
-        let body = surface.body("delay_ms=2500 input=1 output=1", surface == Chat, 200);
+        let body = surface.body("hold=headers input=1 output=1", surface == Chat, 200);
         let one = hold(surface, &body, 200);
         world.grant(&account, &credits(one * 10), &format!("{surface:?}"));
         let before = world.vendor.calls();
         let request = surface.request(&account.key, &body);
-        let answers = together(64, || world.ask(&request));
+        // None that was admitted ends before all others are refused.
+        let refused = AtomicU64::new(0);
+        let answers = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for("all to be admitted or refused", SOON, || {
+                    let admitted = world.vendor.calls() - before;
+                    (admitted + refused.load(Ordering::Relaxed) == 64).then_some(())
+                });
+                world.vendor.release();
+            });
+            together(64, || {
+                let answer = world.ask(&request);
+                refused.fetch_add(u64::from(answer.status != 200), Ordering::Relaxed);
+                answer
+            })
+        });
         let admitted = answers.iter().filter(|answer| answer.status == 200).count();
         assert_eq!(admitted, 10, "{surface:?}");
         for answer in answers.iter().filter(|answer| answer.status != 200) {
@@ -299,7 +314,7 @@ fn an_account_may_hold_only_so_many_requests_open() {
                 let mut connection = world.connect();
                 connection.send(
                     &surface
-                        .stream(&account.key, "events=6 gap_ms=150 input=1 output=1")
+                        .stream(&account.key, "events=6 hold=5 input=1 output=1")
                         .bytes(),
                 );
                 let answer = connection.begin();
@@ -310,6 +325,7 @@ fn an_account_may_hold_only_so_many_requests_open() {
         let words = (429, "rate_limit_error");
         surface.fails(&answer, words, words, Some("rate_limit_exceeded"));
         assert_eq!(answer.header("retry-after"), Some("1"));
+        world.vendor.release();
         for (connection, answer) in &mut open {
             connection.finish(answer);
             assert!(surface.is_complete(answer));
@@ -329,7 +345,7 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
     let mut running = world.connect();
     running.send(
         &Messages
-            .stream(&account.key, "events=20 gap_ms=400 input=100 output=10")
+            .stream(&account.key, "events=20 hold=5 input=100 output=10")
             .bytes(),
     );
     let mut answer = running.begin();
@@ -347,6 +363,7 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
         answer.end().is_none(),
         "the stream was to outlast the trial"
     );
+    world.vendor.release();
     running.finish(&mut answer);
     assert!(Messages.is_complete(&answer), "{}", answer.text());
     let receipt = world.receipt(&account, &answer.request_id());

@@ -64,7 +64,7 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
         let mut connection = world.connect();
         connection.send(
             &surface
-                .stream(&account.key, "events=10 gap_ms=200 input=100 output=50")
+                .stream(&account.key, "events=10 hold=5 input=100 output=50")
                 .bytes(),
         );
         let mut answer = connection.begin();
@@ -79,6 +79,7 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
             401,
             "nothing new is taken"
         );
+        world.vendor.release();
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
 

@@ -143,7 +143,7 @@ fn a_hold_is_for_the_dearest_tier_that_the_input_can_reach() {
     let world = tiered();
     let account = world.account();
     for bytes in [999, 1_000, 1_001, 3_000, 3_001, 5_000] {
-        let body = sized(bytes, "events=4 gap_ms=100 input=5 output=5", true, 800);
+        let body = sized(bytes, "events=4 hold=5 input=5 output=5", true, 800);
         let mut connection = world.connect();
         connection.send(&Messages.request(&account.key, &body).bytes());
         let mut answer = connection.begin();
@@ -152,6 +152,7 @@ fn a_hold_is_for_the_dearest_tier_that_the_input_can_reach() {
             worst(i64::try_from(bytes).unwrap(), 800),
             "{bytes} bytes"
         );
+        world.vendor.release();
         connection.finish(&mut answer);
         assert!(Messages.is_complete(&answer), "{}", answer.text());
         assert_eq!(world.standing(&account).held, 0);
@@ -231,7 +232,7 @@ fn a_reload_while_a_response_runs_leaves_it_its_prices() {
     let mut connection = world.connect();
     connection.send(
         &Messages
-            .stream(&account.key, "events=30 gap_ms=100 input=1001 output=10")
+            .stream(&account.key, "events=30 hold=5 input=1001 output=10")
             .bytes(),
     );
     let mut answer = connection.begin();
@@ -257,6 +258,7 @@ fn a_reload_while_a_response_runs_leaves_it_its_prices() {
         answer.end().is_none(),
         "the stream was to outlast the reload"
     );
+    world.vendor.release();
     connection.finish(&mut answer);
     let earlier = receipt(&world, &account, &answer);
     assert_eq!(
@@ -362,7 +364,7 @@ fn a_hold_is_for_the_dearest_service_tier_that_may_serve() {
     let world = with_service_tiers();
     let account = world.account();
     for (asked, quarters) in [(None, 7), (Some("auto"), 7), (Some("standard_only"), 4)] {
-        let mut body = Messages.body("events=4 gap_ms=100 input=5 output=5", true, 800);
+        let mut body = Messages.body("events=4 hold=5 input=5 output=5", true, 800);
         if let Some(asked) = asked {
             body["service_tier"] = asked.into();
         }
@@ -375,6 +377,7 @@ fn a_hold_is_for_the_dearest_service_tier_that_may_serve() {
             (Messages.cost(bytes, 800) * quarters + 3) / 4,
             "{asked:?}"
         );
+        world.vendor.release();
         connection.finish(&mut answer);
     }
     world.close();
@@ -503,11 +506,9 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
     let account = world.account();
     for (max_uses, held_for) in [(Some(3), 3), (None, 20)] {
         for stream in [false, true] {
-            let body = searching(
-                "input=100 output=10 searches=2 events=4 gap_ms=100",
-                max_uses,
-                stream,
-            );
+            let hold = if stream { "hold=5" } else { "" };
+            let marker = format!("input=100 output=10 searches=2 events=4 {hold}");
+            let body = searching(&marker, max_uses, stream);
             let mut connection = world.connect();
             connection.send(&Messages.request(&account.key, &body).bytes());
             let mut answer = connection.begin();
@@ -515,6 +516,7 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
                 // The model also reads the search results, so the input may fill the whole context.
                 let held = Messages.cost(200_000, 500) + held_for * 1_000_000;
                 assert_eq!(world.standing(&account).held, held, "{max_uses:?}");
+                world.vendor.release();
             }
             connection.finish(&mut answer);
             let receipt = receipt(&world, &account, &answer);

@@ -118,7 +118,7 @@ fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
         assert!(
             running.send(
                 &Chat
-                    .stream(&account.key, "events=40 gap_ms=250 input=10 output=5")
+                    .stream(&account.key, "events=8 hold=5 input=10 output=5")
                     .bytes()
             )
         );

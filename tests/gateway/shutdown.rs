@@ -54,7 +54,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
         let mut connection = world.connect();
         connection.send(
             &surface
-                .stream(&account.key, "events=20 gap_ms=100 input=100 output=40")
+                .stream(&account.key, "events=20 hold=5 input=100 output=40")
                 .bytes(),
         );
         let mut answer = connection.begin();
@@ -64,7 +64,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     let mut waiting = world.connect();
     waiting.send(
         &Chat
-            .whole(&account.key, "delay_ms=1500 input=100 output=40")
+            .whole(&account.key, "hold=headers input=100 output=40")
             .bytes(),
     );
     wait_for("three calls", SOON, || {
@@ -104,6 +104,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     }
     idle.send(&Chat.whole(&account.key, "input=1").bytes());
     assert!(idle.try_answer().is_none_or(|answer| answer.status == 503));
+    world.vendor.release();
     for (surface, mut connection, mut answer) in streams {
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer), "{}", answer.text());
@@ -156,12 +157,14 @@ fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
 
 #[test]
 fn a_drain_waits_for_a_client_that_left_too() {
-    let mut world = World::new();
+    let mut world = Plan::default()
+        .limit("drain_after_client_seconds", 100)
+        .start();
     let account = world.account();
     let mut connection = world.connect();
     connection.send(
         &Messages
-            .stream(&account.key, "events=10 gap_ms=100 input=100 output=40")
+            .stream(&account.key, "events=10 gap_ms=400 input=100 output=40")
             .bytes(),
     );
     let mut answer = connection.begin();
@@ -215,6 +218,9 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
     let sending = Chat.whole(&account.key, "input=10 output=10");
     let mut slow = world.connect();
     slow.send(&sending.head());
+    wait_for("all connections to be taken up", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 6.0).then_some(())
+    });
     world.vendor.wait_busy(5);
     let began = Instant::now();
     world.signal("TERM");
@@ -299,7 +305,7 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
         let mut running = world.connect();
         running.send(
             &Chat
-                .whole(&account.key, "delay_ms=600 input=10 output=10")
+                .whole(&account.key, "hold=headers input=10 output=10")
                 .bytes(),
         );
         world.vendor.wait_busy(1);
@@ -341,6 +347,7 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
                 began.elapsed()
             );
         }
+        world.vendor.release();
         assert_eq!(running.answer().status, 200);
         assert_eq!(world.wait_end(SOON), 0);
         let log = world.log();

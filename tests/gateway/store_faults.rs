@@ -235,7 +235,7 @@ impl Running {
             let mut connection = edge.connect();
             connection.send(
                 &surface
-                    .stream(&account.key, "events=12 gap_ms=100 input=10 output=5")
+                    .stream(&account.key, "events=12 hold=5 input=10 output=5")
                     .bytes(),
             );
             let mut answer = connection.begin();
@@ -248,7 +248,7 @@ impl Running {
             let mut connection = edge.connect();
             connection.send(
                 &surface
-                    .whole(&account.key, "delay_ms=1000 input=10 output=5")
+                    .whole(&account.key, "hold=headers input=10 output=5")
                     .bytes(),
             );
             running.push((surface, connection, None));
@@ -390,6 +390,7 @@ fn running_work_ends_whole(faults: &[Fault]) {
         if let Work::Refused(reasons) = fault.work {
             told(&fleet, &account, fault, reasons);
         }
+        fleet.sidecar.vendor.release();
         let (ended, cost) = running.end(fault.name);
         (fault.heal)(&mut fleet.redis);
         if let Some(helper) = &mut helper {

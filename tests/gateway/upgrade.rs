@@ -50,7 +50,7 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
         &world,
         &account,
         count,
-        "events=80 gap_ms=100 input=10 output=5",
+        "events=8 hold=5 input=10 output=5",
         1_000,
     );
     let load = Load {
@@ -68,6 +68,7 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
             old.try_wait().unwrap().is_none(),
             "it has streams to finish"
         );
+        world.vendor.release();
         for (surface, mut connection, mut answer) in running {
             connection.finish(&mut answer);
             assert!(
@@ -118,7 +119,7 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
 #[test]
 fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
     let mut world = World::new();
-    let marker = "events=90 gap_ms=100 input=10 output=5";
+    let marker = "events=9 hold=5 input=10 output=5";
     let body = Chat.body(marker, true, 200);
     let hold = body.to_string().len() as i64 * Chat.prices().0 + 200 * Chat.prices().1;
     let account = world.account_with("exact@example.test", &["--no-trial"]);
@@ -188,6 +189,7 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
         (10 * hold, 0),
         "the command line counts both processes"
     );
+    world.vendor.release();
     for (mut connection, mut answer) in kept {
         connection.finish(&mut answer);
         assert!(Chat.is_complete(&answer), "{}", answer.text());
@@ -211,7 +213,7 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
         &world,
         &account,
         4,
-        "events=90 gap_ms=100 input=10 output=5",
+        "events=9 hold=5 input=10 output=5",
         1_000,
     );
     let mut old = world.upgrade();

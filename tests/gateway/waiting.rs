@@ -174,7 +174,7 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     assert!(
         running.send(
             &Chat
-                .stream(&account.key, "events=40 gap_ms=250 input=10 output=5")
+                .stream(&account.key, "events=8 hold=5 input=10 output=5")
                 .bytes()
         )
     );
@@ -190,7 +190,8 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
             .status,
         200
     );
-    drop(running);
+    world.vendor.release();
+    running.finish(&mut answer);
     world.close();
 }
 

@@ -129,13 +129,9 @@ impl Simulator {
         self.page(Request::get("/_sim/requests"))
     }
 
-    /// Stops the process, so that the running answers stay unfinished until [`Simulator::resume`].
-    pub fn pause(&self) {
-        signal(self.process.id(), "STOP");
-    }
-
-    pub fn resume(&self) {
-        signal(self.process.id(), "CONT");
+    /// Lets the answers go on that wait at the `hold` of their markers.
+    pub fn release(&self) {
+        self.page(Request::post("/_sim/release", ""));
     }
 
     /// Waits until at least `count` requests are in flight.
