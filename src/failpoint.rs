@@ -4,9 +4,9 @@
 //! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process as `kill -9` does:
 //! nothing is flushed, dropped or reported. With `GW_FAIL=panic@name[:n]`, the process panics there
 //! instead. With `GW_FAIL=slow@name:n`, each of the first n passages takes a while, at a point that
-//! can be slow. Failpoints are compiled into every build, so that tests run the code that
-//! production runs. If `GW_FAIL` is not set, a passage costs one relaxed load. Failpoints must not
-//! change the behaviour of the process in any other way.
+//! can be slow; with `crawl` in place of `slow`, longer. Failpoints are compiled into every build,
+//! so that tests run the code that production runs. If `GW_FAIL` is not set, a passage costs one
+//! relaxed load. Failpoints must not change the behaviour of the process in any other way.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +20,8 @@ static PLAN: RwLock<Option<Arc<ArmedFailpoint>>> = RwLock::new(None);
 const LEDGER_DELAY: Duration = Duration::from_secs(10);
 /// How long a slow passage takes.
 const SLOW_PASSAGE: Duration = Duration::from_millis(8);
+/// The same of `crawl`: so long that a busy machine sends more than passes.
+const CRAWLING_PASSAGE: Duration = Duration::from_millis(80);
 
 macro_rules! points {
     ($( $(#[doc = $doc:literal])* $point:ident = $name:literal, )*) => {
@@ -124,6 +126,18 @@ enum FailpointEffect {
     Kill,
     Panic,
     Slow,
+    Crawl,
+}
+
+impl FailpointEffect {
+    /// Time of each passage, unless the process ends there.
+    fn passage(self) -> Option<Duration> {
+        match self {
+            Self::Slow => Some(SLOW_PASSAGE),
+            Self::Crawl => Some(CRAWLING_PASSAGE),
+            Self::Kill | Self::Panic => None,
+        }
+    }
 }
 
 struct ArmedFailpoint {
@@ -139,6 +153,7 @@ impl FromStr for FailpointPlan {
         let (effect, text) = match text.split_once('@') {
             Some(("panic", rest)) => (FailpointEffect::Panic, rest),
             Some(("slow", rest)) => (FailpointEffect::Slow, rest),
+            Some(("crawl", rest)) => (FailpointEffect::Crawl, rest),
             _ => (FailpointEffect::Kill, text),
         };
         let (name, passage) = text.split_once(':').unwrap_or((text, "1"));
@@ -157,7 +172,7 @@ impl FromStr for FailpointPlan {
             .ok_or_else(|| {
                 let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
                 format!(
-                    "expected [panic@|slow@]name[:n], with n at least 1 and one of these names: {}",
+                    "expected [panic@|slow@|crawl@]name[:n], with n at least 1 and one of these names: {}",
                     names.join(", ")
                 )
             })
@@ -226,7 +241,7 @@ pub fn is_due(point: Point) -> bool {
 fn count_passage(point: Point) -> bool {
     current_plan().is_some_and(|armed| {
         armed.point == point
-            && armed.effect != FailpointEffect::Slow
+            && armed.effect.passage().is_none()
             && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
     })
 }
@@ -244,22 +259,21 @@ pub fn delay_if_armed(point: Point) {
 pub fn slow_down(point: Point, passages: usize) {
     if ARMED.load(Ordering::Relaxed) {
         (0..passages)
-            .filter(|_| is_slow(point))
-            .for_each(|_| std::thread::sleep(SLOW_PASSAGE));
+            .filter_map(|_| slow_passage(point))
+            .for_each(std::thread::sleep);
     }
 }
 
 #[cold]
-fn is_slow(point: Point) -> bool {
+fn slow_passage(point: Point) -> Option<Duration> {
     let take = |left: u64| left.checked_sub(1);
-    current_plan().is_some_and(|armed| {
-        armed.point == point
-            && armed.effect == FailpointEffect::Slow
-            && armed
-                .left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-                .is_ok()
-    })
+    let armed = current_plan().filter(|armed| armed.point == point)?;
+    let passage = armed.effect.passage()?;
+    let is_left = armed
+        .left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+        .is_ok();
+    is_left.then_some(passage)
 }
 
 /// Kills the process as `kill -9` does.
@@ -309,6 +323,7 @@ mod tests {
                 effect: FailpointEffect::Slow
             })
         );
+        assert!("crawl@ledger_entry:300".parse::<FailpointPlan>().is_ok());
         for bad in [
             "",
             "panic@",
