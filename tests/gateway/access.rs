@@ -183,7 +183,7 @@ fn a_client_that_left_has_a_line_and_the_last_lines_are_written_before_the_end()
     let (mut world, path, _dir) = logging();
     let account = world.account();
     let mut connection = world.connect();
-    connection.send(&Chat.stream(&account.key, "events=50 gap_ms=20").bytes());
+    connection.send(&Chat.stream(&account.key, "events=50 gap_ms=100").bytes());
     let mut answer = connection.begin();
     connection.until(&mut answer, "data:");
     drop(connection);

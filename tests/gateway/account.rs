@@ -211,6 +211,13 @@ impl World {
         rows[0].clone()
     }
 
+    /// Waits for the account's endings, whose number is `N`.
+    pub fn ended_all<const N: usize>(&self, account: &Account) -> [Value; N] {
+        self.ended(account, N);
+        let endings = self.endings(account);
+        endings.try_into().expect("no more endings")
+    }
+
     /// Sends one request on its own connection.
     #[track_caller]
     pub fn ask(&self, request: &Request) -> Answer {

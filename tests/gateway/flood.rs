@@ -42,10 +42,14 @@ const GAP: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_header_that_does_not_end_costs_its_connection() {
-    let world = Plan::default().limit("header_read_seconds", 1).start();
+    // A client of this test must send its whole header in this time too.
+    let limit = Duration::from_secs(3);
+    let world = Plan::default()
+        .limit("header_read_seconds", limit.as_secs())
+        .start();
     let request = head(&world);
     // The deadline applies to the first request of a connection and to a later one.
-    for had_one in [false, true] {
+    let trickles = |had_one: bool| {
         let mut connection = world.connect();
         if had_one {
             connection.send(&request);
@@ -57,20 +61,31 @@ fn a_header_that_does_not_end_costs_its_connection() {
             closed.is_some(),
             "still open after {SOON:?} (had one: {had_one})"
         );
-    }
-    // A connection that stops within the HTTP/2 preface, and one that sends nothing.
-    for bytes in [&b"PRI * HTTP/2.0\r\n"[..], b"G", b""] {
+    };
+    let stops = |bytes: &[u8]| {
         let mut connection = world.connect();
         connection.send(bytes);
         assert!(connection.is_closed(), "{bytes:?}");
-    }
-    // The header deadline does not run between two requests.
-    let mut connection = world.connect();
-    for _ in 0..2 {
-        connection.send(&request);
-        assert_eq!(connection.answer().status, 200);
-        std::thread::sleep(Duration::from_millis(1_500));
-    }
+    };
+    std::thread::scope(|scope| {
+        let (world, request, trickles, stops) = (&world, &request, &trickles, &stops);
+        for had_one in [false, true] {
+            scope.spawn(move || trickles(had_one));
+        }
+        // A connection that stops within the HTTP/2 preface, and one that sends nothing.
+        for bytes in [&b"PRI * HTTP/2.0\r\n"[..], b"G", b""] {
+            scope.spawn(move || stops(bytes));
+        }
+        // The header deadline does not run between two requests.
+        scope.spawn(move || {
+            let mut connection = world.connect();
+            for _ in 0..2 {
+                connection.send(request);
+                assert_eq!(connection.answer().status, 200);
+                std::thread::sleep(limit + Duration::from_millis(500));
+            }
+        });
+    });
     world.close();
 }
 
@@ -88,7 +103,7 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
     let plan = || {
         Plan::default()
             .limit("body_bytes_per_second", 100)
-            .limit("body_rate_seconds", 1)
+            .limit("body_rate_seconds", 4)
     };
     let world = plan().start();
     let account = world.account();
@@ -103,15 +118,16 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
             &mut connection,
             b" ",
             Duration::from_millis(100),
-            Duration::from_secs(2),
+            Duration::from_secs(8),
         );
         assert_eq!(connection.answer().status, 408);
         assert!(connection.is_closed());
         let mut connection = world.connect();
         connection.send(&request.head());
-        for piece in request.framed_body().chunks(200) {
+        // For longer than the rate is measured, at three times the rate.
+        for piece in request.framed_body().chunks(100) {
             assert!(connection.send(piece));
-            std::thread::sleep(Duration::from_millis(150));
+            std::thread::sleep(Duration::from_millis(300));
         }
         assert_eq!(connection.answer().status, 200);
     }
@@ -295,7 +311,7 @@ fn past_the_open_requests_a_body_is_not_even_read() {
             let mut connection = world.connect();
             connection.send(
                 &Chat
-                    .stream(&account.key, "events=3 gap_ms=1000 input=1 output=3")
+                    .stream(&account.key, "events=3 hold=5 input=1 output=3")
                     .bytes(),
             );
             let answer = connection.begin();
@@ -317,6 +333,7 @@ fn past_the_open_requests_a_body_is_not_even_read() {
         assert!(answer.header("retry-after").is_some());
         assert!(connection.is_closed());
     }
+    world.vendor.release();
     for (connection, answer) in &mut open {
         connection.finish(answer);
         assert!(Chat.is_complete(answer), "{}", answer.text());

@@ -9,7 +9,7 @@ use crate::h2::{
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WINDOW_UPDATE: u8 = 8;
 const MAX_CONCURRENT_STREAMS: u32 = 100;
@@ -213,10 +213,14 @@ fn a_connection_that_opens_its_windows_and_is_not_read_is_closed() {
 
 #[test]
 fn a_client_that_opens_its_window_slowly_gets_all_of_a_large_answer() {
-    // The answer takes several times as long.
-    let world = Plan::default().limit("client_write_seconds", 1).start();
+    // The answer takes longer.
+    let limit = Duration::from_secs(5);
+    let world = Plan::default()
+        .limit("client_write_seconds", limit.as_secs())
+        .start();
     let account = world.funded(10_000_000_000);
     let marker = "lenient=1 bytes=4000000 input=100 output=900";
+    let began = Instant::now();
     let body = Chat.body(marker, false, 12_000_000).to_string();
     let mut h2 = with_window(&world, 65_535);
     h2.ask(1, &good(&account.key, &body), body.as_bytes());
@@ -231,12 +235,12 @@ fn a_client_that_opens_its_window_slowly_gets_all_of_a_large_answer() {
         if flags & END_STREAM > 0 {
             break;
         }
-        std::thread::sleep(Duration::from_millis(12));
+        std::thread::sleep(Duration::from_millis(28));
         let taken = u32::try_from(payload.len()).unwrap().to_be_bytes();
         h2.send(WINDOW_UPDATE, 0, id, &taken);
         h2.send(WINDOW_UPDATE, 0, 0, &taken);
     }
-    assert!(bytes > 4_000_000);
+    assert!(bytes > 4_000_000 && began.elapsed() > limit);
     let ending = world.ended(&account, 1);
     assert_eq!(ending["outcome"], "completed", "{ending}");
     world.close();

@@ -255,9 +255,10 @@ fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
 
 #[test]
 fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends() {
+    // The first events must come in this time too.
     let world = Plan::default()
         .limit("attempts", 1)
-        .limit("idle_seconds", 1)
+        .limit("idle_seconds", 4)
         .start();
     let account = world.account();
     for vendor in BOTH {
@@ -379,10 +380,12 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
 
 #[test]
 fn a_client_that_leaves_pays_for_what_was_generated() {
-    let world = World::new();
+    let world = Plan::default()
+        .limit("drain_after_client_seconds", 600)
+        .start();
     let account = world.account();
     for (index, vendor) in BOTH.into_iter().enumerate() {
-        let marker = "text=\"one two three four five six\" events=6 gap_ms=80 input=200 output=70";
+        let marker = "text=\"one two three four five six\" events=6 gap_ms=400 input=200 output=70";
         let mut connection = world.connect();
         assert!(connection.send(&post(&account.key, &body(vendor, marker, true)).bytes()));
         let mut answer = connection.begin();

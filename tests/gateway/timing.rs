@@ -3,15 +3,15 @@
 
 use crate::account::micro;
 use crate::failure::{broke_off, is_free};
-use crate::surface::{BOTH, Chat};
+use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::time::{Duration, Instant};
 
-/// Longest time in which a request ends that meets a timeout of 1 or 2 s: on a busy machine it
+/// Longest time in which a request ends that meets a timeout of some seconds: on a busy machine it
 /// takes several times as long. Without the timeout, a request waits for minutes.
 const ENDED_WITHIN: Duration = Duration::from_secs(40);
 
-/// Checks that a request ended at a timeout of 1 s.
+/// Checks that a request ended at a timeout of 1 s or more.
 #[track_caller]
 fn in_time(took: Duration) {
     assert!(
@@ -63,11 +63,14 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
 fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
     let world = World::new();
     let account = world.account();
-    for surface in BOTH {
-        let request = surface.whole(&account.key, "delay_ms=2500 input=1 output=1");
+    // Either wait would exceed this limit. A busy machine may need several seconds.
+    let (wait_ms, own_ms) = (4_500.0, 4_000.0);
+    let check = &|surface: Surface| {
+        let marker = format!("delay_ms={wait_ms} input=1 output=1");
+        let request = surface.whole(&account.key, &marker);
         let mut connection = world.connect();
         connection.send(&request.head());
-        std::thread::sleep(Duration::from_millis(2_500));
+        std::thread::sleep(Duration::from_millis(wait_ms as u64));
         connection.send(&request.framed_body());
         let answer = connection.answer();
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -79,23 +82,28 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
                 .unwrap();
             told.parse::<f64>().unwrap()
         };
+        // The gateway may read the head later than the client sends it.
         assert!(
-            phase("vendor") >= 2_450.0 && phase("body") >= 2_450.0,
+            phase("vendor") >= wait_ms - 50.0 && phase("body") > 0.0,
             "{timing}"
         );
-        // Either wait would exceed this limit. A busy machine may need up to two seconds.
-        assert!(phase("auth") + phase("admit") < 2_000.0, "{timing}");
-    }
+        assert!(phase("auth") + phase("admit") < own_ms, "{timing}");
+        phase("body")
+    };
+    let body_ms: f64 = std::thread::scope(|scope| {
+        let checks = BOTH.map(|surface| scope.spawn(move || check(surface)));
+        checks.map(|check| check.join().unwrap()).iter().sum()
+    });
     let sum = |family: &str| world.metric(family, &[]);
     wait_for("both to be counted", SOON, || {
         (sum("gateway_overhead_seconds_count") == 2.0).then_some(())
     });
     assert!(
-        sum("gateway_request_seconds_sum") > 9.8,
+        sum("gateway_request_seconds_sum") * 1_000.0 > 2.0 * wait_ms + body_ms - 100.0,
         "both waits are in the whole"
     );
     assert!(
-        sum("gateway_overhead_seconds_sum") < 4.0,
+        sum("gateway_overhead_seconds_sum") * 1_000.0 < 2.0 * own_ms,
         "and neither in its own"
     );
     world.close();
@@ -118,7 +126,7 @@ fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
     world.close();
     let world = Plan::default()
         .limit("first_byte_seconds", 600)
-        .limit("idle_seconds", 3)
+        .limit("idle_seconds", 4)
         .start();
     let account = world.account();
     std::thread::scope(|scope| {
@@ -127,7 +135,7 @@ fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
             scope.spawn(move || {
                 let answer = world.ask(&surface.stream(
                     &account.key,
-                    "delay_ms=4000 events=8 gap_ms=500 input=1 output=1",
+                    "delay_ms=4500 events=8 gap_ms=500 input=1 output=1",
                 ));
                 assert!(
                     surface.is_complete(&answer),
@@ -143,13 +151,21 @@ fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
 
 #[test]
 fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
-    let world = Plan::default().limit("idle_seconds", 1).start();
+    // The first events must come in this time too.
+    let world = Plan::default().limit("idle_seconds", 4).start();
     let account = world.account();
-    for surface in BOTH {
+    let check = &|surface: Surface| {
         let began = Instant::now();
         let answer = world.ask(&surface.stream(&account.key, "events=8 hang=4"));
         in_time(began.elapsed());
         broke_off(surface, &answer, "upstream_timeout", "timeout_error");
+        answer
+    };
+    let answers = std::thread::scope(|scope| {
+        let checks = BOTH.map(|surface| scope.spawn(move || check(surface)));
+        checks.map(|check| check.join().unwrap())
+    });
+    for answer in answers {
         assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
     }
     world.close();
@@ -157,9 +173,10 @@ fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
 
 #[test]
 fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_generated() {
-    let world = Plan::default().limit("total_seconds", 2).start();
+    // The first events must come in this time too.
+    let world = Plan::default().limit("total_seconds", 5).start();
     let account = world.account();
-    for surface in BOTH {
+    let check = &|surface: Surface| {
         let began = Instant::now();
         let answer = world.ask(&surface.stream(
             &account.key,
@@ -175,7 +192,12 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(receipt["outcome"], "gateway_ended", "{receipt}");
         assert!(micro(&receipt["credits"]) > 0, "{receipt}");
-    }
+    };
+    std::thread::scope(|scope| {
+        for surface in BOTH {
+            scope.spawn(move || check(surface));
+        }
+    });
     world.close();
 }
 
@@ -184,7 +206,8 @@ fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
     let world = Plan::default().start();
     let account = world.account();
     for surface in BOTH {
-        let answer = world.ask(&surface.stream(&account.key, "delay_ms=150 events=4 gap_ms=150"));
+        // So long that a busy machine does not get first and last at one time.
+        let answer = world.ask(&surface.stream(&account.key, "delay_ms=150 events=4 gap_ms=600"));
         assert_eq!(answer.status, 200);
         let receipt = world.receipt(&account, answer.header("x-request-id").unwrap());
         let (first, took) = (

@@ -7,7 +7,7 @@ use crate::account::{credits, micro};
 use crate::client::Request;
 use crate::failure::{STATUSES, broke_off, is_free};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, Simulator, World, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -286,10 +286,8 @@ fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
 
 #[test]
 fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_frame() {
-    let world = Plan::default()
-        .limit("attempts", 1)
-        .limit("idle_seconds", 1)
-        .start();
+    let plan = || Plan::default().limit("attempts", 1);
+    let world = plan().start();
     let account = world.account();
     for surface in BOTH {
         let overloaded =
@@ -310,7 +308,6 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
             ),
             ("events=8 cut=5", "upstream_closed", "api_error"),
             ("events=8 nofinish=1", "upstream_closed", "api_error"),
-            ("events=8 hang=5", "upstream_timeout", "timeout_error"),
         ];
         for (marker, code, kind) in frames {
             let answer = world.ask(&stream(surface, &account.key, marker));
@@ -329,6 +326,20 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
             Some("upstream_error"),
         );
         is_free(&world, &account, &answer);
+    }
+    world.close();
+    // The first events must come in this time too.
+    let world = plan().limit("idle_seconds", 4).start();
+    let account = world.account();
+    let hangs = &|surface: Surface| world.ask(&stream(surface, &account.key, "events=8 hang=5"));
+    let answers = std::thread::scope(|scope| {
+        let asked = BOTH.map(|surface| scope.spawn(move || hangs(surface)));
+        asked.map(|asked| asked.join().unwrap())
+    });
+    for (surface, answer) in BOTH.into_iter().zip(answers) {
+        broke_off(surface, &answer, "upstream_timeout", "timeout_error");
+        let receipt = is_free(&world, &account, &answer);
+        assert_eq!(receipt["outcome"], "vendor_cut", "{surface:?}");
     }
     world.close();
 }
@@ -361,21 +372,19 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
     // The clients wait beside one another, in a pause between two events and before the first.
     std::thread::scope(|scope| {
         for surface in BOTH {
-            for pause in ["gap_ms=1500", "first_ms=2600"] {
+            for pause in ["gap_ms=1500", "first_ms=5600"] {
                 let marker = format!("events=1 {pause} input=10 output=5");
                 scope.spawn(move || hears(surface, &marker));
             }
         }
     });
     for surface in BOTH {
-        // Without a long pause the gateway sends no keep-alive.
-        let answer = world.ask(&stream(surface, &account.key, "events=4 gap_ms=100"));
-        let pings = answer.text().matches("ping").count();
-        assert!(
-            pings <= if surface == Chat { 0 } else { 2 },
-            "{}",
-            answer.text()
-        );
+        // Without a long pause the gateway sends no keep-alive. A busy machine may pause.
+        wait_for("an answer without a pause", SOON, || {
+            let answer = world.ask(&stream(surface, &account.key, "events=4 gap_ms=100"));
+            let pings = answer.text().matches("ping").count();
+            (pings <= if surface == Chat { 0 } else { 2 }).then_some(())
+        });
     }
     world.close();
 }
@@ -398,7 +407,7 @@ fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
             answer.text()
         );
         assert!(
-            began.elapsed() < Duration::from_secs(10),
+            began.elapsed() < Duration::from_secs(50),
             "{:?}",
             began.elapsed()
         );
@@ -411,10 +420,12 @@ fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
 
 #[test]
 fn a_client_that_leaves_pays_for_what_was_generated() {
-    let world = World::new();
+    let world = Plan::default()
+        .limit("drain_after_client_seconds", 600)
+        .start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
-        let marker = "text=\"one two three four five six\" events=6 gap_ms=80 input=200 output=70";
+        let marker = "text=\"one two three four five six\" events=6 gap_ms=400 input=200 output=70";
         let mut connection = world.connect();
         assert!(connection.send(&stream(surface, &account.key, marker).bytes()));
         let mut answer = connection.begin();
@@ -710,13 +721,13 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
             (0, error_head("400 Bad Request", refusal)),
             (300, refusal.to_owned()),
         ],
-        vec![(2_500, stream_head()), (0, said_and_stopped() + &ended())],
+        vec![(5_000, stream_head()), (0, said_and_stopped() + &ended())],
     ]);
     let world = Plan::default()
         .endpoints(&[vendor.port])
         .limit("stream_keep_alive_seconds", 1)
-        .limit("idle_seconds", 1)
-        .limit("first_byte_seconds", 20)
+        .limit("idle_seconds", 4)
+        .limit("first_byte_seconds", 60)
         .start();
     let account = world.account();
     let answer = world.ask(&Chat.request(&account.key, &with_reasoning(true)));

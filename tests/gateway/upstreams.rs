@@ -733,15 +733,20 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
     let world = Plan::default()
         .turns()
         .endpoints(&[address.port(), good.port])
-        .limit("connect_seconds", 3)
+        .limit("connect_seconds", 8)
         .start();
     let account = world.account();
-    for surface in BOTH {
-        for _ in 0..2 {
-            let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+    std::thread::scope(|scope| {
+        let (world, account) = (&world, &account);
+        for surface in BOTH {
+            scope.spawn(move || {
+                for _ in 0..2 {
+                    let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                }
+            });
         }
-    }
+    });
     assert_eq!(good.calls(), 4);
     let reason = "reason=\"connect\"";
     assert_eq!(

@@ -26,7 +26,7 @@ def receipt_of(request_id: str, key: str) -> dict:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    return eventually(f"a receipt for {request_id}", settled, seconds=15)
+    return eventually(f"a receipt for {request_id}", settled)
 
 
 def recomputed(receipt: dict) -> Decimal:
