@@ -53,8 +53,9 @@ impl Edges {
 
     fn start(redis: Server, user: &str, limits: impl Fn(Plan) -> Plan) -> Self {
         let plan = |role, user| {
+            // On a busy machine, a store that is well needs longer than the shipped time.
             let store = format!(
-                "store: {{kind: redis, url: \"redis://{user}127.0.0.1:{}\"}}",
+                "store: {{kind: redis, url: \"redis://{user}127.0.0.1:{}\", reply_timeout_ms: 1000}}",
                 redis.port
             );
             Plan::default()
