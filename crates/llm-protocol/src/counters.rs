@@ -103,7 +103,9 @@ fn read_usage(
             name if name == names.prompt_parts => drop(scan.object_or_skip(|scan, key| {
                 match key.name().as_ref() {
                     "cached_tokens" => counters.cached = read_count(scan, &mut irregular)?,
-                    "cache_write_tokens" => {
+                    // Perplexity: the words of the messages protocol, here as parts of the input.
+                    "cache_read_input_tokens" => cache_hit = read_count(scan, &mut irregular)?,
+                    "cache_write_tokens" | "cache_creation_input_tokens" => {
                         counters.cache_writes.sum = read_count(scan, &mut irregular)?;
                     }
                     "cache_write_tokens_details" => {
@@ -523,6 +525,10 @@ mod tests {
             .replace("prompt_", "input_")
             .replace("completion_", "output_");
         assert_eq!(read(&renamed, read_responses_usage), parts);
+        let perplexity = renamed
+            .replace("cached_tokens", "cache_read_input_tokens")
+            .replace("cache_write_tokens", "cache_creation_input_tokens");
+        assert_eq!(read(&perplexity, read_responses_usage), parts);
         // Neither protocol reads the other's names.
         assert_eq!(read(body, read_responses_usage), ChatCounters::default());
         assert_eq!(read(&renamed, read_chat_usage), ChatCounters::default());
