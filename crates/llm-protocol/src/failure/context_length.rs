@@ -45,6 +45,17 @@ const SENTENCES: &[(&str, Numbers)] = &[
         "tokens + `max_new_tokens` must be <=",
         Numbers::MaximumFirst,
     ),
+    // SGLang: "The input (61709 tokens) is longer than the model's context length (40960 tokens)".
+    (
+        "is longer than the model's context length",
+        Numbers::MaximumLast,
+    ),
+    // Cohere: "… total number of tokens in the prompt cannot exceed 4081 - received 4292".
+    (
+        "number of tokens in the prompt cannot exceed",
+        Numbers::MaximumFirst,
+    ),
+    ("too many tokens: size limit exceeded", Numbers::None),
     // Kimi: "Your request exceeded model token limit: 262144 (requested: 300000)".
     ("exceeded model token limit", Numbers::MaximumFirst),
     // Ollama.
@@ -155,6 +166,17 @@ mod tests {
                 300_000,
                 262_144,
             ),
+            (
+                "The input (61709 tokens) is longer than the model's context length (40960 tokens).",
+                61_709,
+                40_960,
+            ),
+            (
+                "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 4292. Try using a \
+                 shorter prompt, or enabling prompt truncating.",
+                4_292,
+                4_081,
+            ),
         ] {
             assert_eq!(
                 numbers(message),
@@ -166,12 +188,18 @@ mod tests {
             "Prompt exceeds max length",
             "Input is too long for requested model.",
             "the request exceeds the available context size, try increasing it",
+            "too many tokens: size limit exceeded by 11326 tokens.",
         ] {
             assert!(
                 is_overflow(message) && numbers(message).is_none(),
                 "{message}"
             );
         }
-        assert!(!is_overflow("max_tokens must be at most 4096"));
+        for message in [
+            "max_tokens must be at most 4096",
+            "too many tokens: max tokens must be less than or equal to 4096, the maximum output for this model",
+        ] {
+            assert!(!is_overflow(message), "{message}");
+        }
     }
 }
