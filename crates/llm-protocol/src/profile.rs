@@ -86,8 +86,10 @@ pub(crate) enum ChatPlace {
 
 static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
     request: names(&[
+        "detail",
         "include_obfuscation",
         "parallel_tool_calls",
+        "phase",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -103,7 +105,7 @@ static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
 });
 
 static OFFICIAL_MESSAGES: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
-    request: names(&[CACHE_MARKER]),
+    request: names(&[CACHE_MARKER, "display"]),
     honours_output_limit: true,
     prewarms_cache: true,
     signs_thinking: true,

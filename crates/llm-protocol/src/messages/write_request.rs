@@ -69,6 +69,7 @@ pub fn write(
         warnings,
         response_context,
     );
+    let takes_display = write_context.target.profile.takes("display");
     let thinking = thinking::plan_thinking(
         &thinking::ThinkingInputs {
             reasoning: &request.reasoning,
@@ -78,7 +79,8 @@ pub fn write(
             choice_field: tools.choice_field(),
             breaks_off: turns::lacks_signed_thinking(&arranged),
             without: write_context.without_thinking,
-            says_display: request.surface == Protocol::Responses,
+            says_display: takes_display && request.surface == Protocol::Responses,
+            takes_display,
         },
         warnings,
     );

@@ -30,6 +30,8 @@ pub(super) struct ThinkingInputs<'r, 'a> {
     pub without: bool,
     /// The caller decides whether to show thinking that it did not ask for (responses).
     pub says_display: bool,
+    /// The vendor takes `display`, which says whether to show thinking.
+    pub takes_display: bool,
 }
 
 /// Decision: what the request to the vendor contains.
@@ -37,6 +39,7 @@ pub(super) struct ThinkingInputs<'r, 'a> {
 pub(super) struct ThinkingPlan<'a> {
     mode: ThinkingMode<'a>,
     hide: bool,
+    takes_display: bool,
     pub effort: Option<Effort>,
     /// Forcing a tool is not allowed in this mode.
     pub unforce: bool,
@@ -101,16 +104,17 @@ impl ThinkingPlan<'_> {
         match &self.mode {
             ThinkingMode::Budget(tokens) => {
                 json.key("budget_tokens").number(*tokens);
-                if self.hide {
+                if self.hide && self.takes_display {
                     json.key("display").str("omitted");
                 }
             }
             // Vendors omit the text unless the request asks for it.
-            ThinkingMode::Adaptive => {
+            ThinkingMode::Adaptive if self.takes_display => {
                 json.key("display")
                     .str(if self.hide { "omitted" } else { "summarized" });
             }
-            ThinkingMode::Unsaid
+            ThinkingMode::Adaptive
+            | ThinkingMode::Unsaid
             | ThinkingMode::Disabled
             | ThinkingMode::BetweenTools
             | ThinkingMode::Verbatim(_) => {}
@@ -129,6 +133,7 @@ pub(super) fn plan_thinking<'a>(
     let mut plan = ThinkingPlan {
         mode: ThinkingMode::Unsaid,
         hide: reasoning.hide,
+        takes_display: inputs.takes_display,
         effort: None,
         unforce: false,
         thinks_by_default: model.thinks_by_default,

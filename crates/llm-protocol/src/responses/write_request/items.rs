@@ -81,8 +81,9 @@ impl ResponsesRequestWriter<'_> {
             .str(role)
             .key("content")
             .open_array();
+        let takes_detail = self.write_context.target.profile.takes("detail");
         for part in parts {
-            write_part(part, &mut self.json);
+            write_part(part, takes_detail, &mut self.json);
         }
         self.json.close_array().close_object();
     }
@@ -133,8 +134,8 @@ impl ResponsesRequestWriter<'_> {
                 continue;
             }
             self.write_reasoning_items(&mut thought);
-            // Newer models behave wrongly if `phase` is missing, and no other protocol has an
-            // equivalent.
+            // Newer models of the protocol's own vendor behave wrongly if `phase` is missing, and
+            // no other protocol has an equivalent.
             let is_before_call = last_call.is_some_and(|call| call > index);
             self.assistant_message(
                 &texts,
@@ -156,12 +157,15 @@ impl ResponsesRequestWriter<'_> {
             .str("message")
             .key("role")
             .str("assistant");
-        self.json
-            .key("content")
-            .concat(texts)
-            .key("phase")
-            .str(phase)
-            .close_object();
+        self.json.key("content").concat(texts);
+        self.phase(phase);
+        self.json.close_object();
+    }
+
+    fn phase(&mut self, phase: &str) {
+        if self.write_context.target.profile.takes("phase") {
+            self.json.key("phase").str(phase);
+        }
     }
 
     fn refusal_message(&mut self, text: &JsonStr<'_>) {
@@ -179,12 +183,9 @@ impl ResponsesRequestWriter<'_> {
             .str("refusal")
             .key("refusal")
             .text(text);
-        self.json
-            .close_object()
-            .close_array()
-            .key("phase")
-            .str("final_answer")
-            .close_object();
+        self.json.close_object().close_array();
+        self.phase("final_answer");
+        self.json.close_object();
     }
 
     fn call(&mut self, block: &Block<'_>, call: &ToolCall<'_>) {
@@ -310,9 +311,10 @@ impl ResponsesRequestWriter<'_> {
             self.json.concat(&lines);
             return;
         }
+        let takes_detail = self.write_context.target.profile.takes("detail");
         self.json.open_array();
         for part in &parts {
-            write_part(part, &mut self.json);
+            write_part(part, takes_detail, &mut self.json);
         }
         self.json.close_array();
     }
@@ -339,7 +341,7 @@ fn has_text(block: &Block<'_>) -> bool {
     matches!(&block.kind, BlockKind::Text(text) | BlockKind::Refusal(text) if !text.is_blank())
 }
 
-fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
+fn write_part(part: &ContentPart<'_>, takes_detail: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
         PartContent::Text(text) => drop(json.str("input_text").key("text").text(text)),
@@ -347,8 +349,11 @@ fn write_part(part: &ContentPart<'_>, json: &mut JsonWriter) {
         PartContent::Image(image) => {
             json.str("input_image").key("image_url");
             image.source.write_url(json);
-            json.key("detail")
-                .str(image.detail.unwrap_or(ImageDetail::Auto).as_str());
+            // The protocol's own vendor wants one; others may not know it.
+            let unasked = takes_detail.then_some(ImageDetail::Auto);
+            if let Some(detail) = image.detail.or(unasked) {
+                json.key("detail").str(detail.as_str());
+            }
         }
         PartContent::File(file, data) => {
             json.str("input_file").key("filename").str(&file_name(file));
