@@ -1,5 +1,6 @@
-//! Vendors whose servers speak chat completions in their own way: what they refuse, in their own
-//! words, and where they put reasoning, usage and the state that must come back.
+//! Vendors whose servers speak a protocol in their own way, most of them chat completions: what
+//! they refuse, in their own words, and where they put reasoning, usage and the state that must
+//! come back.
 //!
 //! A dialect is data: `dialects/dialects.json`, with members of requests that a script read from
 //! the vendors' SDKs (`dialects/members.json`, by `scripts/vendor-members`). It must not know the
@@ -18,13 +19,14 @@ use serde::Deserialize;
 
 use self::error::DialectErrors;
 use self::shape::{AnswerShape, MessageOrder, SimThinkingSwitch, VendorState};
+use crate::errors::SimVendor;
 
 const DIALECTS: &str = include_str!("../dialects/dialects.json");
 const MEMBERS: &str = include_str!("../dialects/members.json");
 /// Begins the path of a request that a dialect answers: `/as/NAME/v1/chat/completions`.
 const PATH_PREFIX: &str = "/as/";
 
-/// One vendor's way to speak chat completions.
+/// One vendor's way to speak a protocol.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dialect {
@@ -33,6 +35,9 @@ pub struct Dialect {
     source: String,
     #[allow(dead_code, reason = "readers of the table need it")]
     as_of: String,
+    /// In messages and responses, the protocol's own rules for members, order and results hold too.
+    #[serde(default)]
+    pub protocol: SimVendor,
     /// The model whose rules these are.
     #[allow(dead_code, reason = "readers of the table need it")]
     model: String,
@@ -134,8 +139,13 @@ mod tests {
     fn the_tables_can_be_read_and_every_dialect_has_members_a_source_and_a_date() {
         let table = TABLE.as_ref().unwrap();
         for (name, dialect) in table {
-            for place in ["request", "message.user", "message.tool", "call"] {
-                assert!(dialect.members.contains_key(place), "{name}: {place}");
+            let places: &[&str] = match dialect.protocol {
+                SimVendor::Chat => &["request", "message.user", "message.tool", "call"],
+                SimVendor::Messages => &["request", "message.user", "message.assistant", "tool"],
+                SimVendor::Responses => &["request", "item.message", "item.function_call", "tool"],
+            };
+            for place in places {
+                assert!(dialect.members.contains_key(*place), "{name}: {place}");
             }
             assert!(!dialect.source.is_empty(), "{name}");
             let year = dialect.as_of.split('-').next().unwrap();

@@ -2,13 +2,17 @@
 //!
 //! It must not decide when an error occurs. Read next: `vendor.rs`.
 
+use serde::Deserialize;
+
 use super::behaviour::{Behaviour, ErrorBody};
 use super::error_messages::{chat_error_message, messages_error_message, messages_error_type};
 use super::json::{pretty, quote};
 
 /// The protocol of a call. Chat and responses belong to one vendor, and their errors look alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SimVendor {
+    #[default]
     Chat,
     Messages,
     Responses,

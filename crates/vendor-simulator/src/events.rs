@@ -11,7 +11,7 @@ pub struct SimEventStream {
     pub response: SimResponse,
     /// Data of the error event.
     pub error: String,
-    /// Rewrites chunks of chat completions.
+    /// Rewrites the data of events.
     pub dialect: Option<&'static Dialect>,
 }
 
@@ -35,8 +35,7 @@ impl SimEventStream {
         match &self.response {
             SimResponse::Chat(response) => {
                 let data = response.event(index).unwrap_or_default();
-                let data = self.dialect.map_or(data.clone(), |own| own.rewrite(&data));
-                frame(None, &data, line_end)
+                frame(None, &self.rewrite(data), line_end)
             }
             SimResponse::Messages(response) => {
                 let (name, data) = response.event(index).unwrap_or_default();
@@ -44,8 +43,15 @@ impl SimEventStream {
             }
             SimResponse::Responses(response) => {
                 let (name, data) = response.event(index).unwrap_or_default();
-                frame(Some(&name), &data, line_end)
+                frame(Some(&name), &self.rewrite(data), line_end)
             }
+        }
+    }
+
+    fn rewrite(&self, data: String) -> String {
+        match self.dialect {
+            Some(dialect) => dialect.rewrite(&data),
+            None => data,
         }
     }
 

@@ -74,7 +74,7 @@ impl SimServer {
         let dialect = named.or(self.options.profile.as_deref()).map(dialect::find);
         let vendor = vendor_of(request, path);
         let (dialect, unknown) = match dialect.transpose() {
-            Ok(dialect) => (dialect.filter(|_| vendor == SimVendor::Chat), None),
+            Ok(dialect) => (dialect.filter(|own| own.protocol == vendor), None),
             Err(error) => (None, Some(error)),
         };
         let call = SimCall {
@@ -242,7 +242,9 @@ impl SimCall<'_> {
         let is_lenient = behaviour.lenient.unwrap_or(self.server.options.lenient);
         if let Some(dialect) = self.dialect.filter(|_| !is_lenient) {
             dialect.check(&parsed.body)?;
-        } else if !is_lenient {
+        }
+        let is_chat_dialect = self.dialect.is_some() && self.vendor == SimVendor::Chat;
+        if !is_lenient && !is_chat_dialect {
             let previews = self
                 .request
                 .headers
@@ -336,6 +338,10 @@ impl SimCall<'_> {
     }
 
     fn check_version(&self) -> Result<(), SimulatedError> {
+        // Only the vendor that defined the protocol asks for a version.
+        if self.dialect.is_some() {
+            return Ok(());
+        }
         let version = self.request.header("anthropic-version");
         match version.or_else(|| self.request.header("compat-version")) {
             Some(_) => Ok(()),
@@ -385,6 +391,7 @@ impl SimCall<'_> {
 fn vendor_path<'a>(path: &'a str, dialect: Option<&Dialect>) -> &'a str {
     match dialect {
         Some(_) if path.ends_with("/chat/completions") => "/v1/chat/completions",
+        Some(_) if path.ends_with("/responses") => "/v1/responses",
         Some(_) if path.ends_with("/models") => "/v1/models",
         _ => path,
     }
@@ -394,7 +401,7 @@ fn vendor_of(request: &SimRequest, path: &str) -> SimVendor {
     let is_messages = path.starts_with("/v1/messages")
         || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
     match path {
-        "/v1/responses" => SimVendor::Responses,
+        _ if path.ends_with("/responses") => SimVendor::Responses,
         _ if is_messages => SimVendor::Messages,
         _ => SimVendor::Chat,
     }

@@ -9,7 +9,7 @@ use super::Dialect;
 use super::error::ErrorKind;
 use super::shape::{CachedPlace, ReasoningPlace, SimUsageMember, VendorState};
 use crate::behaviour::{Behaviour, ErrorBody, ReasoningFieldMode, ToolCallMode, UsageMode};
-use crate::errors::SimulatedError;
+use crate::errors::{SimVendor, SimulatedError};
 use crate::request::SimParsedBody;
 use crate::signature::{SignatureKind, sign};
 
@@ -57,8 +57,16 @@ impl Dialect {
         self.errors.build(kind, &[("why", text), ("index", "0")])
     }
 
-    /// Rewrites a complete answer, or one chunk of a stream.
+    /// Rewrites a complete answer, or one event of a stream.
     pub fn rewrite(&self, text: &str) -> String {
+        match self.protocol {
+            SimVendor::Chat => self.rewrite_chat(text),
+            SimVendor::Responses => self.rewrite_responses(text),
+            SimVendor::Messages => text.to_owned(),
+        }
+    }
+
+    fn rewrite_chat(&self, text: &str) -> String {
         let Ok(mut answer) = serde_json::from_str::<Value>(text) else {
             // `[DONE]`
             return text.to_owned();
@@ -97,6 +105,29 @@ impl Dialect {
         answer.to_string()
     }
 
+    fn rewrite_responses(&self, text: &str) -> String {
+        let Ok(mut event) = serde_json::from_str::<Value>(text) else {
+            return text.to_owned();
+        };
+        let details =
+            ["/usage", "/response/usage"].map(|usage| format!("{usage}/input_tokens_details"));
+        for path in details {
+            let is_renamed = self.answer.cached == CachedPlace::ReadAndCreation;
+            if let Some(details) = event.pointer_mut(&path).filter(|_| is_renamed) {
+                *details = json!({
+                    "cache_read_input_tokens": details["cached_tokens"],
+                    "cache_creation_input_tokens": details["cache_write_tokens"],
+                });
+            }
+        }
+        for path in ["/output", "/response/output"] {
+            let items = event.pointer_mut(path).and_then(Value::as_array_mut);
+            items.into_iter().flatten().for_each(remove_phase);
+        }
+        event.get_mut("item").into_iter().for_each(remove_phase);
+        event.to_string()
+    }
+
     fn rewrite_usage(&self, usage: &mut Map<String, Value>) {
         if self.answer.cached == CachedPlace::Details {
             return;
@@ -113,7 +144,7 @@ impl Dialect {
                 usage.insert("prompt_cache_hit_tokens".to_owned(), json!(cached));
                 usage.insert("prompt_cache_miss_tokens".to_owned(), json!(missed));
             }
-            CachedPlace::Details | CachedPlace::Absent => {}
+            CachedPlace::Details | CachedPlace::ReadAndCreation | CachedPlace::Absent => {}
         }
     }
 
@@ -148,6 +179,9 @@ impl Dialect {
                 let end = given.len().saturating_sub(CALL_SUFFIX);
                 call["id"] = json!(&given[end..]);
             }
+            if self.state == VendorState::OwnReasoningContent {
+                call["id"] = json!(format!("{given}{OWN_CALL}"));
+            }
             let index = call["index"].as_u64().unwrap_or(at as u64);
             if self.answer.ids_by_name {
                 call["id"] = json!(format!("functions.{name}:{index}"));
@@ -161,5 +195,12 @@ impl Dialect {
     }
 }
 
+/// Only the vendor that defined the protocol says the phase of a message.
+fn remove_phase(item: &mut Value) {
+    item.as_object_mut().and_then(|item| item.remove("phase"));
+}
+
+/// Ends the ids of a vendor whose calls need their state, and other models' calls none.
+pub(super) const OWN_CALL: &str = "_own";
 /// The unique end of the simulator's ids of calls.
 const CALL_SUFFIX: usize = 9;

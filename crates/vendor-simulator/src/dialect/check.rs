@@ -5,9 +5,10 @@
 use serde_json::Value;
 
 use super::Dialect;
+use super::answer::OWN_CALL;
 use super::error::ErrorKind;
 use super::shape::VendorState;
-use crate::errors::SimulatedError;
+use crate::errors::{SimVendor, SimulatedError};
 use crate::signature::{SignatureKind, is_ours};
 
 /// What Google documents for calls that another model made.
@@ -15,15 +16,22 @@ const SKIPPED_SIGNATURE: &str = "skip_thought_signature_validator";
 const CALL_ID_CHARS: usize = 9;
 
 impl Dialect {
-    /// Checks a chat request as the vendor does.
+    /// Checks a request as the vendor does.
     pub fn check(&self, body: &Value) -> Result<(), SimulatedError> {
         self.check_object("request", "", body)?;
         for tool in items(&body["tools"]) {
             self.check_object("tool", "tools", tool)?;
         }
+        if self.protocol == SimVendor::Responses {
+            let mut items = items(&body["input"]).iter().enumerate();
+            return items.try_for_each(|(index, item)| self.check_item(index, item));
+        }
         let messages = items(&body["messages"]);
         for (index, message) in messages.iter().enumerate() {
             self.check_message(index, message)?;
+        }
+        if self.protocol == SimVendor::Messages {
+            return Ok(());
         }
         self.check_order(messages)?;
         self.check_results(messages)?;
@@ -85,23 +93,7 @@ impl Dialect {
             role => format!("message.{role}"),
         };
         self.check_object(&place, &format!("messages[{index}]"), message)?;
-        for part in items(&message["content"]) {
-            let kind = part["type"].as_str().unwrap_or_default();
-            let (own, any) = (format!("part.{kind}"), "part.*");
-            let place = [own.as_str(), any]
-                .into_iter()
-                .find(|place| self.members.contains_key(*place));
-            let Some(place) = place else {
-                let names = [
-                    ("member", kind),
-                    ("path", "content"),
-                    ("place", "content"),
-                    ("at", " at 'content'"),
-                ];
-                return Err(self.error(ErrorKind::Member, &names));
-            };
-            self.check_object(place, &format!("messages[{index}].content"), part)?;
-        }
+        self.check_parts(&format!("messages[{index}].content"), &message["content"])?;
         for call in items(&message["tool_calls"]) {
             self.check_object("call", &format!("messages[{index}].tool_calls"), call)?;
             let id = call["id"].as_str().unwrap_or_default();
@@ -114,6 +106,44 @@ impl Dialect {
             }
         }
         Ok(())
+    }
+
+    fn check_item(&self, index: usize, item: &Value) -> Result<(), SimulatedError> {
+        // Only a message may leave out its type.
+        let kind = item["type"].as_str().unwrap_or("message");
+        let (place, path) = (format!("item.{kind}"), format!("input[{index}]"));
+        if !self.members.contains_key(&place) {
+            return Err(self.unknown_kind(kind, "input"));
+        }
+        self.check_object(&place, &path, item)?;
+        self.check_parts(&format!("{path}.content"), &item["content"])
+    }
+
+    fn check_parts(&self, path: &str, parts: &Value) -> Result<(), SimulatedError> {
+        for part in items(parts) {
+            let kind = part["type"].as_str().unwrap_or_default();
+            let (own, any) = (format!("part.{kind}"), "part.*");
+            let place = [own.as_str(), any]
+                .into_iter()
+                .find(|place| self.members.contains_key(*place));
+            let Some(place) = place else {
+                return Err(self.unknown_kind(kind, "content"));
+            };
+            self.check_object(place, path, part)?;
+        }
+        Ok(())
+    }
+
+    /// A part or an item of a type that the vendor does not know.
+    fn unknown_kind(&self, kind: &str, place: &str) -> SimulatedError {
+        let at = format!(" at '{place}'");
+        let names = [
+            ("member", kind),
+            ("path", place),
+            ("place", place),
+            ("at", &at),
+        ];
+        self.error(ErrorKind::Member, &names)
     }
 
     fn order_error(&self, why: &str) -> SimulatedError {
@@ -204,6 +234,11 @@ impl Dialect {
                 VendorState::ReasoningContent => {
                     self.thinking.is_on(body) && !message["reasoning_content"].is_string()
                 }
+                VendorState::OwnReasoningContent => {
+                    self.thinking.is_on(body)
+                        && id(call).ends_with(OWN_CALL)
+                        && !message["reasoning_content"].is_string()
+                }
                 VendorState::ReasoningDetails => {
                     self.thinking.is_on(body)
                         && is_own(call)
@@ -220,9 +255,11 @@ impl Dialect {
 
 /// Whether the simulator made the call: only then can its state come back.
 fn is_own(call: &Value) -> bool {
-    call["id"]
-        .as_str()
-        .is_some_and(|id| id.contains("Sim") || id.starts_with("functions."))
+    id(call).contains("Sim") || id(call).starts_with("functions.")
+}
+
+fn id(call: &Value) -> &str {
+    call["id"].as_str().unwrap_or_default()
 }
 
 /// The items of an array; none for any other value.

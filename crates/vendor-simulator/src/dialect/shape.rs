@@ -35,6 +35,8 @@ pub enum VendorState {
     ThoughtSignature,
     /// `reasoning_content` on messages with calls, while the model thinks.
     ReasoningContent,
+    /// The same, but calls of other models need none.
+    OwnReasoningContent,
     /// `reasoning_details` as they were.
     ReasoningDetails,
 }
@@ -120,6 +122,9 @@ pub enum CachedPlace {
     Top,
     /// `prompt_cache_hit_tokens` and `prompt_cache_miss_tokens`
     HitAndMiss,
+    /// `cache_read_input_tokens` and `cache_creation_input_tokens` of `input_tokens_details`
+    /// (responses).
+    ReadAndCreation,
     /// The vendor does not report them.
     Absent,
 }
