@@ -82,7 +82,9 @@ fn entries(profile: &Value) -> BTreeSet<String> {
 fn a_learnt_profile_differs_from_the_shipped_one_for_a_reason() {
     let presets: Value = serde_saphyr::from_str(PRESETS).unwrap();
     let probes: Value = serde_saphyr::from_str(PROBES).unwrap();
-    let dialects: BTreeMap<String, Value> = serde_json::from_str(DIALECTS).unwrap();
+    let mut dialects: BTreeMap<String, Value> = serde_json::from_str(DIALECTS).unwrap();
+    // A profile of another protocol has few keys, and responses none that can be learnt.
+    dialects.retain(|_, dialect| dialect["protocol"].is_null());
     let reasons: Vec<BTreeMap<String, Value>> = serde_saphyr::from_str(DIFFERENCES).unwrap();
     // Vendors' own members are not tried.
     let is_tried = |entry: &String| {

@@ -378,13 +378,13 @@ impl Run<'_, '_> {
         self.error(
             "f",
             "status=400 text=\"temperature is wrong\"",
-            |status| status == 400,
+            |status| status == 400 || status == 422,
             "temperature is wrong",
         );
         self.error(
             "f",
             "status=400 error_body=context",
-            |status| status == 400 || status == 413,
+            |status| [400, 413, 422].contains(&status),
             "",
         );
         self.error("f", "status=500", |status| status >= 500, "");

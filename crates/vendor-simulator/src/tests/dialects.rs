@@ -7,13 +7,18 @@ use crate::SimulatorOptions;
 
 /// Asks as `/as/NAME/`, with these members beside the model.
 async fn ask(name: &str, body: Value) -> Answer {
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let whole = json!({"model": "m", "messages": messages});
+    ask_at(name, "v1/chat/completions", whole, body).await
+}
+
+async fn ask_at(name: &str, path: &str, mut whole: Value, members: Value) -> Answer {
     let simulator = Simulator::start(SimulatorOptions::default()).await;
-    let mut whole = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
-    for (member, value) in body.as_object().unwrap() {
+    for (member, value) in members.as_object().unwrap() {
         whole[member] = value.clone();
     }
-    let path = format!("/as/{name}/v1/chat/completions");
-    let head = "authorization: Bearer sk-1\r\n";
+    let head = "authorization: Bearer sk-1\r\nx-api-key: sk-1\r\n";
+    let path = format!("/as/{name}/{path}");
     simulator.call(&path, head, &whole.to_string()).await
 }
 
@@ -83,12 +88,32 @@ async fn each_vendor_refuses_in_its_own_shape() {
         ),
         ("deepseek", with_calls.clone(), 400, "must be passed back"),
         ("deepseek", with_reasoning.clone(), 200, ""),
-        ("moonshot", with_calls, 400, "reasoning_content is missing"),
+        (
+            "moonshot",
+            with_calls.clone(),
+            400,
+            "reasoning_content is missing",
+        ),
         (
             "vllm",
             json!({"messages": late}),
             400,
             "System message must be at the beginning",
+        ),
+        (
+            "cohere",
+            json!({"stream": true, "stream_options": {}}),
+            422,
+            "parameter 'stream_options' is not a valid field",
+        ),
+        ("zhipu", with_calls, 200, ""),
+        (
+            "zhipu",
+            json!({"messages": [{"role": "user", "content": "a"},
+                {"role": "assistant", "content": null, "tool_calls": [call("call_1_own")]},
+                {"role": "tool", "tool_call_id": "call_1_own", "content": "r"}]}),
+            400,
+            "must be returned with the results",
         ),
         ("nobody", json!({}), 404, "no such profile: nobody"),
     ] {
@@ -104,6 +129,52 @@ async fn each_vendor_refuses_in_its_own_shape() {
         .await
         .json();
     assert_eq!(list[0]["error"]["code"], 400, "{list}");
+}
+
+#[tokio::test]
+async fn a_vendor_of_another_protocol_refuses_members_and_what_the_protocol_refuses() {
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let whole = json!({"model": "m", "messages": messages, "max_tokens": 9});
+    for (body, status, words) in [
+        (json!({}), 200, "I think about it."),
+        (json!({"thinking": {"type": "disabled"}}), 200, "end_turn"),
+        (
+            json!({"top_k": 3}),
+            400,
+            "unknown field top_k: top_k (2013)",
+        ),
+        (
+            json!({"messages": [{"role": "system", "content": "a"}]}),
+            400,
+            "invalid message role: system",
+        ),
+        (json!({"temperature": 7}), 400, "temperature: range: 0..1"),
+    ] {
+        let answer = ask_at("minimax", "v1/messages", whole.clone(), body.clone()).await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.text());
+        assert!(answer.text().contains(words), "{body}: {}", answer.text());
+    }
+    let text = "[[sim input=10 cache_read=4 output=2]]";
+    let whole = json!({"model": "m", "input": text});
+    for (body, status, words) in [
+        (json!({}), 200, "\"cache_read_input_tokens\":4"),
+        (
+            json!({"stream": true}),
+            200,
+            "\"cache_read_input_tokens\":4",
+        ),
+        (json!({"include": []}), 400, "unknown field include"),
+        (
+            json!({"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}),
+            400,
+            "unknown field input: reasoning",
+        ),
+    ] {
+        let answer = ask_at("perplexity", "v1/responses", whole.clone(), body.clone()).await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.text());
+        assert!(answer.text().contains(words), "{body}: {}", answer.text());
+        assert!(!answer.text().contains("\"cached_tokens\""), "{body}");
+    }
 }
 
 #[tokio::test]
