@@ -344,8 +344,21 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
 async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     let cost = cost().await;
     let trial = Micro::new(cost.get() * TRIAL_REQUESTS);
-    let mut episode = Episode::start_until(trial, now_ms() + 2_000, credits(10)).await;
-    episode.begin().await;
+    // Long enough on this machine for a request to begin in it.
+    let mut lasts_ms = 2_000;
+    let mut episode = loop {
+        let mut episode = Episode::start_until(trial, now_ms() + lasts_ms, credits(10)).await;
+        episode.begin().await;
+        if episode
+            .open
+            .iter()
+            .any(|(_, held)| held.trial > Micro::ZERO)
+        {
+            break episode;
+        }
+        lasts_ms *= 2;
+        assert!(lasts_ms < 100_000, "no request begins in the trial");
+    };
     let replica = episode.freeze().await;
     // The request has ended, and so has the trial. The replica still has the hold and the credit
     // that the request used.

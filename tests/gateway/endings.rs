@@ -59,7 +59,7 @@ fn plan(urls: &[&str]) -> Plan {
         .endpoints_as(&endpoints)
         .edit("models:\n", &gamma);
     let limits = [
-        ("idle_seconds", 1),
+        ("idle_seconds", 3),
         ("attempts", urls.len() as u64),
         ("breaker_failures", 0),
         ("open_requests_per_account", 1_000),
