@@ -41,11 +41,14 @@ impl<'a> ForeignFieldRemover<'a> {
         if known.system_role && model.system_role == "system" {
             self.rename_developer_roles(root);
         }
+        let is_parted = known.turn_order && !model.user_after_tool;
+        let mut moves = Vec::new();
         if known.mid_system && !model.mid_system {
-            self.move_later_instructions(root);
+            moves = results_behind_instructions(root);
+            self.move_later_instructions(root, &moves, is_parted);
         }
-        if known.turn_order && !model.user_after_tool {
-            self.part_users_from_tools(root);
+        if is_parted {
+            self.part_users_from_tools(root, &moves);
         }
         if known.reasoning_replay
             && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
@@ -164,8 +167,15 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 
     /// Joins the instructions in front of the conversation to one message, and makes reminders in
-    /// the user's name of the later ones, as translation does.
-    fn move_later_instructions(&mut self, root: JsonValue<'a>) {
+    /// the user's name of the later ones, as translation does. Those that stand between a call and
+    /// a result of its turn go behind the result of `moves`; `is_parted`: with an assistant's
+    /// message between.
+    fn move_later_instructions(
+        &mut self,
+        root: JsonValue<'a>,
+        moves: &[Option<usize>],
+        is_parted: bool,
+    ) {
         let messages: Vec<_> = root.items_of("messages").collect();
         let leading = messages
             .iter()
@@ -197,9 +207,22 @@ impl<'a> ForeignFieldRemover<'a> {
                 .add(WarningAction::Rewritten, JsonPath::Message(index));
             let span = self.span(message.raw());
             self.forget_edits_in(span);
-            match message.get("content").and_then(turns::reminder_message) {
-                Some(reminder) => self.edits.push((span, reminder)),
-                None => self.gone.push(span),
+            let reminder = message.get("content").and_then(turns::reminder_message);
+            let result = moves.get(index).copied().flatten();
+            match (reminder, result.and_then(|result| messages.get(result))) {
+                (Some(reminder), None) => self.edits.push((span, reminder)),
+                (Some(reminder), Some(result)) => {
+                    self.gone.push(span);
+                    let end = self.span(result.raw()).end;
+                    let behind = Span { start: end, end };
+                    let parting = match is_parted && !self.edits.iter().any(|(at, _)| *at == behind)
+                    {
+                        true => format!(",{}", parting_message()),
+                        false => String::new(),
+                    };
+                    self.edits.push((behind, format!("{parting},{reminder}")));
+                }
+                (None, _) => self.gone.push(span),
             }
         }
     }
@@ -211,19 +234,28 @@ impl<'a> ForeignFieldRemover<'a> {
         self.gone.retain(|span| !is_inside(span));
     }
 
-    /// Puts an assistant's message between a tool's and a user's.
-    fn part_users_from_tools(&mut self, root: JsonValue<'a>) {
+    /// Puts an assistant's message between a tool's and a user's. The instructions in `moves` have
+    /// theirs.
+    fn part_users_from_tools(&mut self, root: JsonValue<'a>, moves: &[Option<usize>]) {
         let mut is_behind_tool = false;
         for (index, message) in root.items_of("messages").enumerate() {
+            if moves.get(index).is_some_and(Option::is_some) {
+                continue;
+            }
             let is = |role: &str| message.get("role").is_some_and(|written| written.is(role));
             if is_behind_tool && (is("user") || is_instruction(message)) {
                 self.warnings
                     .add(WarningAction::Inserted, JsonPath::Message(index));
                 let start = self.span(message.raw()).start;
-                let between = format!(r#"{{"role":"assistant","content":"{ACKNOWLEDGEMENT}"}},"#);
-                self.edits.insert(0, (Span { start, end: start }, between));
+                self.edits.insert(
+                    0,
+                    (
+                        Span { start, end: start },
+                        format!("{},", parting_message()),
+                    ),
+                );
             }
-            is_behind_tool = is("tool");
+            is_behind_tool = is("tool") && !moves.contains(&Some(index));
         }
     }
 
@@ -273,6 +305,29 @@ impl<'a> ForeignFieldRemover<'a> {
             }
         }
     }
+}
+
+/// For each message: the last result of the turn in which it is a late instruction, since vendors
+/// want results directly behind their calls.
+fn results_behind_instructions(root: JsonValue<'_>) -> Vec<Option<usize>> {
+    let messages: Vec<_> = root.items_of("messages").collect();
+    let mut moves = vec![None; messages.len()];
+    let mut result = None;
+    for ((index, message), place) in messages.iter().enumerate().zip(&mut moves).rev() {
+        if is_instruction(*message) {
+            *place = result;
+        } else if message.get("role").is_some_and(|role| role.is("tool")) {
+            result = result.or(Some(index));
+        } else {
+            result = None;
+        }
+    }
+    moves
+}
+
+/// What stands between a result and a message of the user.
+fn parting_message() -> String {
+    format!(r#"{{"role":"assistant","content":"{ACKNOWLEDGEMENT}"}}"#)
 }
 
 fn is_instruction(message: JsonValue<'_>) -> bool {
