@@ -76,7 +76,6 @@ enum ChatFinishReason {
     Calls,
     Length,
     Filter,
-    Unknown,
 }
 
 impl ChatStreamReader {
@@ -236,7 +235,7 @@ impl ChatStreamReader {
         let finish = match reason.value().as_ref() {
             // Some vendors send it with every chunk.
             "" => return,
-            "stop" | "STOP" | "end_turn" | "eos" | "stop_sequence" | "COMPLETE" => {
+            "stop" | "STOP" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "COMPLETE" => {
                 ChatFinishReason::Stop
             }
             "tool_calls" | "function_call" | "tool_use" | "TOOL_CALL" => ChatFinishReason::Calls,
@@ -250,7 +249,16 @@ impl ChatStreamReader {
             | "abort"
             | "network_error" => ChatFinishReason::Length,
             "content_filter" | "sensitive" | "SAFETY" => ChatFinishReason::Filter,
-            _ => ChatFinishReason::Unknown,
+            // A word of no known meaning: the calls are there, and a text may have been cut off.
+            _ => {
+                if self.finish.is_none() {
+                    to.event(Event::Warning(DERIVED_FINISH_REASON));
+                }
+                match self.calls.is_empty() {
+                    true => ChatFinishReason::Length,
+                    false => ChatFinishReason::Calls,
+                }
+            }
         };
         if self.finish != Some(finish) {
             self.calls.open_pending(&mut self.slots, to);
@@ -481,7 +489,7 @@ impl ChatStreamReader {
                 is_billed: true,
                 explanation: None,
             },
-            Some(ChatFinishReason::Unknown) | None => StopReason::Unknown,
+            None => StopReason::Unknown,
         }
     }
 

@@ -30,6 +30,7 @@ const MAX_OPEN_BLOCKS: usize = 64;
 pub struct MessagesStreamReader {
     started: bool,
     stopped: bool,
+    has_calls: bool,
     slots: u32,
     /// Blocks that are still open, in order.
     open: Vec<MessagesOpenBlock>,
@@ -190,7 +191,7 @@ impl MessagesStreamReader {
         if reason.is("pause_turn") {
             to.event(Event::Warning("stopped:pause_turn"));
         }
-        to.event(Event::Stop(match reason.value().as_ref() {
+        let stop = match reason.value().as_ref() {
             // With a pause, the vendor offers to continue if the client asks again. Other protocols
             // have no word for it, so a warning says it.
             "end_turn" | "pause_turn" | "compaction" => StopReason::EndTurn,
@@ -205,8 +206,16 @@ impl MessagesStreamReader {
                 },
                 explanation: non_empty_text(member(from, "stop_details"), "explanation"),
             },
-            _ => StopReason::Unknown,
-        }));
+            // A word of no known meaning: the calls are there, and a text may have been cut off.
+            _ => {
+                to.event(Event::Warning("derived:stop_reason"));
+                match self.has_calls {
+                    true => StopReason::ToolUse,
+                    false => StopReason::MaxTokens,
+                }
+            }
+        };
+        to.event(Event::Stop(stop));
     }
 
     fn open_block(&mut self, index: u64, block: Option<JsonValue<'_>>, to: &mut impl EventSink) {
@@ -227,6 +236,7 @@ impl MessagesStreamReader {
                 ),
             },
             "tool_use" => {
+                self.has_calls = true;
                 let name = non_empty_text(block, "name").unwrap_or_else(|| JsonStr::from_value(""));
                 let input = member(block, "input").map(encode_input).unwrap_or_default();
                 (
