@@ -39,7 +39,9 @@ impl LearnSession<'_> {
         }
         if !answer.is_accepted() {
             let (_, words) = answer.classify(&self.client, &plain.expect);
-            return Err(format!("the vendor refused the plainest request: {words}"));
+            return Err(format!(
+                "the vendor did not take the plainest request: {words}"
+            ));
         }
         self.record(plain, answer);
         for probe in &self.table.probes {

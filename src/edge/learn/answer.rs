@@ -5,6 +5,7 @@
 use super::table::Verdict;
 use crate::edge::probe::{ProbeResponse, VendorClient};
 use bytes::Bytes;
+use http::header;
 use llm_protocol::failure::{self, Kind, VendorError};
 use llm_protocol::profile::VendorProfile;
 use llm_protocol::usage::{MeteringTerms, Usage};
@@ -14,13 +15,16 @@ use std::collections::BTreeMap;
 
 /// The result of a call.
 const TOOL_RESULT: &str = "18 degrees";
+/// The name of the places in the table where only a completion has something.
+const COMPLETION: &str = "completion";
 
 pub struct Answer {
     pub response: ProbeResponse,
     /// The usage that the gateway reads in it.
     pub usage: Option<Usage>,
     pub turn: Option<ToolTurn>,
-    /// What it shows, such as `reasoning`, and where.
+    is_completion: bool,
+    /// What else it shows, such as `reasoning`, and where.
     seen: BTreeMap<&'static str, String>,
 }
 
@@ -40,6 +44,7 @@ impl Answer {
             Some((name.as_str(), format!("{name} in {place}")))
         });
         let mut seen: BTreeMap<_, _> = seen.collect();
+        let is_completion = response.is_good() && seen.remove(COMPLETION).is_some();
         let usage = events.iter().rev().find_map(|event| {
             let event = Bytes::from(event.to_string());
             passthrough::read_usage(protocol, &event, &MeteringTerms::default())
@@ -66,13 +71,14 @@ impl Answer {
             response,
             usage,
             turn,
+            is_completion,
             seen,
         }
     }
 
-    /// Whether the vendor took the request. A model that reasoned up to the output limit counts.
+    /// Whether the vendor took the request: a page under a 200 does not count. A model that reasoned up to the output limit counts.
     pub fn is_accepted(&self) -> bool {
-        self.response.is_good() || translate::is_limit_reached_error(&self.response.body)
+        self.is_completion || translate::is_limit_reached_error(&self.response.body)
     }
 
     /// Whether the vendor refused the request itself, not its time or its key.
@@ -103,6 +109,16 @@ impl Answer {
                 false => Verdict::Unknown,
             };
             return (verdict, format!("{status}{shown}{without}"));
+        }
+        if self.response.is_good() {
+            let kind = self.response.headers.get(header::CONTENT_TYPE);
+            let kind = kind.and_then(|kind| kind.to_str().ok());
+            let kind = kind.unwrap_or("no content-type");
+            let start = client.message(&self.response);
+            return (
+                Verdict::Unknown,
+                format!("{status}, no completion, but {kind}: {start}"),
+            );
         }
         let (name, body) = (client.vendor.name.as_str(), &self.response.body);
         let protocol = client.vendor.protocol;

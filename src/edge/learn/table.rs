@@ -26,7 +26,8 @@ struct ProbeTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtocolProbes {
-    /// Where an answer or an event may have what is expected.
+    /// Where an answer or an event may have what is expected, and where a completion has something
+    /// (`completion`).
     pub places: BTreeMap<String, Vec<String>>,
     /// The plainest request, whose members all others have too.
     pub plain: Probe,

@@ -38,15 +38,48 @@ fn the_table_can_be_read_and_leaves_requests_for_the_members() {
     assert!(probes_of(Protocol::Responses).is_err());
 }
 
-fn turn_of(protocol: Protocol, answer: &Value) -> answer::ToolTurn {
+fn answer_of(protocol: Protocol, body: &[u8]) -> Answer {
     let response = ProbeResponse {
         status: 200,
         headers: HeaderMap::new(),
-        body: answer.to_string().into_bytes(),
+        body: body.to_vec(),
     };
     Answer::new(protocol, response, &probes_of(protocol).unwrap().places)
-        .turn
-        .unwrap()
+}
+
+fn turn_of(protocol: Protocol, answer: &Value) -> answer::ToolTurn {
+    let answer = answer_of(protocol, answer.to_string().as_bytes());
+    answer.turn.unwrap()
+}
+
+#[test]
+fn only_a_completion_of_the_protocol_is_taken() {
+    let chat = r#"{"choices": [{"message": {"role": "assistant"}}]}"#;
+    let chunk = "data: {\"choices\": [{\"delta\": {}}]}\n\ndata: {\"choices\": [{\"delta\": {\"content\": \"a\"}}]}\n\n";
+    let messages = r#"{"role": "assistant", "content": [], "stop_reason": "end_turn"}"#;
+    let start = "event: message_start\ndata: {\"message\": {\"role\": \"assistant\"}}\n\n";
+    for (protocol, whole, stream) in [
+        (Protocol::Chat, chat, chunk),
+        (Protocol::Messages, messages, start),
+    ] {
+        for body in [whole, stream] {
+            assert!(answer_of(protocol, body.as_bytes()).is_accepted(), "{body}");
+        }
+        let others = [
+            b"<html>Welcome</html>".as_slice(),
+            b"\x00\xff\x80",
+            b"",
+            b"ok",
+            b"{}",
+            br#"{"error": {"message": "no"}}"#,
+            br#"{"choices": []}"#,
+            b"data: {\"error\": 1}\n\n",
+        ];
+        for body in others {
+            let answer = answer_of(protocol, body);
+            assert!(!answer.is_accepted() && !answer.is_refused(), "{body:?}");
+        }
+    }
 }
 
 #[test]
