@@ -50,18 +50,18 @@ impl ToolLoop {
     async fn run_steps(&mut self, vendor: LoopTarget<'_>) -> Result<(), String> {
         let question = "What is the weather in Paris? Call the tool, then say it in one sentence.";
         let mut input = vec![json!({"role": "user", "content": question})];
-        let find_call = |items: &[Value]| {
-            let call = items.iter().find(|item| item["type"] == "function_call");
-            call.map(|call| call["call_id"].clone())
-        };
         let mut items = self.ask(vendor, &input, "auto").await?;
-        if find_call(&items).is_none() {
+        let mut results = results_of(&items);
+        if results.is_empty() {
             items = self.ask(vendor, &input, "required").await?;
+            results = results_of(&items);
         }
         self.steps = 1;
-        let id = find_call(&items).ok_or("the model called no tool")?;
+        if results.is_empty() {
+            return Err("the model called no tool".to_owned());
+        }
         input.extend(items);
-        input.push(json!({"type": "function_call_output", "call_id": id, "output": "18 degrees"}));
+        input.extend(results);
         self.ask(vendor, &input, "auto").await?;
         self.steps = 2;
         Ok(())
@@ -128,6 +128,13 @@ impl ToolLoop {
     }
 }
 
+/// The results of all calls in an answer.
+fn results_of(items: &[Value]) -> Vec<Value> {
+    let calls = items.iter().filter(|item| item["type"] == "function_call");
+    let result = |call: &Value| json!({"type": "function_call_output", "call_id": call["call_id"], "output": "18 degrees"});
+    calls.map(result).collect()
+}
+
 fn add_once(list: &mut Vec<String>, name: String) {
     if !list.contains(&name) {
         list.push(name);
@@ -172,5 +179,22 @@ fn read_answer(
     match response["output"].take() {
         Value::Array(items) => Some((items, has_usage)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_of_a_step_gets_its_result() {
+        let call = |id: &str| json!({"type": "function_call", "call_id": id});
+        let items = [json!({"type": "reasoning"}), call("a"), call("b")];
+        let ids: Vec<_> = results_of(&items)
+            .iter()
+            .map(|result| result["call_id"].clone())
+            .collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert!(results_of(&items[..1]).is_empty());
     }
 }
