@@ -10,6 +10,8 @@ enum Numbers {
     MaximumFirst,
     /// The tokens of the request first, the maximum last.
     MaximumLast,
+    /// The tokens of the request, then the maximum. Other numbers may follow.
+    MaximumSecond,
     None,
 }
 
@@ -45,10 +47,33 @@ const SENTENCES: &[(&str, Numbers)] = &[
         "tokens + `max_new_tokens` must be <=",
         Numbers::MaximumFirst,
     ),
-    // SGLang: "The input (61709 tokens) is longer than the model's context length (40960 tokens)".
+    // vLLM, whole prompts and multimodal ones: "The decoder prompt (length 140000) is longer than
+    // the maximum model length of 131072. Make sure that `max_model_len` is no smaller than …".
+    (
+        "is longer than the maximum model length",
+        Numbers::MaximumSecond,
+    ),
+    // TGI, Hugging Face: "`inputs` must have less than 4096 tokens. Given: 5000".
+    ("`inputs` must have less than", Numbers::MaximumFirst),
+    // SGLang and Together: "The input (61709 tokens) is longer than the model's context length
+    // (40960 tokens)".
     (
         "is longer than the model's context length",
         Numbers::MaximumLast,
+    ),
+    // SGLang: "Input length (140000 tokens) exceeds the maximum allowed length (131072 tokens). Use
+    // …".
+    (
+        "tokens) exceeds the maximum allowed length",
+        Numbers::MaximumSecond,
+    ),
+    // GitHub Copilot: "prompt token count of 140000 exceeds the limit of 128000".
+    ("prompt token count of", Numbers::MaximumSecond),
+    // Groq and Cerebras: "Please reduce the length of the messages or completion. Current length is
+    // 140000 while limit is 131072".
+    (
+        "reduce the length of the messages or completion",
+        Numbers::MaximumSecond,
     ),
     // Cohere: "… total number of tokens in the prompt cannot exceed 4081 - received 4292".
     (
@@ -104,6 +129,10 @@ pub(super) fn numbers(message: &str) -> Option<ContextOverflow> {
         Numbers::MaximumLast => ContextOverflow {
             tokens: found.next()?,
             maximum: found.next_back()?,
+        },
+        Numbers::MaximumSecond => ContextOverflow {
+            tokens: found.next()?,
+            maximum: found.next()?,
         },
     };
     (overflow.tokens > overflow.maximum).then_some(overflow)
@@ -177,6 +206,33 @@ mod tests {
                 4_292,
                 4_081,
             ),
+            (
+                "The decoder prompt (length 140000) is longer than the maximum model length of 131072. Make sure that \
+                 `max_model_len` is no smaller than the number of text tokens plus multimodal tokens (2).",
+                140_000,
+                131_072,
+            ),
+            (
+                "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000",
+                5_000,
+                4_096,
+            ),
+            (
+                "Input length (140000 tokens) exceeds the maximum allowed length (131072 tokens). Use a shorter input or \
+                 enable --allow-auto-truncate.",
+                140_000,
+                131_072,
+            ),
+            (
+                "prompt token count of 140000 exceeds the limit of 128000",
+                140_000,
+                128_000,
+            ),
+            (
+                "Please reduce the length of the messages or completion. Current length is 140000 while limit is 131072",
+                140_000,
+                131_072,
+            ),
         ] {
             assert_eq!(
                 numbers(message),
@@ -189,6 +245,7 @@ mod tests {
             "Input is too long for requested model.",
             "the request exceeds the available context size, try increasing it",
             "too many tokens: size limit exceeded by 11326 tokens.",
+            "Please reduce the length of the messages or completion.",
         ] {
             assert!(
                 is_overflow(message) && numbers(message).is_none(),
@@ -197,6 +254,7 @@ mod tests {
         }
         for message in [
             "max_tokens must be at most 4096",
+            "the name of a tool exceeds the maximum allowed length (64)",
             "too many tokens: max tokens must be less than or equal to 4096, the maximum output for this model",
         ] {
             assert!(!is_overflow(message), "{message}");
