@@ -516,14 +516,22 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         );
         for piece in vendor.as_bytes().chunks(piece) {
             if let Err(fault) = pass.push(piece, &mut out) {
-                failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
+                failure = Some(fault.to_failure(
+                    VendorProfile::official(vector.vendor),
+                    "upstream-model",
+                    "public-model",
+                ));
                 break;
             }
         }
         if failure.is_none()
             && let Err(fault) = pass.finish(&mut out)
         {
-            failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
+            failure = Some(fault.to_failure(
+                VendorProfile::official(vector.vendor),
+                "upstream-model",
+                "public-model",
+            ));
         }
         return Told {
             body: String::from_utf8(out).unwrap(),
@@ -540,14 +548,22 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         StreamTranslation::new(vector.vendor, vector.surface, recall, streamed, 1 << 20);
     for piece in vendor.as_bytes().chunks(piece) {
         if let Err(fault) = stream.push(piece, &mut out) {
-            failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
+            failure = Some(fault.to_failure(
+                VendorProfile::official(vector.vendor),
+                "upstream-model",
+                "public-model",
+            ));
             break;
         }
     }
     if failure.is_none()
         && let Err(fault) = stream.finish(&mut out)
     {
-        failure = Some(fault.to_failure(vector.vendor, "upstream-model", "public-model"));
+        failure = Some(fault.to_failure(
+            VendorProfile::official(vector.vendor),
+            "upstream-model",
+            "public-model",
+        ));
     }
     assert_eq!(
         stream.is_complete(),
@@ -586,7 +602,11 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
                 warnings: whole.warnings,
             },
             Err(fault) => {
-                let failure = fault.to_failure(vector.vendor, "upstream-model", "public-model");
+                let failure = fault.to_failure(
+                    VendorProfile::official(vector.vendor),
+                    "upstream-model",
+                    "public-model",
+                );
                 Told {
                     body: String::new(),
                     failure: Some(failure),
@@ -613,7 +633,11 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             warnings: whole.warnings,
         },
         Err(fault) => {
-            let failure = fault.to_failure(vector.vendor, "upstream-model", "public-model");
+            let failure = fault.to_failure(
+                VendorProfile::official(vector.vendor),
+                "upstream-model",
+                "public-model",
+            );
             Told {
                 body: String::new(),
                 failure: Some(failure),

@@ -163,6 +163,9 @@ impl raw::Profile {
             },
             state: self.state.or(other.state),
             state_placeholder: self.state_placeholder.or(other.state_placeholder),
+            errors: raw::ProfileErrors {
+                full_context: self.errors.full_context.or(other.errors.full_context),
+            },
             roles: raw::Roles {
                 system: self.roles.system.or(other.roles.system),
                 developer: self.roles.developer.or(other.roles.developer),

@@ -472,6 +472,18 @@ pub struct Profile {
     /// be empty.
     #[serde(default)]
     pub state_placeholder: Option<String>,
+    #[serde(default)]
+    pub errors: ProfileErrors,
+}
+
+/// How a server words its errors, beside the words that the gateway knows.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileErrors {
+    /// Parts of its messages, in any case, that say that a request does not fit the model's
+    /// context. Clients then get the error by which they compact a conversation.
+    #[serde(default)]
+    pub full_context: Option<Vec<String>>,
 }
 
 /// How a server's reasoning is switched, where `reasoning_effort` alone does not (chat). Applies to

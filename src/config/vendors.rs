@@ -203,7 +203,15 @@ impl ConfigValidator {
             let is_it = VendorProfile::is_reasoning(path) == of_message;
             is_it.then(|| member_at(path, value))
         };
+        let full_context = written.errors.full_context.map_or_else(Vec::new, |words| {
+            if words.is_empty() || words.iter().any(|words| words.trim().is_empty()) {
+                let message = "names no words: write some that the vendor's message has";
+                self.add_fault(format!("{key}.profile.errors.full_context"), message);
+            }
+            words
+        });
         let profile = VendorProfile {
+            full_context,
             request,
             drop,
             strict: written.strict.unwrap_or(base.strict),
@@ -399,6 +407,16 @@ mod tests {
                 "{state_placeholder: x}",
                 "state_placeholder",
                 "names no place",
+            ),
+            (
+                "{errors: {full_context: []}}",
+                "errors.full_context",
+                "names no words",
+            ),
+            (
+                "{errors: {full_context: [too big, \" \"]}}",
+                "errors.full_context",
+                "names no words",
             ),
             ("{takes: [user]}", "takes", "unknown"),
             ("{roles: {system: last}}", "roles.system", "first"),

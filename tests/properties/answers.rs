@@ -5,6 +5,7 @@ use crate::payloads::*;
 use bytes::Bytes;
 use llm_protocol::Protocol;
 use llm_protocol::passthrough::{self, rewrite_token_count};
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::usage::{MeteringTerms, Usage};
 use llm_protocol::vendor_response::{CompleteResponse, UpstreamError};
 use proptest::prelude::*;
@@ -89,7 +90,7 @@ fn what_is_no_answer_is_told_apart() {
             assert_eq!(fault, UpstreamError::NotJson, "{body}");
             assert_eq!(
                 fault
-                    .to_failure(protocol, UPSTREAM, PUBLIC)
+                    .to_failure(VendorProfile::official(protocol), UPSTREAM, PUBLIC)
                     .status(Protocol::Chat),
                 502
             );
@@ -100,7 +101,7 @@ fn what_is_no_answer_is_told_apart() {
         let fault = whole(protocol, PUBLIC, Bytes::from(error)).unwrap_err();
         assert_eq!(
             fault
-                .to_failure(protocol, UPSTREAM, PUBLIC)
+                .to_failure(VendorProfile::official(protocol), UPSTREAM, PUBLIC)
                 .status(protocol),
             429
         );

@@ -3,8 +3,10 @@
 use crate::payloads::{PUBLIC, UPSTREAM};
 use llm_protocol::Protocol::{self, Chat, Messages, Responses};
 use llm_protocol::failure::{
-    Failure, Kind, from_vendor_response, refuses_key, unknown_form_excerpt,
+    Failure, Kind, VendorError, from_vendor_error, from_vendor_response, refuses_key,
+    unknown_form_excerpt,
 };
+use llm_protocol::profile::VendorProfile;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -283,7 +285,7 @@ fn words_that_clients_look_for_are_there() {
 
 fn vendor(protocol: Protocol, status: u16, body: &str) -> Failure {
     from_vendor_response(
-        protocol,
+        VendorProfile::official(protocol),
         status,
         Some("7.5"),
         body.as_bytes(),
@@ -430,10 +432,25 @@ fn a_vendor_error_is_judged_by_status_and_words() {
         }
     }
     assert_eq!(vendor(Chat, 429, "").retry_after_seconds, Some(8));
-    let late = from_vendor_response(Chat, 503, Some("86400"), b"", UPSTREAM, PUBLIC);
+    let late = from_vendor_response(
+        VendorProfile::official(Chat),
+        503,
+        Some("86400"),
+        b"",
+        UPSTREAM,
+        PUBLIC,
+    );
     assert_eq!(late.retry_after_seconds, Some(60));
     assert_eq!(
-        from_vendor_response(Chat, 503, Some("soon"), b"", UPSTREAM, PUBLIC).retry_after_seconds,
+        from_vendor_response(
+            VendorProfile::official(Chat),
+            503,
+            Some("soon"),
+            b"",
+            UPSTREAM,
+            PUBLIC
+        )
+        .retry_after_seconds,
         None
     );
 }
@@ -492,7 +509,7 @@ proptest! {
                 prop_assert!(!shown.contains(UPSTREAM) && !shown.contains("Ab12Cd34"), "{}", shown);
             }
         }
-        from_vendor_response(Messages, status, Some(&before), &raw, &after, PUBLIC).render(Messages, &before);
+        from_vendor_response(VendorProfile::official(Messages), status, Some(&before), &raw, &after, PUBLIC).render(Messages, &before);
     }
 }
 
@@ -538,7 +555,14 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
             "unknown parameter foo",
         ),
     ] {
-        let failure = from_vendor_response(Chat, status, None, body.as_bytes(), UPSTREAM, PUBLIC);
+        let failure = from_vendor_response(
+            VendorProfile::official(Chat),
+            status,
+            None,
+            body.as_bytes(),
+            UPSTREAM,
+            PUBLIC,
+        );
         for surface in [Chat, Messages, Responses] {
             let rendered = failure.render(surface, "req_1");
             let text = String::from_utf8(rendered.body).unwrap();
@@ -554,7 +578,14 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
         (400, "<html>Request Header Too Large</html>"),
         (502, "upstream at 10.0.0.1 is down"),
     ] {
-        let failure = from_vendor_response(Chat, status, None, body.as_bytes(), UPSTREAM, PUBLIC);
+        let failure = from_vendor_response(
+            VendorProfile::official(Chat),
+            status,
+            None,
+            body.as_bytes(),
+            UPSTREAM,
+            PUBLIC,
+        );
         let text = String::from_utf8(failure.render(Chat, "req_1").body).unwrap();
         assert!(
             !text.contains("Header Too") && !text.contains("10.0.0.1"),
@@ -564,8 +595,14 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
     // No wait helps a request that is larger than the limit per minute.
     for status in [413, 429] {
         let large = r#"{"error":{"message":"Request too large for model `up` in organization `org_01ab` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 12345","type":"tokens","code":"rate_limit_exceeded"}}"#;
-        let failure =
-            from_vendor_response(Messages, status, None, large.as_bytes(), UPSTREAM, PUBLIC);
+        let failure = from_vendor_response(
+            VendorProfile::official(Messages),
+            status,
+            None,
+            large.as_bytes(),
+            UPSTREAM,
+            PUBLIC,
+        );
         let rendered = failure.render(Messages, "req_1");
         let error: Value = serde_json::from_slice(&rendered.body).unwrap();
         let message = error["error"]["message"].as_str().unwrap();
@@ -574,8 +611,14 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
             (400, "prompt is too long: 12345 tokens > 6000 maximum")
         );
         let later = large.replace("12345", "5000");
-        let failure =
-            from_vendor_response(Chat, status, Some("7"), later.as_bytes(), UPSTREAM, PUBLIC);
+        let failure = from_vendor_response(
+            VendorProfile::official(Chat),
+            status,
+            Some("7"),
+            later.as_bytes(),
+            UPSTREAM,
+            PUBLIC,
+        );
         assert_eq!(
             (failure.kind, failure.retry_after_seconds),
             (Kind::RateLimited, Some(7))
@@ -583,6 +626,39 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
     }
     let busy =
         r#"[{"error":{"code":429,"message":"m","details":[{"@type":"t","retryDelay":"34s"}]}}]"#;
-    let failure = from_vendor_response(Chat, 429, None, busy.as_bytes(), UPSTREAM, PUBLIC);
+    let failure = from_vendor_response(
+        VendorProfile::official(Chat),
+        429,
+        None,
+        busy.as_bytes(),
+        UPSTREAM,
+        PUBLIC,
+    );
     assert_eq!(failure.retry_after_seconds, Some(34));
+}
+
+#[test]
+fn a_full_context_is_known_by_the_words_of_the_profile_too() {
+    let words = VendorProfile {
+        full_context: vec!["Too Much to Read".to_owned()],
+        ..VendorProfile::default()
+    };
+    let body = br#"{"error":{"message":"That is too much to read: 9 pages."}}"#;
+    let kind = |profile: &VendorProfile, status| {
+        from_vendor_response(profile, status, None, body, UPSTREAM, PUBLIC).kind
+    };
+    for status in [400, 413, 422] {
+        assert_eq!(kind(&words, status), Kind::ContextTooLong, "{status}");
+    }
+    assert_eq!(kind(&words, 409), Kind::Conflict);
+    assert_eq!(kind(VendorProfile::compatible(), 400), Kind::InvalidRequest);
+    let error = VendorError::parse(body).unwrap();
+    let inside = VendorError {
+        code: Some("400".to_owned()),
+        ..error
+    };
+    assert_eq!(
+        from_vendor_error(&words, &inside, UPSTREAM, PUBLIC).kind,
+        Kind::ContextTooLong
+    );
 }

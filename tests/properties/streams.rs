@@ -4,6 +4,7 @@
 use crate::payloads::*;
 use llm_protocol::Protocol;
 use llm_protocol::passthrough::StreamPassthrough;
+use llm_protocol::profile::VendorProfile;
 use llm_protocol::usage::{MeteringTerms, ServiceTier, Usage, UsageEstimator, text_tokens};
 use llm_protocol::vendor_response::UpstreamError;
 use proptest::prelude::*;
@@ -328,7 +329,7 @@ fn a_vendor_error_stops_the_stream_and_is_not_shown() {
     let fault = passed.pushed.unwrap_err();
     assert_eq!(
         fault
-            .to_failure(Protocol::Messages, UPSTREAM, PUBLIC)
+            .to_failure(VendorProfile::compatible(), UPSTREAM, PUBLIC)
             .status(Protocol::Messages),
         529
     );
@@ -337,7 +338,9 @@ fn a_vendor_error_stops_the_stream_and_is_not_shown() {
     let chat_error = "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n";
     let fault = chat(chat_error).pushed.unwrap_err();
     assert_eq!(
-        fault.to_failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(),
+        fault
+            .to_failure(VendorProfile::compatible(), UPSTREAM, PUBLIC)
+            .reason(),
         "rate_limited"
     );
     let named = "event: error\ndata: it broke\n\n";

@@ -23,6 +23,9 @@ pub struct VendorProfile {
     /// What goes with a message that has calls and no reasoning of this vendor, as the inside of a
     /// JSON object: another vendor's, or one without any (chat).
     pub message_placeholder: Option<String>,
+    /// Parts of the server's error messages that say that the request does not fit the model's
+    /// context, beside those that the gateway knows.
+    pub full_context: Vec<String>,
     /// Never generates more than the output limit.
     pub honours_output_limit: bool,
     /// Takes an output limit of 0, which only fills the prompt cache (messages).

@@ -76,7 +76,8 @@ impl Answer {
         }
     }
 
-    /// Whether the vendor took the request: a page under a 200 does not count. A model that reasoned up to the output limit counts.
+    /// Whether the vendor took the request: a page under a 200 does not count. A model that
+    /// reasoned up to the output limit counts.
     pub fn is_accepted(&self) -> bool {
         self.is_completion || translate::is_limit_reached_error(&self.response.body)
     }
@@ -121,8 +122,8 @@ impl Answer {
             );
         }
         let (name, body) = (client.vendor.name.as_str(), &self.response.body);
-        let protocol = client.vendor.protocol;
-        let failure = failure::from_vendor_response(protocol, status, None, body, name, name);
+        let profile = &client.vendor.profile;
+        let failure = failure::from_vendor_response(profile, status, None, body, name, name);
         let is_full = failure.kind == Kind::ContextTooLong;
         let form = match VendorError::parse(body) {
             _ if is_full => ", as a full context",

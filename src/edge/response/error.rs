@@ -60,9 +60,8 @@ pub(super) fn process_error(
         log_unknown_form(call, status, &body);
     }
     let model = &call.model;
-    let vendor = model.protocol();
     let failure = failure::from_vendor_response(
-        vendor,
+        &model.vendor.profile,
         status,
         retry_after.as_deref(),
         &body,

@@ -55,6 +55,6 @@ pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8])
 /// which a vendor may quote.
 fn fault_failure(model: &CatalogModel, fault: &UpstreamError) -> Failure {
     fault
-        .to_failure(model.protocol(), &model.upstream_model, &model.id)
+        .to_failure(&model.vendor.profile, &model.upstream_model, &model.id)
         .redact_secret(model.vendor.api_key.reveal())
 }

@@ -160,9 +160,8 @@ impl Responding {
             return None;
         };
         let retry_after = retry_after.as_deref();
-        let protocol = model.protocol();
         Some(failure::from_vendor_response(
-            protocol,
+            &model.vendor.profile,
             *status,
             retry_after,
             b"",

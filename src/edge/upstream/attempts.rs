@@ -226,10 +226,9 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
         return false;
     }
     let model = &call.model;
-    let protocol = model.protocol();
     // In case no other endpoint is available after all.
     call.failure = Some(failure::from_vendor_response(
-        protocol,
+        &model.vendor.profile,
         status,
         retry_after,
         b"",

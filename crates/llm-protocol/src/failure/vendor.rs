@@ -10,7 +10,7 @@ use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS, redact};
 use super::context_length::{self, ContextOverflow};
 use super::kind::Kind;
 use super::scrub;
-use crate::Protocol;
+use crate::profile::VendorProfile;
 use serde_json::Value;
 
 /// Codes and types that concern the operator's account at the vendor.
@@ -293,8 +293,11 @@ impl VendorError {
         (tokens > maximum).then_some(ContextOverflow { tokens, maximum })
     }
 
-    fn is_context_length_error(&self) -> bool {
-        self.has_code(context_length::CODES) || context_length::is_overflow(&self.message)
+    fn is_context_length_error(&self, profile: &VendorProfile) -> bool {
+        let mut of_vendor = profile.full_context.iter();
+        self.has_code(context_length::CODES)
+            || context_length::is_overflow(&self.message)
+            || of_vendor.any(|words| self.message_contains(&[&words.to_ascii_lowercase()]))
     }
 
     fn is_content_policy_error(&self) -> bool {
@@ -323,10 +326,10 @@ impl VendorError {
 }
 
 /// Converts a vendor's response with an error status to a failure. `retry_after` is the vendor's
-/// header, in seconds. Both shapes are parsed for every vendor protocol, because proxies between
-/// the gateway and a vendor use shapes of their own. `body` may be HTML, empty or anything.
+/// header, in seconds. All shapes are parsed for every vendor protocol, because proxies between the
+/// gateway and a vendor use shapes of their own. `body` may be HTML, empty or anything.
 pub fn from_vendor_response(
-    _protocol: Protocol,
+    profile: &VendorProfile,
     status: u16,
     retry_after: Option<&str>,
     body: &[u8],
@@ -336,7 +339,7 @@ pub fn from_vendor_response(
     // A proxy's own text, such as for a 502, says nothing to the caller.
     let is_clients = matches!(status, 400 | 404 | 409 | 413 | 422);
     let error = VendorError::parse(body).or_else(|| plain_error(body).filter(|_| is_clients));
-    let kind = classify(status, error.as_ref());
+    let kind = classify(profile, status, error.as_ref());
     let has_words = error.is_some();
     let error = error.unwrap_or_default();
     let mut failure = build_failure(kind, &error, upstream_model, public_model);
@@ -357,12 +360,12 @@ pub fn from_vendor_response(
 /// Converts an error object inside a 200 to a failure: the caller gets its status if nothing was
 /// sent yet, else an error frame.
 pub fn from_vendor_error(
-    _protocol: Protocol,
+    profile: &VendorProfile,
     error: &VendorError,
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
-    let kind = classify(error.implied_status(), Some(error));
+    let kind = classify(profile, error.implied_status(), Some(error));
     build_failure(kind, error, upstream_model, public_model)
 }
 
@@ -395,7 +398,7 @@ pub fn refuses_key(status: u16, body: &[u8]) -> bool {
     }
 }
 
-fn classify(status: u16, error: Option<&VendorError>) -> Kind {
+fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -> Kind {
     // Without an error object, only the statuses that a load balancer or proxy sets on its own keep
     // their meaning.
     let Some(error) = error else {
@@ -425,7 +428,7 @@ fn classify(status: u16, error: Option<&VendorError>) -> Kind {
         401 | 403 => Kind::VendorRefusedUs,
         400 | 429 if error.has_code(&["account_deactivated"]) => Kind::VendorRefusedUs,
         400 if error.has_code(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
-        400 | 413 | 422 if error.is_context_length_error() => Kind::ContextTooLong,
+        400 | 413 | 422 if error.is_context_length_error(profile) => Kind::ContextTooLong,
         400 | 422 if error.is_content_policy_error() => Kind::ContentPolicy,
         400 => Kind::InvalidRequest,
         404 if error.is_model_error() => Kind::VendorModelMissing,

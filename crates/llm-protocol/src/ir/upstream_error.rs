@@ -4,6 +4,7 @@
 
 use crate::Protocol;
 use crate::failure::{self, Failure, Kind, VendorError};
+use crate::profile::VendorProfile;
 
 /// Why the gateway cannot read a vendor's answer any further. Nothing of the faulty event was sent
 /// to the client.
@@ -62,10 +63,10 @@ impl UpstreamError {
         }
     }
 
-    /// Returns the failure to report to the caller. `vendor` is the vendor's protocol.
+    /// Returns the failure to report to the caller.
     pub fn to_failure(
         &self,
-        vendor: Protocol,
+        profile: &VendorProfile,
         upstream_model: &str,
         public_model: &str,
     ) -> Failure {
@@ -78,7 +79,7 @@ impl UpstreamError {
                 "The model's vendor returned no complete answer.",
             ),
             UpstreamError::Vendor(error) => {
-                failure::from_vendor_error(vendor, error, upstream_model, public_model)
+                failure::from_vendor_error(profile, error, upstream_model, public_model)
             }
         }
     }

@@ -608,7 +608,7 @@ mod tests {
         };
         assert_eq!(
             fault
-                .to_failure(crate::Protocol::Responses, "up", "public")
+                .to_failure(crate::profile::VendorProfile::compatible(), "up", "public")
                 .reason(),
             "rate_limited"
         );
