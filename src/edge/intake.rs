@@ -27,6 +27,7 @@ mod tests;
 pub use body::{declared_body_bytes, decode_body, read_body, read_page_body};
 pub use body_limits::BodyLimits;
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
+pub use coding::{ContentCoding, DecodeAttempt, decode};
 pub use early_response::{discard_body, keep_alive_past_body};
 pub use exchange::{AbortReason, Deadlines, DeferredHead, ExchangeState};
 

@@ -8,6 +8,9 @@ use crate::fallback::{is_from, mutual, other};
 use crate::scripted::{Scripted, Step, json, piece, stream, stream_head};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, Simulator, World, wait_for};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write;
 use std::time::Duration;
 
 const CHAT_TO_RESPONSES: (&str, &str) = ("    protocol: chat\n", "    protocol: responses\n");
@@ -664,6 +667,47 @@ fn an_answer_in_no_known_form_is_shown_to_the_operator_once_a_minute() {
         );
         world.close();
     }
+}
+
+#[test]
+fn an_answer_behind_a_byte_order_mark_and_a_coded_error_are_read() {
+    let whole = r#"{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Sure."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":100,"output_tokens":5}}"#;
+    let marked = Scripted::start(json(200, &format!("\u{feff}{whole}")));
+    let mut coded = GzEncoder::new(Vec::new(), Compression::fast());
+    coded
+        .write_all(error("invalid_request_error", "", "The seed is odd.").as_bytes())
+        .unwrap();
+    let coded = coded.finish().unwrap();
+    let head = format!(
+        "HTTP/1.1 400 Said\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n",
+        coded.len()
+    );
+    let refusing = Scripted::start(vec![Step::Send([head.into_bytes(), coded].concat())]);
+    let world = Plan::default()
+        .endpoints_of(&[marked.port], &[refusing.port])
+        .start();
+    let account = world.funded(1_000_000);
+    let ask = |surface: Surface, model: &str| {
+        let body = serde_json::json!({"model": model, "max_tokens": 50,
+            "messages": [{"role": "user", "content": "hello"}]});
+        world.ask(&surface.request(&account.key, &body))
+    };
+    for surface in BOTH {
+        let answer = ask(surface, Messages.model());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(answer.json().is_object() && answer.has("Sure."));
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 5));
+        let refused = ask(surface, Chat.model());
+        assert!(
+            refused.status == 400 && refused.has("The seed is odd."),
+            "{} {}",
+            refused.status,
+            refused.text()
+        );
+    }
+    assert_eq!((marked.calls(), refusing.calls()), (2, 2));
+    world.close();
 }
 
 #[test]

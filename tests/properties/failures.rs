@@ -554,6 +554,40 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
             "Bad request: unknown parameter foo",
             "unknown parameter foo",
         ),
+        (400, r#"{"fault":{"text":"bad seed"}}"#, "bad seed"),
+        (
+            400,
+            r#"{"fault":{"faultstring":"bad body","detail":{"errorcode":"x.y"}}}"#,
+            "bad body",
+        ),
+        (400, r#"{"reason":"no seed"}"#, "no seed"),
+        (400, r#"{"Message":"bad input"}"#, "bad input"),
+        (400, r#"{"code":1214,"msg":"bad tools"}"#, "bad tools"),
+        (
+            422,
+            r#"{"errors":{"seed":["is too large"],"top_k":["is gone"]}}"#,
+            "seed: is too large; top_k: is gone",
+        ),
+        (
+            400,
+            r#"{"statusCode":400,"message":["seed is no number"],"error":"Bad Request"}"#,
+            "seed is no number",
+        ),
+        (400, r#"{"error":"Bad Request: no model"}"#, "no model"),
+        (400, r#""a text alone""#, "a text alone"),
+        (
+            400,
+            "\u{feff}{\"error\":{\"message\":\"behind a mark\"}}",
+            "behind a mark",
+        ),
+        (400, "\u{feff}plain words", "plain words"),
+        // In no known form: the longest text in it.
+        (
+            400,
+            r#"{"id":"req_0123456789abcdef","outcome":{"ok":false,"why":["the seed is odd","no"]}}"#,
+            "the seed is odd",
+        ),
+        (422, r#"{"x":"参数错误"}"#, "参数错误"),
     ] {
         let failure = from_vendor_response(
             VendorProfile::official(Chat),
@@ -573,8 +607,12 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
             );
         }
     }
-    // A page of a proxy says nothing to a caller, nor does its text beside a 5xx.
+    // A page of a proxy says nothing to a caller, nor does its text beside a 5xx, nor a long
+    // document.
+    let long = json!({"prompt": "Header Too ".repeat(200)}).to_string();
     for (status, body) in [
+        (400, long.as_str()),
+        (502, r#"{"why": "10.0.0.1 is down"}"#),
         (400, "<html>Request Header Too Large</html>"),
         (502, "upstream at 10.0.0.1 is down"),
     ] {
@@ -592,6 +630,9 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
             "{text}"
         );
     }
+    // An id is no word, and a document without words is refused without words.
+    let silent = vendor(Chat, 400, r#"{"id":"req_1","type":"bad request"}"#);
+    assert!(silent.message.contains("did not say why"), "{silent:?}");
     // No wait helps a request that is larger than the limit per minute.
     for status in [413, 429] {
         let large = r#"{"error":{"message":"Request too large for model `up` in organization `org_01ab` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 12345","type":"tokens","code":"rate_limit_exceeded"}}"#;

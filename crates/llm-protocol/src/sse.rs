@@ -38,9 +38,7 @@ pub struct EventTooLarge {
 /// few. `named`: whether its content type says so, which decides where the bytes do not.
 pub fn begins_with_event(opening: &[u8], named: bool) -> Option<bool> {
     const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
-    let opening = opening
-        .get(byte_order_mark_len(opening)..)?
-        .trim_ascii_start();
+    let opening = without_byte_order_mark(opening).trim_ascii_start();
     let mut lines = opening.splitn(2, |byte| matches!(byte, b':' | b'\r' | b'\n'));
     match (lines.next(), lines.next()) {
         (None | Some([]), None) => None,
@@ -248,12 +246,14 @@ impl SseDecoder {
     }
 }
 
+/// Returns a body, or its start, behind the mark that some servers write before UTF-8. It is part
+/// of no event and of no JSON (RFC 8259, section 8.1).
+pub fn without_byte_order_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
+}
+
 fn byte_order_mark_len(line: &[u8]) -> usize {
-    if line.starts_with(b"\xef\xbb\xbf") {
-        3
-    } else {
-        0
-    }
+    line.len() - without_byte_order_mark(line).len()
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ impl ProbeResponse {
 
 /// The events of a stream, or the whole body, as far as they are JSON.
 pub fn events(body: &[u8]) -> Vec<Value> {
+    let body = sse::without_byte_order_mark(body);
     if sse::begins_with_event(body, false) != Some(true) {
         return serde_json::from_slice(body).into_iter().collect();
     }

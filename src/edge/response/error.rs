@@ -4,7 +4,9 @@
 //! This file must not decide whether another attempt is possible: `edge/upstream.rs` does.
 
 use super::fault::log_unknown_form;
-use crate::edge::intake::DeferredHead;
+use crate::edge::intake::{
+    BodyHolders, BodyLimits, BodyShare, DecodeAttempt, DeferredHead, decode,
+};
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::responding::ResponseMode;
 use crate::edge::{local_api, upstream};
@@ -26,6 +28,25 @@ pub(super) fn collect_error(kept: &mut Vec<u8>, piece: &[u8]) {
     kept.extend_from_slice(piece.get(..free).unwrap_or_default());
 }
 
+/// Removes the content coding of an error body, which some proxies apply unasked. A body that is
+/// too large for that stays as it is.
+fn decode_error(call: &mut AdmittedRequest) {
+    let ResponseMode::Error { coding, body, .. } = &mut call.response.mode else {
+        return;
+    };
+    let limits = BodyLimits {
+        body_bytes: MAX_ERROR_BODY_BYTES as u64,
+        ..BodyLimits::from_limits(&call.settings.limits)
+    };
+    let mut share = BodyShare::new(BodyHolders::default(), &limits);
+    let decoded = coding
+        .take()
+        .map(|coding| decode(coding, body, DecodeAttempt::Short, &limits, &mut share));
+    if let Some(Ok(Some(plain))) = decoded {
+        *body = plain.into();
+    }
+}
+
 /// Renders a vendor's error in the gateway's own form.
 ///
 /// # Errors
@@ -40,6 +61,7 @@ pub(super) fn process_error(
         ErrorType::InvalidHTTPHeader,
         "the vendor refused the reasoning",
     );
+    decode_error(call);
     if retry_if_reasoning_refused(call) || retry_if_member_refused(call) {
         call.failure = Some(Failure::from_kind(Kind::UpstreamFailed));
         return Err(retry.into_up());
@@ -48,6 +70,7 @@ pub(super) fn process_error(
         status,
         retry_after,
         body,
+        ..
     } = std::mem::replace(&mut call.response.mode, ResponseMode::Over)
     else {
         return Err(retry.into_up());

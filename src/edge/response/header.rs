@@ -3,6 +3,7 @@
 //! Its status decides how the body is processed. This file must not look at the body.
 
 use crate::clock;
+use crate::edge::intake::ContentCoding;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::ResponseMode;
@@ -80,6 +81,8 @@ pub fn filter_header(
         ResponseMode::Error {
             status,
             retry_after,
+            coding: text("content-encoding")
+                .and_then(|name| ContentCoding::parse(name.as_bytes()).ok()?),
             body: Vec::new(),
         }
     };

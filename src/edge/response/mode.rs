@@ -55,7 +55,10 @@ pub(super) fn decide_mode(
             if call.response.streams {
                 set_terminal_error(record, call);
             }
-            Some(piece)
+            Some(match call.response.mode {
+                ResponseMode::Whole { .. } => piece.slice_ref(sse::without_byte_order_mark(&piece)),
+                _ => piece,
+            })
         }
     }
 }

@@ -4,6 +4,7 @@
 //! This file must not read or write response bytes: `edge/response/` does.
 
 use crate::catalog::CatalogModel;
+use crate::edge::intake::ContentCoding;
 use crate::telemetry::METRICS;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::ir::event::ResponseContext;
@@ -57,6 +58,7 @@ pub(in crate::edge) enum ResponseMode {
     Error {
         status: u16,
         retry_after: Option<String>,
+        coding: Option<ContentCoding>,
         body: Vec<u8>,
     },
     /// Released completely, or failed.

@@ -11,6 +11,7 @@ use super::context_length::{self, ContextOverflow};
 use super::kind::Kind;
 use super::scrub;
 use crate::profile::VendorProfile;
+use crate::sse::without_byte_order_mark;
 use serde_json::Value;
 
 /// Codes and types that concern the operator's account at the vendor.
@@ -54,21 +55,39 @@ pub struct VendorError {
     pub retry_after: Option<String>,
 }
 
-/// Where vendors have their words other than in `message`. FastAPI servers (vLLM, SGLang, TGI's
-/// router) and Mistral have `detail`, Mistral also below `message`; Cohere, NVIDIA and others have
-/// `errors`. An item is a text, or an object with `msg` or `message` and the place in `loc`.
-const MESSAGE_PLACES: [&str; 5] = [
-    "/detail",
-    "/message/detail",
-    "/message",
-    "/errors",
-    "/title",
+/// Members that hold a vendor's words, in any case; the first one with words counts. FastAPI
+/// servers (vLLM, SGLang) and Mistral have `detail`, Mistral also below `message`; Cohere, NVIDIA
+/// and others have `errors`; Zhipu `msg`; AWS `Message`; Apigee, a gateway, `faultstring` below
+/// `fault`. Some frameworks have the name of the status in `error` or `title`, and their words
+/// elsewhere.
+const WORDS: [&str; 11] = [
+    "message",
+    "msg",
+    "detail",
+    "errors",
+    "error_description",
+    "faultstring",
+    "text",
+    "reason",
+    "title",
+    "fault",
+    "error",
 ];
+
+/// Members that name an error and do not explain it.
+const NAMES: [&str; 6] = ["type", "code", "status", "param", "object", "id"];
 
 /// Maximum length in bytes of a text without JSON that counts as the vendor's words.
 const MAX_PLAIN_BYTES: usize = 2_000;
 
-/// Returns the words at such a place.
+/// Returns the member of this name, in any case.
+fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut members = object.as_object()?.iter();
+    let found = members.find(|(other, _)| other.eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value)
+}
+
+/// Returns the words in a text, in a list, or in an object and the place that it names in `loc`.
 fn words_of(found: &Value) -> Option<String> {
     let text = match found {
         Value::String(text) => text.clone(),
@@ -77,9 +96,10 @@ fn words_of(found: &Value) -> Option<String> {
             items.join("; ")
         }
         Value::Object(members) => {
-            let words = ["msg", "message", "detail"]
-                .iter()
-                .find_map(|name| words_of(members.get(*name)?))?;
+            let words = WORDS.iter().find_map(|name| {
+                let value = member(found, name)?;
+                words_of(value).or_else(|| words_by_field(value).filter(|_| *name == "errors"))
+            })?;
             let place: Vec<_> = members
                 .get("loc")
                 .and_then(Value::as_array)
@@ -98,6 +118,34 @@ fn words_of(found: &Value) -> Option<String> {
         _ => return None,
     };
     (!text.is_empty()).then_some(text)
+}
+
+/// Returns the words in an object whose members are the fields of the request.
+fn words_by_field(found: &Value) -> Option<String> {
+    let fields = found.as_object()?.iter();
+    let words = fields.filter_map(|(field, value)| Some(format!("{field}: {}", words_of(value)?)));
+    Some(words.collect::<Vec<_>>().join("; ")).filter(|words| !words.is_empty())
+}
+
+/// Returns the longest text that may be words: an id has no spaces.
+fn longest_words(found: &Value) -> Option<&str> {
+    let is_words = |text: &&str| text.contains(char::is_whitespace) || !text.is_ascii();
+    match found {
+        Value::String(text) => Some(text.as_str()).filter(is_words),
+        Value::Array(items) => items
+            .iter()
+            .filter_map(longest_words)
+            .max_by_key(|text| text.len()),
+        Value::Object(members) => {
+            let members = members
+                .iter()
+                .filter(|(name, _)| !NAMES.contains(&name.as_str()));
+            members
+                .filter_map(|(_, value)| longest_words(value))
+                .max_by_key(|text| text.len())
+        }
+        _ => None,
+    }
 }
 
 /// Adds what the vendor behind an aggregating vendor said: OpenRouter has it as `metadata.raw`.
@@ -124,38 +172,41 @@ fn retry_delay(error: &Value) -> Option<String> {
     delay.strip_suffix('s').map(str::to_owned)
 }
 
-/// Returns an answer without JSON as the vendor's words, if it is a short text and no page.
+/// Returns the words of a short answer in no known form: a text that is no page, or the longest
+/// text in a JSON document.
 fn plain_error(body: &[u8]) -> Option<VendorError> {
-    let text = std::str::from_utf8(body).ok()?.trim();
-    let is_page = text.starts_with('<') || text.starts_with('{') || text.starts_with('[');
-    (!text.is_empty() && text.len() <= MAX_PLAIN_BYTES && !is_page).then(|| VendorError {
-        message: text.to_owned(),
+    let text = std::str::from_utf8(without_byte_order_mark(body))
+        .ok()?
+        .trim();
+    if text.len() > MAX_PLAIN_BYTES {
+        return None;
+    }
+    let document = serde_json::from_str::<Value>(text);
+    let words = match &document {
+        Ok(document) => longest_words(document)?,
+        Err(_) if text.is_empty() || text.starts_with(['<', '{', '[']) => return None,
+        Err(_) => text,
+    };
+    Some(VendorError {
+        message: words.to_owned(),
         ..VendorError::default()
     })
 }
 
 impl VendorError {
-    /// Parses an error of any known shape: `{"error":{…}}`, `{"error":"…"}`, `{"message":…}` and
-    /// [`MESSAGE_PLACES`], alone or as the first of a list. Returns `None` if there is no error
+    /// Parses an error of any known shape: `{"error":{…}}`, `{"error":"…"}`, and [`WORDS`] in the
+    /// document itself, alone or as the first of a list. Returns `None` if there is no error
     /// object.
     pub fn parse(body: &[u8]) -> Option<VendorError> {
-        let body: Value = serde_json::from_slice(body).ok()?;
+        let body: Value = serde_json::from_slice(without_byte_order_mark(body)).ok()?;
         // Google's servers send a list with one error.
         let body = body
             .as_array()
             .and_then(|list| list.first())
             .unwrap_or(&body);
-        let error = match body.get("error") {
-            Some(Value::Null) | None => body,
-            Some(error) => error,
-        };
-        if let Value::String(message) = error {
-            return Some(VendorError {
-                message: message.clone(),
-                ..VendorError::default()
-            });
-        }
-        let word = |name: &str| match error.get(name) {
+        let object = member(body, "error").filter(|error| error.is_object());
+        let error = object.unwrap_or(body);
+        let word = |name: &str| match member(error, name) {
             Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
@@ -163,12 +214,7 @@ impl VendorError {
         // The messages protocol has its finer code one level down.
         let detail = error.pointer("/details/error_code").and_then(Value::as_str);
         let found = VendorError {
-            message: word("message")
-                .or_else(|| {
-                    MESSAGE_PLACES
-                        .iter()
-                        .find_map(|place| words_of(error.pointer(place)?))
-                })
+            message: words_of(error)
                 .map(|message| with_raw(message, error))
                 .unwrap_or_default(),
             error_type: word("type").or_else(|| word("status")),
@@ -177,7 +223,7 @@ impl VendorError {
             retry_after: retry_delay(error),
         };
         let empty = found.message.is_empty() && found.code.is_none();
-        (!empty || body.get("error").is_some_and(Value::is_object)).then_some(found)
+        (!empty || object.is_some()).then_some(found)
     }
 
     fn has_code(&self, words: &[&str]) -> bool {
