@@ -58,6 +58,11 @@ struct Case {
     /// Name of a preset: `model` is then the vendor's own name for one of its models.
     #[serde(default)]
     preset: Option<String>,
+    /// The profile of a vendor that only the config describes, and what it says of the model.
+    #[serde(default)]
+    profile: Option<Value>,
+    #[serde(default)]
+    capabilities: Option<Value>,
     /// All capabilities of the model are known: the gateway repairs what the model refuses of its
     /// own protocol.
     #[serde(default)]
@@ -330,7 +335,17 @@ fn target(vector: &Vector) -> Target {
         ..
     } = &vector.case;
     if let Some(preset) = preset {
-        return preset_target(preset, model);
+        let key = match preset.as_str() {
+            "vllm" | "ollama" | "llama-cpp" | "lm-studio" | "sglang" | "tgi" => "",
+            _ => ", api_key: k",
+        };
+        return configured_target(&format!("{{preset: {preset}{key}}}"), model, &json!({}));
+    }
+    if let Some(profile) = &vector.case.profile {
+        let vendor = json!({"protocol": vector.vendor.to_string(), "api_key": "k", "profile": profile,
+            "endpoints": [{"url": "https://vendor.example"}]});
+        let capabilities = vector.case.capabilities.clone().unwrap_or(json!({}));
+        return configured_target(&vendor.to_string(), model, &capabilities);
     }
     let (profile, known) = (
         match official {
@@ -354,20 +369,17 @@ fn target(vector: &Vector) -> Target {
     }
 }
 
-/// The model of a vendor whose config says nothing but its preset.
-fn preset_target(preset: &str, model: &str) -> Target {
+/// The model of a vendor with this entry in the config.
+fn configured_target(vendor: &str, model: &str, capabilities: &Value) -> Target {
     let local = include_str!("../conf/local.yaml");
     let head = local.split("vendors:").next().unwrap();
-    let key = match preset {
-        "vllm" | "ollama" | "llama-cpp" | "lm-studio" | "sglang" | "tgi" => "",
-        _ => ", api_key: k",
-    };
     let text = format!(
-        "{head}vendors:\n  v: {{preset: {preset}{key}}}\nmodels:\n  - {{id: public-model, vendor: v, upstream_model: \"{model}\", \
-         context_tokens: 200000, max_output_tokens: 128000, price: {{input: \"1\", output: \"1\"}}}}\n"
+        "{head}vendors:\n  v: {vendor}\nmodels:\n  - {{id: public-model, vendor: v, upstream_model: \"{model}\", \
+         context_tokens: 200000, max_output_tokens: 128000, capabilities: {capabilities}, \
+         price: {{input: \"1\", output: \"1\"}}}}\n"
     );
     let settings = model_gateway::config::parse(&text, &|_| None)
-        .unwrap_or_else(|faults| panic!("{preset}: {faults:?}"));
+        .unwrap_or_else(|faults| panic!("{vendor}: {faults:?}"));
     let model = &settings.catalog.models()[0];
     Target {
         accepts: model.accepts.clone(),

@@ -40,6 +40,9 @@ pub fn resolve(
             base.prefix = roles.prefix.unwrap_or(base.prefix);
             base.reasoning_on = members(profile.thinking.on.as_ref());
             base.reasoning_off = members(profile.thinking.off.as_ref());
+            let state = profile.state_paths();
+            let mut replays = state.iter().filter_map(|(_, path)| replay_in(path));
+            base.reasoning_replay = replays.next().unwrap_or(base.reasoning_replay);
             if roles.developer == Some(false) {
                 base.system_role = "system";
             }
@@ -49,6 +52,16 @@ pub fn resolve(
             ModelCapabilities::Responses(responses_model(shipped_chat_model(id), written))
         }
     }
+}
+
+/// The form in which reasoning returns in a member of this name.
+fn replay_in(member: &str) -> Option<ReasoningReplay> {
+    let forms = [
+        ReasoningReplay::ReasoningContent,
+        ReasoningReplay::ReasoningDetails,
+        ReasoningReplay::Reasoning,
+    ];
+    forms.into_iter().find(|form| form.member() == Some(member))
 }
 
 /// Ids of the shipped catalog whose capabilities are all known, by the protocol that the values

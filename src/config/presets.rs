@@ -6,6 +6,7 @@
 
 use super::raw;
 use crate::catalog::AliasPattern;
+use llm_protocol::profile::VendorProfile;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -150,6 +151,15 @@ impl Preset {
 }
 
 impl raw::Profile {
+    /// The paths of `state`, each with whether it begins at the message, not at a call.
+    pub fn state_paths(&self) -> Vec<(bool, String)> {
+        let split = |path: &String| match path.strip_prefix("message.") {
+            Some(path) => (true, path.to_owned()),
+            None => (VendorProfile::is_reasoning(path), path.clone()),
+        };
+        self.state.iter().flatten().map(split).collect()
+    }
+
     /// Fills each unset key from `other`.
     pub fn or(self, other: Option<Self>) -> Self {
         let other = other.unwrap_or_default();

@@ -465,11 +465,13 @@ pub struct Profile {
     #[serde(default)]
     pub thinking: ProfileThinking,
     /// Where the server's answers have what must go back to it as it came, such as
-    /// `extra_content.google.thought_signature` of a call. It is carried through every surface.
+    /// `extra_content.google.thought_signature` of a call or `message.pondering` of the message
+    /// (`message.` may be left out of the members for reasoning). What a call had goes back with
+    /// that call, and what a message had with that message, through every surface.
     #[serde(default)]
     pub state: Option<Vec<String>>,
-    /// What goes in the first place of `state` with another vendor's calls, which have none. It may
-    /// be empty.
+    /// What goes in the first place of `state` where a turn with calls comes from another vendor:
+    /// in its first call, or in the message if the place is there. It may be empty.
     #[serde(default)]
     pub state_placeholder: Option<String>,
     #[serde(default)]

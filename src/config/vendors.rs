@@ -9,7 +9,7 @@ use super::{raw, suggest};
 use crate::catalog::{CatalogVendor, EndpointAuth, Secret};
 use http::{HeaderName, HeaderValue};
 use llm_protocol::Protocol;
-use llm_protocol::profile::VendorProfile;
+use llm_protocol::profile::{VendorProfile, outermost};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -187,11 +187,10 @@ impl ConfigValidator {
             .profile
             .clone()
             .or(preset.map(|preset| preset.profile.clone()));
-        let state = written.state.unwrap_or_default();
+        let state = written.state_paths();
         let placeholder = written.state_placeholder.as_deref();
         let mut request = written.request.unwrap_or_else(|| base.request.clone());
-        let outermost = state.iter().filter_map(|path| path.split('.').next());
-        request.extend(outermost.map(str::to_owned));
+        request.extend(state.iter().map(|(_, path)| outermost(path).to_owned()));
         let raw::ProfileThinking { on, off } = written.thinking;
         request.extend(on.into_iter().chain(off).flatten().map(|(name, _)| name));
         let drop = written.drop.unwrap_or_else(|| {
@@ -199,9 +198,8 @@ impl ConfigValidator {
             base.drop.iter().filter(is_refused).cloned().collect()
         });
         let placeholder_at = |of_message: bool| {
-            let (path, value) = state.first().zip(placeholder)?;
-            let is_it = VendorProfile::is_reasoning(path) == of_message;
-            is_it.then(|| member_at(path, value))
+            let ((is_of_message, path), value) = state.first().zip(placeholder)?;
+            (*is_of_message == of_message).then(|| member_at(path, value))
         };
         let full_context = written.errors.full_context.map_or_else(Vec::new, |words| {
             if words.is_empty() || words.iter().any(|words| words.trim().is_empty()) {
@@ -215,6 +213,7 @@ impl ConfigValidator {
             request,
             drop,
             strict: written.strict.unwrap_or(base.strict),
+            state: state.iter().map(|(_, path)| path.clone()).collect(),
             call_placeholder: placeholder_at(false),
             message_placeholder: placeholder_at(true),
             ..base.clone()
@@ -231,7 +230,7 @@ impl ConfigValidator {
         let named = [
             ("request", &profile.request),
             ("drop", &profile.drop),
-            ("state", &state),
+            ("state", &profile.state),
         ];
         for (list, names) in named {
             for name in names.iter().filter(faulty) {

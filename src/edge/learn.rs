@@ -15,6 +15,7 @@ mod table;
 
 use answer::Answer;
 use llm_protocol::Protocol;
+use llm_protocol::profile::outermost;
 pub use profile::LearntProfile;
 use serde_json::{Value, json};
 pub use session::{LearnSession, MAX_REQUESTS};
@@ -128,10 +129,13 @@ impl LearnSession<'_> {
         }
         let value = probe.values.get(&verdict).map(|value| {
             let state = self.turn.iter().flat_map(|turn| turn.state.iter());
-            let outermost = |path: &String| path.split('.').next().unwrap_or_default().to_owned();
+            let name = |path: &String| {
+                let path = path.strip_prefix("message.").unwrap_or(path);
+                outermost(path).to_owned()
+            };
             match value.as_str() {
                 Some("$state") => state.cloned().collect(),
-                Some("$state_names") => state.map(outermost).collect(),
+                Some("$state_names") => state.map(name).collect(),
                 _ => value.clone(),
             }
         });

@@ -2,6 +2,7 @@
 //!
 //! Read next: `chat/read_request.rs`.
 
+mod opaque_state;
 pub mod read_request;
 pub mod read_stream;
 mod reasoning_format;

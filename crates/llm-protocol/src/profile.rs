@@ -17,6 +17,8 @@ pub struct VendorProfile {
     pub drop: Vec<String>,
     /// The server refuses every member that is neither in the base nor in `request`.
     pub strict: bool,
+    /// Paths, from a message or from a call, of what must go back to the server as it came (chat).
+    pub state: Vec<String>,
     /// What goes with the first call of a message that has no state of this vendor, as the inside
     /// of a JSON object: another vendor's calls (chat).
     pub call_placeholder: Option<String>,
@@ -161,6 +163,12 @@ impl VendorProfile {
         CHAT_REASONING.contains(&member)
     }
 
+    /// Returns the paths of `state` without the member in which the reasoning returns.
+    pub(crate) fn state_beside(&self, replay: Option<&str>) -> Vec<String> {
+        let is_other = |path: &&String| Some(outermost(path)) != replay;
+        self.state.iter().filter(is_other).cloned().collect()
+    }
+
     /// Returns whether the server caches what is marked for it (messages).
     pub fn takes_cache_markers(&self) -> bool {
         self.takes(CACHE_MARKER)
@@ -208,6 +216,11 @@ impl VendorProfile {
         };
         self.drop.iter().any(|name| name == member) || self.strict && !base.contains(&member)
     }
+}
+
+/// The name of the member at the beginning of a path.
+pub fn outermost(path: &str) -> &str {
+    path.split('.').next().unwrap_or_default()
 }
 
 fn names(members: &[&str]) -> Vec<String> {

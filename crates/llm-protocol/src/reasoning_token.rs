@@ -4,9 +4,9 @@
 //! Every such token begins with `gw1.`. Two forms follow. Either base64url of a chat vendor's
 //! `reasoning_details` (in the signature that a messages client stores). Or a kind, a dot and
 //! base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat vendor's reasoning
-//! or the state of a call, `r` for a responses vendor's item. Base64url has no dot, so the two
-//! forms cannot be confused. A token with nothing after the prefix only says that no messages
-//! vendor made it.
+//! or the state of its message or call, `r` for a responses vendor's item. Base64url has no dot, so
+//! the two forms cannot be confused. A token with nothing after the prefix only says that no
+//! messages vendor made it.
 //!
 //! It must not trust a returned token: the caller may have forged it. Its content is checked before
 //! a writer puts it into a request body, and a string that cannot be decoded is not a token. The
@@ -69,9 +69,19 @@ pub enum ReasoningPayload {
     ChatText(String),
     /// A chat vendor's `reasoning_details`: a JSON array.
     ChatDetails(String),
-    /// Members of a chat vendor's call that go back with it: a JSON object.
-    CallState(String),
+    /// Members of a chat vendor's message or call that go back with it: a JSON object.
+    State(StatePlace, String),
     Item(ReasoningItem),
+}
+
+/// What state belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StatePlace {
+    Message,
+    /// The call with this place among the message's calls: a client may move the token.
+    Call(u64),
+    /// The call behind the token: an earlier version wrote no place.
+    NextCall,
 }
 
 /// A responses vendor's reasoning item. The texts of its summary travel separately, joined.
@@ -114,15 +124,20 @@ pub fn pack_chat_details(details_json: &str) -> Option<String> {
     })
 }
 
-/// Packs members of a chat vendor's call that go back with it: the name and the JSON of each.
+/// Packs members of a chat vendor's message or call that go back with it, which `write` writes.
 /// Returns `None` if the token would be too long.
-pub fn pack_call_state(member: &str, value_json: &str) -> Option<String> {
+pub fn pack_state(place: StatePlace, write: impl FnOnce(&mut JsonWriter)) -> Option<String> {
     encode_payload('c', |json| {
-        json.key("x")
-            .open_object()
-            .key(member)
-            .compact(value_json)
-            .close_object();
+        let name = match place {
+            StatePlace::Message => "m",
+            StatePlace::NextCall | StatePlace::Call(_) => "x",
+        };
+        json.key(name).open_object();
+        write(json);
+        json.close_object();
+        if let StatePlace::Call(index) = place {
+            json.key("n").number(index);
+        }
     })
 }
 
@@ -176,8 +191,13 @@ pub fn unpack(carrier: &str) -> Option<ReasoningPayload> {
             .map(ReasoningPayload::ChatText)
             .or_else(|| array("a").map(ReasoningPayload::ChatDetails))
             .or_else(|| {
-                let members = root.get("x").filter(|value| value.is_object())?;
-                Some(ReasoningPayload::CallState(members.raw().to_owned()))
+                let (members, place) = match (root.get("m"), root.get("n")) {
+                    (Some(members), _) => (members, StatePlace::Message),
+                    (None, Some(index)) => (root.get("x")?, StatePlace::Call(index.count()?)),
+                    (None, None) => (root.get("x")?, StatePlace::NextCall),
+                };
+                let json = members.is_object().then(|| members.raw().to_owned())?;
+                Some(ReasoningPayload::State(place, json))
             }),
         "r" => {
             let lengths = root.get("n").filter(|value| value.is_array())?;
@@ -308,6 +328,27 @@ mod tests {
                 "c",
                 ReasoningPayload::ChatDetails("[{\"a\":1}]".into()),
             ),
+            (
+                pack_state(StatePlace::Message, |json| {
+                    json.key("a").number(1);
+                }),
+                "c",
+                ReasoningPayload::State(StatePlace::Message, "{\"a\":1}".into()),
+            ),
+            (
+                pack_state(StatePlace::NextCall, |json| {
+                    json.key("a").str("b");
+                }),
+                "c",
+                ReasoningPayload::State(StatePlace::NextCall, "{\"a\":\"b\"}".into()),
+            ),
+            (
+                pack_state(StatePlace::Call(2), |json| {
+                    json.key("a").null();
+                }),
+                "c",
+                ReasoningPayload::State(StatePlace::Call(2), "{\"a\":null}".into()),
+            ),
             (pack_item(&item), "r", ReasoningPayload::Item(item.clone())),
             (pack_item(&bare), "r", ReasoningPayload::Item(bare.clone())),
         ] {
@@ -342,6 +383,8 @@ mod tests {
             of("m", r#"["t"]"#),
             of("c", r#"{"t":1}"#),
             of("c", r#"{"a":{}}"#),
+            of("c", r#"{"m":[]}"#),
+            of("c", r#"{"x":{},"n":-1}"#),
             of("r", r#"{"i":"rs_1","e":"","n":[]}"#),
             of("r", r#"{"i":"rs_1","e":"x"}"#),
             of("r", r#"{"i":"rs_1","e":"x","n":[-1]}"#),

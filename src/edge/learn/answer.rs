@@ -186,10 +186,10 @@ impl ToolTurn {
         let result = |call: &Value| json!({"role": "tool", "tool_call_id": call["id"], "content": TOOL_RESULT});
         let results: Vec<_> = calls.iter().map(result).collect();
         let (mut bare, mut state) = (whole.clone(), Vec::new());
-        remove_state(&mut bare, &mut state);
+        remove_state(&mut bare, "message.", &mut state);
         let calls = bare.get_mut("tool_calls").and_then(Value::as_array_mut);
         for call in calls?.iter_mut().filter_map(Value::as_object_mut) {
-            remove_state(call, &mut state);
+            remove_state(call, "", &mut state);
         }
         Some(Self {
             whole: whole.into(),
@@ -213,12 +213,18 @@ impl ToolTurn {
     }
 }
 
-/// Removes the members that the protocol does not define, and adds their paths to `state`.
-fn remove_state(object: &mut Map<String, Value>, state: &mut Vec<String>) {
+/// Removes the members that the protocol does not define, and adds their paths to `state`, with
+/// `prefix` unless the name says that the message has it.
+fn remove_state(object: &mut Map<String, Value>, prefix: &str, state: &mut Vec<String>) {
     object.retain(|name, value| {
         let is_base = VendorProfile::is_in_base(name);
         if !is_base {
-            let (mut path, mut value) = (name.clone(), &*value);
+            let prefix = if VendorProfile::is_reasoning(name) {
+                ""
+            } else {
+                prefix
+            };
+            let (mut path, mut value) = (format!("{prefix}{name}"), &*value);
             // Through objects with one member each.
             while let Some((name, inner)) = value.as_object().and_then(only_member) {
                 path += &format!(".{name}");

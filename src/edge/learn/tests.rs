@@ -87,10 +87,11 @@ fn the_state_of_a_turn_is_what_its_protocol_does_not_define() {
     let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"},
         "extra_content": {"google": {"thought_signature": "s"}}});
     let message = json!({"role": "assistant", "content": null, "refusal": null, "annotations": [],
-        "reasoning_content": "t", "tool_calls": [call]});
+        "reasoning_content": "t", "x_zorro": {"pondering": "p"}, "tool_calls": [call]});
     let turn = turn_of(Protocol::Chat, &json!({"choices": [{"message": message}]}));
     let paths = [
         "reasoning_content",
+        "message.x_zorro.pondering",
         "extra_content.google.thought_signature",
     ];
     assert_eq!(turn.state, paths);

@@ -11,12 +11,13 @@
 //! `messages/write_stream.rs`.
 
 use crate::Protocol;
+use crate::chat::opaque_state::OpaqueState;
 use crate::counters;
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason, UpstreamError};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::scanner::JsonScanner;
 use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::reasoning_token;
+use crate::reasoning_token::StatePlace;
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 use crate::vendor_response::UsagePlace;
 
@@ -24,17 +25,22 @@ mod calls;
 mod delta;
 mod reasoning;
 mod slots;
+mod state;
 
 use calls::{ChatCallTracker, ChatToolCallDelta};
 use delta::{ChatAnswerChoice, ChatDelta};
 use reasoning::ChatReasoningState;
 use slots::SlotAllocator;
+use state::emit_state;
 
 /// Maximum nesting depth of an answer.
 const MAX_DEPTH: u32 = 128;
 
 /// Warning: the vendor gave no finish reason.
 pub(crate) const DERIVED_FINISH_REASON: &str = "derived:finish_reason";
+
+/// Maximum number of bytes of state in one message, without its calls.
+const MAX_STATE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Maximum number of bytes of a refusal that the stop reason repeats.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
@@ -49,6 +55,11 @@ pub struct ChatStreamReader {
     /// The text or thinking that continues until something else begins.
     current: Option<(ChatTextKind, u32)>,
     reasoning: ChatReasoningState,
+    /// Where messages and calls have what the vendor wants back.
+    state_paths: Vec<String>,
+    /// What the vendor wants back with the message, and no token has yet.
+    state: OpaqueState,
+    state_bytes: usize,
     calls: ChatCallTracker,
     refusal: JsonStrBuf,
     finish: Option<ChatFinishReason>,
@@ -79,6 +90,13 @@ enum ChatFinishReason {
 }
 
 impl ChatStreamReader {
+    pub fn new(state_paths: &[String]) -> Self {
+        Self {
+            state_paths: state_paths.to_vec(),
+            ..Self::default()
+        }
+    }
+
     /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
@@ -300,6 +318,10 @@ impl ChatStreamReader {
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
         let delta = ChatDelta::parse(message);
+        self.state_bytes += self.state.add(message, &self.state_paths);
+        if self.state_bytes > MAX_STATE_BYTES {
+            return Err(UpstreamError::TooLarge);
+        }
         self.read_reasoning(&delta, is_whole, to);
         if let Some(content) = delta.content {
             self.content(content, to);
@@ -414,6 +436,7 @@ impl ChatStreamReader {
         self.calls.open_pending(&mut self.slots, to);
         if stretch != ChatTextKind::Thinking {
             self.emit_signature(to);
+            self.emit_state(to);
         }
         let slot = self.slots.allocate();
         let piece = match stretch {
@@ -444,19 +467,10 @@ impl ChatStreamReader {
         self.current = None;
     }
 
-    /// Emits what the vendor wants back with the call that begins now.
-    fn emit_state(&mut self, entry: &ChatToolCallDelta<'_>, to: &mut impl EventSink) {
-        let token = entry
-            .state
-            .and_then(|(member, value)| reasoning_token::pack_call_state(member, value.raw()));
-        if let Some(token) = token {
-            let slot = self.slots.allocate();
-            let token = JsonStr::from_value(token);
-            to.event(Event::Open {
-                slot,
-                piece: OutputPart::State { token },
-            });
-        }
+    /// Emits what the vendor wants back with the message, as far as it has come. The rest follows
+    /// before something else begins, or at the end.
+    fn emit_state(&mut self, to: &mut impl EventSink) {
+        emit_state(&mut self.state, StatePlace::Message, &mut self.slots, to);
     }
 
     fn call(
@@ -470,10 +484,11 @@ impl ChatStreamReader {
         if begins {
             self.calls.open_pending(&mut self.slots, to);
             self.emit_signature(to);
-            self.emit_state(entry, to);
+            self.emit_state(to);
             self.current = None;
         }
-        self.calls.apply_delta(entry, is_whole, &mut self.slots, to)
+        self.calls
+            .apply_delta(entry, is_whole, &self.state_paths, &mut self.slots, to)
     }
 
     fn stop_reason(&self) -> StopReason<'_> {
@@ -496,6 +511,8 @@ impl ChatStreamReader {
     fn end(&mut self, to: &mut impl EventSink) {
         self.calls.open_pending(&mut self.slots, to);
         self.emit_signature(to);
+        self.emit_state(to);
+        self.calls.emit_late_state(&mut self.slots, to);
         if self.finish.is_some() {
             // Repeat the stop: the refusal may have continued after the finish reason.
             to.event(Event::Stop(self.stop_reason()));
@@ -505,11 +522,15 @@ impl ChatStreamReader {
 }
 
 /// Reads a whole answer into the same events as a stream.
-pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+pub fn read_body(
+    body: JsonValue<'_>,
+    state_paths: &[String],
+    to: &mut impl EventSink,
+) -> Result<(), UpstreamError> {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
-    let mut reader = ChatStreamReader::default();
+    let mut reader = ChatStreamReader::new(state_paths);
     reader.read_chunk(body, true, to)?;
     if !reader.started {
         return Err(UpstreamError::Empty);

@@ -53,6 +53,8 @@ pub struct ResponseContext {
     pub call_ids: Vec<String>,
     /// The form in which a chat vendor requires its reasoning back.
     pub reasoning_replay: ReasoningReplay,
+    /// Where a chat vendor's answers have what must go back to it, beside its reasoning.
+    pub state_paths: Vec<String>,
     /// Numbers the events of a stream (responses).
     pub sequencer: Option<EventSequencer>,
 }

@@ -21,7 +21,7 @@ use crate::json::nesting::MAX_DEPTH;
 use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
 use crate::openai::billing_header;
-use crate::profile::{ChatPlace, VendorProfile};
+use crate::profile::{ChatPlace, VendorProfile, outermost};
 use crate::reasoning_token;
 use bytes::Bytes;
 use remover::ForeignFieldRemover;
@@ -235,12 +235,8 @@ impl<'a> ForeignFieldRemover<'a> {
         let Some(placeholder) = &profile.call_placeholder else {
             return;
         };
-        let is_state = |(key, _): (JsonStr<'a>, JsonValue<'a>)| {
-            let member = format!("\"{}\":", key.value());
-            placeholder.starts_with(&member)
-        };
-        let mut calls = message.items_of("tool_calls");
-        if calls.any(|call| call.members().any(is_state)) {
+        // Any vendor may have the members for reasoning.
+        if has_state(message, profile, |name| !VendorProfile::is_reasoning(name)) {
             return;
         }
         if let Some(call) = message.items_of("tool_calls").find(|call| call.is_object()) {
@@ -255,17 +251,14 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Adds what the vendor takes in the place of its reasoning to a message that has calls and no
-    /// reasoning.
+    /// Adds what the vendor takes in the place of its state to a message that has calls and none
+    /// of it.
     fn add_message_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
         let Some(placeholder) = &profile.message_placeholder else {
             return;
         };
-        let has_reasoning = message.members().any(|(key, value)| {
-            let member = format!("\"{}\":", key.value());
-            placeholder.starts_with(&member) && !value.is_null()
-        });
-        if message.items_of("tool_calls").next().is_none() || has_reasoning {
+        let is_own = has_state(message, profile, |_| true);
+        if message.items_of("tool_calls").next().is_none() || is_own {
             return;
         }
         let start = self.span(message.raw()).start.saturating_add(1);
@@ -434,6 +427,21 @@ impl<'a> ForeignFieldRemover<'a> {
             self.replace_string(node, &safe);
         }
     }
+}
+
+/// Returns whether the message or one of its calls has such a member of the vendor's state.
+fn has_state(
+    message: JsonValue<'_>,
+    profile: &VendorProfile,
+    is_counted: fn(&str) -> bool,
+) -> bool {
+    let names = profile.state.iter().map(|path| outermost(path));
+    let names: Vec<_> = names.filter(|name| is_counted(name)).collect();
+    let holds = |object: JsonValue<'_>| {
+        let values = names.iter().filter_map(|name| object.get(name));
+        values.into_iter().any(|value| !value.is_null())
+    };
+    holds(message) || message.items_of("tool_calls").any(holds)
 }
 
 /// Returns whether the caller loses nothing with the member: it is null or empty, or the vendor

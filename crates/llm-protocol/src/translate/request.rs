@@ -192,6 +192,9 @@ pub fn translate_request(
         response_context.show_thinking = !request.reasoning.hide;
     }
     response_context.reasoning_replay = target.accepts.reasoning_replay();
+    response_context.state_paths = target
+        .profile
+        .state_beside(response_context.reasoning_replay.member());
     let has_client_budget = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (input.strict, warnings.first()) {

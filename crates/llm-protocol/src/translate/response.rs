@@ -111,9 +111,10 @@ pub fn translate_response(
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;
+    let state_paths = response_context.state_paths.clone();
     let mut observer = StreamObserver::new(surface, response_context, streamed);
     match vendor {
-        Protocol::Chat => chat::read_stream::read_body(tree.root(), &mut observer)?,
+        Protocol::Chat => chat::read_stream::read_body(tree.root(), &state_paths, &mut observer)?,
         Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
         Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut observer)?,
     }

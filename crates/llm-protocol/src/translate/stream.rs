@@ -153,7 +153,9 @@ impl StreamTranslation {
         event_bytes_max: usize,
     ) -> Self {
         let reader = match vendor {
-            Protocol::Chat => VendorReader::Chat(chat::read_stream::ChatStreamReader::default()),
+            Protocol::Chat => VendorReader::Chat(chat::read_stream::ChatStreamReader::new(
+                &response_context.state_paths,
+            )),
             Protocol::Messages => {
                 VendorReader::Messages(messages::read_stream::MessagesStreamReader::default())
             }

@@ -23,9 +23,12 @@
 
 use super::delta::non_empty_text;
 use super::slots::SlotAllocator;
+use super::state::emit_state;
+use crate::chat::opaque_state::OpaqueState;
 use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
 use crate::json::document::JsonValue;
 use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::reasoning_token::StatePlace;
 
 /// Maximum number of calls in one answer, and maximum number of bytes buffered for their ids and
 /// for arguments that arrive before a name.
@@ -39,29 +42,23 @@ pub(super) struct ChatToolCallDelta<'v> {
     id: Option<JsonStr<'v>>,
     name: Option<JsonStr<'v>>,
     arguments: Option<JsonStr<'v>>,
-    /// A member that the vendor wants back with the call: Gemini's thought signature.
-    pub(super) state: Option<(&'static str, JsonValue<'v>)>,
+    /// The entry itself, for the state that the vendor wants back with the call.
+    whole: Option<JsonValue<'v>>,
     is_custom: bool,
     is_legacy: bool,
 }
 
-/// Members of a call that go back to its vendor as they came.
-const STATE_MEMBERS: [&str; 1] = ["extra_content"];
-
 impl<'v> ChatToolCallDelta<'v> {
     pub(super) fn parse(entry: JsonValue<'v>) -> Self {
-        let mut read = ChatToolCallDelta::default();
+        let mut read = ChatToolCallDelta {
+            whole: Some(entry),
+            ..ChatToolCallDelta::default()
+        };
         for (key, value) in entry.members() {
             match key.value().as_ref() {
                 "index" => read.index = value.count(),
                 "id" => read.id = non_empty_text(value),
                 "type" => read.is_custom |= value.is("custom"),
-                name if STATE_MEMBERS.contains(&name) && value.is_object() => {
-                    read.state = STATE_MEMBERS
-                        .iter()
-                        .find(|member| **member == name)
-                        .map(|member| (*member, value));
-                }
                 "function" => read.read_callee(value),
                 "custom" if value.is_object() => {
                     read.is_custom = true;
@@ -104,6 +101,8 @@ impl<'v> ChatToolCallDelta<'v> {
 pub(super) struct ChatCallTracker {
     calls: Vec<ChatCallState>,
     held_bytes: usize,
+    /// Number of calls emitted.
+    opened: u64,
     has_listed: bool,
     /// Positions of the calls that the current chunk began or continued.
     in_chunk: Vec<usize>,
@@ -119,10 +118,14 @@ struct ChatCallState {
     name: String,
     /// `None` until the call is emitted, which needs its name.
     slot: Option<u32>,
+    /// Number of calls emitted before it.
+    number: u64,
     arguments: ArgumentsEnd,
     /// Arguments that arrived before the name.
     early: JsonStrBuf,
     is_custom: bool,
+    /// What the vendor wants back with the call, and no token has yet.
+    state: OpaqueState,
 }
 
 impl ChatCallState {
@@ -135,7 +138,11 @@ impl ChatCallState {
         }
     }
 
-    fn open(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+    /// `opened`: number of calls emitted before.
+    fn open(&mut self, opened: &mut u64, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+        self.number = *opened;
+        *opened += 1;
+        self.emit_state(slots, to);
         let slot = slots.allocate();
         to.event(Event::Open {
             slot,
@@ -153,6 +160,10 @@ impl ChatCallState {
             });
             self.early = JsonStrBuf::default();
         }
+    }
+
+    fn emit_state(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+        emit_state(&mut self.state, StatePlace::Call(self.number), slots, to);
     }
 }
 
@@ -217,7 +228,14 @@ impl ChatCallTracker {
     pub(super) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
         let pending = self.pending.take().and_then(|at| self.calls.get_mut(at));
         if let Some(call) = pending {
-            call.open(slots, to);
+            call.open(&mut self.opened, slots, to);
+        }
+    }
+
+    /// Emits the state that came after its call was emitted.
+    pub(super) fn emit_late_state(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+        for call in self.calls.iter_mut().filter(|call| call.slot.is_some()) {
+            call.emit_state(slots, to);
         }
     }
 
@@ -226,6 +244,7 @@ impl ChatCallTracker {
         &mut self,
         entry: &ChatToolCallDelta<'_>,
         is_whole: bool,
+        state_paths: &[String],
         slots: &mut SlotAllocator,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
@@ -239,6 +258,10 @@ impl ChatCallTracker {
             return Ok(());
         };
         call.is_custom |= entry.is_custom;
+        if let Some(whole) = entry.whole {
+            let added = call.state.add(whole, state_paths);
+            self.held_bytes = self.held_bytes.saturating_add(added);
+        }
         if let (None, Some(id)) = (&call.id, &entry.id) {
             let id = id.value().into_owned();
             self.held_bytes = self.held_bytes.saturating_add(id.len());
@@ -256,7 +279,7 @@ impl ChatCallTracker {
         if self.pending == Some(at) && (is_whole || has_arguments) {
             self.pending = None;
             self.held_bytes = self.held_bytes.saturating_sub(call.early.len());
-            call.open(slots, to);
+            call.open(&mut self.opened, slots, to);
         }
         match (call.slot, &entry.arguments) {
             (Some(slot), Some(arguments)) => to.event(Event::Delta {
@@ -325,9 +348,11 @@ impl ChatCallTracker {
             id: None,
             name: String::new(),
             slot: None,
+            number: 0,
             arguments: ArgumentsEnd::default(),
             early: JsonStrBuf::default(),
             is_custom: false,
+            state: OpaqueState::default(),
         };
         self.calls.push(call);
         Ok(self.calls.len() - 1)

@@ -8,6 +8,7 @@
 use super::writer::ChatRequestWriter;
 use crate::Protocol;
 use crate::capabilities::{ReasoningReplay, arguments, custom_tool};
+use crate::chat::opaque_state::OpaqueState;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, JsonPath, Request, Thinking, ToolArguments, ToolCall, Turn,
     TurnRole, WarningAction,
@@ -18,8 +19,7 @@ use crate::json::string::JsonStr;
 use crate::messages::write_request::turns::REMINDER_TAGS;
 use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::refusal::invalid_param;
-use crate::reasoning_token::{self, ReasoningPayload};
-use std::collections::VecDeque;
+use crate::reasoning_token::{self, ReasoningPayload, StatePlace};
 use std::ops::Range;
 
 /// The assistant's message between a tool's and a user's, for servers that take none directly
@@ -196,50 +196,44 @@ impl ChatRequestWriter<'_> {
         } else {
             self.json.null();
         }
+        let profile = self.write_context.target.profile;
+        let state = TurnState::collect(
+            &turn.blocks,
+            &profile.state_beside(self.model.reasoning_replay.member()),
+        );
         if !self.write_context.without_thinking {
             let has_reasoning = self.reasoning(&turn.blocks);
-            let placeholder = &self.write_context.target.profile.message_placeholder;
-            if let Some(placeholder) = placeholder.as_ref().filter(|_| has_calls && !has_reasoning)
+            state.message.write(&mut self.json);
+            let is_own = has_reasoning || state.is_own();
+            if let Some(placeholder) = &profile.message_placeholder
+                && has_calls
+                && !is_own
             {
                 self.json.raw(placeholder);
             }
         }
         if has_calls {
             self.json.key("tool_calls").open_array();
-            self.calls(&turn.blocks);
+            // The first call of a message without any state, another vendor's, has the placeholder
+            // that the vendor takes instead.
+            let mut placeholder = profile.call_placeholder.as_ref();
+            placeholder = placeholder.filter(|_| !state.is_own());
+            for ((at, call), state) in calls().zip(&state.calls) {
+                self.call(at, call, state, placeholder.take());
+            }
             self.json.close_array();
         }
         self.json.close_object();
     }
 
-    /// Writes the calls, each with the state that its vendor gave with it. Of a message without any
-    /// state, another vendor's, the first call has the placeholder that the vendor takes instead.
-    fn calls(&mut self, blocks: &[Block<'_>]) {
-        let profile = self.write_context.target.profile;
-        let is_stateful = |member: &str| profile.takes(member);
-        let mut states: VecDeque<Option<String>> = VecDeque::new();
-        let mut state = None;
-        for block in blocks {
-            match &block.kind {
-                BlockKind::Thinking(Thinking::Hidden { data }) => {
-                    state = call_state(&data.value(), is_stateful).or(state);
-                }
-                BlockKind::Call(_) => states.push_back(state.take()),
-                _ => {}
-            }
-        }
-        if states.iter().all(Option::is_none)
-            && let Some(first) = states.front_mut()
-        {
-            first.clone_from(&profile.call_placeholder);
-        }
-        for (at, call) in blocks.iter().filter_map(as_call) {
-            self.call(at, call, states.pop_front().flatten().as_deref());
-        }
-    }
-
-    /// `state`: further members, as the inside of a JSON object.
-    fn call(&mut self, at: JsonPath, call: &ToolCall<'_>, state: Option<&str>) {
+    /// `placeholder`: further members, as the inside of a JSON object.
+    fn call(
+        &mut self,
+        at: JsonPath,
+        call: &ToolCall<'_>,
+        state: &OpaqueState,
+        placeholder: Option<&String>,
+    ) {
         let id = self.call_id(call.id.as_ref());
         let name = self
             .fallback
@@ -272,8 +266,9 @@ impl ChatRequestWriter<'_> {
             ToolArguments::Text(text) => drop(self.json.text(text)),
         }
         self.json.close_object();
-        if let Some(state) = state {
-            self.json.raw(state);
+        state.write(&mut self.json);
+        if let Some(placeholder) = placeholder {
+            self.json.raw(placeholder);
         }
         self.json.close_object();
     }
@@ -377,16 +372,54 @@ impl ChatRequestWriter<'_> {
     }
 }
 
-/// Returns the members that a token holds for a call, as the inside of a JSON object, if the vendor
-/// takes them.
-fn call_state(token: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
-    let ReasoningPayload::CallState(json) = reasoning_token::unpack(token)? else {
-        return None;
-    };
-    let tree = JsonDocument::parse(&json, MAX_DEPTH, NodeBuffer::new()).ok()?;
-    let is_known = tree.root().members().all(|(key, _)| is_taken(&key.value()));
-    let inside = json.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
-    (is_known && !inside.is_empty()).then(|| inside.to_owned())
+/// The state that the vendor gave with a message and with its calls, of a turn that came back.
+struct TurnState {
+    message: OpaqueState,
+    /// One for each call.
+    calls: Vec<OpaqueState>,
+}
+
+impl TurnState {
+    /// Reads the tokens. Only what stands at the vendor's own paths is its state: another vendor's
+    /// never reaches it.
+    fn collect(blocks: &[Block<'_>], paths: &[String]) -> Self {
+        let mut message = OpaqueState::default();
+        let count = blocks.iter().filter_map(as_call).count();
+        let mut calls: Vec<_> = (0..count).map(|_| OpaqueState::default()).collect();
+        let mut next = 0;
+        for block in blocks {
+            let token = match &block.kind {
+                BlockKind::Thinking(Thinking::Hidden { data }) => data.value(),
+                BlockKind::Call(_) => {
+                    next += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(ReasoningPayload::State(place, json)) = reasoning_token::unpack(&token) else {
+                continue;
+            };
+            let state = match place {
+                StatePlace::Message => Some(&mut message),
+                StatePlace::NextCall => calls.get_mut(next),
+                // A client may split the calls of an answer into several turns.
+                StatePlace::Call(at) => match usize::try_from(at) {
+                    Ok(at) if at < count => calls.get_mut(at),
+                    _ => calls.get_mut(next).filter(|state| state.is_empty()),
+                },
+            };
+            let tree = JsonDocument::parse(&json, MAX_DEPTH, NodeBuffer::new());
+            if let (Some(state), Ok(tree)) = (state, tree) {
+                state.add(tree.root(), paths);
+            }
+        }
+        Self { message, calls }
+    }
+
+    /// Whether the vendor made the turn, as far as its state shows.
+    fn is_own(&self) -> bool {
+        !self.message.is_empty() || self.calls.iter().any(|state| !state.is_empty())
+    }
 }
 
 /// Returns a chat vendor's reasoning that the caller did not see: its text, and its signature.

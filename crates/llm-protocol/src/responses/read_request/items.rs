@@ -277,7 +277,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                     text: made(String::new()),
                     signature: Some(made(reasoning_token::encode_details(&details))),
                 },
-                Some(ReasoningPayload::CallState(_)) => Thinking::Hidden {
+                Some(ReasoningPayload::State(..)) => Thinking::Hidden {
                     data: made(sealed.to_owned()),
                 },
                 Some(ReasoningPayload::Item(_)) => Thinking::Shown {

@@ -1,0 +1,34 @@
+//! Emits what a chat vendor wants back with a message or a call.
+//!
+//! It must not read it: `chat/opaque_state.rs` does.
+
+use super::slots::SlotAllocator;
+use crate::chat::opaque_state::OpaqueState;
+use crate::ir::event::{Event, EventSink, OutputPart};
+use crate::json::string::JsonStr;
+use crate::reasoning_token::{self, StatePlace};
+
+/// Warning: what the vendor wants back with the next request is too long for a token.
+const DROPPED_STATE: &str = "dropped:state";
+
+/// Emits state in a token, and forgets it.
+pub(super) fn emit_state(
+    state: &mut OpaqueState,
+    place: StatePlace,
+    slots: &mut SlotAllocator,
+    to: &mut impl EventSink,
+) {
+    if state.is_empty() {
+        return;
+    }
+    match reasoning_token::pack_state(place, |json| state.write(json)) {
+        Some(token) => to.event(Event::Open {
+            slot: slots.allocate(),
+            piece: OutputPart::State {
+                token: JsonStr::from_value(token),
+            },
+        }),
+        None => to.event(Event::Warning(DROPPED_STATE)),
+    }
+    *state = OpaqueState::default();
+}
