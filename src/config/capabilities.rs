@@ -40,6 +40,7 @@ pub fn resolve(
             base.prefix = roles.prefix.unwrap_or(base.prefix);
             base.reasoning_on = members(profile.thinking.on.as_ref());
             base.reasoning_off = members(profile.thinking.off.as_ref());
+            base.takes_effort = profile.takes_effort();
             let state = profile.state_paths();
             let mut replays = state.iter().filter_map(|(_, path)| replay_in(path));
             base.reasoning_replay = replays.next().unwrap_or(base.reasoning_replay);
@@ -266,6 +267,7 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
             .map_or(base.effort_values, |keys| efforts(keys)),
         reasoning_on: base.reasoning_on,
         reasoning_off: base.reasoning_off,
+        takes_effort: base.takes_effort,
         tools_with_reasoning: match written.tools_with_reasoning {
             Some(ToolsWithReasoningKey::Any) => ToolsWithReasoning::Any,
             Some(ToolsWithReasoningKey::EffortNone) => ToolsWithReasoning::EffortNone,

@@ -151,6 +151,14 @@ impl Preset {
 }
 
 impl raw::Profile {
+    /// Whether `reasoning_effort` may be sent: a strict server with a switch of its own takes it
+    /// only if it says so.
+    pub fn takes_effort(&self) -> bool {
+        let has_switch = self.thinking.on.is_some() || self.thinking.off.is_some();
+        let mut request = self.request.iter().flatten();
+        !has_switch || self.strict != Some(true) || request.any(|name| name == "reasoning_effort")
+    }
+
     /// The paths of `state`, each with whether it begins at the message, not at a call.
     pub fn state_paths(&self) -> Vec<(bool, String)> {
         let split = |path: &String| match path.strip_prefix("message.") {

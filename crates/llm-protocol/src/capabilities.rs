@@ -168,6 +168,8 @@ pub struct ChatModel {
     pub reasoning_on: Vec<(String, String)>,
     /// The members that turn it off. Empty: `reasoning_effort: none` does.
     pub reasoning_off: Vec<(String, String)>,
+    /// Takes an effort beside these members.
+    pub takes_effort: bool,
     pub tools_with_reasoning: ToolsWithReasoning,
     /// Accepts a `temperature` and `top_p` other than 1.
     pub sampling: bool,
@@ -319,6 +321,7 @@ impl Default for ChatModel {
             effort_values: Vec::new(),
             reasoning_on: Vec::new(),
             reasoning_off: Vec::new(),
+            takes_effort: true,
             tools_with_reasoning: ToolsWithReasoning::Any,
             sampling: true,
             stop: true,

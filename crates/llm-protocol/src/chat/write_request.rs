@@ -81,6 +81,7 @@ pub fn write(
     let support = effort::EffortSupport {
         reasons: model.reasoning,
         levels: &model.effort_values,
+        takes_level: model.takes_effort,
         is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
     };
     let effort = effort::select_effort(request, &support, writer.fallback.warnings);
@@ -223,7 +224,7 @@ impl ChatRequestWriter<'_> {
             self.json.key(name).raw(json);
         }
         let is_said = effort == Some(Effort::None) && !switch.is_empty();
-        if let Some(effort) = effort.filter(|_| !is_said) {
+        if let Some(effort) = effort.filter(|_| !is_said && self.model.takes_effort) {
             self.json.key("reasoning_effort").str(effort.as_str());
         }
     }

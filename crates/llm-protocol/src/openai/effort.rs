@@ -82,6 +82,8 @@ pub(crate) struct EffortSupport<'m> {
     pub reasons: bool,
     /// Supported levels, sorted.
     pub levels: &'m [Effort],
+    /// The vendor takes a level. If not, it can only turn reasoning on and off.
+    pub takes_level: bool,
     /// Another part of the request rules out reasoning.
     pub is_kept_from: bool,
 }
@@ -141,6 +143,9 @@ pub(crate) fn select_effort(
         // The model reasons, but not as much or as little as the caller asks.
         None => warnings.add(WarningAction::Downgraded, field),
         Some(nearest) if nearest != selected => warnings.add(WarningAction::Downgraded, field),
+        Some(nearest) if nearest != Effort::None && !support.takes_level => {
+            warnings.add(WarningAction::Downgraded, field)
+        }
         Some(_) => {}
     }
     nearest

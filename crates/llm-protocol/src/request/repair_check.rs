@@ -46,6 +46,7 @@ impl RequestSummary {
             || known.turn_order && !model.user_after_tool && hints.user_behind_tool
             || self.has_unsupported_effort(known, model.reasoning, &model.effort_values)
             || known.efforts && self.has_switched_effort(model)
+            || !model.takes_effort && hints.effort != EnumMember::Absent
             || must_disable_reasoning(model, known)
                 && hints.has(Setting::Tools)
                 && hints.effort != EnumMember::Known(Effort::None)

@@ -168,6 +168,7 @@ impl ResponsesRequestWriter<'_> {
         let support = EffortSupport {
             reasons: self.model.reasoning,
             levels: &self.model.effort_values,
+            takes_level: true,
             is_kept_from: false,
         };
         let effort = effort::select_effort(request, &support, self.fallback.warnings);

@@ -142,6 +142,13 @@ impl<'a> ForeignFieldRemover<'a> {
             EffortDecision::Keep if is_off && !switch.is_empty() => {
                 self.drop_member(root, EFFORT_MEMBER);
             }
+            EffortDecision::Keep | EffortDecision::Lower(_) if !model.takes_effort => {
+                let is_unasked = is_off && !(switch.is_empty() && model.reasoning_on.is_empty());
+                if !is_unasked {
+                    self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
+                }
+                self.drop_member(root, EFFORT_MEMBER);
+            }
             EffortDecision::Keep => {}
             EffortDecision::Drop => {
                 self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);
