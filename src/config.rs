@@ -25,6 +25,7 @@ mod notifications;
 mod partial;
 pub mod presets;
 mod price;
+mod profile_faults;
 mod public_url;
 pub mod raw;
 mod reader;

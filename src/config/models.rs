@@ -133,8 +133,10 @@ impl ConfigValidator {
                     vendor: Some(vendor),
                     preset,
                     profile,
+                    own_roles,
                 }) => {
                     self.check_route(&key, &model, vendor);
+                    self.check_roles(&key, &model, *own_roles);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
                     let built = price
                         .map(|price| build_model(model, (vendor, profile), price, known.as_ref()));
@@ -161,6 +163,36 @@ impl ConfigValidator {
     }
 
     /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
+    /// Compares a model with what the config file says of its vendor's messages.
+    fn check_roles(&mut self, key: &str, model: &raw::Model, roles: raw::Roles) {
+        let raw::Capabilities {
+            system_role,
+            mid_system,
+            ..
+        } = &model.capabilities;
+        let contradictions = [
+            (
+                "system_role",
+                *system_role == Some(raw::SystemRole::Developer) && roles.developer == Some(false),
+                "`roles.developer: false`",
+            ),
+            (
+                "mid_system",
+                *mid_system == Some(true) && roles.system == Some(raw::SystemPlace::First),
+                "`roles.system: first`",
+            ),
+        ];
+        for (name, is_contradicted, role) in contradictions {
+            if is_contradicted {
+                let vendor = &model.vendor;
+                let message = format!(
+                    "contradicts {role} in the profile of vendor {vendor:?}: leave out one of them"
+                );
+                self.add_fault(format!("{key}.capabilities.{name}"), message);
+            }
+        }
+    }
+
     fn check_route(&mut self, key: &str, model: &raw::Model, vendor: &CatalogVendor) {
         let also = model
             .upstream_protocol

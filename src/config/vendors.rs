@@ -3,7 +3,9 @@
 //! Must not open a connection. Next: `config/presets.rs` (the defaults), `config/endpoint.rs` (the
 //! endpoints).
 
+use super::fault::ConfigFault;
 use super::presets::{self, Preset};
+use super::profile_faults::ProfileFacts;
 use super::validator::{ConfigValidator, PLACEHOLDER, header_fault};
 use super::{raw, suggest};
 use crate::catalog::{CatalogVendor, EndpointAuth, Secret};
@@ -23,6 +25,8 @@ pub(super) struct VendorEntry {
     pub preset: Option<&'static Preset>,
     /// The vendor's profile as written, with the defaults of the preset and of the protocol.
     pub profile: raw::Profile,
+    /// The roles that the config file itself has.
+    pub own_roles: raw::Roles,
 }
 
 impl ConfigValidator {
@@ -39,6 +43,7 @@ impl ConfigValidator {
                 .as_deref()
                 .map(|preset| self.preset(&key, preset));
             let of_preset = preset.flatten().map(|preset| preset.profile.clone());
+            let own_roles = vendor.profile.roles;
             let mut profile = vendor.profile.clone().or(of_preset);
             profile.roles = default_roles(profile.roles, &vendor, preset.flatten());
             let vendor = match preset {
@@ -51,6 +56,7 @@ impl ConfigValidator {
                     vendor,
                     preset: preset.flatten(),
                     profile,
+                    own_roles,
                 },
             );
         }
@@ -183,20 +189,23 @@ impl ConfigValidator {
             true => VendorProfile::official(protocol),
             false => VendorProfile::compatible(),
         };
-        let written = vendor
-            .profile
-            .clone()
-            .or(preset.map(|preset| preset.profile.clone()));
+        let own = &vendor.profile;
+        let written = own.clone().or(preset.map(|preset| preset.profile.clone()));
         let state = written.state_paths();
         let placeholder = written.state_placeholder.as_deref();
         let mut request = written.request.unwrap_or_else(|| base.request.clone());
+        // What the config file says of a member wins over the preset.
+        if let (None, Some(drop)) = (&own.request, &own.drop) {
+            request.retain(|name| !drop.contains(name));
+        }
         request.extend(state.iter().map(|(_, path)| outermost(path).to_owned()));
-        let raw::ProfileThinking { on, off } = written.thinking;
-        request.extend(on.into_iter().chain(off).flatten().map(|(name, _)| name));
-        let drop = written.drop.unwrap_or_else(|| {
-            let is_refused = |name: &&String| !request.contains(name);
-            base.drop.iter().filter(is_refused).cloned().collect()
-        });
+        let raw::ProfileThinking { on, off } = &written.thinking;
+        let switches = on.iter().chain(off).flatten();
+        request.extend(switches.map(|(name, _)| name.clone()));
+        let mut drop = written.drop.unwrap_or_else(|| base.drop.clone());
+        if own.drop.is_none() {
+            drop.retain(|name| !request.contains(name));
+        }
         let placeholder_at = |of_message: bool| {
             let ((is_of_message, path), value) = state.first().zip(placeholder)?;
             (*is_of_message == of_message).then(|| member_at(path, value))
@@ -218,31 +227,36 @@ impl ConfigValidator {
             message_placeholder: placeholder_at(true),
             ..base.clone()
         };
-        if placeholder.is_some() && state.is_empty() {
-            let message = "has no effect: `state` names no place for it";
-            self.add_fault(format!("{key}.profile.state_placeholder"), message);
-        }
-        let is_name = |name: &str| {
-            let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-            !name.is_empty() && name.bytes().all(|byte| is_letter(byte) || byte == b'_')
+        let facts = ProfileFacts {
+            protocol,
+            own,
+            thinking: &written.thinking,
+            has_placeholder: placeholder.is_some(),
+            profile: &profile,
         };
-        let faulty = |name: &&String| !name.split('.').all(is_name);
-        let named = [
-            ("request", &profile.request),
-            ("drop", &profile.drop),
-            ("state", &profile.state),
-        ];
-        for (list, names) in named {
-            for name in names.iter().filter(faulty) {
-                let message =
-                    format!("{name:?} is not the name of a member, such as stream_options");
-                self.add_fault(format!("{key}.profile.{list}"), message);
-            }
+        for (below, message) in facts.contradictions() {
+            self.add_fault(format!("{key}.profile.{below}"), message);
         }
-        for name in &profile.drop {
-            if let Some(why) = profile.contradiction(name) {
-                self.add_fault(format!("{key}.profile.drop"), format!("{name:?} {why}"));
-            }
+        // A preset without it is of a vendor that counts every stream.
+        let asks_usage =
+            |request: &Vec<String>| request.iter().any(|name| name == "stream_options");
+        let of_preset = preset.and_then(|preset| preset.profile.request.as_ref());
+        if protocol == Protocol::Chat
+            && !profile.takes("stream_options")
+            && of_preset.is_none_or(asks_usage)
+        {
+            let below = match own.request {
+                Some(_) => "request",
+                None => "drop",
+            };
+            let key = format!("{key}.profile.{below}");
+            self.warnings.push(ConfigFault {
+                line: self.line_of(&key),
+                key,
+                message: "without stream_options the gateway cannot ask for the usage of streams: \
+                          unless the vendor reports it unasked, they are billed by estimates"
+                    .to_owned(),
+            });
         }
         profile
     }
@@ -391,12 +405,34 @@ mod tests {
                 "drop",
                 "is in `request` too",
             ),
-            (
-                "{state: [user.a], drop: [user]}",
-                "drop",
-                "is in `request` too",
-            ),
+            ("{state: [user.a], drop: [user]}", "drop", "`state`"),
+            ("{state: [user.a.b], drop: [a]}", "drop", "`state`"),
+            ("{state: [message.a.b], drop: [b]}", "drop", "`state`"),
+            ("{thinking: {off: {a: 1}}, drop: [a]}", "drop", "`thinking`"),
             ("{drop: [messages]}", "drop", "every server"),
+            ("{drop: [parameters]}", "drop", "cannot do without"),
+            ("{drop: [text]}", "drop", "cannot do without"),
+            ("{drop: [properties]}", "drop", "cannot do without"),
+            ("{state: [content]}", "state", "writes itself"),
+            ("{state: [message.role]}", "state", "writes itself"),
+            ("{state: [function.arguments]}", "state", "writes itself"),
+            ("{state: [\"\"]}", "state", "not the name of a member"),
+            (
+                "{thinking: {on: {a: 1}, off: {a: 1}}}",
+                "thinking.off",
+                "switches nothing",
+            ),
+            (
+                "{thinking: {on: {max_tokens: 9}}}",
+                "thinking.on",
+                "writes itself",
+            ),
+            ("{thinking: {off: {n: 8}}}", "thinking.off", "writes itself"),
+            (
+                "{thinking: {off: {service_tier: x}}}",
+                "thinking.off",
+                "writes itself",
+            ),
             (
                 "{request: [\"a b\"]}",
                 "request",
@@ -429,6 +465,90 @@ mod tests {
             );
             assert!(fault.message.contains(words), "{profile}: {fault:?}");
         }
+    }
+
+    #[test]
+    fn keys_of_another_protocol_and_roles_that_a_model_contradicts_are_faults() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |(key, profile): (&str, &str), (model, capabilities): (&str, &str)| {
+            let profile = format!("{key}    profile: {profile}\n");
+            let model_key = format!("    upstream_model: {model}\n");
+            let capabilities = format!("{model_key}    capabilities: {capabilities}\n");
+            let text = local.replacen(key, &profile, 1);
+            let text = text.replacen(&model_key, &capabilities, 1);
+            config::parse(&text, &|_| Some("http://a".to_owned()))
+        };
+        let (chat, messages) = ("    protocol: chat\n", "    protocol: messages\n");
+        let chat_model = "gpt-5.2";
+        for (vendor, profile, capabilities, key) in [
+            (
+                messages,
+                "{drop: [user]}",
+                "{}",
+                "vendors.alpha.profile.drop",
+            ),
+            (
+                messages,
+                "{strict: true}",
+                "{}",
+                "vendors.alpha.profile.strict",
+            ),
+            (
+                messages,
+                "{state: [a]}",
+                "{}",
+                "vendors.alpha.profile.state",
+            ),
+            (
+                messages,
+                "{roles: {prefix: true}}",
+                "{}",
+                "vendors.alpha.profile.roles.prefix",
+            ),
+            (
+                chat,
+                "{roles: {developer: false}}",
+                "{system_role: developer}",
+                "models[3].capabilities.system_role",
+            ),
+            (
+                chat,
+                "{roles: {system: first}}",
+                "{mid_system: true}",
+                "models[3].capabilities.mid_system",
+            ),
+        ] {
+            let faults = with((vendor, profile), (chat_model, capabilities)).map(drop);
+            let faults = faults.unwrap_err();
+            assert_eq!(faults.first().unwrap().key, key, "{faults:?}");
+        }
+    }
+
+    #[test]
+    fn streams_whose_usage_cannot_be_asked_for_are_a_warning_and_the_file_wins_over_the_preset() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |preset: &str, profile: &str| {
+            let vendor = format!("    preset: {preset}\n    profile: {profile}\n");
+            let text = local.replacen("    protocol: chat\n", &vendor, 1);
+            config::parse(&text, &|_| Some("http://a".to_owned())).unwrap()
+        };
+        for (profile, key) in [
+            ("{request: [seed]}", Some("request")),
+            ("{strict: true, request: []}", Some("request")),
+            ("{drop: [stream_options]}", Some("drop")),
+            ("{strict: true}", None),
+        ] {
+            let settings = with("xai", profile);
+            let found: Vec<_> = settings.warnings.iter().map(|found| &*found.key).collect();
+            let key = key.map(|key| format!("vendors.beta.profile.{key}"));
+            assert_eq!(found, key.iter().collect::<Vec<_>>(), "{profile}");
+            assert!(settings.warnings.iter().all(|found| found.line > 0));
+        }
+        let settings = with("mistral", "{strict: true}");
+        assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+        let model = with("xai", "{drop: [parallel_tool_calls]}");
+        let profile = &model.catalog.find("beta-5.2").unwrap().vendor.profile;
+        assert!(!profile.takes("parallel_tool_calls") && profile.takes("stream_options"));
     }
 
     #[test]

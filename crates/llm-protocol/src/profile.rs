@@ -62,6 +62,46 @@ const CHAT_MESSAGE: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_
 /// Members of a call in a chat message that every server takes.
 const CHAT_CALL: [&str; 4] = ["id", "type", "function", "index"];
 
+/// Members of a part, a tool, a function, a schema or the usage that a chat request cannot do
+/// without.
+const CHAT_INNER: [&str; 23] = [
+    "arguments",
+    "custom",
+    "data",
+    "description",
+    "document_url",
+    "enum",
+    "file",
+    "file_data",
+    "filename",
+    "format",
+    "image_url",
+    "include_usage",
+    "input",
+    "input_audio",
+    "items",
+    "json_schema",
+    "parameters",
+    "properties",
+    "required",
+    "schema",
+    "text",
+    "url",
+    "value",
+];
+
+/// Other members of a chat request that change what is billed, kept or answered.
+const CHAT_PRICED: [&str; 8] = [
+    "audio",
+    "function_call",
+    "functions",
+    "modalities",
+    "n",
+    "store",
+    "user",
+    "web_search_options",
+];
+
 /// Members in which a chat request carries reasoning, or asks for it, in the format of some vendor.
 const CHAT_REASONING: [&str; 6] = [
     "output_config",
@@ -137,17 +177,6 @@ impl VendorProfile {
         &COMPATIBLE
     }
 
-    /// Returns why a member cannot be refused, if it cannot.
-    pub fn contradiction(&self, dropped: &str) -> Option<&'static str> {
-        if self.takes(dropped) {
-            Some("is in `request` too: leave it out of one of them")
-        } else if CHAT_REQUEST.contains(&dropped) || Self::is_in_base(dropped) {
-            Some("is a member that every server of the protocol takes: leave it out")
-        } else {
-            None
-        }
-    }
-
     /// Returns whether the server takes this member, which is not in the base.
     pub fn takes(&self, member: &str) -> bool {
         self.request.iter().any(|name| name == member)
@@ -216,6 +245,21 @@ impl VendorProfile {
         };
         self.drop.iter().any(|name| name == member) || self.strict && !base.contains(&member)
     }
+}
+
+/// Returns whether a chat request has no sense without this member.
+pub fn is_required(member: &str) -> bool {
+    CHAT_REQUEST.contains(&member)
+        || VendorProfile::is_in_base(member)
+        || CHAT_INNER.contains(&member)
+}
+
+/// Returns whether the gateway writes this member of a chat request itself, beside the members
+/// that switch reasoning.
+pub fn is_written(member: &str) -> bool {
+    member != "reasoning_effort" && CHAT_REQUEST.contains(&member)
+        || OFFICIAL_CHAT.takes(member)
+        || CHAT_PRICED.contains(&member)
 }
 
 /// The name of the member at the beginning of a path.

@@ -1,0 +1,163 @@
+//! What contradicts itself in the `profile` of a vendor: one table.
+//!
+//! Must not change a profile: `config/vendors.rs` does. Next: `config/vendors.rs`.
+
+use super::raw;
+use llm_protocol::Protocol;
+use llm_protocol::profile::{self, VendorProfile};
+
+/// A profile as the table reads it.
+pub(super) struct ProfileFacts<'a> {
+    pub protocol: Protocol,
+    /// As the config file has it, without a preset.
+    pub own: &'a raw::Profile,
+    pub thinking: &'a raw::ProfileThinking,
+    pub has_placeholder: bool,
+    /// As it takes effect.
+    pub profile: &'a VendorProfile,
+}
+
+/// Keys below `profile`, each with the name in it that is at fault, unless it is the key itself.
+type Found = Vec<(&'static str, Option<String>)>;
+
+type FindFaults = fn(&ProfileFacts<'_>) -> Found;
+
+/// How to find a contradiction, and what to say of it.
+const CONTRADICTIONS: [(FindFaults, &str); 10] = [
+    (
+        |facts| {
+            let (profile, own) = (facts.profile, facts.own);
+            let request = own.request.clone().unwrap_or_default();
+            let lists = [
+                ("request", &request),
+                ("drop", &profile.drop),
+                ("state", &profile.state),
+            ];
+            let faulty = |name: &str| !name.split('.').all(is_name);
+            let found = lists.map(|(key, names)| select(key, names, faulty));
+            found.concat()
+        },
+        "is not the name of a member, such as stream_options",
+    ),
+    (
+        |facts| {
+            let request = facts.own.request.iter().flatten();
+            let request: Vec<_> = request.map(String::as_str).collect();
+            select("drop", &facts.profile.drop, |name| request.contains(&name))
+        },
+        "is in `request` too: leave it out of one of them",
+    ),
+    (
+        |facts| {
+            let state = &facts.profile.state;
+            let is_part = |name: &str| {
+                state
+                    .iter()
+                    .any(|path| path.split('.').any(|it| it == name))
+            };
+            select("drop", &facts.profile.drop, is_part)
+        },
+        "is a part of `state`, which must go back: leave it out of one of them",
+    ),
+    (
+        |facts| {
+            let is_switch = |name: &str| facts.switches().any(|(_, switch)| switch == name);
+            select("drop", &facts.profile.drop, is_switch)
+        },
+        "is a member of `thinking`, which the gateway sends: leave it out of one of them",
+    ),
+    (
+        |facts| select("drop", &facts.profile.drop, profile::is_required),
+        "is a member that every server of the protocol takes, and that a request cannot do without: leave it out",
+    ),
+    (
+        |facts| {
+            let is_base = |path: &str| VendorProfile::is_in_base(profile::outermost(path));
+            select("state", &facts.profile.state, is_base)
+        },
+        "is a member that the gateway writes itself: leave it out",
+    ),
+    (
+        |facts| {
+            let found = facts
+                .switches()
+                .filter(|(_, name)| profile::is_written(name));
+            found
+                .map(|(key, name)| (key, Some(name.to_owned())))
+                .collect()
+        },
+        "is a member that the gateway writes itself: leave it out",
+    ),
+    (
+        |facts| {
+            let raw::ProfileThinking { on, off } = facts.thinking;
+            flag("thinking.off", off.is_some() && on == off)
+        },
+        "is the same as `thinking.on`, so that it switches nothing",
+    ),
+    (
+        |facts| {
+            let is_idle = facts.has_placeholder && facts.profile.state.is_empty();
+            flag("state_placeholder", is_idle)
+        },
+        "has no effect: `state` names no place for it",
+    ),
+    (
+        |facts| {
+            let (own, roles) = (facts.own, facts.own.roles);
+            let chat_only = [
+                ("drop", own.drop.is_some()),
+                ("strict", own.strict.is_some()),
+                ("thinking.on", own.thinking.on.is_some()),
+                ("thinking.off", own.thinking.off.is_some()),
+                ("state", own.state.is_some()),
+                ("state_placeholder", own.state_placeholder.is_some()),
+                ("roles.developer", roles.developer.is_some()),
+                ("roles.user_after_tool", roles.user_after_tool.is_some()),
+                ("roles.prefix", roles.prefix.is_some()),
+            ];
+            let set = chat_only.into_iter();
+            let found = set.filter(|(_, is_set)| *is_set && facts.protocol != Protocol::Chat);
+            found.map(|(key, _)| (key, None)).collect()
+        },
+        "has an effect for chat vendors only: remove it",
+    ),
+];
+
+impl ProfileFacts<'_> {
+    /// What contradicts itself: the key below `profile`, and the message.
+    pub fn contradictions(&self) -> Vec<(&'static str, String)> {
+        let found = CONTRADICTIONS.iter().flat_map(|(find, why)| {
+            let found = find(self).into_iter();
+            found.map(move |(key, name)| match name {
+                None => (key, (*why).to_owned()),
+                Some(name) => (key, format!("{name:?} {why}")),
+            })
+        });
+        found.collect()
+    }
+
+    /// The names of the members that switch reasoning, with the key of each.
+    fn switches(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let raw::ProfileThinking { on, off } = self.thinking;
+        let keyed = [("thinking.on", on), ("thinking.off", off)];
+        keyed.into_iter().flat_map(|(key, members)| {
+            let names = members.iter().flatten();
+            names.map(move |(name, _)| (key, name.as_str()))
+        })
+    }
+}
+
+fn select(key: &'static str, names: &[String], is_faulty: impl Fn(&str) -> bool) -> Found {
+    let found = names.iter().filter(|name| is_faulty(name));
+    found.map(|name| (key, Some(name.clone()))).collect()
+}
+
+fn flag(key: &'static str, is_faulty: bool) -> Found {
+    is_faulty.then_some((key, None)).into_iter().collect()
+}
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    !name.is_empty() && name.bytes().all(|byte| is_letter(byte) || byte == b'_')
+}
