@@ -48,15 +48,15 @@ plan_quick() {
 
 # The parts of the long run: name, time on two cores in minutes, what it is and why it is not in the short run.
 LONG_PARTS='
-kills         20  one process killed again and again under load: the short run has one such campaign
-installation  30  edges, sidecars, Redis and PostgreSQL killed and cut off: the short run has one such campaign
-controls      20  the protection is taken away, and the test must see losses
-simulation    30  the ledger simulation, properties and races with many more seeds
-load          15  crowds, floods and bodies of many megabytes
+kills          8  one process killed again and again under load: the short run has one such campaign
+installation  14  edges, sidecars, Redis and PostgreSQL killed and cut off: the short run has one such campaign
+controls       1  the protection is taken away, and the test must see losses
+simulation    18  the ledger simulation, properties and races with many more seeds
+load           5  crowds, floods and bodies of many megabytes
 variants      40  the tests of the short run that have a larger variant, with that
-h2            15  all tests of the gateway with vendors that speak HTTP/2
-agents        20  Claude Code, Codex and opencode with each vendor that the simulator plays: large programs, started often
-sdks-h2        5  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
+h2            10  all tests of the gateway with vendors that speak HTTP/2
+agents         4  Claude Code, Codex and opencode with each vendor that the simulator plays: large programs, started often
+sdks-h2        2  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
 '
 
 list_long_parts() {
