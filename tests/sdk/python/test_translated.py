@@ -171,7 +171,7 @@ CHAT_ANSWERS = {
     "a pause": ('text="One" finish=pause_turn', "stop", {"content": "One"}),
     "a compaction": ('text="One" finish=compaction', "stop", {"content": "One"}),
     "an end without a terminator": ("text=One nodone=1", "stop", {"content": "One"}),
-    "an unknown stop reason": ('text="One" finish=tired', "stop", {"content": "One"}),
+    "an unknown stop reason": ('text="One" finish=tired', "length", {"content": "One"}),
     "an unknown stop reason and a tool": (
         blocks(OSLO) + "finish=tired",
         "tool_calls",
@@ -406,7 +406,7 @@ MESSAGES_ANSWERS = {
     "a stop although it called": (blocks(OSLO) + "finish=stop", "tool_use", [use("Oslo")]),
     "calls announced and not made": ("text=Hm finish=tool_calls", "end_turn", [text("Hm")]),
     "no finish reason but a call": (blocks(OSLO) + "finish=tired", "tool_use", [use("Oslo")]),
-    "an unknown finish reason": ("text=One finish=tired", "end_turn", [text("One")]),
+    "an unknown finish reason": ("text=One finish=tired", "max_tokens", [text("One")]),
     "a refusal": ('refusal=1 text="Not this."', "refusal", [text("Not this.")]),
     "a refusal after text": (
         'text="First, take" refusal=after explanation="Not this."',
