@@ -13,7 +13,7 @@ use crate::ir::{
 };
 use crate::json::string::JsonStr;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Moves the results of each assistant turn's calls, from anywhere up to the next assistant turn,
 /// to the front of the user turn directly after it (inserted if there is none), in the order of the
@@ -27,7 +27,10 @@ pub fn pair_tool_results(
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
     let surface = request.surface;
-    let turns = std::mem::take(&mut request.turns);
+    let mut turns = std::mem::take(&mut request.turns);
+    if surface == Protocol::Responses {
+        turns = join_parted_calls(turns, warnings);
+    }
     let mut pairing = Pairing {
         surface,
         turns: Vec::with_capacity(turns.len()),
@@ -51,6 +54,38 @@ pub fn pair_tool_results(
     pairing.close_calls()?;
     request.turns = pairing.turns;
     Ok(())
+}
+
+/// Moves messages from between the calls of one answer to behind these. The responses protocol
+/// takes a result anywhere behind its call, so an answer goes on until all its calls have results.
+fn join_parted_calls<'a>(turns: Vec<Turn<'a>>, warnings: &mut Warnings) -> Vec<Turn<'a>> {
+    let mut arranged = Vec::with_capacity(turns.len());
+    let mut waiting: HashSet<Cow<'a, str>> = HashSet::new();
+    let mut held: Vec<Turn<'a>> = Vec::new();
+    let mut moved = 0;
+    for turn in turns {
+        if turn.side == TurnRole::Assistant {
+            for message in held.iter().skip(moved).filter(|turn| !has_results(turn)) {
+                warnings.add(WarningAction::Rewritten, message.at);
+            }
+            moved = held.len();
+            waiting.extend(turn.blocks.iter().filter_map(call_id));
+            arranged.push(turn);
+            continue;
+        }
+        for block in &turn.blocks {
+            if let BlockKind::Result(outcome) = &block.kind {
+                waiting.remove(&id_value(outcome.id.as_ref()));
+            }
+        }
+        held.push(turn);
+        if waiting.is_empty() {
+            arranged.append(&mut held);
+            moved = 0;
+        }
+    }
+    arranged.append(&mut held);
+    arranged
 }
 
 struct Pairing<'a> {
@@ -305,6 +340,18 @@ fn invalid_input(message: &str) -> BoxedFailure {
 /// Returns the id's value; a missing id counts as empty.
 fn id_value<'a>(id: Option<&JsonStr<'a>>) -> Cow<'a, str> {
     id.cloned().map(JsonStr::into_value).unwrap_or_default()
+}
+
+fn call_id<'a>(block: &Block<'a>) -> Option<Cow<'a, str>> {
+    match &block.kind {
+        BlockKind::Call(call) => Some(id_value(call.id.as_ref())),
+        _ => None,
+    }
+}
+
+fn has_results(turn: &Turn<'_>) -> bool {
+    let is_result = |block: &Block<'_>| matches!(block.kind, BlockKind::Result(_));
+    turn.blocks.iter().any(is_result)
 }
 
 fn has_calls(turn: &Turn<'_>) -> bool {
@@ -611,6 +658,45 @@ mod tests {
         ] {
             assert!(paired(last).is_err());
         }
+    }
+
+    #[test]
+    fn a_message_between_two_calls_of_the_responses_surface_goes_behind_their_results() {
+        let turns = || {
+            vec![
+                (User, vec![text("hi")]),
+                (Assistant, vec![call("a")]),
+                (User, vec![text("wait")]),
+                (System, vec![text("rule")]),
+                (Assistant, vec![call("b")]),
+                (User, vec![result("a", "1")]),
+                (Assistant, vec![call("c")]),
+                (User, vec![result("b", "2")]),
+                (User, vec![result("c", "3")]),
+                (User, vec![text("next")]),
+                (Assistant, vec![text("so")]),
+            ]
+        };
+        let (turns_out, warnings) = paired_on(Protocol::Responses, turns()).unwrap();
+        assert_eq!(
+            turns_out,
+            [
+                "User: hi",
+                "Assistant: call a, call b, call c",
+                "User: a=1, b=2, c=3, wait",
+                "System: rule",
+                "User: next",
+                "Assistant: so"
+            ]
+        );
+        assert_eq!(warnings, ["rewritten:messages[2]", "rewritten:messages[3]"]);
+        // The other surfaces' own vendors refuse it.
+        assert!(paired(turns()).is_err());
+        // A call without any result is still refused.
+        let mut unanswered = turns();
+        unanswered.remove(7);
+        let failure = paired_on(Protocol::Responses, unanswered).unwrap_err();
+        assert_eq!(failure.message, "No tool output found for function call b.");
     }
 
     #[test]
