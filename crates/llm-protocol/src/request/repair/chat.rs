@@ -41,14 +41,10 @@ impl<'a> ForeignFieldRemover<'a> {
         if known.system_role && model.system_role == "system" {
             self.rename_developer_roles(root);
         }
-        let is_parted = known.turn_order && !model.user_after_tool;
-        let mut moves = Vec::new();
-        if known.mid_system && !model.mid_system {
-            moves = results_behind_instructions(root);
-            self.move_later_instructions(root, &moves, is_parted);
-        }
-        if is_parted {
-            self.part_users_from_tools(root, &moves);
+        let moves_instructions = known.mid_system && !model.mid_system;
+        let parts_users = known.turn_order && !model.user_after_tool;
+        if moves_instructions || parts_users {
+            self.arrange_messages(root, moves_instructions, parts_users);
         }
         if known.reasoning_replay
             && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
@@ -173,17 +169,9 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Joins the instructions in front of the conversation to one message, and makes reminders in
-    /// the user's name of the later ones, as translation does. Those that stand between a call and
-    /// a result of its turn go behind the result of `moves`; `is_parted`: with an assistant's
-    /// message between.
-    fn move_later_instructions(
-        &mut self,
-        root: JsonValue<'a>,
-        moves: &[Option<usize>],
-        is_parted: bool,
-    ) {
-        let messages: Vec<_> = root.items_of("messages").collect();
+    /// Joins the instructions in front of the conversation to one message. Returns how many there
+    /// were.
+    fn join_leading_instructions(&mut self, messages: &[JsonValue<'a>]) -> usize {
         let leading = messages
             .iter()
             .take_while(|message| is_instruction(**message))
@@ -206,30 +194,63 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.edits.push((whole, joined));
             }
         }
-        for (index, message) in messages.iter().copied().enumerate().skip(leading) {
-            if !is_instruction(message) {
-                continue;
-            }
-            self.warnings
-                .add(WarningAction::Rewritten, JsonPath::Message(index));
+        leading
+    }
+
+    /// Arranges the messages as translation does. `moves_instructions`: later instructions become
+    /// reminders in the user's name, behind the results that must directly follow their calls.
+    /// `parts_users`: an assistant's message parts a user's from a tool's before it.
+    fn arrange_messages(
+        &mut self,
+        root: JsonValue<'a>,
+        moves_instructions: bool,
+        parts_users: bool,
+    ) {
+        let messages: Vec<_> = root.items_of("messages").collect();
+        let (mut moves, mut leading) = (vec![None; messages.len()], messages.len());
+        if moves_instructions {
+            leading = self.join_leading_instructions(&messages);
+            moves = turns::results_behind(&messages, is_instruction, |message| {
+                has_role(message, "tool")
+            });
+        }
+        let mut order: Vec<_> = messages.iter().copied().zip(moves).enumerate().collect();
+        order.sort_by_key(|(index, (_, result))| (result.unwrap_or(*index), result.is_some()));
+        let mut is_behind_tool = false;
+        for (index, (message, result)) in order {
             let span = self.span(message.raw());
-            self.forget_edits_in(span);
-            let reminder = message.get("content").and_then(turns::reminder_message);
-            let result = moves.get(index).copied().flatten();
+            let mut reminder = None;
+            if is_instruction(message) && index >= leading {
+                self.warnings
+                    .add(WarningAction::Rewritten, JsonPath::Message(index));
+                self.forget_edits_in(span);
+                reminder = message.get("content").and_then(turns::reminder_message);
+                if reminder.is_none() {
+                    self.gone.push(span);
+                    continue;
+                }
+            }
+            let mut before = String::new();
+            let is_user = has_role(message, "user") || is_instruction(message);
+            if parts_users && is_behind_tool && is_user {
+                self.warnings
+                    .add(WarningAction::Inserted, JsonPath::Message(index));
+                before = format!(r#"{{"role":"assistant","content":"{ACKNOWLEDGEMENT}"}},"#);
+            }
+            is_behind_tool = has_role(message, "tool");
             match (reminder, result.and_then(|result| messages.get(result))) {
-                (Some(reminder), None) => self.edits.push((span, reminder)),
                 (Some(reminder), Some(result)) => {
                     self.gone.push(span);
                     let end = self.span(result.raw()).end;
-                    let behind = Span { start: end, end };
-                    let parting = match is_parted && !self.edits.iter().any(|(at, _)| *at == behind)
-                    {
-                        true => format!(",{}", parting_message()),
-                        false => String::new(),
-                    };
-                    self.edits.push((behind, format!("{parting},{reminder}")));
+                    self.edits
+                        .push((Span { start: end, end }, format!(",{before}{reminder}")));
                 }
-                (None, _) => self.gone.push(span),
+                (Some(reminder), None) => self.edits.push((span, format!("{before}{reminder}"))),
+                (None, _) if before.is_empty() => {}
+                (None, _) => {
+                    let start = span.start;
+                    self.edits.insert(0, (Span { start, end: start }, before));
+                }
             }
         }
     }
@@ -239,31 +260,6 @@ impl<'a> ForeignFieldRemover<'a> {
         let is_inside = |span: &Span| whole.start <= span.start && span.end <= whole.end;
         self.edits.retain(|(span, _)| !is_inside(span));
         self.gone.retain(|span| !is_inside(span));
-    }
-
-    /// Puts an assistant's message between a tool's and a user's. The instructions in `moves` have
-    /// theirs.
-    fn part_users_from_tools(&mut self, root: JsonValue<'a>, moves: &[Option<usize>]) {
-        let mut is_behind_tool = false;
-        for (index, message) in root.items_of("messages").enumerate() {
-            if moves.get(index).is_some_and(Option::is_some) {
-                continue;
-            }
-            let is = |role: &str| message.get("role").is_some_and(|written| written.is(role));
-            if is_behind_tool && (is("user") || is_instruction(message)) {
-                self.warnings
-                    .add(WarningAction::Inserted, JsonPath::Message(index));
-                let start = self.span(message.raw()).start;
-                self.edits.insert(
-                    0,
-                    (
-                        Span { start, end: start },
-                        format!("{},", parting_message()),
-                    ),
-                );
-            }
-            is_behind_tool = is("tool") && !moves.contains(&Some(index));
-        }
     }
 
     /// Keeps reasoning only in the current turn: after the last user message.
@@ -314,33 +310,12 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 }
 
-/// For each message: the last result of the turn in which it is a late instruction, since vendors
-/// want results directly behind their calls.
-fn results_behind_instructions(root: JsonValue<'_>) -> Vec<Option<usize>> {
-    let messages: Vec<_> = root.items_of("messages").collect();
-    let mut moves = vec![None; messages.len()];
-    let mut result = None;
-    for ((index, message), place) in messages.iter().enumerate().zip(&mut moves).rev() {
-        if is_instruction(*message) {
-            *place = result;
-        } else if message.get("role").is_some_and(|role| role.is("tool")) {
-            result = result.or(Some(index));
-        } else {
-            result = None;
-        }
-    }
-    moves
-}
-
-/// What stands between a result and a message of the user.
-fn parting_message() -> String {
-    format!(r#"{{"role":"assistant","content":"{ACKNOWLEDGEMENT}"}}"#)
+fn has_role(message: JsonValue<'_>, role: &str) -> bool {
+    message.get("role").is_some_and(|written| written.is(role))
 }
 
 fn is_instruction(message: JsonValue<'_>) -> bool {
-    message
-        .get("role")
-        .is_some_and(|role| role.is("system") || role.is("developer"))
+    has_role(message, "system") || has_role(message, "developer")
 }
 
 /// Decides about a top-level member that depends on no other.

@@ -716,6 +716,17 @@ fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_
         ),
         &["rewritten:messages[2]"],
     );
+    // Several instructions, and results in several messages.
+    check(
+        &accepts,
+        &format!(r#""messages":[{user},{call},{first},{result},{first},{result},{user}]"#),
+        &format!(
+            r#""messages":[{user},{call},{result},{result},{},{},{user}]"#,
+            reminder("b", ""),
+            reminder("b", "")
+        ),
+        &["rewritten:messages[2]", "rewritten:messages[4]"],
+    );
 }
 
 #[test]

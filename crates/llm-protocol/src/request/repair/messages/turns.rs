@@ -23,11 +23,15 @@ impl<'a> ForeignFieldRemover<'a> {
         // Instructions alone are not a conversation: the last of them becomes the user's message.
         let leading = first_other.unwrap_or(messages.len().saturating_sub(1));
         let mut instructions = Vec::new();
-        for (index, message) in messages
+        let moves = results_behind(&messages, is_system, |message| {
+            has_block(message, "tool_result")
+        });
+        for (index, (message, result)) in messages
             .iter()
             .copied()
+            .zip(moves)
             .enumerate()
-            .filter(|(_, message)| is_system(*message))
+            .filter(|(_, (message, _))| is_system(*message))
         {
             self.warnings
                 .add(WarningAction::Rewritten, JsonPath::Message(index));
@@ -38,18 +42,15 @@ impl<'a> ForeignFieldRemover<'a> {
                 let role = message.get("role").unwrap_or(message);
                 self.replace_string(role, "user");
             } else {
-                self.insert_reminder(&messages, index);
+                let results = result.and_then(|result| messages.get(result));
+                self.insert_reminder(message, results.copied());
             }
         }
         self.add_instructions(root, &instructions);
     }
 
-    /// Writes the instructions at that index as a user message, after the results that must
-    /// directly follow a call.
-    fn insert_reminder(&mut self, messages: &[JsonValue<'a>], index: usize) {
-        let Some(message) = messages.get(index).copied() else {
-            return;
-        };
+    /// Writes instructions as a user message, behind the message `results` if there is one.
+    fn insert_reminder(&mut self, message: JsonValue<'a>, results: Option<JsonValue<'a>>) {
         let content = message
             .get("content")
             .filter(|content| !is_empty_value(*content));
@@ -57,11 +58,7 @@ impl<'a> ForeignFieldRemover<'a> {
             self.gone.push(self.span(message.raw()));
             return;
         };
-        let before = index.checked_sub(1).and_then(|before| messages.get(before));
-        let results = messages
-            .get(index.saturating_add(1))
-            .filter(|next| has_block(**next, "tool_result"));
-        match results.filter(|_| before.is_some_and(|before| has_block(*before, "tool_use"))) {
+        match results {
             Some(results) => {
                 self.gone.push(self.span(message.raw()));
                 let end = self.span(results.raw()).end;
@@ -142,6 +139,27 @@ fn is(value: Option<JsonValue<'_>>, expected: &str) -> bool {
 
 fn is_system(message: JsonValue<'_>) -> bool {
     is(message.get("role"), "system")
+}
+
+/// Returns for each message the index of the last result of its turn if it is a late instruction:
+/// vendors want results directly behind their calls.
+pub(in crate::request::repair) fn results_behind<'a>(
+    messages: &[JsonValue<'a>],
+    is_instruction: impl Fn(JsonValue<'a>) -> bool,
+    has_result: impl Fn(JsonValue<'a>) -> bool,
+) -> Vec<Option<usize>> {
+    let mut moves = vec![None; messages.len()];
+    let mut result = None;
+    for ((index, message), place) in messages.iter().enumerate().zip(&mut moves).rev() {
+        if is_instruction(*message) {
+            *place = result;
+        } else if has_result(*message) {
+            result = result.or(Some(index));
+        } else {
+            result = None;
+        }
+    }
+    moves
 }
 
 fn has_block(message: JsonValue<'_>, kind: &str) -> bool {
