@@ -82,11 +82,39 @@ enum ChatTextKind {
 
 /// Value of `finish_reason`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ChatFinishReason {
+pub(crate) enum ChatFinishReason {
     Stop,
     Calls,
     Length,
     Filter,
+}
+
+impl ChatFinishReason {
+    /// Returns whether there is a reason. Some vendors send these two with every chunk.
+    pub(crate) fn is_given(reason: &str) -> bool {
+        !matches!(reason, "" | "null")
+    }
+
+    /// Returns `None` for a word of no known meaning.
+    pub(crate) fn parse(reason: &str) -> Option<Self> {
+        match reason {
+            "stop" | "STOP" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "COMPLETE" => {
+                Some(Self::Stop)
+            }
+            "tool_calls" | "function_call" | "tool_use" | "TOOL_CALL" => Some(Self::Calls),
+            // By Mistral, vLLM, Cohere and others; the rest ended before they were complete:
+            // DeepSeek, vLLM, Zhipu.
+            "length"
+            | "model_length"
+            | "max_tokens"
+            | "MAX_TOKENS"
+            | "insufficient_system_resource"
+            | "abort"
+            | "network_error" => Some(Self::Length),
+            "content_filter" | "sensitive" | "SAFETY" => Some(Self::Filter),
+            _ => None,
+        }
+    }
 }
 
 impl ChatStreamReader {
@@ -250,25 +278,14 @@ impl ChatStreamReader {
     }
 
     fn read_finish_reason(&mut self, reason: &JsonStr<'_>, to: &mut impl EventSink) {
-        let finish = match reason.value().as_ref() {
-            // Some vendors send it with every chunk.
-            "" => return,
-            "stop" | "STOP" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "COMPLETE" => {
-                ChatFinishReason::Stop
-            }
-            "tool_calls" | "function_call" | "tool_use" | "TOOL_CALL" => ChatFinishReason::Calls,
-            // By Mistral, vLLM, Cohere and others; the rest ended before they were complete:
-            // DeepSeek, vLLM, Zhipu.
-            "length"
-            | "model_length"
-            | "max_tokens"
-            | "MAX_TOKENS"
-            | "insufficient_system_resource"
-            | "abort"
-            | "network_error" => ChatFinishReason::Length,
-            "content_filter" | "sensitive" | "SAFETY" => ChatFinishReason::Filter,
-            // A word of no known meaning: the calls are there, and a text may have been cut off.
-            _ => {
+        let reason = reason.value();
+        if !ChatFinishReason::is_given(&reason) {
+            return;
+        }
+        let finish = match ChatFinishReason::parse(&reason) {
+            Some(finish) => finish,
+            // The calls are there, and a text may have been cut off.
+            None => {
                 if self.finish.is_none() {
                     to.event(Event::Warning(DERIVED_FINISH_REASON));
                 }
@@ -497,14 +514,13 @@ impl ChatStreamReader {
                 is_billed: true,
                 explanation: Some(self.refusal.text()),
             },
-            Some(ChatFinishReason::Stop) => StopReason::EndTurn,
+            Some(ChatFinishReason::Stop) | None => StopReason::EndTurn,
             Some(ChatFinishReason::Calls) => StopReason::ToolUse,
             Some(ChatFinishReason::Length) => StopReason::MaxTokens,
             Some(ChatFinishReason::Filter) => StopReason::Refusal {
                 is_billed: true,
                 explanation: None,
             },
-            None => StopReason::Unknown,
         }
     }
 

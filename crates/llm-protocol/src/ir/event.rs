@@ -132,6 +132,4 @@ pub enum StopReason<'e> {
         is_billed: bool,
         explanation: Option<JsonStr<'e>>,
     },
-    /// No reason, or an unknown one.
-    Unknown,
 }

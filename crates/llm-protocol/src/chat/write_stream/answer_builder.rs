@@ -101,7 +101,6 @@ enum ChatAnswerEnding {
     Length,
     Calls,
     Declined,
-    Unknown,
 }
 
 impl ChatAnswerBuilder {
@@ -121,7 +120,7 @@ impl ChatAnswerBuilder {
             sources: ChatCitations::default(),
             budget,
             overflowed: false,
-            ended: ChatAnswerEnding::Unknown,
+            ended: ChatAnswerEnding::Stop,
             declined: None,
             has_refusal: false,
         }
@@ -347,7 +346,6 @@ impl ChatAnswerBuilder {
                 self.declined = Some(why);
                 ChatAnswerEnding::Declined
             }
-            StopReason::Unknown => ChatAnswerEnding::Unknown,
         };
     }
 
@@ -356,13 +354,8 @@ impl ChatAnswerBuilder {
             ChatAnswerEnding::Stop => "stop",
             ChatAnswerEnding::Length => "length",
             ChatAnswerEnding::Declined => "content_filter",
-            ChatAnswerEnding::Unknown if self.calls == 0 => "stop",
-            ChatAnswerEnding::Calls | ChatAnswerEnding::Unknown
-                if self.response_context.legacy_functions =>
-            {
-                "function_call"
-            }
-            ChatAnswerEnding::Calls | ChatAnswerEnding::Unknown => "tool_calls",
+            ChatAnswerEnding::Calls if self.response_context.legacy_functions => "function_call",
+            ChatAnswerEnding::Calls => "tool_calls",
         }
     }
 

@@ -31,7 +31,7 @@ impl MessagesCompletion {
             response_context,
             id: String::new(),
             is_priority: false,
-            stop: StopReason::Unknown,
+            stop: StopReason::EndTurn,
             usage: None,
             generated_bytes: 0,
             has_calls: false,
@@ -88,7 +88,6 @@ impl MessagesCompletion {
                     explanation,
                 }
             }
-            StopReason::Unknown => StopReason::Unknown,
         };
     }
 
@@ -136,10 +135,8 @@ impl MessagesCompletion {
         let reason = match &self.stop {
             // Some vendors report `stop` although the model made a call, others `tool_calls`
             // although it made none. Agents would then stop, or wait forever.
-            StopReason::EndTurn | StopReason::ToolUse | StopReason::Unknown if self.has_calls => {
-                "tool_use"
-            }
-            StopReason::EndTurn | StopReason::ToolUse | StopReason::Unknown => "end_turn",
+            StopReason::EndTurn | StopReason::ToolUse if self.has_calls => "tool_use",
+            StopReason::EndTurn | StopReason::ToolUse => "end_turn",
             StopReason::StopSequence => "stop_sequence",
             StopReason::MaxTokens => "max_tokens",
             StopReason::ContextFull => "model_context_window_exceeded",
