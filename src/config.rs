@@ -56,6 +56,7 @@ pub use ledger::{LedgerSettings, RetentionSettings};
 pub use mail::{MailEncryption, MailSender, MailSettings};
 pub use models::MAX_FALLBACKS;
 pub use notifications::{NotificationSettings, SupportContact};
+pub use profile_faults::is_chat_only;
 pub use raw::{
     Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
     SignupMode,

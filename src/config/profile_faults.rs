@@ -17,6 +17,24 @@ pub(super) struct ProfileFacts<'a> {
     pub profile: &'a VendorProfile,
 }
 
+/// Keys below `profile` that have an effect for chat vendors only.
+const CHAT_ONLY: [&str; 9] = [
+    "drop",
+    "strict",
+    "thinking.on",
+    "thinking.off",
+    "state",
+    "state_placeholder",
+    "roles.developer",
+    "roles.user_after_tool",
+    "roles.prefix",
+];
+
+/// Returns whether this key below `profile` has an effect for chat vendors only.
+pub fn is_chat_only(key: &str) -> bool {
+    CHAT_ONLY.contains(&key)
+}
+
 /// Keys below `profile`, each with the name in it that is at fault, unless it is the key itself.
 type Found = Vec<(&'static str, Option<String>)>;
 
@@ -105,18 +123,19 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
     (
         |facts| {
             let (own, roles) = (facts.own, facts.own.roles);
-            let chat_only = [
-                ("drop", own.drop.is_some()),
-                ("strict", own.strict.is_some()),
-                ("thinking.on", own.thinking.on.is_some()),
-                ("thinking.off", own.thinking.off.is_some()),
-                ("state", own.state.is_some()),
-                ("state_placeholder", own.state_placeholder.is_some()),
-                ("roles.developer", roles.developer.is_some()),
-                ("roles.user_after_tool", roles.user_after_tool.is_some()),
-                ("roles.prefix", roles.prefix.is_some()),
+            // In the order of the keys.
+            let is_set = [
+                own.drop.is_some(),
+                own.strict.is_some(),
+                own.thinking.on.is_some(),
+                own.thinking.off.is_some(),
+                own.state.is_some(),
+                own.state_placeholder.is_some(),
+                roles.developer.is_some(),
+                roles.user_after_tool.is_some(),
+                roles.prefix.is_some(),
             ];
-            let set = chat_only.into_iter();
+            let set = CHAT_ONLY.into_iter().zip(is_set);
             let found = set.filter(|(_, is_set)| *is_set && facts.protocol != Protocol::Chat);
             found.map(|(key, _)| (key, None)).collect()
         },

@@ -6,6 +6,7 @@
 
 use super::session::LearnSession;
 use super::table::{ProbeFinding, Verdict};
+use crate::config::is_chat_only;
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::profile::VendorProfile;
@@ -33,15 +34,7 @@ pub struct LearntProfile {
 
 impl LearntProfile {
     pub fn new(session: LearnSession<'_>) -> Self {
-        let mut profile = Map::new();
-        for finding in &session.findings {
-            if let (Some(key), Some(value)) = (&finding.decides, &finding.value) {
-                insert(&mut profile, key, value);
-            }
-        }
-        if profile.get("request") == Some(&json!(VendorProfile::compatible().request)) {
-            profile.remove("request");
-        }
+        let profile = profile_of(&session.findings, session.model.protocol());
         let mut capabilities = Map::new();
         if session.model.protocol() == Protocol::Chat {
             capabilities.insert("output_limit_field".to_owned(), session.limit_member.into());
@@ -113,6 +106,22 @@ impl LearntProfile {
         }
         Ok(())
     }
+}
+
+/// Returns the keys that the findings decide, of those that `check` takes for this protocol.
+pub(super) fn profile_of(findings: &[ProbeFinding], protocol: Protocol) -> Map<String, Value> {
+    let mut profile = Map::new();
+    for finding in findings {
+        if let (Some(key), Some(value)) = (&finding.decides, &finding.value)
+            && (protocol == Protocol::Chat || !is_chat_only(key))
+        {
+            insert(&mut profile, key, value);
+        }
+    }
+    if profile.get("request") == Some(&json!(VendorProfile::compatible().request)) {
+        profile.remove("request");
+    }
+    profile
 }
 
 fn insert(profile: &mut Map<String, Value>, key: &str, value: &Value) {

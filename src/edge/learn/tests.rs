@@ -112,3 +112,27 @@ fn the_state_of_a_turn_is_what_its_protocol_does_not_define() {
     assert_eq!(turn.whole["content"], content);
     assert_eq!(turn.results[0]["content"][0]["tool_use_id"], "c");
 }
+
+#[test]
+fn a_profile_has_no_key_that_check_refuses_for_its_protocol() {
+    let finding = |key: &str, value| ProbeFinding {
+        probe: key.to_owned(),
+        verdict: Verdict::Refused,
+        evidence: String::new(),
+        decides: Some(key.to_owned()),
+        value: Some(value),
+    };
+    let findings = [
+        finding("strict", json!(true)),
+        finding("request", json!(["metadata"])),
+        finding("drop", json!(["top_k"])),
+    ];
+    let keys = |protocol| {
+        let profile = profile::profile_of(&findings, protocol);
+        profile.keys().cloned().collect::<BTreeSet<_>>()
+    };
+    let of_chat = ["drop", "request", "strict"].map(str::to_owned);
+    assert_eq!(keys(Protocol::Chat), BTreeSet::from(of_chat));
+    let of_messages = BTreeSet::from(["request".to_owned()]);
+    assert_eq!(keys(Protocol::Messages), of_messages);
+}
