@@ -283,6 +283,12 @@ fn words_that_clients_look_for_are_there() {
     );
 }
 
+/// The failure that a vendor's answer without a time to wait becomes.
+fn failed_at(protocol: Protocol, status: u16, body: &str) -> Failure {
+    let profile = VendorProfile::official(protocol);
+    from_vendor_response(profile, status, None, body.as_bytes(), UPSTREAM, PUBLIC)
+}
+
 fn vendor(protocol: Protocol, status: u16, body: &str) -> Failure {
     from_vendor_response(
         VendorProfile::official(protocol),
@@ -589,14 +595,7 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
         ),
         (422, r#"{"x":"参数错误"}"#, "参数错误"),
     ] {
-        let failure = from_vendor_response(
-            VendorProfile::official(Chat),
-            status,
-            None,
-            body.as_bytes(),
-            UPSTREAM,
-            PUBLIC,
-        );
+        let failure = failed_at(Chat, status, body);
         for surface in [Chat, Messages, Responses] {
             let rendered = failure.render(surface, "req_1");
             let text = String::from_utf8(rendered.body).unwrap();
@@ -616,14 +615,7 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
         (400, "<html>Request Header Too Large</html>"),
         (502, "upstream at 10.0.0.1 is down"),
     ] {
-        let failure = from_vendor_response(
-            VendorProfile::official(Chat),
-            status,
-            None,
-            body.as_bytes(),
-            UPSTREAM,
-            PUBLIC,
-        );
+        let failure = failed_at(Chat, status, body);
         let text = String::from_utf8(failure.render(Chat, "req_1").body).unwrap();
         assert!(
             !text.contains("Header Too") && !text.contains("10.0.0.1"),
@@ -636,14 +628,7 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
     // No wait helps a request that is larger than the limit per minute.
     for status in [413, 429] {
         let large = r#"{"error":{"message":"Request too large for model `up` in organization `org_01ab` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 12345","type":"tokens","code":"rate_limit_exceeded"}}"#;
-        let failure = from_vendor_response(
-            VendorProfile::official(Messages),
-            status,
-            None,
-            large.as_bytes(),
-            UPSTREAM,
-            PUBLIC,
-        );
+        let failure = failed_at(Messages, status, large);
         let rendered = failure.render(Messages, "req_1");
         let error: Value = serde_json::from_slice(&rendered.body).unwrap();
         let message = error["error"]["message"].as_str().unwrap();
@@ -667,14 +652,7 @@ fn a_4xx_keeps_its_class_and_its_words_in_every_shape() {
     }
     let busy =
         r#"[{"error":{"code":429,"message":"m","details":[{"@type":"t","retryDelay":"34s"}]}}]"#;
-    let failure = from_vendor_response(
-        VendorProfile::official(Chat),
-        429,
-        None,
-        busy.as_bytes(),
-        UPSTREAM,
-        PUBLIC,
-    );
+    let failure = failed_at(Chat, 429, busy);
     assert_eq!(failure.retry_after_seconds, Some(34));
 }
 
