@@ -23,7 +23,7 @@ use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::{self, PassthroughContext, RequestEdits};
 use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
 use llm_protocol::usage::{MeteringTerms, UsageEstimator};
-use llm_protocol::vendor_response::{self, StreamConverter};
+use llm_protocol::vendor_response::{self, ResponseForm, StreamConverter};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -172,7 +172,10 @@ impl Case {
                             self.to,
                             "public-model",
                             recall,
-                            false,
+                            ResponseForm {
+                                streamed: false,
+                                call_seed: None,
+                            },
                             body,
                             &MeteringTerms::default(),
                         )

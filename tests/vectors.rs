@@ -525,7 +525,8 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
             "public-model",
             !outline.include_usage,
             1 << 20,
-        );
+        )
+        .with_call_repair(Some("req_0"));
         for piece in vendor.as_bytes().chunks(piece) {
             if let Err(fault) = pass.push(piece, &mut out) {
                 failure = Some(fault.to_failure(
@@ -606,6 +607,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             "public-model",
             vendor.as_bytes().to_vec().into(),
             &MeteringTerms::default(),
+            Some("req_0"),
         ) {
             Ok(whole) => Told {
                 body: String::from_utf8(whole.body.to_vec()).unwrap(),

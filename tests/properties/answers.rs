@@ -16,7 +16,13 @@ fn whole(
     public_model: &str,
     body: Bytes,
 ) -> Result<CompleteResponse, UpstreamError> {
-    passthrough::rewrite_response(protocol, public_model, body, &MeteringTerms::default())
+    passthrough::rewrite_response(
+        protocol,
+        public_model,
+        body,
+        &MeteringTerms::default(),
+        None,
+    )
 }
 
 #[test]

@@ -17,7 +17,7 @@ use llm_protocol::translate::StreamTranslation;
 use llm_protocol::usage::{
     MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
 };
-use llm_protocol::vendor_response::{self, StreamConverter};
+use llm_protocol::vendor_response::{self, ResponseForm, StreamConverter};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -178,7 +178,10 @@ fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds
         surface,
         "public",
         recall,
-        false,
+        ResponseForm {
+            streamed: false,
+            call_seed: None,
+        },
         body,
         &terms(bounds),
     )

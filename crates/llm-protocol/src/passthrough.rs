@@ -1,9 +1,9 @@
 //! Passthrough, for the same protocol on both sides: it restores the public model name, observes
-//! the usage and changes nothing else.
+//! the usage, and repairs calls that a chat client would misread (`call_repair.rs`).
 //!
-//! It must not build a tree, reorder or reformat: the output equals the input except for the
-//! model's name and usage that the caller did not ask for. It must not decide what is billed; it
-//! reports what it observed.
+//! It must not reorder or reformat: the output equals the input except for the model's name, usage
+//! that the caller did not ask for, and such repairs. Only a chunk with calls becomes a tree. It
+//! must not decide what is billed; it reports what it observed.
 //!
 //! Read next, in the folder of this module: `chat.rs` and `messages.rs`, which parse one event;
 //! then `sse.rs`.
@@ -21,6 +21,7 @@ use super::vendor_response::{Completion, StopReasonStatus};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage, VendorCounters};
 
 mod body;
+mod call_repair;
 mod chat;
 mod end_events;
 mod messages;
@@ -79,6 +80,8 @@ struct PassthroughState {
     generated_bytes: u64,
     shows_thinking: bool,
     split_letters: split_chars::SplitCharJoiner,
+    /// `None`: the calls of the vendor are passed on as they are.
+    calls: Option<call_repair::CallRepair>,
     chat: chat::ChatStreamState,
     messages: messages::MessagesStreamState,
     responses: responses::ResponsesStreamState,
@@ -112,6 +115,7 @@ impl StreamPassthrough {
                 generated_bytes: 0,
                 shows_thinking: false,
                 split_letters: split_chars::SplitCharJoiner::default(),
+                calls: None,
                 chat: chat::ChatStreamState::default(),
                 messages: messages::MessagesStreamState::default(),
                 responses: responses::ResponsesStreamState::default(),
@@ -128,6 +132,14 @@ impl StreamPassthrough {
     pub fn with_request(mut self, terms: MeteringTerms, choices: u64) -> Self {
         self.watch.terms = terms;
         self.watch.chat.expect_choices(choices);
+        self
+    }
+
+    /// Repairs a chat vendor's calls where a chat client would misread them. `seed`: makes the ids
+    /// of calls without one; `None`: nothing is repaired.
+    #[must_use]
+    pub fn with_call_repair(mut self, seed: Option<&str>) -> Self {
+        self.watch.calls = seed.map(call_repair::CallRepair::new);
         self
     }
 
@@ -469,8 +481,20 @@ impl PassthroughState {
             hidden.or(restated),
         ];
         let mut more = self.split_letters.edits(self.protocol, event_text(event));
-        let misnamed = self.chat.misnamed_deltas(&chunk).iter();
-        more.extend(misnamed.map(|key| (*key, r#""delta""#.to_owned())));
+        let misnamed = self.chat.misnamed_deltas(&chunk);
+        let is_misnamed = !misnamed.is_empty();
+        more.extend(misnamed.iter().map(|key| (*key, r#""delta""#.to_owned())));
+        if let Some(calls) = &mut self.calls {
+            let form = call_repair::AnswerForm {
+                is_whole: false,
+                is_misnamed,
+            };
+            let repair = calls.repair(&chunk, event_text(event), form)?;
+            more.extend(repair.edits);
+            for warning in repair.warnings {
+                keepalive::write_warning(warning, out);
+            }
+        }
         forward_event(event, edits, more, out);
         Ok(())
     }

@@ -38,6 +38,8 @@ pub struct VendorProfile {
     pub short_call_ids: bool,
     /// Signs its thinking, and refuses thinking that it did not sign (messages).
     pub signs_thinking: bool,
+    /// Whether the calls of its chat answers are as its own clients expect them.
+    pub has_exact_calls: bool,
     /// Reads the line in the instructions by which one client names itself for billing (messages).
     pub reads_billing_header: bool,
 }
@@ -144,6 +146,7 @@ static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
     ]),
     drop: [names(&CHAT_REASONING), names(&CHAT_FOREIGN)].concat(),
     honours_output_limit: true,
+    has_exact_calls: true,
     stores_items: true,
     short_call_ids: true,
     ..VendorProfile::default()

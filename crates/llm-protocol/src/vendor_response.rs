@@ -19,8 +19,17 @@ pub use completion::{Completion, StopReasonStatus, UsagePlace};
 mod complete_response;
 mod completion;
 
+/// How the caller reads an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseForm<'a> {
+    /// The caller wants a stream although the vendor sent a whole answer.
+    pub streamed: bool,
+    /// As of [`StreamPassthrough::with_call_repair`].
+    pub call_seed: Option<&'a str>,
+}
+
 /// Reads a vendor's whole answer. `response_context`: the context for translation; `None`:
-/// passthrough. `streamed`: the caller wants a stream although the vendor sent a whole answer.
+/// passthrough.
 ///
 /// # Errors
 /// Returns an [`UpstreamError`] if the body is not a complete answer.
@@ -29,12 +38,12 @@ pub fn convert_response(
     surface: Protocol,
     public_model: &str,
     response_context: Option<ResponseContext>,
-    streamed: bool,
+    form: ResponseForm<'_>,
     body: Bytes,
     terms: &MeteringTerms,
 ) -> Result<CompleteResponse, UpstreamError> {
     match response_context {
-        None => passthrough::rewrite_response(vendor, public_model, body, terms),
+        None => passthrough::rewrite_response(vendor, public_model, body, terms, form.call_seed),
         Some(response_context) => {
             let MeteringTerms {
                 estimator,
@@ -48,7 +57,7 @@ pub fn convert_response(
                     usage_bounds,
                     ..response_context
                 },
-                streamed,
+                form.streamed,
                 &body,
             )
         }

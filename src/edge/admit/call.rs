@@ -235,8 +235,8 @@ pub async fn prepare(
         is_strict: outbound_request.strict,
         warnings: [encoded.warnings, dropped.into_iter().collect(), left_out].concat(),
         response: Responding::new(
-            !outbound_request.summary.include_usage,
-            outbound_request.summary.choices,
+            outbound_request.request_id,
+            outbound_request.summary,
             encoded.translation,
             count.and_then(Result::ok),
         ),

@@ -83,7 +83,8 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
             call.response.hide_usage,
             event_bytes,
         )
-        .with_request(call.metering_terms(), call.response.choices);
+        .with_request(call.metering_terms(), call.response.choices)
+        .with_call_repair(call.call_seed());
         return ResponseMode::Stream(
             StreamConverter::Same(Box::new(pass)),
             OpenStreamGuard::new(),

@@ -16,7 +16,7 @@ use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::passthrough;
-use llm_protocol::vendor_response::{self, CompleteResponse, UpstreamError};
+use llm_protocol::vendor_response::{self, CompleteResponse, ResponseForm, UpstreamError};
 
 pub(super) const RESPONSE_TOO_LARGE: &str =
     "The model's answer is larger than this gateway accepts.";
@@ -126,7 +126,10 @@ fn read_whole(
         surface,
         model,
         context.cloned(),
-        call.response.streams,
+        ResponseForm {
+            streamed: call.response.streams,
+            call_seed: call.call_seed(),
+        },
         body,
         &call.metering_terms(),
     )

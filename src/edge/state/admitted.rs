@@ -85,6 +85,13 @@ impl AdmittedRequest {
         MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
     }
 
+    /// Returns the seed of the repair of a chat vendor's calls, if the current model's vendor may
+    /// need it.
+    pub fn call_seed(&self) -> Option<&str> {
+        let is_exact = self.model.vendor.profile.has_exact_calls;
+        self.response.call_seed.as_deref().filter(|_| !is_exact)
+    }
+
     /// Returns the usage to bill if the vendor did not report all of it. `reported` is what it did
     /// report.
     pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {

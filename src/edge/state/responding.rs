@@ -8,6 +8,7 @@ use crate::edge::intake::ContentCoding;
 use crate::telemetry::METRICS;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::request::RequestSummary;
 use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate::StreamTranslation;
 use llm_protocol::usage::{MeteredUsage, MeteringTerms, Usage};
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 /// The state of the vendor's response.
 pub struct Responding {
+    /// A chat caller did not ask for the usage that the gateway requests from the vendor.
     pub(in crate::edge) hide_usage: bool,
     /// Context of the response's translation. `None` if the response is passed on.
     pub(in crate::edge) translation: Option<ResponseContext>,
@@ -23,6 +25,9 @@ pub struct Responding {
     pub(in crate::edge) estimated_count: Option<u64>,
     /// Number of choices that the client requested.
     pub(in crate::edge) choices: u64,
+    /// Seed of ids for a chat vendor's calls without one. `None`: the client reads `function_call`,
+    /// the older form of calls, which the gateway does not repair.
+    pub(in crate::edge) call_seed: Option<String>,
     /// When the header of the running attempt's response arrived.
     pub(in crate::edge) answered_at: Option<Instant>,
     /// Whether the client gets a stream.
@@ -82,20 +87,19 @@ impl Drop for OpenStreamGuard {
 }
 
 impl Responding {
-    /// `hide_usage`: a chat caller did not ask for the usage that the gateway requests from the
-    /// vendor.
     pub fn new(
-        hide_usage: bool,
-        choices: u64,
+        request_id: &str,
+        summary: &RequestSummary,
         translation: Option<ResponseContext>,
         estimated_count: Option<u64>,
     ) -> Self {
         let (mode, unsent) = (ResponseMode::Waiting, Vec::new());
         Self {
-            hide_usage,
+            hide_usage: !summary.include_usage,
             translation,
             estimated_count,
-            choices,
+            choices: summary.choices,
+            call_seed: (!summary.has_functions()).then(|| request_id.to_owned()),
             answered_at: None,
             streams: false,
             mode,

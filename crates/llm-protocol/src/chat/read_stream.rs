@@ -27,10 +27,10 @@ mod reasoning;
 mod slots;
 mod state;
 
-use calls::{ChatCallTracker, ChatToolCallDelta};
+pub(crate) use calls::{ChatCallTracker, ChatToolCallDelta};
 use delta::{ChatAnswerChoice, ChatDelta};
 use reasoning::ChatReasoningState;
-use slots::SlotAllocator;
+pub(crate) use slots::SlotAllocator;
 use state::emit_state;
 
 /// Maximum nesting depth of an answer.

@@ -2,7 +2,7 @@
 //!
 //! It must not copy, unescape or convert on its own: a text, a schema or an image remains the slice
 //! that the sender wrote, and a caller that needs the value asks for it. Explicit `null` counts as
-//! absent, as in both protocols. Passthrough does not use it.
+//! absent, as in both protocols. Passthrough uses it only to repair calls.
 //!
 //! Read next: `ir.rs`, whose parts point into a document.
 

@@ -26,6 +26,15 @@ pub(crate) fn json_string(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
 }
 
+/// Returns the span of `piece`, a slice of `text`.
+pub(crate) fn span_of(text: &str, piece: &str) -> Span {
+    let start = piece.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    Span {
+        start,
+        end: start.saturating_add(piece.len()),
+    }
+}
+
 /// Applies `edits` to `source` and appends the result to `out`. Sorts `edits`.
 pub(crate) fn apply_edits(source: &[u8], edits: &mut [JsonEdit<'_>], out: &mut Vec<u8>) {
     edits.sort_by_key(|edit| edit.span.start);

@@ -1,10 +1,11 @@
 //! Passthrough of a whole JSON answer that came with a 2xx status.
 //!
-//! It must not change anything but the model's name and the usage. `vendor_response/completion.rs`
-//! decides when an answer is complete.
+//! It must not change anything but the model's name, the usage, and calls that a client would
+//! misread (`call_repair.rs`). `vendor_response/completion.rs` decides when an answer is complete.
 //!
 //! Read next: `failure.rs`, for bodies that are not answers.
 
+use super::call_repair::{AnswerForm, CallRepair, RepairEdits};
 use super::chat::ChatChunk;
 use super::usage::{closing_brace, encode_usage, meter_billed, restate_usage, usage_edit};
 use super::{chat, messages, responses};
@@ -17,7 +18,9 @@ use crate::vendor_response::{CompleteResponse, Completion, StopReasonStatus};
 use bytes::Bytes;
 
 /// Reads a whole answer, renames its model, and rewrites its usage if it differs from what is
-/// billed by `terms`.
+/// billed by `terms`. `call_seed`: as of [`StreamPassthrough::with_call_repair`].
+///
+/// [`StreamPassthrough::with_call_repair`]: super::StreamPassthrough::with_call_repair
 ///
 /// # Errors
 /// Returns an [`UpstreamError`] if the body is not an answer, is an error, or lacks its stop
@@ -27,8 +30,9 @@ pub fn rewrite_response(
     public_model: &str,
     body: Bytes,
     terms: &MeteringTerms,
+    call_seed: Option<&str>,
 ) -> Result<CompleteResponse, UpstreamError> {
-    let (seen, completeness) = scan_body(protocol, &body)?;
+    let (seen, completeness) = scan_body(protocol, &body, call_seed)?;
     completeness?;
     let usage = seen.usage(terms);
     let ResponseBodyScan {
@@ -38,6 +42,7 @@ pub fn rewrite_response(
         tier,
         generated_bytes,
         refused_free,
+        repair,
     } = seen;
     let known_usage = usage
         .map(|metered| metered.usage)
@@ -61,14 +66,17 @@ pub fn rewrite_response(
     let restated = restated
         .as_ref()
         .map(|(span, usage)| JsonEdit::new(*span, usage));
-    let body = edit_body(body.clone(), model, public_model, restated);
+    let repairs = repair.edits.iter();
+    let repairs = repairs.map(|(span, text)| JsonEdit::new(*span, text));
+    let edits: Vec<_> = restated.into_iter().chain(repairs).collect();
+    let body = edit_body(body.clone(), model, public_model, &edits);
     Ok(CompleteResponse {
         body,
         usage,
         known_usage,
         generated_bytes,
         refused_free,
-        warnings: Vec::new(),
+        warnings: repair.warnings,
     })
 }
 
@@ -81,14 +89,19 @@ pub fn rewrite_token_count(
     public_model: &str,
     body: Bytes,
 ) -> Result<Bytes, UpstreamError> {
-    let (seen, _) = scan_body(protocol, &body)?;
-    Ok(edit_body(body, seen.model, public_model, None))
+    let (seen, _) = scan_body(protocol, &body, None)?;
+    Ok(edit_body(body, seen.model, public_model, &[]))
 }
 
 /// Returns the usage of an incomplete answer, because the operator pays the vendor for it.
 pub fn read_usage(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Option<Usage> {
-    Some(scan_body(protocol, body).ok()?.0.usage(terms)?.usage)
+    Some(scan_body(protocol, body, None).ok()?.0.usage(terms)?.usage)
 }
+
+const WHOLE: AnswerForm = AnswerForm {
+    is_whole: true,
+    is_misnamed: false,
+};
 
 /// Findings about a whole body.
 struct ResponseBodyScan {
@@ -99,6 +112,8 @@ struct ResponseBodyScan {
     tier: Option<ServiceTier>,
     generated_bytes: u64,
     refused_free: bool,
+    /// Repair of the calls.
+    repair: RepairEdits,
 }
 
 impl ResponseBodyScan {
@@ -115,6 +130,7 @@ impl ResponseBodyScan {
 fn scan_body(
     protocol: Protocol,
     body: &[u8],
+    call_seed: Option<&str>,
 ) -> Result<(ResponseBodyScan, Result<(), UpstreamError>), UpstreamError> {
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let (seen, is_error, (is_answer, has_stopped)) = match protocol {
@@ -125,6 +141,10 @@ fn scan_body(
                 ..counters
             });
             let ending = (answer.has_choices(), answer.is_finished());
+            let repair = match call_seed {
+                Some(seed) => CallRepair::new(seed).repair(&answer, text, WHOLE)?,
+                None => RepairEdits::default(),
+            };
             let ChatChunk {
                 model,
                 usage_at,
@@ -142,6 +162,7 @@ fn scan_body(
                     tier,
                     generated_bytes,
                     refused_free: false,
+                    repair,
                 },
                 is_error,
                 ending,
@@ -159,6 +180,7 @@ fn scan_body(
                 tier: None,
                 generated_bytes: answer.generated_bytes,
                 refused_free,
+                repair: RepairEdits::default(),
             };
             (
                 seen,
@@ -178,6 +200,7 @@ fn scan_body(
                 tier: answer.tier,
                 generated_bytes: answer.output_bytes,
                 refused_free: false,
+                repair: RepairEdits::default(),
             };
             (
                 seen,
@@ -202,16 +225,16 @@ fn scan_body(
     ))
 }
 
-/// Renames the model and rewrites the usage in a body.
+/// Renames the model in a body and applies these edits.
 fn edit_body(
     body: Bytes,
     model: Option<Span>,
     public_model: &str,
-    restated: Option<JsonEdit<'_>>,
+    edits: &[JsonEdit<'_>],
 ) -> Bytes {
     let model_json = edit::json_string(public_model);
     let renamed = model.map(|span| JsonEdit::new(span, &model_json));
-    let mut edits: Vec<_> = renamed.into_iter().chain(restated).collect();
+    let mut edits: Vec<_> = renamed.into_iter().chain(edits.iter().copied()).collect();
     if edits.is_empty() {
         return body;
     }

@@ -5,6 +5,7 @@
 //!
 //! Read next: `messages.rs`, its counterpart for messages.
 
+use crate::chat::read_stream::ChatFinishReason;
 use crate::counters;
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
 use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
@@ -42,7 +43,8 @@ pub(super) struct ChatChunk {
 #[derive(Clone, Copy, Default, Debug)]
 struct ChunkChoice {
     index: u64,
-    is_finished: bool,
+    /// Span of the finish reason, with its quotes.
+    finish_reason: Option<Span>,
     has_content: bool,
     has_calls: bool,
 }
@@ -56,7 +58,10 @@ impl ChatChunk {
     /// Returns whether the chunk only opens the answer: a role, an empty text, or findings about
     /// the prompt.
     pub fn is_opening(&self) -> bool {
-        let is_finished = self.choices.iter().any(|choice| choice.is_finished);
+        let is_finished = self
+            .choices
+            .iter()
+            .any(|choice| choice.finish_reason.is_some());
         !self.has_delta && !is_finished
     }
 
@@ -68,7 +73,21 @@ impl ChatChunk {
 
     /// Returns whether each choice has its finish reason; see [`ChatChunk::has_choices`].
     pub fn is_finished(&self) -> bool {
-        self.choices.iter().all(|choice| choice.is_finished)
+        self.choices
+            .iter()
+            .all(|choice| choice.finish_reason.is_some())
+    }
+
+    /// Returns whether a choice has calls.
+    pub fn has_calls(&self) -> bool {
+        self.choices.iter().any(|choice| choice.has_calls)
+    }
+
+    /// Returns the index of each choice that is finished, and the span of its finish reason.
+    pub fn finish_reasons(&self) -> impl Iterator<Item = (u64, Span)> {
+        self.choices
+            .iter()
+            .filter_map(|choice| Some((choice.index, choice.finish_reason?)))
     }
 
     /// Returns whether the usage is neither null nor counts anything.
@@ -125,7 +144,7 @@ impl ChatStreamState {
             let bit = 1_u128 << choice.index.min(127);
             self.begun |= bit;
             self.goes_on_behind_stop |= choice.has_content && self.finished & bit != 0;
-            if choice.is_finished {
+            if choice.finish_reason.is_some() {
                 self.finished |= bit;
             }
             if choice.has_calls {
@@ -332,8 +351,8 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), 
             "index" => choice.index = scan.count_or_skip()?.unwrap_or(0),
             "finish_reason" => {
                 let reason = scan.string_or_skip()?;
-                // Some vendors send an empty one with every chunk.
-                choice.is_finished |= reason.is_some_and(|reason| !reason.raw.is_empty());
+                let is_given = |reason: &StringToken<'_>| ChatFinishReason::is_given(reason.raw);
+                choice.finish_reason = reason.filter(is_given).map(|reason| reason.span);
                 // This reports a failure, not a reason to stop. Vendors that aggregate other
                 // vendors send it.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");

@@ -220,7 +220,8 @@ fn a_whole_answer_reports_usage_that_the_vendor_does_not() {
     ] {
         for usage in ["", r#","usage":null"#, r#","usage":{}"#, r#","usage":7"#] {
             let body = format!("{{{answer}{usage}}}\n");
-            let whole = super::rewrite_response(protocol, "public", body.into(), &terms).unwrap();
+            let whole =
+                super::rewrite_response(protocol, "public", body.into(), &terms, None).unwrap();
             let read: serde_json::Value = serde_json::from_slice(&whole.body).unwrap();
             let output = if protocol == Protocol::Chat {
                 "completion_tokens"
@@ -231,7 +232,7 @@ fn a_whole_answer_reports_usage_that_the_vendor_does_not() {
         }
         let failed =
             format!(r#"{{{answer},"error":{{"message":"boom"}}}}"#).replace(r#""error":null,"#, "");
-        assert!(super::rewrite_response(protocol, "public", failed.into(), &terms).is_err());
+        assert!(super::rewrite_response(protocol, "public", failed.into(), &terms, None).is_err());
     }
 }
 
@@ -253,7 +254,8 @@ fn a_refusal_before_any_output_is_free_unless_the_vendor_bills_its_category() {
         );
         let body = bytes::Bytes::from(whole);
         let terms = MeteringTerms::default();
-        let passed = rewrite_response(Protocol::Messages, "public", body.clone(), &terms).unwrap();
+        let passed =
+            rewrite_response(Protocol::Messages, "public", body.clone(), &terms, None).unwrap();
         assert_eq!(passed.refused_free, is_free, "{category}");
         for surface in [Protocol::Chat, Protocol::Responses] {
             let translated = translate::translate_response(

@@ -48,7 +48,7 @@ impl RequestSummary {
             || known.efforts && self.has_switched_effort(model)
             || !model.takes_effort && hints.effort != EnumMember::Absent
             || must_disable_reasoning(model, known)
-                && hints.has(Setting::Tools)
+                && (hints.has(Setting::Tools) || hints.has(Setting::Functions))
                 && hints.effort != EnumMember::Known(Effort::None)
             || known.reasoning_replay
                 && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn

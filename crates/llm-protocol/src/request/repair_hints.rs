@@ -65,6 +65,8 @@ pub(super) enum Setting {
     Text = 1 << 8,
     Include = 1 << 9,
     Tools = 1 << 10,
+    /// The older form of chat's tools.
+    Functions = 1 << 11,
 }
 
 impl Setting {
@@ -80,7 +82,8 @@ impl Setting {
             "reasoning" => Setting::Reasoning,
             "text" => Setting::Text,
             "include" => Setting::Include,
-            "tools" | "functions" => Setting::Tools,
+            "tools" => Setting::Tools,
+            "functions" => Setting::Functions,
             _ => return None,
         })
     }

@@ -7,7 +7,7 @@
 
 use super::conversation::spans::ConversationSpans;
 use super::features::Features;
-use super::repair_hints::RepairHints;
+use super::repair_hints::{RepairHints, Setting};
 use crate::json::scanner::Span;
 
 /// Summary of a request body.
@@ -47,6 +47,11 @@ pub struct OutputLimit {
 }
 
 impl RequestSummary {
+    /// Returns whether the request has `functions`, the older form of `tools` (chat).
+    pub fn has_functions(&self) -> bool {
+        self.hints.has(Setting::Functions)
+    }
+
     /// Returns whether the request only puts the prompt into the vendor's cache and generates
     /// nothing (messages).
     pub fn is_prewarming(&self) -> bool {

@@ -37,10 +37,10 @@ const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
 /// One entry of `tool_calls`.
 #[derive(Debug, Default)]
-pub(super) struct ChatToolCallDelta<'v> {
+pub(crate) struct ChatToolCallDelta<'v> {
     index: Option<u64>,
-    id: Option<JsonStr<'v>>,
-    name: Option<JsonStr<'v>>,
+    pub(crate) id: Option<JsonStr<'v>>,
+    pub(crate) name: Option<JsonStr<'v>>,
     arguments: Option<JsonStr<'v>>,
     /// The entry itself, for the state that the vendor wants back with the call.
     whole: Option<JsonValue<'v>>,
@@ -49,7 +49,7 @@ pub(super) struct ChatToolCallDelta<'v> {
 }
 
 impl<'v> ChatToolCallDelta<'v> {
-    pub(super) fn parse(entry: JsonValue<'v>) -> Self {
+    pub(crate) fn parse(entry: JsonValue<'v>) -> Self {
         let mut read = ChatToolCallDelta {
             whole: Some(entry),
             ..ChatToolCallDelta::default()
@@ -71,7 +71,7 @@ impl<'v> ChatToolCallDelta<'v> {
     }
 
     /// Reads `function_call`, which is one call without an id.
-    pub(super) fn from_function_call(function: JsonValue<'v>) -> Self {
+    pub(crate) fn from_function_call(function: JsonValue<'v>) -> Self {
         let mut read = ChatToolCallDelta {
             index: Some(0),
             is_legacy: true,
@@ -98,7 +98,7 @@ impl<'v> ChatToolCallDelta<'v> {
 
 /// Calls seen so far, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct ChatCallTracker {
+pub(crate) struct ChatCallTracker {
     calls: Vec<ChatCallState>,
     held_bytes: usize,
     /// Number of calls emitted.
@@ -205,27 +205,33 @@ impl ArgumentsEnd {
 
 impl ChatCallTracker {
     /// Returns whether no entry of `tool_calls` has arrived.
-    pub(super) fn is_only_legacy(&self) -> bool {
+    pub(crate) fn is_only_legacy(&self) -> bool {
         !self.has_listed
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
+    /// Returns the call of the last entry: its position, and its name so far.
+    pub(crate) fn last_call(&self) -> Option<(usize, &str)> {
+        let at = *self.in_chunk.last()?;
+        Some((at, self.calls.get(at)?.name.as_str()))
+    }
+
     /// Begins the entries of another chunk.
-    pub(super) fn begin_chunk(&mut self) {
+    pub(crate) fn begin_chunk(&mut self) {
         self.in_chunk.clear();
     }
 
     /// Returns whether this entry names a call that has not been emitted yet.
-    pub(super) fn is_new_call(&self, entry: &ChatToolCallDelta<'_>, is_whole: bool) -> bool {
+    pub(crate) fn is_new_call(&self, entry: &ChatToolCallDelta<'_>, is_whole: bool) -> bool {
         let known = self.find(entry, is_whole).and_then(|at| self.calls.get(at));
         entry.name.is_some() && known.is_none_or(|call| call.slot.is_none() && call.name.is_empty())
     }
 
     /// Emits the call whose name is complete because something else begins.
-    pub(super) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+    pub(crate) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
         let pending = self.pending.take().and_then(|at| self.calls.get_mut(at));
         if let Some(call) = pending {
             call.open(&mut self.opened, slots, to);
@@ -240,7 +246,7 @@ impl ChatCallTracker {
     }
 
     /// Reads one entry. In a whole answer, each entry is a separate call.
-    pub(super) fn apply_delta(
+    pub(crate) fn apply_delta(
         &mut self,
         entry: &ChatToolCallDelta<'_>,
         is_whole: bool,

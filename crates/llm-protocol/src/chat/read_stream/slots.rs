@@ -2,7 +2,7 @@
 
 /// Assigns slots in ascending order.
 #[derive(Debug, Default)]
-pub(super) struct SlotAllocator(u32);
+pub(crate) struct SlotAllocator(u32);
 
 impl SlotAllocator {
     /// Returns whether a slot was assigned.

@@ -157,14 +157,7 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Returns the span of a slice of the text.
     pub fn span(&self, piece: &str) -> Span {
-        let start = piece
-            .as_ptr()
-            .addr()
-            .saturating_sub(self.text.as_ptr().addr());
-        Span {
-            start,
-            end: start.saturating_add(piece.len()),
-        }
+        edit::span_of(self.text, piece)
     }
 }
 
