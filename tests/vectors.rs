@@ -526,6 +526,7 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
             !outline.include_usage,
             1 << 20,
         )
+        .with_request(terms(vector), 1)
         .with_call_repair(Some("req_0"));
         for piece in vendor.as_bytes().chunks(piece) {
             if let Err(fault) = pass.push(piece, &mut out) {
@@ -595,6 +596,10 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
     }
 }
 
+fn terms(vector: &Vector) -> MeteringTerms {
+    MeteringTerms::default().with_usage_paths(target(vector).profile.usage)
+}
+
 /// The usage that the vendor counted; `None` if it is an estimate.
 fn counted(metered: MeteredUsage) -> Option<Usage> {
     (metered.verdict != UsageVerdict::Estimated).then_some(metered.usage)
@@ -606,7 +611,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             vector.surface,
             "public-model",
             vendor.as_bytes().to_vec().into(),
-            &MeteringTerms::default(),
+            &terms(vector),
             Some("req_0"),
         ) {
             Ok(whole) => Told {

@@ -181,6 +181,7 @@ impl raw::Profile {
             },
             state: self.state.or(other.state),
             state_placeholder: self.state_placeholder.or(other.state_placeholder),
+            usage: self.usage.or(other.usage),
             errors: raw::ProfileErrors {
                 full_context: self.errors.full_context.or(other.errors.full_context),
             },

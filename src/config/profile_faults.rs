@@ -18,13 +18,14 @@ pub(super) struct ProfileFacts<'a> {
 }
 
 /// Keys below `profile` that have an effect for chat vendors only.
-const CHAT_ONLY: [&str; 9] = [
+const CHAT_ONLY: [&str; 10] = [
     "drop",
     "strict",
     "thinking.on",
     "thinking.off",
     "state",
     "state_placeholder",
+    "usage",
     "roles.developer",
     "roles.user_after_tool",
     "roles.prefix",
@@ -46,10 +47,12 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
         |facts| {
             let (profile, own) = (facts.profile, facts.own);
             let request = own.request.clone().unwrap_or_default();
+            let usage = own.usage.clone().unwrap_or_default();
             let lists = [
                 ("request", &request),
                 ("drop", &profile.drop),
                 ("state", &profile.state),
+                ("usage", &usage),
             ];
             let faulty = |name: &str| !name.split('.').all(is_name);
             let found = lists.map(|(key, names)| select(key, names, faulty));
@@ -131,6 +134,7 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
                 own.thinking.off.is_some(),
                 own.state.is_some(),
                 own.state_placeholder.is_some(),
+                own.usage.is_some(),
                 roles.developer.is_some(),
                 roles.user_after_tool.is_some(),
                 roles.prefix.is_some(),
@@ -177,6 +181,6 @@ fn flag(key: &'static str, is_faulty: bool) -> Found {
 }
 
 fn is_name(name: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric();
     !name.is_empty() && name.bytes().all(|byte| is_letter(byte) || byte == b'_')
 }

@@ -474,6 +474,13 @@ pub struct Profile {
     /// in its first call, or in the message if the place is there. It may be empty.
     #[serde(default)]
     pub state_placeholder: Option<String>,
+    /// Where the server's answers, or the chunks of a stream, have their usage, such as
+    /// `meta.billed`, beside the places that the gateway knows: `usage`, `x_groq.usage` and that of
+    /// a choice. A list on the way stands for each of its items. The object is read by the names
+    /// of chat (`prompt_tokens`) or of responses (`input_tokens`). Says too that the server counts
+    /// a stream without being asked (chat).
+    #[serde(default)]
+    pub usage: Option<Vec<String>>,
     #[serde(default)]
     pub errors: ProfileErrors,
 }

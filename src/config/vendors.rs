@@ -11,7 +11,7 @@ use super::{raw, suggest};
 use crate::catalog::{CatalogVendor, EndpointAuth, Secret};
 use http::{HeaderName, HeaderValue};
 use llm_protocol::Protocol;
-use llm_protocol::profile::{VendorProfile, outermost};
+use llm_protocol::profile::{USAGE_PATHS, VendorProfile, outermost};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -217,12 +217,18 @@ impl ConfigValidator {
             }
             words
         });
+        let usage = written.usage.unwrap_or_default();
         let profile = VendorProfile {
             full_context,
             request,
             drop,
             strict: written.strict.unwrap_or(base.strict),
             state: state.iter().map(|(_, path)| path.clone()).collect(),
+            usage: usage
+                .iter()
+                .filter(|path| !USAGE_PATHS.contains(&path.as_str()))
+                .cloned()
+                .collect(),
             call_placeholder: placeholder_at(false),
             message_placeholder: placeholder_at(true),
             ..base.clone()
@@ -237,14 +243,8 @@ impl ConfigValidator {
         for (below, message) in facts.contradictions() {
             self.add_fault(format!("{key}.profile.{below}"), message);
         }
-        // A preset without it is of a vendor that counts every stream.
-        let asks_usage =
-            |request: &Vec<String>| request.iter().any(|name| name == "stream_options");
-        let of_preset = preset.and_then(|preset| preset.profile.request.as_ref());
-        if protocol == Protocol::Chat
-            && !profile.takes("stream_options")
-            && of_preset.is_none_or(asks_usage)
-        {
+        // What names the place of its usage counts every stream.
+        if protocol == Protocol::Chat && !profile.takes("stream_options") && usage.is_empty() {
             let below = match own.request {
                 Some(_) => "request",
                 None => "drop",
@@ -254,7 +254,8 @@ impl ConfigValidator {
                 line: self.line_of(&key),
                 key,
                 message: "without stream_options the gateway cannot ask for the usage of streams: \
-                          unless the vendor reports it unasked, they are billed by estimates"
+                          they are billed by estimates. If the vendor reports it unasked, write \
+                          `usage: [usage]`"
                     .to_owned(),
             });
         }
@@ -413,6 +414,7 @@ mod tests {
             ("{drop: [parameters]}", "drop", "cannot do without"),
             ("{drop: [text]}", "drop", "cannot do without"),
             ("{drop: [properties]}", "drop", "cannot do without"),
+            ("{usage: [meta..tokens]}", "usage", "is not the name"),
             ("{state: [content]}", "state", "writes itself"),
             ("{state: [message.role]}", "state", "writes itself"),
             ("{state: [function.arguments]}", "state", "writes itself"),

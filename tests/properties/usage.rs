@@ -160,6 +160,7 @@ fn terms(bounds: &UsageBounds) -> MeteringTerms {
     MeteringTerms {
         estimator: estimator(),
         bounds: *bounds,
+        ..MeteringTerms::default()
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Read next: `usage/counters.rs`.
 
+use super::json::nesting::MAX_RESPONSE_DEPTH;
 use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT};
 use crate::usage::{
     CacheWrites, ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier,
@@ -69,11 +70,60 @@ const CACHE_LIFETIMES: [(&str, CacheWriteClass); 4] = [
 const ITERATIONS: [&str; 2] = ["message", COMPACTION];
 const COMPACTION: &str = "compaction";
 
-/// Reads a chat vendor's usage object; `None` if the next value is not one.
+/// Reads a chat vendor's usage object; `None` if the next value is not one. Some servers count by
+/// the names of responses.
 pub(crate) fn read_chat_usage(
     scan: &mut JsonScanner<'_>,
 ) -> Result<Option<ChatCounters>, JsonError> {
-    read_usage(scan, &CHAT_NAMES)
+    let start = scan.value_start()?;
+    let own = read_usage(scan, &CHAT_NAMES)?;
+    if own.is_none_or(|counters| counters.is_usage()) {
+        return Ok(own);
+    }
+    let again = &mut JsonScanner::new(scan.text_from(start), MAX_RESPONSE_DEPTH);
+    let renamed = read_usage(again, &RESPONSES_NAMES)?.filter(ChatCounters::is_usage);
+    // No client of chat reads these names.
+    let renamed = renamed.map(|counters| ChatCounters {
+        is_irregular: true,
+        ..counters
+    });
+    Ok(renamed.or(own))
+}
+
+/// Finds a chat vendor's usage object at one of `paths`: names of members from the answer, or from
+/// the chunk, with dots between them. A list on the way stands for each of its items.
+pub(crate) fn find_chat_usage(text: &str, paths: &[String]) -> Option<ChatCounters> {
+    let at = |path: &String| {
+        read_usage_at(&mut JsonScanner::new(text, MAX_RESPONSE_DEPTH), path)
+            .ok()
+            .flatten()
+    };
+    paths.iter().find_map(at)
+}
+
+fn read_usage_at(
+    scan: &mut JsonScanner<'_>,
+    path: &str,
+) -> Result<Option<ChatCounters>, JsonError> {
+    let mut found = None;
+    if scan.kind()? == JsonKind::Array {
+        scan.array_or_skip(|scan| {
+            found = read_usage_at(scan, path)?.or(found);
+            Ok::<(), JsonError>(())
+        })?;
+    } else if path.is_empty() {
+        found = read_chat_usage(scan)?.filter(ChatCounters::is_usage);
+    } else {
+        let (name, below) = path.split_once('.').unwrap_or((path, ""));
+        scan.object_or_skip(|scan, key| {
+            match key.name() == name {
+                true => found = read_usage_at(scan, below)?.or(found),
+                false => drop(scan.skip()?),
+            }
+            Ok::<(), JsonError>(())
+        })?;
+    }
+    Ok(found)
 }
 
 /// Reads a responses vendor's usage object; `None` if the next value is not one.
@@ -529,9 +579,15 @@ mod tests {
             .replace("cached_tokens", "cache_read_input_tokens")
             .replace("cache_write_tokens", "cache_creation_input_tokens");
         assert_eq!(read(&perplexity, read_responses_usage), parts);
-        // Neither protocol reads the other's names.
+        // A chat answer may have the other's names, though no chat client reads them.
         assert_eq!(read(body, read_responses_usage), ChatCounters::default());
-        assert_eq!(read(&renamed, read_chat_usage), ChatCounters::default());
+        let renamed_in_chat = ChatCounters {
+            is_irregular: true,
+            ..parts
+        };
+        assert_eq!(read(&renamed, read_chat_usage), renamed_in_chat);
+        let beside = renamed.replace('}', r#", "prompt_tokens": 7}"#);
+        assert_eq!(read(&beside, read_chat_usage).prompt, Some(7));
     }
 
     #[test]

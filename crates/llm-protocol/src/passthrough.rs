@@ -430,7 +430,7 @@ impl PassthroughState {
             out.extend_from_slice(event.raw);
             return Ok(());
         }
-        let Some(chunk) = chat::parse_chunk(event_text(event)) else {
+        let Some(chunk) = chat::parse_chunk(event_text(event), &self.terms.usage_paths) else {
             return self.forward_unreadable(event, out);
         };
         if chunk.is_error || event.name == b"error" {

@@ -4,7 +4,7 @@
 //! It must not know a vendor by name: the config says which vendor takes what.
 
 use crate::Protocol;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// What a server takes beyond the base of its protocol, and what it refuses.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,6 +19,9 @@ pub struct VendorProfile {
     pub strict: bool,
     /// Paths, from a message or from a call, of what must go back to the server as it came (chat).
     pub state: Vec<String>,
+    /// Paths, from an answer or a chunk, of its usage, beside [`USAGE_PATHS`] (chat). A list on the
+    /// way stands for each of its items.
+    pub usage: Arc<[String]>,
     /// What goes with the first call of a message that has no state of this vendor, as the inside
     /// of a JSON object: another vendor's calls (chat).
     pub call_placeholder: Option<String>,
@@ -120,6 +123,9 @@ const CHAT_FOREIGN: [&str; 3] = ["cache_control", "extra_content", "top_k"];
 
 /// The member that marks a prompt for the cache of a messages vendor.
 const CACHE_MARKER: &str = "cache_control";
+
+/// Where the gateway finds the usage of every chat vendor.
+pub const USAGE_PATHS: [&str; 3] = ["usage", "choices.usage", "x_groq.usage"];
 
 /// Where a member of a chat request stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -48,6 +48,7 @@ pub fn convert_response(
             let MeteringTerms {
                 estimator,
                 bounds: usage_bounds,
+                ..
             } = *terms;
             translate::translate_response(
                 vendor,

@@ -119,6 +119,7 @@ fn form_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseConte
         report_tier: true,
         show_thinking: true,
         estimator: call.turn.estimator(),
+        usage_paths: call.model.vendor.profile.usage.clone(),
         ..ResponseContext::default()
     }
 }

@@ -83,6 +83,7 @@ impl AdmittedRequest {
     /// Returns how the usage is metered at the current model.
     pub fn metering_terms(&self) -> MeteringTerms {
         MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
+            .with_usage_paths(self.model.vendor.profile.usage.clone())
     }
 
     /// Returns the seed of the repair of a chat vendor's calls, if the current model's vendor may

@@ -13,13 +13,16 @@
 use crate::Protocol;
 use crate::chat::opaque_state::OpaqueState;
 use crate::counters;
-use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason, UpstreamError};
+use crate::ir::event::{
+    Event, EventSink, OutputPart, ResponseContext, ResponseStart, StopReason, UpstreamError,
+};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::scanner::JsonScanner;
 use crate::json::string::{JsonStr, JsonStrBuf};
 use crate::reasoning_token::StatePlace;
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 use crate::vendor_response::UsagePlace;
+use std::sync::Arc;
 
 mod calls;
 mod delta;
@@ -45,6 +48,24 @@ const MAX_STATE_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes of a refusal that the stop reason repeats.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
+/// Where one vendor's answers have what is not in the protocol.
+#[derive(Debug, Default, Clone)]
+pub struct ChatAnswerPlaces {
+    /// From a message or a call: what the vendor wants back.
+    state: Vec<String>,
+    /// From the answer or the chunk: the usage.
+    usage: Arc<[String]>,
+}
+
+impl ChatAnswerPlaces {
+    pub fn new(context: &ResponseContext) -> Self {
+        Self {
+            state: context.state_paths.clone(),
+            usage: context.usage_paths.clone(),
+        }
+    }
+}
+
 /// State of the answer after the chunks read so far.
 #[derive(Debug, Default)]
 pub struct ChatStreamReader {
@@ -55,8 +76,7 @@ pub struct ChatStreamReader {
     /// The text or thinking that continues until something else begins.
     current: Option<(ChatTextKind, u32)>,
     reasoning: ChatReasoningState,
-    /// Where messages and calls have what the vendor wants back.
-    state_paths: Vec<String>,
+    places: ChatAnswerPlaces,
     /// What the vendor wants back with the message, and no token has yet.
     state: OpaqueState,
     state_bytes: usize,
@@ -118,9 +138,9 @@ impl ChatFinishReason {
 }
 
 impl ChatStreamReader {
-    pub fn new(state_paths: &[String]) -> Self {
+    pub fn new(places: ChatAnswerPlaces) -> Self {
         Self {
-            state_paths: state_paths.to_vec(),
+            places,
             ..Self::default()
         }
     }
@@ -250,6 +270,8 @@ impl ChatStreamReader {
                 self.read_finish_reason(reason, to);
             }
         }
+        let at_own_place = || counters::find_chat_usage(chunk.raw(), &self.places.usage);
+        let counters = counters.or_else(at_own_place);
         self.merge_counters(counters, to);
         Ok(())
     }
@@ -335,7 +357,7 @@ impl ChatStreamReader {
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
         let delta = ChatDelta::parse(message);
-        self.state_bytes += self.state.add(message, &self.state_paths);
+        self.state_bytes += self.state.add(message, &self.places.state);
         if self.state_bytes > MAX_STATE_BYTES {
             return Err(UpstreamError::TooLarge);
         }
@@ -505,7 +527,7 @@ impl ChatStreamReader {
             self.current = None;
         }
         self.calls
-            .apply_delta(entry, is_whole, &self.state_paths, &mut self.slots, to)
+            .apply_delta(entry, is_whole, &self.places.state, &mut self.slots, to)
     }
 
     fn stop_reason(&self) -> StopReason<'_> {
@@ -540,13 +562,13 @@ impl ChatStreamReader {
 /// Reads a whole answer into the same events as a stream.
 pub fn read_body(
     body: JsonValue<'_>,
-    state_paths: &[String],
+    places: ChatAnswerPlaces,
     to: &mut impl EventSink,
 ) -> Result<(), UpstreamError> {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
-    let mut reader = ChatStreamReader::new(state_paths);
+    let mut reader = ChatStreamReader::new(places);
     reader.read_chunk(body, true, to)?;
     if !reader.started {
         return Err(UpstreamError::Empty);

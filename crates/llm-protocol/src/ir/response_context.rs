@@ -10,6 +10,7 @@ use crate::capabilities::ReasoningReplay;
 use crate::responses::EventSequencer;
 use crate::usage::{UsageBounds, UsageEstimator};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What the translation of an answer needs to know about the request. It uses no clock and no
 /// random numbers; the caller passes those values in.
@@ -55,6 +56,8 @@ pub struct ResponseContext {
     pub reasoning_replay: ReasoningReplay,
     /// Where a chat vendor's answers have what must go back to it, beside its reasoning.
     pub state_paths: Vec<String>,
+    /// As of [`VendorProfile::usage`](crate::profile::VendorProfile::usage).
+    pub usage_paths: Arc<[String]>,
     /// Numbers the events of a stream (responses).
     pub sequencer: Option<EventSequencer>,
 }

@@ -32,7 +32,7 @@ pub fn rewrite_response(
     terms: &MeteringTerms,
     call_seed: Option<&str>,
 ) -> Result<CompleteResponse, UpstreamError> {
-    let (seen, completeness) = scan_body(protocol, &body, call_seed)?;
+    let (seen, completeness) = scan_body(protocol, &body, &terms.usage_paths, call_seed)?;
     completeness?;
     let usage = seen.usage(terms);
     let ResponseBodyScan {
@@ -89,13 +89,14 @@ pub fn rewrite_token_count(
     public_model: &str,
     body: Bytes,
 ) -> Result<Bytes, UpstreamError> {
-    let (seen, _) = scan_body(protocol, &body, None)?;
+    let (seen, _) = scan_body(protocol, &body, &[], None)?;
     Ok(edit_body(body, seen.model, public_model, &[]))
 }
 
 /// Returns the usage of an incomplete answer, because the operator pays the vendor for it.
 pub fn read_usage(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Option<Usage> {
-    Some(scan_body(protocol, body, None).ok()?.0.usage(terms)?.usage)
+    let (seen, _) = scan_body(protocol, body, &terms.usage_paths, None).ok()?;
+    Some(seen.usage(terms)?.usage)
 }
 
 const WHOLE: AnswerForm = AnswerForm {
@@ -130,12 +131,13 @@ impl ResponseBodyScan {
 fn scan_body(
     protocol: Protocol,
     body: &[u8],
+    usage_paths: &[String],
     call_seed: Option<&str>,
 ) -> Result<(ResponseBodyScan, Result<(), UpstreamError>), UpstreamError> {
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let (seen, is_error, (is_answer, has_stopped)) = match protocol {
         Protocol::Chat => {
-            let answer = chat::parse_chunk(text).ok_or(UpstreamError::NotJson)?;
+            let answer = chat::parse_chunk(text, usage_paths).ok_or(UpstreamError::NotJson)?;
             let counters = answer.counters().map(|counters| ChatCounters {
                 service_tier: answer.tier,
                 ..counters

@@ -244,8 +244,9 @@ impl ChatStreamState {
     }
 }
 
-/// Reads a chunk or an answer; `None` if it is not a JSON object.
-pub(super) fn parse_chunk(text: &str) -> Option<ChatChunk> {
+/// Reads a chunk or an answer; `None` if it is not a JSON object. `usage_paths`: where the vendor
+/// has its usage, if it is in no place that is known.
+pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChunk> {
     let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
     if scan.kind().ok()? != JsonKind::Object {
         return None;
@@ -295,6 +296,8 @@ pub(super) fn parse_chunk(text: &str) -> Option<ChatChunk> {
     .ok()?;
     scan.end().ok()?;
     chunk.null_usage = null_usage.removal_span();
+    let at_own_place = || counters::find_chat_usage(text, usage_paths);
+    chunk.usage = chunk.usage.or_else(at_own_place);
     Some(chunk)
 }
 

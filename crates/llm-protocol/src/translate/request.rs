@@ -195,6 +195,7 @@ pub fn translate_request(
     response_context.state_paths = target
         .profile
         .state_beside(response_context.reasoning_replay.member());
+    response_context.usage_paths = target.profile.usage.clone();
     let has_client_budget = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (input.strict, warnings.first()) {

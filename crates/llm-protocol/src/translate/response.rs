@@ -4,6 +4,7 @@
 //! It must not stream: `translate/stream.rs` does.
 
 use super::observer::StreamObserver;
+use crate::chat::read_stream::ChatAnswerPlaces;
 use crate::failure::VendorError;
 use crate::ir::event::{
     Event, EventSink, ResponseContext, ResponseStart, StopReason, UpstreamError,
@@ -111,10 +112,10 @@ pub fn translate_response(
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;
-    let state_paths = response_context.state_paths.clone();
+    let places = ChatAnswerPlaces::new(&response_context);
     let mut observer = StreamObserver::new(surface, response_context, streamed);
     match vendor {
-        Protocol::Chat => chat::read_stream::read_body(tree.root(), &state_paths, &mut observer)?,
+        Protocol::Chat => chat::read_stream::read_body(tree.root(), places, &mut observer)?,
         Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
         Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut observer)?,
     }

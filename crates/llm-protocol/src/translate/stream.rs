@@ -6,6 +6,7 @@
 //! Read next: `translate/observer.rs`.
 
 use super::observer::StreamObserver;
+use crate::chat::read_stream::ChatAnswerPlaces;
 use crate::ir::event::{Event, EventSink, ResponseContext, StopReason, UpstreamError};
 use crate::json::document::NodeBuffer;
 use crate::sse::SseDecoder;
@@ -154,7 +155,7 @@ impl StreamTranslation {
     ) -> Self {
         let reader = match vendor {
             Protocol::Chat => VendorReader::Chat(chat::read_stream::ChatStreamReader::new(
-                &response_context.state_paths,
+                ChatAnswerPlaces::new(&response_context),
             )),
             Protocol::Messages => {
                 VendorReader::Messages(messages::read_stream::MessagesStreamReader::default())

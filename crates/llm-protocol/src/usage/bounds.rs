@@ -5,12 +5,15 @@
 
 use super::estimator::UsageEstimator;
 use super::server_tool::PerTool;
+use std::sync::Arc;
 
 /// The limits that a vendor's counters are checked against, and the estimator for missing counters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeteringTerms {
     pub estimator: UsageEstimator,
     pub bounds: UsageBounds,
+    /// As of [`VendorProfile::usage`](crate::profile::VendorProfile::usage).
+    pub usage_paths: Arc<[String]>,
 }
 
 impl MeteringTerms {
@@ -19,6 +22,16 @@ impl MeteringTerms {
         Self {
             estimator: estimator.with_max_output(bounds.output),
             bounds,
+            usage_paths: Arc::default(),
+        }
+    }
+
+    /// Sets the places where the vendor's answers have their usage.
+    #[must_use]
+    pub fn with_usage_paths(self, usage_paths: Arc<[String]>) -> Self {
+        Self {
+            usage_paths,
+            ..self
         }
     }
 }
