@@ -46,6 +46,7 @@ pub use key::generate as generate_key;
 pub use key::is_well_formed as parse_key;
 pub use limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
+pub use mailbox::email_key;
 pub use password::{
     MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,
     generate as random_password,

@@ -89,9 +89,12 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
-        let found = match mailbox::normalize_email(id_or_email) {
-            Ok(email) => self.db.account_by_email(&email)?.map(|(row, _)| row),
-            Err(_) => self.db.account(id_or_email)?,
+        // No id has an @.
+        let found = if id_or_email.contains('@') {
+            let email = mailbox::email_key(id_or_email);
+            self.db.account_by_email(&email)?.map(|(row, _)| row)
+        } else {
+            self.db.account(id_or_email)?
         };
         Ok(found.map(Account::from))
     }
@@ -138,10 +141,7 @@ impl Accounts {
         email: &str,
         password: &str,
     ) -> Result<Option<Account>, AccountError> {
-        let found = match mailbox::normalize_email(email) {
-            Ok(email) => self.db.account_by_email(&email)?,
-            Err(_) => None,
-        };
+        let found = self.db.account_by_email(&mailbox::email_key(email))?;
         let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
         let too_long = password.chars().count() > password::MAX_CHARS;
         let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;

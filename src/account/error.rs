@@ -11,7 +11,7 @@ use crate::store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
     #[error(
-        "this is not a valid e-mail address: it needs one @, no spaces, and at most 254 ASCII characters"
+        "this is not a valid e-mail address: it must be name@domain, at most 254 characters, without quotes, comments or brackets"
     )]
     BadEmail,
     #[error("this e-mail already has an account")]

@@ -154,6 +154,8 @@ fn an_e_mail_has_one_account_however_it_is_written() {
         "a b@example.com",
         "a@b@c",
         "ä@example.com",
+        "\"ann\"@example.com",
+        "ann@example.com.",
         &"a@b".repeat(100),
     ] {
         assert!(
@@ -172,6 +174,42 @@ fn an_e_mail_has_one_account_however_it_is_written() {
         accounts.create_account(&weak, NOW),
         Err(AccountError::BadPassword)
     ));
+}
+
+#[test]
+fn an_account_whose_e_mail_is_not_taken_any_more_still_signs_in() {
+    let (_folder, accounts) = world();
+    let old = "\"b\\ob\"@example.com.";
+    assert_eq!(
+        open(&accounts, old, &SignUpTerms::default()),
+        OpenAccountOutcome::Done
+    );
+    let account = accounts.find(" \"B\\OB\"@example.com. ").unwrap().unwrap();
+    assert_eq!(account.email, old);
+    accounts
+        .replace_password(&account.id, "a long password")
+        .unwrap();
+    let signed_in = accounts.check_password(old, "a long password").unwrap();
+    assert_eq!(signed_in, Some(account));
+    assert_eq!(accounts.find("deleted-acct_1").unwrap(), None);
+}
+
+#[test]
+fn a_mailbox_has_one_trial_also_under_another_spelling() {
+    let (folder, accounts) = world();
+    let billing = Billing::open(folder.path()).unwrap();
+    let signup = SignupSettings {
+        trial_budget_per_day: Micro::ZERO,
+        ..giving_trials()
+    };
+    for (email, has_trial) in [
+        ("ann.lee@gmail.com", true),
+        ("annlee+x@googlemail.com", false),
+        ("annlee@example.com", true),
+    ] {
+        let opened = sign_up(&accounts, &billing, &signup, &stranger(email), NOW).unwrap();
+        assert_eq!(opened.trial.is_some(), has_trial, "{email}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::throttle::{AttemptLimit, ThrottleKey};
 use super::verification::queue_verification;
 use crate::account::{
     self, Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin,
-    SignUpForm, SignUpResult, complete_sign_ups, open_without_credit,
+    SignUpForm, SignUpResult, complete_sign_ups, email_key, open_without_credit,
 };
 use crate::address::client_prefix;
 use crate::clock::now_ms;
@@ -335,7 +335,7 @@ async fn try_password(
     address: IpAddr,
 ) -> Result<PasswordOutcome, PageError> {
     let now_ms = now_ms();
-    let email = normalize_email(email);
+    let email = email_key(email);
     let (prefix, account) = (client_prefix(address), email.clone());
     if let Err(seconds) = app.login_backoff.check(&email, prefix, now_ms) {
         return Ok(PasswordOutcome::TooOften { seconds });
@@ -402,17 +402,6 @@ pub async fn confirm_password_unless_recent(
         return Ok(Ok(()));
     }
     confirm_password(app, &form.user, form.field("password"), address).await
-}
-
-/// Normalizes an e-mail as a key for counting. It is cut at the maximum length of an e-mail, which
-/// bounds the size of the tables' entries too.
-pub fn normalize_email(email: &str) -> String {
-    email
-        .trim()
-        .chars()
-        .take(254)
-        .collect::<String>()
-        .to_ascii_lowercase()
 }
 
 /// Limits that an attempt to sign in counts against. It counts before the hash, so that concurrent

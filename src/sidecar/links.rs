@@ -4,7 +4,7 @@
 //! Mail scanners open links too, so opening one changes nothing: sending the form uses it up. An
 //! unknown, used, replaced or expired link gets one answer. Must not store a token or log it.
 
-use super::account::{normalize_email, start_session, with_retry_after};
+use super::account::{start_session, with_retry_after};
 use super::blocking::run_blocking;
 use super::error::PageError;
 use super::page::{Frame, html};
@@ -13,8 +13,8 @@ use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use super::verification::queue_verification;
 use crate::account::{
-    Account, AccountError, AccountStatus, Accounts, LinkPurpose, OneTimeLink, PASSWORD_LEAST_CHARS,
-    PASSWORD_MOST_CHARS, complete_sign_ups,
+    Account, AccountError, AccountStatus, Accounts, ApiKeyStatus, LinkPurpose, OneTimeLink,
+    PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
 };
 use crate::address::client_prefix;
 use crate::clock::now_ms;
@@ -157,7 +157,7 @@ async fn forgot(
         let page = html(StatusCode::TOO_MANY_REQUESTS, &ForgotPage { fault, ..page });
         return Ok(with_retry_after(page, seconds));
     }
-    let email = normalize_email(&email);
+    let email = email_key(&email);
     let key = ThrottleKey::EmailForgot(email.clone());
     if app.throttle.try_acquire(&key, FORGOT_EMAIL, now_ms).is_ok() {
         let permit = Arc::clone(&app.forgotten).try_acquire_owned();

@@ -72,7 +72,7 @@ impl AppDb {
         terms: &SignUpTerms<'_>,
     ) -> Result<OpenAccountOutcome, StoreError> {
         self.write("insert an account", |transaction| {
-            let had_one = row.trial.is_some() && had_trial(transaction, terms)?;
+            let had_one = row.trial.is_some() && had_trial(transaction, mailbox, terms)?;
             let trial = row.trial.filter(|_| !had_one);
             if let Some(refused) = find_refusal(transaction, row, trial, mailbox, terms)? {
                 return Ok(refused);
@@ -294,13 +294,31 @@ fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::R
     )
 }
 
-fn had_trial(transaction: &Transaction<'_>, terms: &SignUpTerms<'_>) -> rusqlite::Result<bool> {
-    let Some(mailbox) = terms.past_trial else {
+/// Revokes all keys of an account.
+pub(super) fn revoke_keys(
+    transaction: &Transaction<'_>,
+    account: &str,
+    now_ms: i64,
+) -> rusqlite::Result<usize> {
+    transaction.execute(
+        "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
+        params![account, now_ms],
+    )
+}
+
+/// Whether a mailbox had a trial: of a deleted account, or of one under another spelling.
+fn had_trial(
+    transaction: &Transaction<'_>,
+    mailbox: Option<&str>,
+    terms: &SignUpTerms<'_>,
+) -> rusqlite::Result<bool> {
+    let Some(hash) = terms.past_trial else {
         return Ok(false);
     };
     transaction.query_row(
-        "SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)",
-        [mailbox],
+        "SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)
+             OR EXISTS(SELECT 1 FROM account WHERE mailbox = ?2 AND trial_micro IS NOT NULL)",
+        params![hash, mailbox],
         first_column,
     )
 }
