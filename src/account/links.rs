@@ -2,8 +2,12 @@
 //! account's e-mail reaches them.
 //!
 //! A token is 256 random bits; the database has only its SHA-256. Opening a link shows a form and
-//! changes nothing, since mail scanners open links too; sending the form uses the link up. Must not
-//! know HTTP or mail.
+//! changes nothing, since mail scanners open links too; sending the form uses the link up.
+//!
+//! Anybody can sign up with somebody else's e-mail. So the first proof of the mailbox ends what was
+//! made before it: the password, the sessions, and the keys and the webhook unless the holder says
+//! that they are theirs. A holder who is signed in and confirms the e-mail keeps everything. Must
+//! not know HTTP or mail.
 
 use super::audit::AuditChange;
 use super::{AccountError, Accounts, Actor, AuditedAccounts, password};
@@ -75,6 +79,10 @@ pub struct OneTimeLink {
     pub account: String,
     pub purpose: LinkPurpose,
     pub expires_at_ms: i64,
+    /// Whether its use is the first proof that mail reaches the account holder, of an account that
+    /// somebody else may have opened. An operator's link proves nothing, and the one for the first
+    /// password is older than whatever a stranger could make.
+    pub is_first_proof: bool,
 }
 
 impl Accounts {
@@ -114,20 +122,23 @@ impl Accounts {
         token: &str,
         now_ms: i64,
     ) -> Result<Option<OneTimeLink>, StoreError> {
-        let row = self.db.one_time_link(&hash_token(token), now_ms)?;
-        Ok(row.and_then(|row| {
+        let found = self.db.one_time_link(&hash_token(token), now_ms)?;
+        Ok(found.and_then(|(row, is_verified)| {
+            let purpose = LinkPurpose::from_name(&row.purpose)?;
             Some(OneTimeLink {
-                purpose: LinkPurpose::from_name(&row.purpose)?,
+                purpose,
                 account: row.account,
                 expires_at_ms: row.expires_at_ms,
+                is_first_proof: !row.by_operator && !is_verified && purpose != LinkPurpose::Setup,
             })
         }))
     }
 
     /// Uses up a link that sets a password, with every other such link of its account, and ends all
-    /// sessions of the account. Returns the account, or `None` if the link cannot be used; then
-    /// nothing is changed. A password that is not allowed does not use the link up. Hashes the
-    /// password, which takes a while.
+    /// sessions of the account; with `ends_credentials`, its keys and its webhook too, which are
+    /// the holder's choice, and end by default with the first proof of the mailbox. Returns the
+    /// account, or `None` if the link cannot be used; then nothing is changed. A password that is
+    /// not allowed does not use the link up. Hashes the password, which takes a while.
     ///
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
@@ -135,20 +146,22 @@ impl Accounts {
         &self,
         token: &str,
         new: &str,
+        ends_credentials: Option<bool>,
         address: &str,
         now_ms: i64,
     ) -> Result<Option<String>, AccountError> {
         let Some(link) = self.one_time_link(token, now_ms)? else {
             return Ok(None);
         };
-        if link.purpose == LinkPurpose::Verify {
+        if link.purpose == LinkPurpose::Verify && !link.is_first_proof {
             return Ok(None);
         }
         self.check_new_password(&link.account, new)?;
+        let ends_credentials = ends_credentials.unwrap_or(link.is_first_proof);
         let change = AuditChange::new(
             "account.use-link",
             &link.account,
-            &json!({"purpose": link.purpose.name()}),
+            &json!({"purpose": link.purpose.name(), "ends_credentials": ends_credentials}),
         );
         let by = Actor {
             actor: link.account.clone(),
@@ -157,9 +170,11 @@ impl Accounts {
         let is_set = self.db.set_password_by_link(
             &hash_token(token),
             &password::hash(new)?,
+            ends_credentials,
             now_ms,
             &change.to_entry(&by, now_ms),
         )?;
+        self.end_playgrounds(&link.account);
         Ok(is_set.then_some(link.account))
     }
 
@@ -299,7 +314,7 @@ mod tests {
             assert_eq!((&found.account, found.purpose), (&id, LinkPurpose::Setup));
         }
         let set = |token: &str, password: &str, at| {
-            accounts.set_password_by_link(token, password, "192.0.2.7", at)
+            accounts.set_password_by_link(token, password, None, "192.0.2.7", at)
         };
         assert!(matches!(
             set(&link.token, "short", now),
@@ -358,7 +373,7 @@ mod tests {
             assert_eq!(accounts.one_time_link(bad, now).unwrap(), None);
             assert_eq!(
                 accounts
-                    .set_password_by_link(bad, PASSWORD, "", now)
+                    .set_password_by_link(bad, PASSWORD, None, "", now)
                     .unwrap(),
                 None
             );
@@ -392,7 +407,7 @@ mod tests {
                 if purpose == LinkPurpose::Verify {
                     assert!(accounts.verify_email_by_link(used, now).unwrap());
                 } else {
-                    let set = accounts.set_password_by_link(used, PASSWORD, "", now);
+                    let set = accounts.set_password_by_link(used, PASSWORD, None, "", now);
                     assert_eq!(set.unwrap().as_ref(), Some(&id));
                 }
                 assert_eq!(pair.each_ref().map(is_open), [false, false]);
@@ -410,7 +425,7 @@ mod tests {
         assert_eq!(accounts.one_time_link(&link.token, now).unwrap(), None);
         assert_eq!(
             accounts
-                .set_password_by_link(&link.token, PASSWORD, "", now)
+                .set_password_by_link(&link.token, PASSWORD, None, "", now)
                 .unwrap(),
             None
         );
@@ -442,7 +457,7 @@ mod tests {
         assert!(!accounts.verify_email_by_link(&reset.token, now).unwrap());
         assert_eq!(
             accounts
-                .set_password_by_link(&verify.token, PASSWORD, "", now)
+                .set_password_by_link(&verify.token, PASSWORD, None, "", now)
                 .unwrap(),
             None
         );
@@ -459,6 +474,54 @@ mod tests {
     }
 
     #[test]
+    fn the_first_proof_of_a_mailbox_ends_what_a_stranger_made() {
+        use LinkPurpose::{Reset, Setup, Verify};
+        let (mailed, operators) = (true, false);
+        // Whether it was mailed, whether the e-mail was verified before, what the holder chose;
+        // whether the keys and the webhook end, and whether the e-mail is verified then.
+        for (index, (purpose, is_mailed, was_verified, choice, ends, is_verified)) in [
+            (Reset, mailed, false, None, true, true),
+            (Verify, mailed, false, None, true, true),
+            (Reset, mailed, false, Some(false), false, true),
+            (Setup, mailed, false, None, false, true),
+            (Reset, mailed, true, None, false, true),
+            (Reset, mailed, true, Some(true), true, true),
+            (Reset, operators, false, None, false, false),
+            (Reset, operators, false, Some(true), true, false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (_folder, accounts, id) = world();
+            let now = now_ms();
+            if was_verified {
+                let link = create(&accounts, &id, Verify, now).token;
+                assert!(accounts.verify_email_by_link(&link, now).unwrap());
+            }
+            let key = accounts.create_key(&id, "a stranger's", now).unwrap();
+            let url = "https://stranger.example";
+            assert!(accounts.db.set_webhook(&id, url, &[1; 32], now).unwrap());
+            let session = accounts.create_session(&id, now).unwrap().token;
+            let link = if is_mailed {
+                accounts.create_own_link(&id, purpose, now).unwrap()
+            } else {
+                create(&accounts, &id, purpose, now)
+            };
+            let used = accounts.set_password_by_link(&link.token, PASSWORD, choice, "", now);
+            assert_eq!(used.unwrap(), Some(id.clone()), "{index}");
+            assert!(accounts.find_session(&session, now).unwrap().is_none());
+            assert_eq!(
+                accounts.authenticate(&key.key, now).is_err(),
+                ends,
+                "{index}"
+            );
+            assert_eq!(accounts.db.webhook(&id).unwrap().is_none(), ends, "{index}");
+            let verified_at = accounts.email_verified_at(&id).unwrap();
+            assert_eq!(verified_at.is_some(), is_verified, "{index}");
+        }
+    }
+
+    #[test]
     fn of_several_requests_with_one_link_one_succeeds() {
         let (_folder, accounts, id) = world();
         let now = now_ms();
@@ -471,7 +534,7 @@ mod tests {
                     start.wait();
                     let password = format!("a long password {index}");
                     accounts
-                        .set_password_by_link(&link, &password, "", now)
+                        .set_password_by_link(&link, &password, None, "", now)
                         .unwrap()
                 })
             })

@@ -238,11 +238,11 @@ fn no_way_to_set_a_password_accepts_the_account_s_own_e_mail() {
         assert!(matches!(replaced, Err(AccountError::BadPassword)));
         let set = audited.set_password(&account, own);
         assert!(matches!(set, Err(AccountError::BadPassword)));
-        let by_link = accounts.set_password_by_link(&link.token, own, "", NOW);
+        let by_link = accounts.set_password_by_link(&link.token, own, None, "", NOW);
         assert!(matches!(by_link, Err(AccountError::BadPassword)));
     }
     // The link still works, and the e-mail of another account is only a text.
-    let by_link = accounts.set_password_by_link(&link.token, "other@example.com", "", NOW);
+    let by_link = accounts.set_password_by_link(&link.token, "other@example.com", None, "", NOW);
     assert_eq!(by_link.unwrap(), Some(account));
 }
 

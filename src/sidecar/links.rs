@@ -2,13 +2,16 @@
 //! reaches the account holder.
 //!
 //! Mail scanners open links too, so opening one changes nothing: sending the form uses it up. An
-//! unknown, used, replaced or expired link gets one answer. Must not store a token or log it.
+//! unknown, used, replaced or expired link gets one answer. The first proof of a mailbox comes with
+//! a new password, unless the holder is signed in: `account/links.rs` says what it ends. Must not
+//! store a token or log it.
 
 use super::account::{start_session, with_retry_after};
 use super::blocking::run_blocking;
+use super::display::Timestamp;
 use super::error::PageError;
 use super::page::{Frame, html};
-use super::session::{ClientIp, SignedForm, is_insecure};
+use super::session::{ClientIp, OptionalUser, SignedForm, is_insecure};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use super::verification::queue_verification;
@@ -19,6 +22,7 @@ use crate::account::{
 use crate::address::client_prefix;
 use crate::clock::now_ms;
 use crate::notify::mail::{self, MailKind};
+use crate::notify::webhooks::Webhooks;
 use crate::store::StoreError;
 use askama::Template;
 use axum::Router;
@@ -89,6 +93,10 @@ enum LinkState {
     Password {
         email: String,
         is_first: bool,
+        confirms_email: bool,
+        /// Whether [`Credentials`] end unless the holder keeps them. Otherwise they stay.
+        ends_credentials: bool,
+        credentials: Credentials,
     },
     /// The form that verifies the e-mail.
     Verify {
@@ -100,10 +108,56 @@ enum LinkState {
     TooMany,
 }
 
+/// What was made in the name of an account, as the page of a link lists it.
+struct Credentials {
+    /// Live keys, newest first, at most [`MAX_LISTED_KEYS`].
+    keys: Vec<ListedKey>,
+    /// Number of further live keys.
+    more_keys: usize,
+    /// The URL of the webhook.
+    webhook: Option<String>,
+}
+
+struct ListedKey {
+    name: String,
+    shown: String,
+    created: Timestamp,
+}
+
+const MAX_LISTED_KEYS: usize = 20;
+
+impl Credentials {
+    fn read(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
+        let mut keys = accounts.keys(account)?;
+        keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
+        keys.sort_by_key(|key| std::cmp::Reverse(key.created_at_ms));
+        let more_keys = keys.len().saturating_sub(MAX_LISTED_KEYS);
+        let listed = keys.into_iter().take(MAX_LISTED_KEYS);
+        let keys = listed.map(|key| ListedKey {
+            name: key.name,
+            shown: key.shown,
+            created: Timestamp(key.created_at_ms),
+        });
+        let webhook = Webhooks::new(accounts).find(account)?;
+        Ok(Self {
+            keys: keys.collect(),
+            more_keys,
+            webhook: webhook.map(|webhook| webhook.url),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.webhook.is_none()
+    }
+}
+
 #[derive(Deserialize)]
 struct LinkForm {
     #[serde(default)]
     password: String,
+    /// What becomes of the keys and the webhook: `keep` or `end`; empty if a box is not ticked.
+    #[serde(default)]
+    credentials: String,
 }
 
 #[derive(Deserialize)]
@@ -209,12 +263,22 @@ fn gone(app: &SidecarState) -> Response {
     page(app, StatusCode::GONE, LinkState::Gone, None)
 }
 
-/// A link that can be used, with the e-mail of its account; otherwise the answer.
+/// A link that can be used.
+struct FoundLink {
+    link: OneTimeLink,
+    email: String,
+    /// Whether the form sets a password; otherwise it only confirms the e-mail.
+    sets_password: bool,
+    credentials: Credentials,
+}
+
+/// Finds a link that can be used; otherwise returns the answer.
 async fn find(
     app: &Arc<SidecarState>,
     token: &str,
+    OptionalUser(user): OptionalUser,
     address: IpAddr,
-) -> Result<Result<(OneTimeLink, String), Response>, PageError> {
+) -> Result<Result<FoundLink, Response>, PageError> {
     let key = ThrottleKey::AddressOpeningLink(client_prefix(address));
     if let Err(seconds) = app.throttle.try_acquire(&key, LINK_ADDRESS, now_ms()) {
         let page = page(app, StatusCode::TOO_MANY_REQUESTS, LinkState::TooMany, None);
@@ -225,8 +289,16 @@ async fn find(
         let Some(link) = accounts.one_time_link(&token, now_ms())? else {
             return Ok(None);
         };
-        let account = accounts.find(&link.account)?;
-        Ok::<_, PageError>(account.map(|account| (link, account.email)))
+        let Some(account) = accounts.find(&link.account)? else {
+            return Ok(None);
+        };
+        let is_own = user.is_some_and(|user| user.account.id == link.account);
+        Ok::<_, PageError>(Some(FoundLink {
+            sets_password: link.purpose != LinkPurpose::Verify || link.is_first_proof && !is_own,
+            email: account.email,
+            credentials: Credentials::read(&accounts, &link.account)?,
+            link,
+        }))
     });
     let Some(found) = found.await?? else {
         return Ok(Err(gone(app)));
@@ -236,23 +308,29 @@ async fn find(
 }
 
 /// The form of a link.
-fn form_state(link: &OneTimeLink, email: String) -> LinkState {
-    match link.purpose {
-        LinkPurpose::Verify => LinkState::Verify { email },
-        LinkPurpose::Reset | LinkPurpose::Setup => LinkState::Password {
+fn form_state(found: FoundLink) -> LinkState {
+    let FoundLink { link, email, .. } = found;
+    if found.sets_password {
+        LinkState::Password {
             email,
             is_first: link.purpose == LinkPurpose::Setup,
-        },
+            confirms_email: link.purpose == LinkPurpose::Verify,
+            ends_credentials: link.is_first_proof,
+            credentials: found.credentials,
+        }
+    } else {
+        LinkState::Verify { email }
     }
 }
 
 async fn show(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
+    user: OptionalUser,
     Path(token): Path<String>,
 ) -> Result<Response, PageError> {
-    Ok(match find(&app, &token, address).await? {
-        Ok((link, email)) => page(&app, StatusCode::OK, form_state(&link, email), None),
+    Ok(match find(&app, &token, user, address).await? {
+        Ok(found) => page(&app, StatusCode::OK, form_state(found), None),
         Err(response) => response,
     })
 }
@@ -260,17 +338,21 @@ async fn show(
 async fn submit(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
+    user: OptionalUser,
     headers: HeaderMap,
     Path(token): Path<String>,
     form: Result<Form<LinkForm>, FormRejection>,
 ) -> Result<Response, PageError> {
-    let Form(LinkForm { password }) = form?;
-    let (link, email) = match find(&app, &token, address).await? {
+    let Form(LinkForm {
+        password,
+        credentials,
+    }) = form?;
+    let found = match find(&app, &token, user, address).await? {
         Ok(found) => found,
         Err(response) => return Ok(response),
     };
     let accounts = app.accounts.clone();
-    if link.purpose == LinkPurpose::Verify {
+    if !found.sets_password {
         let billing = app.billing.clone();
         let verified = run_blocking(move || {
             let is_done = accounts.verify_email_by_link(&token, now_ms())?;
@@ -286,12 +368,18 @@ async fn submit(
         });
     }
     let from = address.to_canonical().to_string();
-    let work = move || accounts.set_password_by_link(&token, &password, &from, now_ms());
+    let ends_credentials = match credentials.as_str() {
+        "keep" => Some(false),
+        "end" => Some(true),
+        _ => None,
+    };
+    let work =
+        move || accounts.set_password_by_link(&token, &password, ends_credentials, &from, now_ms());
     match app.hashing.run(work).await? {
         Ok(Some(account)) => {
             // The holder may have tried wrong passwords before.
             app.login_backoff
-                .record_success(&email, client_prefix(address));
+                .record_success(&found.email, client_prefix(address));
             start_session(&app, &account, address, &headers, "/dashboard").await
         }
         Ok(None) => Ok(gone(&app)),
@@ -301,7 +389,7 @@ async fn submit(
                  and must not be a common password or your e-mail. The link still works."
             );
             let status = StatusCode::UNPROCESSABLE_ENTITY;
-            Ok(page(&app, status, form_state(&link, email), Some(&fault)))
+            Ok(page(&app, status, form_state(found), Some(&fault)))
         }
         Err(other) => Err(other.into()),
     }

@@ -24,7 +24,7 @@ async fn an_account_is_created_with_a_link_that_sets_its_password() {
         .unwrap();
     let set = world
         .accounts
-        .set_password_by_link(token, "a long password", "", now_ms())
+        .set_password_by_link(token, "a long password", None, "", now_ms())
         .unwrap();
     assert_eq!(set.as_deref(), created["account_id"].as_str());
 

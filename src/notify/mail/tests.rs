@@ -204,7 +204,7 @@ async fn a_reset_mail_has_a_link_that_works_and_is_stored_nowhere() {
     }
     let set = world
         .accounts
-        .set_password_by_link(&token, "a long password", "", NOW + 1);
+        .set_password_by_link(&token, "a long password", None, "", NOW + 1);
     assert_eq!(set.unwrap(), Some(world.account.clone()));
 }
 

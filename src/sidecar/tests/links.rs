@@ -22,6 +22,12 @@ impl World {
         link.url("")
     }
 
+    /// Creates a link as a mail has it. Returns its path.
+    fn mailed_link(&self, account: &str, purpose: LinkPurpose) -> String {
+        let link = self.accounts.create_own_link(account, purpose, now_ms());
+        link.unwrap().url("")
+    }
+
     fn id(&self, email: &str) -> String {
         self.accounts.find(email).unwrap().unwrap().id
     }
@@ -382,4 +388,76 @@ async fn an_account_holder_asks_for_the_mail_that_confirms_the_e_mail() {
         .body;
     assert!(page.contains("(confirmed <time") && !page.contains("is not confirmed"));
     assert!(page.contains("is on its way"));
+}
+
+#[tokio::test]
+async fn the_first_proof_of_a_mailbox_ends_the_keys_of_whoever_signed_up_with_it() {
+    let world = world(&[WITH_MAIL]).await;
+    let stranger = world.sign_up("a@example.com").await;
+    let id = world.id("a@example.com");
+    let key = |name| world.accounts.create_key(&id, name, now_ms()).unwrap().key;
+    let is_live = |key: &str| world.accounts.authenticate(key, now_ms()).is_ok();
+    let of_stranger = key("<b>mine</b>");
+    let link = world.mailed_link(&id, LinkPurpose::Reset);
+    let page = world.get(&link, "").await;
+    assert!(
+        page.body
+            .contains("Nobody has confirmed this e-mail before")
+    );
+    assert!(page.body.contains("value=\"keep\"") && !page.body.contains("<b>mine"));
+    assert!(is_live(&of_stranger), "opening a link changes nothing");
+    let set = world.use_link(&link, NEW_PASSWORD).await;
+    assert_eq!(set.status, 303);
+    assert!(!is_live(&of_stranger));
+    assert_eq!(world.get("/dashboard", &stranger).await.status, 303);
+    assert!(world.accounts.email_verified_at(&id).unwrap().is_some());
+
+    // From then on, a new password keeps the keys, unless the holder ticks the box.
+    let own = key("mine");
+    for (choice, lives) in [("", true), ("&credentials=end", false)] {
+        let link = world.mailed_link(&id, LinkPurpose::Reset);
+        let page = world.get(&link, "").await.body;
+        assert!(page.contains("The account has:") && page.contains("value=\"end\""));
+        assert!(!page.contains("&#60;b&#62;"), "a revoked key is not listed");
+        let fields = format!("{NEW_PASSWORD}{choice}");
+        assert_eq!(world.use_link(&link, &fields).await.status, 303);
+        assert_eq!(is_live(&own), lives, "{choice}");
+    }
+}
+
+#[tokio::test]
+async fn only_a_holder_who_is_signed_in_confirms_an_e_mail_without_a_password() {
+    let (from, mail) = WITH_MAIL;
+    let mail = mail.replace("example.com\"}", "example.com\", verify_sign_ups: true}");
+    let world = world(&[(from, mail.as_str())]).await;
+    let [own, other] = ["a@example.com", "b@example.com"].map(|email| world.sign_up(email));
+    let (own, other) = (own.await, other.await);
+    let [id, of_other] = ["a@example.com", "b@example.com"].map(|email| world.id(email));
+    let key = |id: &str| world.accounts.create_key(id, "k", now_ms()).unwrap().key;
+    let is_live = |key: &str| world.accounts.authenticate(key, now_ms()).is_ok();
+    let (kept, ended) = (key(&id), key(&of_other));
+
+    let link = world.mailed_link(&id, LinkPurpose::Verify);
+    for cookie in ["", &other] {
+        let page = world.get(&link, cookie).await.body;
+        assert!(page.contains("You are not signed in here"));
+        assert_eq!(world.post(&link, cookie, "").await.status, 422);
+    }
+    assert_eq!(world.accounts.email_verified_at(&id).unwrap(), None);
+    let page = world.get(&link, &own).await.body;
+    assert!(page.contains("Confirm that") && !page.contains("type=\"password\""));
+    let done = world.post(&link, &own, "").await;
+    assert!(done.body.contains("Your e-mail is confirmed"));
+    assert!(is_live(&kept));
+    let overview = world.get("/dashboard", &own).await;
+    assert_eq!(overview.inside("balance"), "300");
+
+    let link = world.mailed_link(&of_other, LinkPurpose::Verify);
+    let set = world.use_link(&link, NEW_PASSWORD).await;
+    assert_eq!(set.status, 303);
+    assert!(!is_live(&ended));
+    assert_eq!(world.get("/dashboard", &other).await.status, 303);
+    let overview = world.get("/dashboard", &set.cookie()).await;
+    assert_eq!(overview.inside("balance"), "300");
+    assert_eq!(world.post(&link, "", "").await.status, 410);
 }

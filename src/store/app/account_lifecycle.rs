@@ -146,10 +146,7 @@ impl AppDb {
             if rows == 0 {
                 return Ok(CloseAccountOutcome::NoAccount);
             }
-            transaction.execute(
-                "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
-                params![id, now_ms],
-            )?;
+            revoke_keys(transaction, id, now_ms)?;
             // Its holder may have put anything into a key's name.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;

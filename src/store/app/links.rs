@@ -4,10 +4,11 @@
 //! A change of the password voids the links that could set one: a trigger deletes them. Must not
 //! see a token: a row has its hash.
 
-use super::account_lifecycle::WAITS_AT_MS;
+use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};
 use super::database::AppDb;
 use super::rows::first_column;
+use super::webhooks;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
@@ -67,45 +68,58 @@ impl AppDb {
         })
     }
 
-    /// Returns a link that can be used. Reading it does not use it.
+    /// Returns a link that can be used, and whether the e-mail of its account is verified. Reading
+    /// it does not use it.
     pub fn one_time_link(
         &self,
         hash: &[u8; 32],
         now_ms: i64,
-    ) -> Result<Option<OneTimeLinkRow>, StoreError> {
+    ) -> Result<Option<(OneTimeLinkRow, bool)>, StoreError> {
         self.read("find a one-time link", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT link.account, purpose, by_operator, created_by, link.created_at_ms, link.expires_at_ms
+                    "SELECT link.account, purpose, by_operator, created_by, link.created_at_ms, link.expires_at_ms,
+                       account.verified_at_ms IS NOT NULL
                      {USABLE} AND link.hash = ?1"
                 ))?
-                .query_row(params![hash, now_ms], link_row)
+                .query_row(params![hash, now_ms], |row| Ok((link_row(row)?, row.get(6)?)))
                 .optional()
         })
     }
 
-    /// Uses up a link that sets a password: sets the password and ends all sessions of the account.
+    /// Uses up a link that sets a password: sets the password and ends all sessions of the account,
+    /// and with `ends_credentials` its keys and its webhook. A link that was mailed verifies the
+    /// e-mail; the one for that purpose sets a password only if nobody has verified it before.
     /// Returns false, and changes nothing, if the link cannot be used: of two requests with one
     /// link, one succeeds.
     pub fn set_password_by_link(
         &self,
         hash: &[u8; 32],
         password: &str,
+        ends_credentials: bool,
         now_ms: i64,
         act: &AuditEntry<'_>,
     ) -> Result<bool, StoreError> {
+        const PURPOSE: &str = "(purpose IN ('reset', 'setup')
+            OR purpose = 'verify' AND by_operator = 0 AND verified_at_ms IS NULL)";
         self.write("set a password by a link", |transaction| {
-            let Some(account) =
-                account_of(transaction, hash, "purpose IN ('reset', 'setup')", now_ms)?
+            let Some((account, by_operator)) = account_of(transaction, hash, PURPOSE, now_ms)?
             else {
                 return Ok(false);
             };
-            // Its trigger deletes this link and every other one that sets the password.
+            // Its trigger deletes every link that resets or sets up the password.
             transaction.execute(
                 "UPDATE account SET password = ?2 WHERE id = ?1",
                 params![account, password],
             )?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [&account])?;
+            if ends_credentials {
+                revoke_keys(transaction, &account, now_ms)?;
+                webhooks::remove(transaction, &account, now_ms)?;
+            }
+            if !by_operator {
+                verify_email(transaction, &account, now_ms)?;
+            }
             audit::append(transaction, act)?;
             Ok(true)
         })
@@ -115,21 +129,11 @@ impl AppDb {
     /// and a trial that waited for that can be granted. Returns false if the link cannot be used.
     pub fn verify_email_by_link(&self, hash: &[u8; 32], now_ms: i64) -> Result<bool, StoreError> {
         self.write("verify an e-mail by a link", |transaction| {
-            let Some(account) = account_of(transaction, hash, "purpose = 'verify'", now_ms)? else {
+            let Some((account, _)) = account_of(transaction, hash, "purpose = 'verify'", now_ms)?
+            else {
                 return Ok(false);
             };
-            transaction.execute(
-                "DELETE FROM one_time_link WHERE account = ?1 AND purpose = 'verify'",
-                [&account],
-            )?;
-            transaction.execute(
-                "UPDATE account SET verified_at_ms = ifnull(verified_at_ms, ?2) WHERE id = ?1",
-                params![account, now_ms],
-            )?;
-            transaction.execute(
-                "UPDATE account SET granted_at_ms = NULL WHERE id = ?1 AND granted_at_ms = ?2",
-                params![account, WAITS_AT_MS],
-            )?;
+            verify_email(transaction, &account, now_ms)?;
             Ok(true)
         })
     }
@@ -158,18 +162,38 @@ impl AppDb {
     }
 }
 
-/// Returns the account of a link that can be used, if its purpose is as `purpose` says in SQL.
+/// Records that mail reaches the account holder, and deletes the links for that.
+fn verify_email(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> rusqlite::Result<()> {
+    transaction.execute(
+        "DELETE FROM one_time_link WHERE account = ?1 AND purpose = 'verify'",
+        [account],
+    )?;
+    transaction.execute(
+        "UPDATE account SET verified_at_ms = ifnull(verified_at_ms, ?2) WHERE id = ?1",
+        params![account, now_ms],
+    )?;
+    transaction.execute(
+        "UPDATE account SET granted_at_ms = NULL WHERE id = ?1 AND granted_at_ms = ?2",
+        params![account, WAITS_AT_MS],
+    )?;
+    Ok(())
+}
+
+/// Returns the account of a link that can be used, and whether an operator made the link, if its
+/// purpose is as `purpose` says in SQL.
 fn account_of(
     transaction: &Transaction<'_>,
     hash: &[u8; 32],
     purpose: &'static str,
     now_ms: i64,
-) -> rusqlite::Result<Option<String>> {
+) -> rusqlite::Result<Option<(String, bool)>> {
     transaction
         .prepare_cached(&format!(
-            "SELECT link.account {USABLE} AND link.hash = ?1 AND {purpose}"
+            "SELECT link.account, by_operator {USABLE} AND link.hash = ?1 AND {purpose}"
         ))?
-        .query_row(params![hash, now_ms], first_column)
+        .query_row(params![hash, now_ms], |row| {
+            Ok((first_column(row)?, row.get(1)?))
+        })
         .optional()
 }
 

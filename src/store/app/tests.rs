@@ -346,7 +346,10 @@ fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
         expires_at_ms: NOW + 1,
     };
     assert!(db.put_one_time_link(&link, &[7; 32], None).unwrap());
-    assert_eq!(db.one_time_link(&[7; 32], NOW).unwrap(), Some(link));
+    assert_eq!(
+        db.one_time_link(&[7; 32], NOW).unwrap(),
+        Some((link, false))
+    );
     delete(&db, "a");
     assert_eq!(db.one_time_link(&[7; 32], NOW).unwrap(), None);
 }

@@ -176,9 +176,7 @@ impl AppDb {
     /// Removes a webhook with its secrets, and gives up its pending deliveries.
     pub fn remove_webhook(&self, account: &str, now_ms: i64) -> Result<bool, StoreError> {
         self.write("remove a webhook", |transaction| {
-            give_up_pending(transaction, account, now_ms)?;
-            let sql = "DELETE FROM webhook WHERE account = ?1";
-            Ok(transaction.execute(sql, [account])? > 0)
+            remove(transaction, account, now_ms)
         })
     }
 
@@ -402,6 +400,17 @@ fn give_up_pending(
          WHERE account = ?1 AND state = 'pending'",
         params![account, REMOVED, now_ms],
     )
+}
+
+/// Removes a webhook in a transaction of the caller. Returns false if there is none.
+pub(super) fn remove(
+    transaction: &Transaction<'_>,
+    account: &str,
+    now_ms: i64,
+) -> rusqlite::Result<bool> {
+    give_up_pending(transaction, account, now_ms)?;
+    let sql = "DELETE FROM webhook WHERE account = ?1";
+    Ok(transaction.execute(sql, [account])? > 0)
 }
 
 fn webhook_row(row: &Row<'_>) -> rusqlite::Result<WebhookRow> {
