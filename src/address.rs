@@ -91,8 +91,8 @@ pub struct ClientAddress {
     pub address: IpAddr,
     /// Whether the client speaks TLS to a trusted proxy.
     pub is_https: bool,
-    /// Whether the address is that of a trusted proxy that names no client, so that the client is
-    /// unknown.
+    /// Whether the address is that of a proxy, so that the client is unknown: a trusted one that
+    /// names no client, or one on this machine that is not trusted.
     pub is_unnamed: bool,
 }
 
@@ -110,17 +110,31 @@ impl TrustedProxies {
     /// is not a trusted proxy, according to trusted proxies only. If these name no readable
     /// address, returns the address of the last trusted proxy.
     pub fn resolve_client(&self, peer: IpAddr, header: &HeaderMap) -> ClientAddress {
+/// The fields by which proxies say whom they speak for.
+pub const FORWARDING_FIELDS: [HeaderName; 5] = [
+    FORWARDED,
+    FORWARDED_FOR,
+    HeaderName::from_static("x-forwarded-host"),
+    FORWARDED_PROTO,
+    HeaderName::from_static("x-real-ip"),
+];
+
         let mut address = peer.to_canonical();
         if !self.contains(address) {
             return ClientAddress {
                 address,
                 is_https: false,
-                is_unnamed: false,
+                is_unnamed: address.is_loopback() && is_forwarded(),
             };
         }
         // Use one of the two headers and never both: a proxy that writes one of them passes the
         // other on as the client invented it.
         let name = if header.contains_key(FORWARDED_FOR) {
+            let is_forwarded = || {
+                FORWARDING_FIELDS
+                    .iter()
+                    .any(|name| header.contains_key(name))
+            };
             FORWARDED_FOR
         } else {
             FORWARDED
@@ -414,6 +428,23 @@ mod tests {
         assert_eq!(resolve(MAX_HOPS - 1), ip("203.0.113.9"));
         assert_eq!(resolve(MAX_HOPS), ip("10.0.0.2"));
     }
+    #[test]
+    fn a_proxy_on_this_machine_that_is_not_trusted_is_not_the_client() {
+        let is_unnamed = |peer, name: HeaderName| {
+            let header = HeaderMap::from_iter([(name, HeaderValue::from_static("x"))]);
+            let client = TrustedProxies::default().resolve_client(ip(peer), &header);
+            assert_eq!(client.address, ip(peer).to_canonical());
+            client.is_unnamed
+        };
+        for name in FORWARDING_FIELDS {
+            for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.2"] {
+                assert!(is_unnamed(peer, name.clone()), "{peer} {name}");
+            }
+            assert!(!is_unnamed("198.51.100.1", name));
+        }
+        assert!(!is_unnamed("127.0.0.1", http::header::HOST));
+    }
+
 
     #[test]
     fn the_standard_header_is_read_if_the_other_is_missing() {

@@ -1232,7 +1232,7 @@ limits! {
     /// Lookups of receipts and usage of one account at one time. Over the limit: 429.
     receipt_lookups_per_account = 32, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) per hour. Over the limit: 429. Does not apply to
-    /// loopback, unless that is a trusted proxy that does not name its client.
+    /// loopback, as long as `base_url` is there too and no proxy says that it speaks for others.
     sign_ups_per_address_per_hour = 3, 1..=1_000_000;
     /// Requests that may be open at one time in this process. Over the limit: 503.
     open_requests = 20_000, 1..=65_536;

@@ -29,6 +29,7 @@ use super::state::admitted::AdmittedRequest;
 use super::state::record::RequestRecord;
 use super::state::sidecar::SidecarRequest;
 use super::trace::{RequestTrace, TRACEPARENT};
+use crate::address::FORWARDING_FIELDS;
 use crate::config::Limits;
 use http::{Method, Version, header};
 use llm_protocol::Protocol;
@@ -278,17 +279,10 @@ pub fn build_sidecar_header(
         // only by their descriptor.
         header.insert_header(header::CONNECTION, "close")?;
     }
-    let claims = [
-        "forwarded",
-        "x-forwarded-for",
-        "x-forwarded-host",
-        "x-forwarded-proto",
-        "x-real-ip",
-    ];
-    for name in claims
-        .into_iter()
-        .chain([ACCOUNT_HEADER, UNNAMED_CLIENT_HEADER])
-    {
+    for name in FORWARDING_FIELDS {
+        header.remove_header(&name);
+    }
+    for name in [ACCOUNT_HEADER, UNNAMED_CLIENT_HEADER] {
         header.remove_header(name);
     }
     if let Some(account) = request.lookup_account() {

@@ -8,8 +8,8 @@ use super::browser;
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::{
-    ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, session_cookie,
-    session_token, site_url,
+    ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, is_local,
+    session_cookie, session_token, site_url,
 };
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
@@ -162,9 +162,10 @@ async fn sign_up(
     }
     let now_ms = now_ms();
     // Tests and first trials sign up from the machine itself, so loopback does not count. It does
-    // count if it is a proxy that does not name its client: anyone may be behind it.
-    let counted =
-        !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED_CLIENT_HEADER);
+    // count if it is a proxy, as far as one can see: anyone may be behind it.
+    let counted = !address.to_canonical().is_loopback()
+        || headers.contains_key(UNNAMED_CLIENT_HEADER)
+        || !is_local(&settings.base_url);
     let throttle_key = ThrottleKey::AddressSigningUp(client_prefix(address));
     let rate = AttemptLimit {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),

@@ -253,17 +253,16 @@ fn cookie_name(site: &str) -> &'static str {
 
 /// Plain HTTP to an address of another machine: others can read the input on the way.
 pub fn is_insecure(base_url: &str) -> bool {
-    let Some(authority) = base_url.strip_prefix("http://") else {
-        return false;
-    };
-    let uri = authority.parse::<axum::http::Uri>().ok();
-    let host = uri
-        .as_ref()
-        .and_then(|uri| uri.host())
-        .unwrap_or(authority)
-        .trim_matches(['[', ']']);
-    host != "localhost"
-        && !host
+    base_url.starts_with("http://") && !is_local(base_url)
+}
+
+/// Whether only this machine reaches the gateway at its address.
+pub fn is_local(base_url: &str) -> bool {
+    let uri = base_url.parse::<axum::http::Uri>().ok();
+    let host = uri.as_ref().and_then(|uri| uri.host()).unwrap_or_default();
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost"
+        || host
             .parse::<IpAddr>()
             .is_ok_and(|address| address.is_loopback())
 }
