@@ -23,6 +23,15 @@ pub fn client_prefix(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Returns the network that one attacker may have: the IPv4 address itself, or the /48 network that
+/// a customer can get, with 65 536 networks of [`client_prefix`].
+pub fn network_block(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 80 << 80).into()),
+        v4 => v4,
+    }
+}
+
 /// A network in CIDR notation. A plain address is a network with one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network(IpNet);
@@ -101,15 +110,6 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const UNKNOWN_HOP: &str = "-";
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-impl TrustedProxies {
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.0.iter().any(|network| network.contains(address))
-    }
-
-    /// Returns the client of a request that `peer` sent with this header: the nearest address that
-    /// is not a trusted proxy, according to trusted proxies only. If these name no readable
-    /// address, returns the address of the last trusted proxy.
-    pub fn resolve_client(&self, peer: IpAddr, header: &HeaderMap) -> ClientAddress {
 /// The fields by which proxies say whom they speak for.
 pub const FORWARDING_FIELDS: [HeaderName; 5] = [
     FORWARDED,
@@ -119,8 +119,22 @@ pub const FORWARDING_FIELDS: [HeaderName; 5] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
+impl TrustedProxies {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+
+    /// Returns the client of a request that `peer` sent with this header: the nearest address that
+    /// is not a trusted proxy, according to trusted proxies only. If these name no readable
+    /// address, returns the address of the last trusted proxy.
+    pub fn resolve_client(&self, peer: IpAddr, header: &HeaderMap) -> ClientAddress {
         let mut address = peer.to_canonical();
         if !self.contains(address) {
+            let is_forwarded = || {
+                FORWARDING_FIELDS
+                    .iter()
+                    .any(|name| header.contains_key(name))
+            };
             return ClientAddress {
                 address,
                 is_https: false,
@@ -130,11 +144,6 @@ pub const FORWARDING_FIELDS: [HeaderName; 5] = [
         // Use one of the two headers and never both: a proxy that writes one of them passes the
         // other on as the client invented it.
         let name = if header.contains_key(FORWARDED_FOR) {
-            let is_forwarded = || {
-                FORWARDING_FIELDS
-                    .iter()
-                    .any(|name| header.contains_key(name))
-            };
             FORWARDED_FOR
         } else {
             FORWARDED
@@ -260,6 +269,10 @@ mod tests {
         assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));
         assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
         assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
+        let block = |text: &str| network_block(ip(text));
+        assert_eq!(block("2001:db8:1:2::1"), block("2001:db8:1:ffff::9"));
+        assert_ne!(block("2001:db8:1::1"), block("2001:db8:2::1"));
+        assert_ne!(block("192.0.2.1"), block("192.0.2.2"));
     }
 
     #[test]
@@ -416,19 +429,6 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_back_for_a_limited_number_of_hops() {
-        let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
-        let resolve = |hops: usize| {
-            let mut header = HeaderMap::new();
-            header.insert(FORWARDED_FOR, list(hops).parse().unwrap());
-            trusted(&["10.0.0.0/8"])
-                .resolve_client(ip("10.0.0.1"), &header)
-                .address
-        };
-        assert_eq!(resolve(MAX_HOPS - 1), ip("203.0.113.9"));
-        assert_eq!(resolve(MAX_HOPS), ip("10.0.0.2"));
-    }
-    #[test]
     fn a_proxy_on_this_machine_that_is_not_trusted_is_not_the_client() {
         let is_unnamed = |peer, name: HeaderName| {
             let header = HeaderMap::from_iter([(name, HeaderValue::from_static("x"))]);
@@ -445,6 +445,19 @@ mod tests {
         assert!(!is_unnamed("127.0.0.1", http::header::HOST));
     }
 
+    #[test]
+    fn a_list_is_read_back_for_a_limited_number_of_hops() {
+        let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
+        let resolve = |hops: usize| {
+            let mut header = HeaderMap::new();
+            header.insert(FORWARDED_FOR, list(hops).parse().unwrap());
+            trusted(&["10.0.0.0/8"])
+                .resolve_client(ip("10.0.0.1"), &header)
+                .address
+        };
+        assert_eq!(resolve(MAX_HOPS - 1), ip("203.0.113.9"));
+        assert_eq!(resolve(MAX_HOPS), ip("10.0.0.2"));
+    }
 
     #[test]
     fn the_standard_header_is_read_if_the_other_is_missing() {

@@ -26,6 +26,7 @@ mod export;
 mod hash_limiter;
 mod key_names;
 mod keys;
+mod known_networks;
 mod ledger_audit;
 mod links;
 mod listener;

@@ -37,8 +37,8 @@ const SIGN_IN_EMAIL: AttemptLimit = AttemptLimit {
     count: 5,
     window_ms: 60_000,
 };
-/// Limit per e-mail over all addresses. It is high enough that a single attacker cannot keep the
-/// account holder out.
+/// Limit per e-mail over all addresses, but for those that the account holder signed in from
+/// before: an attacker with many networks uses it up.
 const SIGN_IN_EMAIL_ANYWHERE: AttemptLimit = AttemptLimit {
     count: 100,
     window_ms: 60_000,
@@ -186,7 +186,7 @@ async fn sign_up(
     let (sent, code) = (email.clone(), invite.clone());
     let mail = settings.mail.as_ref();
     let verifies = mail.is_some_and(|mail| mail.verify_sign_ups);
-    let created = app.hashing.run(move || {
+    let created = app.hashing.run(address, move || {
         let stranger = SignUpForm {
             email: &sent,
             password: &password,
@@ -341,20 +341,24 @@ async fn try_password(
     if let Err(seconds) = app.login_backoff.check(&email, prefix, now_ms) {
         return Ok(PasswordOutcome::TooOften { seconds });
     }
-    if let Err(seconds) = count_sign_in(app, &email, address, now_ms) {
-        return Ok(PasswordOutcome::TooOften { seconds });
-    }
+    let counted = match count_sign_in(app, &email, address, now_ms)? {
+        Ok(counted) => counted,
+        Err(seconds) => return Ok(PasswordOutcome::TooOften { seconds }),
+    };
     let accounts = app.accounts.clone();
     let Some(account) = app
         .hashing
-        .run(move || accounts.check_password(&account, &password))
+        .run(address, move || {
+            accounts.check_password(&account, &password)
+        })
         .await??
     else {
         app.login_backoff.record_failure(&email, prefix, now_ms);
         return Ok(PasswordOutcome::Wrong);
     };
     app.login_backoff.record_success(&email, prefix);
-    for (throttle_key, rate) in sign_in_limits(&email, address) {
+    app.known_networks.record_success(&email, prefix, now_ms);
+    for (throttle_key, rate) in counted {
         app.throttle.release(&throttle_key, rate);
     }
     Ok(PasswordOutcome::Right(account))
@@ -405,28 +409,55 @@ pub async fn confirm_password_unless_recent(
     confirm_password(app, &form.user, form.field("password"), address).await
 }
 
-/// Limits that an attempt to sign in counts against. It counts before the hash, so that concurrent
-/// attempts cannot bypass the limits.
-fn sign_in_limits(email: &str, address: IpAddr) -> [(ThrottleKey, AttemptLimit); 3] {
+/// Counts an attempt to sign in, and returns the limits that it counts against; or the seconds to
+/// wait. It counts before the hash, so that concurrent attempts cannot bypass the limits. What
+/// comes from other networks does not count against a network that the account holder signed in
+/// from before.
+pub fn count_sign_in(
+    app: &SidecarState,
+    email: &str,
+    address: IpAddr,
+    now_ms: i64,
+) -> Result<Result<Vec<(ThrottleKey, AttemptLimit)>, i64>, PageError> {
     let prefix = client_prefix(address);
-    [
+    let email_from = ThrottleKey::EmailSigningInFrom(email.to_owned(), prefix);
+    let email_anywhere = ThrottleKey::EmailSigningIn(email.to_owned());
+    let mut counted = Vec::new();
+    for (throttle_key, rate) in [
         (ThrottleKey::AddressSigningIn(prefix), SIGN_IN_ADDRESS),
-        (
-            ThrottleKey::EmailSigningInFrom(email.to_owned(), prefix),
-            SIGN_IN_EMAIL,
-        ),
-        (
-            ThrottleKey::EmailSigningIn(email.to_owned()),
-            SIGN_IN_EMAIL_ANYWHERE,
-        ),
-    ]
+        (email_from, SIGN_IN_EMAIL),
+        (email_anywhere, SIGN_IN_EMAIL_ANYWHERE),
+    ] {
+        match app.throttle.try_acquire(&throttle_key, rate, now_ms) {
+            Ok(()) => counted.push((throttle_key, rate)),
+            Err(_)
+                if matches!(throttle_key, ThrottleKey::EmailSigningIn(_))
+                    && is_known_network(app, email, prefix, now_ms)? => {}
+            Err(seconds) => return Ok(Err(seconds)),
+        }
+    }
+    Ok(Ok(counted))
 }
 
-fn count_sign_in(app: &SidecarState, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
-    for (throttle_key, rate) in sign_in_limits(email, address) {
-        app.throttle.try_acquire(&throttle_key, rate, now_ms)?;
+/// Whether the account holder signed in from this network before, since this process started or
+/// with a session that is still open.
+fn is_known_network(
+    app: &SidecarState,
+    email: &str,
+    prefix: IpAddr,
+    now_ms: i64,
+) -> Result<bool, PageError> {
+    if app.known_networks.contains(email, prefix) {
+        return Ok(true);
     }
-    Ok(())
+    let Some(account) = app.accounts.find(email)? else {
+        return Ok(false);
+    };
+    let sessions = app.accounts.sessions(&account.id, now_ms)?;
+    let mut addresses = sessions
+        .iter()
+        .filter_map(|session| session.address.parse().ok());
+    Ok(addresses.any(|address| client_prefix(address) == prefix))
 }
 
 pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {

@@ -1,128 +1,208 @@
-//! Limits the concurrent password hashes: at most two, on blocking threads.
+//! Limits the password hashes: one at a time, on a blocking thread, and the networks of clients in
+//! turn.
 //!
-//! Must not know what is hashed.
+//! A hash takes a core for some 50 ms. One at a time, so that the other cores serve requests. A
+//! network that sends many waits for itself: it takes no other network's turn, and gives up its
+//! place when the queue is full. Must not know what is hashed.
 
 use super::blocking::run_blocking;
 use super::error::PageError;
-use std::sync::Arc;
-use tokio::sync::Semaphore;
+use crate::address::network_block;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
 
-/// Maximum number of concurrent password hashes: each needs 19 MiB and a core.
-const MAX_CONCURRENT_HASHES: usize = 2;
+/// Maximum number of requests that wait for a hash. Over the limit: 503.
+const MAX_WAITING_HASHES: usize = 32;
 
-/// Maximum number of requests that wait for a hash or have one computed. Over the limit: 503.
-const MAX_PENDING_HASHES: usize = 34;
+/// Limits the password hashes.
+#[derive(Default)]
+pub struct PasswordHashLimiter(Arc<Mutex<HashQueue>>);
 
-/// Limits the number of concurrent password hashes.
-pub struct PasswordHashLimiter {
-    pending: Arc<Semaphore>,
-    running: Arc<Semaphore>,
+#[derive(Default)]
+struct HashQueue {
+    is_running: bool,
+    /// The networks with requests that wait, in the order of their turns.
+    networks: VecDeque<(IpAddr, VecDeque<oneshot::Sender<HashPermit>>)>,
 }
 
-impl Default for PasswordHashLimiter {
-    fn default() -> Self {
-        Self {
-            pending: Arc::new(Semaphore::new(MAX_PENDING_HASHES)),
-            running: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)),
+impl HashQueue {
+    /// Adds a request of a network. If the queue is full, it takes the place of the last request of
+    /// the network with the most. Returns `None` if that is its own, or if none has more than one.
+    fn enter(&mut self, network: IpAddr) -> Option<oneshot::Receiver<HashPermit>> {
+        self.forget_disconnected();
+        let own = self
+            .networks
+            .iter()
+            .position(|(known, _)| *known == network);
+        if self.waiting() >= MAX_WAITING_HASHES {
+            let own = own.map_or(0, |index| self.networks[index].1.len());
+            let most = self.networks.iter_mut().map(|(_, requests)| requests);
+            let most = most.max_by_key(|requests| requests.len())?;
+            if most.len() <= own + 1 {
+                return None;
+            }
+            most.pop_back();
+        }
+        let (sender, receiver) = oneshot::channel();
+        match own {
+            Some(index) => self.networks[index].1.push_back(sender),
+            None => self.networks.push_back((network, [sender].into())),
+        }
+        Some(receiver)
+    }
+
+    fn waiting(&self) -> usize {
+        self.networks
+            .iter()
+            .map(|(_, requests)| requests.len())
+            .sum()
+    }
+
+    fn forget_disconnected(&mut self) {
+        for (_, requests) in &mut self.networks {
+            requests.retain(|request| !request.is_closed());
+        }
+        self.networks.retain(|(_, requests)| !requests.is_empty());
+    }
+
+    /// Takes the first request of the network whose turn it is; `None` if none waits.
+    fn next(&mut self) -> Option<oneshot::Sender<HashPermit>> {
+        let (network, mut requests) = self.networks.pop_front()?;
+        let next = requests.pop_front();
+        if !requests.is_empty() {
+            self.networks.push_back((network, requests));
+        }
+        next
+    }
+}
+
+/// The right to compute a hash. Dropping it passes it on.
+struct HashPermit(Arc<Mutex<HashQueue>>);
+
+impl Drop for HashPermit {
+    fn drop(&mut self) {
+        let next = {
+            let mut queue = lock(&self.0);
+            let next = queue.next();
+            queue.is_running = next.is_some();
+            next
+        };
+        if let Some(next) = next {
+            // If the client has disconnected, this drops the permit, which passes it on.
+            drop(next.send(Self(Arc::clone(&self.0))));
         }
     }
 }
 
+fn lock(queue: &Mutex<HashQueue>) -> MutexGuard<'_, HashQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl PasswordHashLimiter {
-    /// Runs a hash. The permits move with the work, so a client that disconnects does not make room
-    /// for a third hash.
+    /// Runs a hash for a client. The permit moves with the work, so a client that disconnects does
+    /// not make room for a second hash.
     pub async fn run<T: Send + 'static>(
         &self,
+        client: IpAddr,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PageError> {
-        let pending_permit = Arc::clone(&self.pending)
-            .try_acquire_owned()
-            .map_err(|_| PageError::Busy)?;
-        let running_permit = Arc::clone(&self.running)
-            .acquire_owned()
-            .await
-            .map_err(|_| PageError::Busy)?;
+        let permit = match self.enter(client)? {
+            HashTurn::Now(permit) => permit,
+            HashTurn::Later(turn) => turn.await.map_err(|_| PageError::Busy)?,
+        };
         run_blocking(move || {
             let value = work();
-            drop((running_permit, pending_permit));
+            drop(permit);
             value
         })
         .await
     }
+
+    fn enter(&self, client: IpAddr) -> Result<HashTurn, PageError> {
+        let mut queue = lock(&self.0);
+        if !queue.is_running {
+            queue.is_running = true;
+            return Ok(HashTurn::Now(HashPermit(Arc::clone(&self.0))));
+        }
+        let turn = queue.enter(network_block(client)).ok_or(PageError::Busy)?;
+        Ok(HashTurn::Later(turn))
+    }
+}
+
+enum HashTurn {
+    Now(HashPermit),
+    Later(oneshot::Receiver<HashPermit>),
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use std::time::Duration;
 
-    async fn until(what: &str, condition: impl Fn() -> bool) {
-        let wait = async {
-            while !condition() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), wait)
-            .await
-            .unwrap_or_else(|_| panic!("{what}"));
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
     }
 
-    /// Releases all waiting threads when it is dropped, so that a failed test does not leave
-    /// threads running forever.
-    struct Gate(Arc<AtomicBool>);
-
-    impl Drop for Gate {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
+    /// Enters a request that waits.
+    fn enter(limiter: &PasswordHashLimiter, client: &str) -> Option<oneshot::Receiver<HashPermit>> {
+        match limiter.enter(ip(client)) {
+            Ok(HashTurn::Later(turn)) => Some(turn),
+            Ok(HashTurn::Now(_)) => panic!("it need not wait"),
+            Err(_) => None,
         }
     }
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
-        let hashing = Arc::new(PasswordHashLimiter::default());
-        let (go, running) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicUsize::new(0)),
-        );
-        let gate = Gate(Arc::clone(&go));
-        let work = || {
-            let (go, running) = (Arc::clone(&go), Arc::clone(&running));
-            move || {
-                let concurrent = running.fetch_add(1, Ordering::SeqCst);
-                while !go.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
-                running.fetch_sub(1, Ordering::SeqCst);
-                concurrent
-            }
+    #[test]
+    fn one_password_is_hashed_at_a_time_and_networks_take_turns() {
+        let limiter = PasswordHashLimiter::default();
+        let Ok(HashTurn::Now(running)) = limiter.enter(ip("192.0.2.1")) else {
+            panic!("nothing runs")
         };
-        let waiting: Vec<_> = (0..MAX_PENDING_HASHES)
-            .map(|_| {
-                let (hashing, work) = (Arc::clone(&hashing), work());
-                tokio::spawn(async move { hashing.run(work).await })
-            })
+        // Addresses of one IPv6 block are one network, whichever /64 they are in.
+        let block: Vec<_> = (0..MAX_WAITING_HASHES)
+            .map(|index| enter(&limiter, &format!("2001:db8:0:{index:x}::1")).unwrap())
             .collect();
-        until("every place is taken", || {
-            hashing.pending.available_permits() == 0
-        })
-        .await;
-        until("two work", || {
-            running.load(Ordering::SeqCst) == MAX_CONCURRENT_HASHES
-        })
-        .await;
-        assert!(
-            matches!(hashing.run(work()).await, Err(PageError::Busy)),
-            "one more"
-        );
-        drop(gate);
-        for one in waiting {
-            let concurrent = one.await.unwrap().expect("whoever has a place is served");
-            assert!(
-                concurrent < MAX_CONCURRENT_HASHES,
-                "{concurrent} others worked beside it"
-            );
+        assert!(enter(&limiter, "2001:db8:0:ff::1").is_none(), "it is full");
+        // The owner takes the last place of the block, and the next turn but one.
+        let mut owner = enter(&limiter, "198.51.100.1").unwrap();
+        let mut block: VecDeque<_> = block.into();
+        assert!(block.pop_back().unwrap().blocking_recv().is_err());
+        drop(running);
+        let first = block.pop_front().unwrap().blocking_recv().unwrap();
+        assert!(owner.try_recv().is_err());
+        // A request whose client left is passed over.
+        drop(block.pop_front());
+        drop(first);
+        let of_owner = owner.blocking_recv().unwrap();
+        assert!(block[0].try_recv().is_err(), "one at a time");
+        drop(of_owner);
+        for turn in block {
+            drop(turn.blocking_recv().unwrap());
         }
-        assert!(hashing.run(work()).await.is_ok(), "there is room again");
+        assert!(matches!(
+            limiter.enter(ip("192.0.2.1")),
+            Ok(HashTurn::Now(_))
+        ));
+    }
+
+    #[test]
+    fn a_full_queue_of_many_networks_refuses_one_more() {
+        let limiter = PasswordHashLimiter::default();
+        let _running = limiter.enter(ip("192.0.2.255")).ok();
+        let all: Vec<_> = (0..MAX_WAITING_HASHES)
+            .map(|index| enter(&limiter, &format!("192.0.2.{index}")).unwrap())
+            .collect();
+        assert!(enter(&limiter, "198.51.100.1").is_none());
+        drop(all);
+        assert!(enter(&limiter, "198.51.100.1").is_some(), "all have left");
+    }
+
+    #[tokio::test]
+    async fn work_gets_its_turn_after_other_work() {
+        let limiter = PasswordHashLimiter::default();
+        let run = |value| limiter.run(ip("192.0.2.1"), move || value);
+        let all = tokio::join!(run(1), run(2), run(3));
+        assert_eq!((all.0.unwrap(), all.1.unwrap(), all.2.unwrap()), (1, 2, 3));
     }
 }

@@ -375,11 +375,11 @@ async fn submit(
     };
     let work =
         move || accounts.set_password_by_link(&token, &password, ends_credentials, &from, now_ms());
-    match app.hashing.run(work).await? {
+    match app.hashing.run(address, work).await? {
         Ok(Some(account)) => {
             // The holder may have tried wrong passwords before.
-            app.login_backoff
-                .record_success(&found.email, client_prefix(address));
+            let prefix = client_prefix(address);
+            app.login_backoff.record_success(&found.email, prefix);
             start_session(&app, &account, address, &headers, "/dashboard").await
         }
         Ok(None) => Ok(gone(&app)),

@@ -269,7 +269,7 @@ async fn change_password(
     let (accounts, account) = (app.accounts.clone(), user.account.id.clone());
     match app
         .hashing
-        .run(move || accounts.replace_password(&account, &new))
+        .run(address, move || accounts.replace_password(&account, &new))
         .await?
     {
         Ok(()) => {}

@@ -4,6 +4,7 @@
 
 use super::alerts::fresh_secrets::FreshSecrets;
 use super::hash_limiter::PasswordHashLimiter;
+use super::known_networks::KnownNetworks;
 use super::ledger_audit::LedgerAuditRunner;
 use super::login_backoff::LoginBackoff;
 use super::new_keys::NewKeyTickets;
@@ -61,6 +62,7 @@ pub(super) struct SidecarState {
     pub(super) endpoint_registry: Option<Arc<EndpointRegistry>>,
     pub(super) throttle: Throttle,
     pub(super) login_backoff: LoginBackoff,
+    pub(super) known_networks: KnownNetworks,
     pub(super) hashing: PasswordHashLimiter,
     /// Limits the mails for forgotten passwords that are being queued.
     pub(super) forgotten: Arc<Semaphore>,
@@ -82,6 +84,7 @@ impl SidecarState {
             endpoint_registry: sidecar.endpoint_registry,
             throttle: Throttle::default(),
             login_backoff: LoginBackoff::default(),
+            known_networks: KnownNetworks::default(),
             hashing: PasswordHashLimiter::default(),
             forgotten: Arc::new(Semaphore::new(MAX_FORGOTTEN)),
             audits: sidecar.audits,

@@ -1,11 +1,14 @@
 //! Access control: every route for every role, every id of another account, and requests by another
 //! site's page.
 
+use super::super::account::count_sign_in;
+use super::super::state::SidecarState;
 use super::*;
-use crate::account::{AccountStatus, csrf_token};
+use crate::account::{AccountStatus, SessionOrigin, csrf_token};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tokio::sync::watch;
 
 /// The files of the sidecar but for its tests, by their paths below `src/sidecar` without `.rs`.
 fn source_files() -> Vec<(String, String)> {
@@ -745,4 +748,71 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
     );
     let apart = known.abs_diff(unknown);
     assert!(!is_long || apart < known / 4, "{apart:?} of {known:?}");
+}
+
+#[tokio::test]
+async fn attempts_from_other_networks_do_not_lock_the_account_holder_out() {
+    let world = world(&[]).await;
+    let app = SidecarState::new(world.state.clone(), watch::channel(false).1);
+    let new = NewAccount {
+        email: "a@example.com",
+        password: None,
+        role: Role::Member,
+        trial: None,
+    };
+    let now = now_ms();
+    let id = world.accounts.create_account(&new, now).unwrap().id;
+    let attempt = |address: &str| {
+        let address = address.parse().unwrap();
+        count_sign_in(&app, "a@example.com", address, now).unwrap()
+    };
+    let mut counted = 0;
+    for network in 0..40 {
+        while attempt(&format!("2001:db8:0:{network:x}::1")).is_ok() {
+            counted += 1;
+        }
+    }
+    assert_eq!(counted, 100);
+    let home = "192.0.2.1";
+    assert!(attempt(home).is_err(), "nobody signed in from there");
+    let origin = SessionOrigin {
+        address: home,
+        browser: "",
+    };
+    world
+        .accounts
+        .create_session_from(&id, origin, now)
+        .unwrap();
+    // An attempt from there has limits of its own: five, of which one was counted above.
+    for _ in 0..4 {
+        assert!(attempt(home).is_ok());
+    }
+    assert!(attempt(home).is_err());
+    let other = "192.0.2.2";
+    app.known_networks
+        .record_success("a@example.com", other.parse().unwrap(), now);
+    assert!(attempt(other).is_ok() && attempt("192.0.2.3").is_err());
+}
+
+#[tokio::test]
+async fn sign_ups_through_a_proxy_on_this_machine_are_counted() {
+    let public = (
+        "base_url: \"http://127.0.0.1:8080\"",
+        "base_url: \"https://gw.example\"",
+    );
+    for (change, header) in [
+        (vec![], ("x-gateway-unnamed", "true")),
+        (vec![public], ("accept", "*/*")),
+    ] {
+        let world = world(&change).await;
+        let sign_up = async |index: usize| {
+            let body = format!("email=a{index}@example.com&password={PASSWORD}");
+            let path = "/dashboard/sign-up";
+            world.ask("POST", path, &[header], &body).await.status
+        };
+        for index in 0..3 {
+            assert_eq!(sign_up(index).await, 303);
+        }
+        assert_eq!(sign_up(3).await, 429, "{header:?}");
+    }
 }
