@@ -8,6 +8,7 @@ mod family;
 pub mod gen_ai;
 pub mod log_path;
 mod metrics;
+pub mod model_labels;
 pub mod private;
 mod process;
 mod refusal_reason;

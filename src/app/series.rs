@@ -1,12 +1,14 @@
 //! Creates every metric series whose labels the config determines, before the first request.
 //!
 //! If a counter first appears with the value 1, `increase()` and `rate()` miss its first event, and
-//! so does an alert. Runs at start and after each reload. Must not remove a series: requests for
-//! the models of an earlier config may still run.
+//! so does an alert. In a large catalog, the series of a model appear with its first use instead:
+//! `telemetry/model_labels.rs`. Runs at start and after each reload. Must not remove a series:
+//! requests for the models of an earlier config may still run.
 
 use crate::catalog::CatalogVendor;
 use crate::config::Settings;
 use crate::edge;
+use crate::telemetry::model_labels::{MAX_MODELS, OTHER_MODELS};
 use crate::telemetry::{METRICS, gen_ai};
 use llm_protocol::Protocol;
 use llm_protocol::failure::Kind;
@@ -45,13 +47,26 @@ const FAILOVER_REASONS: [&str; 12] = [
 /// Creates the series of these settings; those that exist keep their values.
 pub fn create(settings: &Settings) {
     let models = settings.catalog.models();
-    let ids: Vec<_> = models.iter().map(|model| model.id.as_str()).collect();
-    create_requests(&ids);
-    for model in models {
-        create_model(&model.id);
-        for fallback in &model.fallback {
-            METRICS.fallbacks.with_label_values(&[&model.id, fallback]);
+    let providers = models
+        .iter()
+        .map(|model| (model.id.as_str(), provider(&model.vendor)));
+    METRICS.gen_ai.add_models(providers);
+    if models.len() <= MAX_MODELS {
+        let label = |model| METRICS.models.label(model);
+        let labels: Vec<_> = models.iter().map(|model| label(&model.id)).collect();
+        create_requests(&labels);
+        labels.into_iter().for_each(create_model);
+        for model in models {
+            METRICS.gen_ai.create_series(&model.id);
+            for fallback in &model.fallback {
+                METRICS
+                    .fallbacks
+                    .with_label_values(&[label(&model.id), label(fallback)]);
+            }
         }
+    } else {
+        create_requests(&[OTHER_MODELS]);
+        create_model(OTHER_MODELS);
     }
     let mut seen = BTreeSet::new();
     for model in models
@@ -60,10 +75,6 @@ pub fn create(settings: &Settings) {
     {
         create_vendor(&model.vendor);
     }
-    let providers = models
-        .iter()
-        .map(|model| (model.id.as_str(), provider(&model.vendor)));
-    METRICS.gen_ai.add_models(providers);
 }
 
 fn provider(vendor: &CatalogVendor) -> &str {
@@ -170,5 +181,33 @@ fn create_vendor(vendor: &CatalogVendor) {
                 .upstream_failovers
                 .with_label_values(&[name, label.as_str(), reason]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use std::fmt::Write;
+
+    #[test]
+    fn thousands_of_models_have_no_series_before_their_use() {
+        let mut text = include_str!("../../conf/local.yaml").to_owned();
+        let (before, after) = text.split_once("models:\n").unwrap();
+        let mut models = String::new();
+        for index in 0..3_000 {
+            let _ = writeln!(
+                models,
+                "  - {{id: many-{index}, vendor: beta, upstream_model: m, context_tokens: 1000, \
+                 max_output_tokens: 100, price: {{input: \"1\", cache_read: \"1\", output: \"1\"}}}}"
+            );
+        }
+        text = format!("{before}models:\n{models}{after}");
+        let settings = config::parse(&text, &|_| None).unwrap();
+        create(&settings);
+        let scrape = String::from_utf8(METRICS.render()).unwrap();
+        assert!(!scrape.contains("many-"));
+        assert!(scrape.contains("gateway_tokens_total{class=\"input\",model=\"other\"} 0"));
+        assert!(scrape.len() < 2_000_000, "{} bytes", scrape.len());
     }
 }

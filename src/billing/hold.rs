@@ -380,7 +380,8 @@ impl Drop for Hold {
 
 /// Records in the metrics what a journalled ending used and what the account pays.
 pub(super) fn record_metrics(ending: &Ending, taken: CreditSplit) {
-    let (model, detail) = (ending.detail.model.as_str(), &ending.detail);
+    let detail = &ending.detail;
+    let model = METRICS.models.label(&detail.model);
     let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {
         if count > 0 {
             family.with_label_values(labels).inc_by(count);
@@ -391,7 +392,7 @@ pub(super) fn record_metrics(ending: &Ending, taken: CreditSplit) {
     }
     if detail.usage != Usage::default() {
         METRICS.gen_ai.observe_tokens(
-            model,
+            &detail.model,
             detail.usage.input_total(),
             detail.usage.output_total(),
         );

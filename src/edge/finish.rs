@@ -71,7 +71,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
         ctx.record.route.surface(ctx.record.surface),
     );
     let model = match &ctx.stage {
-        Stage::Admitted(call) => call.model.id.as_str(),
+        Stage::Admitted(call) => METRICS.models.label(&call.model.id),
         _ => "",
     };
     METRICS
@@ -95,7 +95,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
             .has_client_left()
             .then_some("client_left");
         METRICS.gen_ai.observe_operation(
-            model,
+            &call.model.id,
             call.admitted.elapsed(),
             ctx.record.reason.or(left).or(failed.as_deref()),
         );

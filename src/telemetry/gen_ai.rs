@@ -2,13 +2,14 @@
 //! in addition to the gateway's own metrics.
 //!
 //! Labels come from the config. The series of a model are looked up once per request, not once per
-//! label. Must not access a request.
+//! label, and created with the first one. Must not access a request.
 
 use super::family::register_family;
+use super::model_labels::ModelLabels;
 use arc_swap::ArcSwap;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The value of `gen_ai.operation.name` for all three surfaces.
@@ -44,14 +45,21 @@ pub struct GenAiMetrics {
     operation_duration: HistogramVec,
     token_usage: HistogramVec,
     time_to_first_token: HistogramVec,
-    /// Series by the model's catalog id. Models of earlier configs stay, because requests may still
-    /// run under one.
-    models: ArcSwap<HashMap<String, Arc<ModelSeries>>>,
+    labels: Arc<ModelLabels>,
+    /// By the model's catalog id. Models of earlier configs stay, because requests may still run
+    /// under one.
+    models: ArcSwap<HashMap<String, Arc<ObservedModel>>>,
 }
 
-/// The series of one model.
-struct ModelSeries {
+struct ObservedModel {
     provider: String,
+    /// Set once the model is used.
+    series: OnceLock<ModelSeries>,
+}
+
+/// The series of one model, or of all models without series of their own.
+struct ModelSeries {
+    label: String,
     successful: Histogram,
     input_tokens: Histogram,
     output_tokens: Histogram,
@@ -74,7 +82,7 @@ const OPERATION_ERRORS: [&str; 11] = [
 ];
 
 impl GenAiMetrics {
-    pub fn new(registry: &Registry) -> Self {
+    pub fn new(registry: &Registry, labels: Arc<ModelLabels>) -> Self {
         let family = |name: &str, help: &str, buckets: &[f64], label: &[&str]| {
             let labels = [
                 &[
@@ -107,22 +115,39 @@ impl GenAiMetrics {
                 FIRST_TOKEN_SECONDS_BUCKETS,
                 &[],
             ),
+            labels,
             models: ArcSwap::default(),
         }
     }
 
-    /// Creates the series of these models, given as catalog id and provider.
+    /// Adds models, given as catalog id and provider.
     pub fn add_models<'a>(&self, models: impl Iterator<Item = (&'a str, &'a str)>) {
         let mut all = HashMap::clone(&self.models.load());
         for (model, provider) in models {
             if all
                 .get(model)
-                .is_none_or(|series| series.provider != provider)
+                .is_none_or(|known| known.provider != provider)
             {
-                all.insert(model.to_owned(), Arc::new(self.series(model, provider)));
+                let known = ObservedModel {
+                    provider: provider.to_owned(),
+                    series: OnceLock::new(),
+                };
+                all.insert(model.to_owned(), Arc::new(known));
             }
         }
         self.models.store(Arc::new(all));
+    }
+
+    /// Creates the series of a model that was added, with the label `model`, before its first use.
+    pub fn create_series(&self, model: &str) {
+        self.with_series(model, |_, _| ());
+    }
+
+    fn with_series(&self, model: &str, record: impl FnOnce(&ModelSeries, &str)) {
+        if let Some(known) = self.models.load().get(model) {
+            let create = || self.series(self.labels.label(model), &known.provider);
+            record(known.series.get_or_init(create), &known.provider);
+        }
     }
 
     fn series(&self, model: &str, provider: &str) -> ModelSeries {
@@ -135,7 +160,7 @@ impl GenAiMetrics {
                 .with_label_values(&[OPERATION, provider, model, kind])
         };
         ModelSeries {
-            provider: provider.to_owned(),
+            label: model.to_owned(),
             // Prometheus treats an empty label as absent.
             successful: self
                 .operation_duration
@@ -151,20 +176,16 @@ impl GenAiMetrics {
     /// Records the end of a request to the model's vendor; `error` is from a closed set, and `None`
     /// on success.
     pub fn observe_operation(&self, model: &str, duration: Duration, error: Option<&str>) {
-        let models = self.models.load();
-        let Some(series) = models.get(model) else {
-            return;
-        };
         let seconds = duration.as_secs_f64();
-        match error {
+        self.with_series(model, |series, provider| match error {
             None => series.successful.observe(seconds),
             Some(error) => {
-                let labels = [OPERATION, &series.provider, model, error];
+                let labels = [OPERATION, provider, &series.label, error];
                 self.operation_duration
                     .with_label_values(&labels)
                     .observe(seconds);
             }
-        }
+        });
     }
 
     /// Records the tokens for which a request was billed.
@@ -173,19 +194,17 @@ impl GenAiMetrics {
         reason = "counts of tokens are far below 2^52"
     )]
     pub fn observe_tokens(&self, model: &str, input: u64, output: u64) {
-        let models = self.models.load();
-        let Some(series) = models.get(model) else {
-            return;
-        };
-        series.input_tokens.observe(input as f64);
-        series.output_tokens.observe(output as f64);
+        self.with_series(model, |series, _| {
+            series.input_tokens.observe(input as f64);
+            series.output_tokens.observe(output as f64);
+        });
     }
 
     /// Records the time to the first token of a streamed response.
     pub fn observe_first_token(&self, model: &str, after: Duration) {
-        if let Some(series) = self.models.load().get(model) {
+        self.with_series(model, |series, _| {
             series.first_token.observe(after.as_secs_f64());
-        }
+        });
     }
 }
 
@@ -227,6 +246,7 @@ pub fn provider<'a>(vendor: &'a str, hosts: impl IntoIterator<Item = &'a str>) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::model_labels::MAX_MODELS;
     use super::*;
 
     #[test]
@@ -246,23 +266,53 @@ mod tests {
     #[test]
     fn a_model_is_observed_once_it_is_known_and_its_series_begin_at_zero() {
         let registry = Registry::new();
-        let metrics = GenAiMetrics::new(&registry);
+        let metrics = GenAiMetrics::new(&registry, Arc::default());
         metrics.observe_tokens("m", 1, 1);
+        metrics.add_models([("m", "p")].into_iter());
         assert!(
             registry.gather().is_empty(),
-            "an unknown model makes no series"
+            "neither an unknown model nor an unused one makes series"
         );
-        metrics.add_models([("m", "p")].into_iter());
-        let count = || metrics.models.load()["m"].successful.get_sample_count();
+        metrics.create_series("m");
+        let count = || {
+            let models = metrics.models.load();
+            models["m"]
+                .series
+                .get()
+                .unwrap()
+                .successful
+                .get_sample_count()
+        };
         assert_eq!((registry.gather().len(), count()), (3, 0));
         metrics.observe_operation("m", Duration::from_secs(1), None);
         metrics.observe_operation("m", Duration::from_secs(1), Some("upstream_timeout"));
         metrics.add_models([("m", "p")].into_iter());
         assert_eq!(count(), 1, "a reload keeps what was counted");
         metrics.observe_tokens("m", 10, 3);
-        assert_eq!(
-            metrics.models.load()["m"].output_tokens.get_sample_sum(),
-            3.0
-        );
+        let models = metrics.models.load();
+        let series = models["m"].series.get().unwrap();
+        assert_eq!(series.output_tokens.get_sample_sum(), 3.0);
+    }
+
+    #[test]
+    fn thousands_of_models_make_no_more_series_than_the_first_hundred() {
+        let registry = Registry::new();
+        let metrics = GenAiMetrics::new(&registry, Arc::default());
+        let names: Vec<_> = (0..3_000).map(|index| format!("m{index}")).collect();
+        metrics.add_models(names.iter().map(|name| (name.as_str(), "p")));
+        for name in &names {
+            metrics.observe_tokens(name, 10, 3);
+        }
+        let families = registry.gather();
+        let tokens = families
+            .iter()
+            .find(|family| family.name() == "gen_ai_client_token_usage");
+        let series = tokens.unwrap().get_metric();
+        assert_eq!(series.len(), 2 * (MAX_MODELS + 1));
+        let counted: u64 = series
+            .iter()
+            .map(|one| one.get_histogram().get_sample_count())
+            .sum();
+        assert_eq!(counted, 2 * 3_000);
     }
 }

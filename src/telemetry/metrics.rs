@@ -5,13 +5,14 @@
 
 use super::family::register_family;
 use super::gen_ai::GenAiMetrics;
+use super::model_labels::ModelLabels;
 use super::process::ProcessMetrics;
 use super::refusal_reason::RefusalReason;
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// The only metric registry.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
@@ -89,6 +90,8 @@ pub struct Metrics {
     pub webhook_deliveries: IntCounterVec,
     pub webhook_pending: IntGauge,
     pub gen_ai: GenAiMetrics,
+    /// Every label `model` comes from here.
+    pub models: Arc<ModelLabels>,
     process: ProcessMetrics,
 }
 
@@ -198,6 +201,7 @@ impl Metrics {
             learned,
         ] = upstream_failure_counters(&registry);
         set_build_info(&registry);
+        let models = Arc::<ModelLabels>::default();
         let metrics = Self {
             store_up,
             ledger_held,
@@ -440,7 +444,8 @@ impl Metrics {
                 "gateway_webhook_pending",
                 "Webhook messages that are due and wait for an attempt.",
             ),
-            gen_ai: GenAiMetrics::new(&registry),
+            gen_ai: GenAiMetrics::new(&registry, Arc::clone(&models)),
+            models,
             process: ProcessMetrics::new(&registry),
             registry,
         };

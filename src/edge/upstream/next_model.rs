@@ -75,10 +75,8 @@ fn switch_to_fallback(
     };
     call.attempts = call.attempts.for_next_model();
     call.attempt = None;
-    METRICS
-        .fallbacks
-        .with_label_values(&[&call.model.id, &model.id])
-        .inc();
+    let labels = [&call.model.id, &model.id].map(|id| METRICS.models.label(id));
+    METRICS.fallbacks.with_label_values(&labels).inc();
     call.warnings = encoded.warnings;
     call.warnings.extend(left_out);
     call.warnings.extend(dropped);
