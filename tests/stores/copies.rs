@@ -210,6 +210,55 @@ fn a_promoted_standby_that_was_behind_is_found_and_can_be_given_what_it_lacks() 
     assert_eq!(count, "24");
 }
 
+/// The only standby is promoted: it waits for no standby itself, and the holder meets it with a new
+/// connection, or by a change of the settings.
+#[test]
+fn a_holder_commits_nothing_at_a_server_without_a_standby() {
+    let mut server = PostgresServer::start();
+    let standby = server.start_standby();
+    let world = CopyWorld::new(&server, "gateway");
+    let home = world.home(true);
+    let (ledger, _) = world.open(&home);
+    open_accounts(&ledger);
+    let epoch = world.take(&home).unwrap().unwrap();
+    enter(&ledger, 0..1).unwrap();
+    home.renew_lease(epoch).unwrap();
+    let set = "ALTER SYSTEM SET synchronous_standby_names = ''";
+    server.psql("postgres", set);
+    server.psql("postgres", "SELECT pg_reload_conf()");
+    test_world::wait_until("the setting", test_world::SOON, || {
+        server
+            .psql("postgres", "SHOW synchronous_standby_names")
+            .is_empty()
+    });
+    let error = home.renew_lease(epoch).unwrap_err();
+    assert!(matches!(error, StoreError::Unusable(_)), "{error}");
+    server.kill();
+
+    standby.psql("postgres", "SELECT pg_promote()");
+    let moved = CopyWorld {
+        dir: world.dir,
+        url: standby.address("gateway"),
+    };
+    let home = moved.home(true);
+    let (ledger, _) = moved.open(&home);
+    for _ in 0..2 {
+        let error = enter(&ledger, 1..2).unwrap_err().to_string();
+        assert!(error.contains("no synchronous standby"), "{error}");
+    }
+    let error = home.renew_lease(epoch).unwrap_err();
+    assert!(matches!(error, StoreError::Unusable(_)), "{error}");
+    let entries = "SELECT count(*) FROM model_gateway.entry WHERE kind = 'debit'";
+    let before = standby.psql("gateway", entries);
+    // The operator accepts that there is one machine, or sets a standby up.
+    enter(&moved.open(&moved.home(false)).0, 1..2).unwrap();
+    let after = standby.psql("gateway", entries);
+    assert_eq!(
+        after.parse::<u32>(),
+        before.parse::<u32>().map(|count| count + 1)
+    );
+}
+
 #[test]
 fn a_server_that_could_lose_debits_is_refused() {
     let server = PostgresServer::start();

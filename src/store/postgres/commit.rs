@@ -8,6 +8,7 @@
 use super::home::{PostgresHome, STATEMENT_TIMEOUT};
 use super::model::HomeCommit;
 use super::read;
+use super::server::check_commits_wait;
 use super::session::{PostgresSession, timed_out};
 use crate::store::StoreError;
 use crate::store::ledger::LedgerEntry;
@@ -78,17 +79,19 @@ impl PostgresHome {
         loop {
             let fault = match self.connected(&mut slot).await {
                 Ok(session) => {
-                    // What is there already needs no second commit.
-                    let is_there = match unknown {
-                        Some(_) => find(session, change).await,
-                        None => Ok(false),
+                    let require_standby = self.settings().require_standby;
+                    let committed = async {
+                        check_commits_wait(session, require_standby)
+                            .await
+                            .map_err(CommitFault::Nothing)?;
+                        // What is there already needs no second commit.
+                        if unknown.is_some() && find(session, change).await? {
+                            return Ok(());
+                        }
+                        commit_once(session, change).await
                     };
-                    match is_there {
-                        Ok(true) => return Ok(()),
-                        Ok(false) => match commit_once(session, change).await {
-                            Ok(()) => return Ok(()),
-                            Err(fault) => fault,
-                        },
+                    match committed.await {
+                        Ok(()) => return Ok(()),
                         Err(fault) => fault,
                     }
                 }

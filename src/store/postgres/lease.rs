@@ -6,6 +6,7 @@
 use super::home::PostgresHome;
 use super::model::Domain;
 use super::read;
+use super::server::check_commits_wait;
 use super::session::PostgresSession;
 use crate::store::StoreError;
 use std::sync::PoisonError;
@@ -70,11 +71,17 @@ impl PostgresHome {
     ///
     /// # Errors
     /// Returns [`StoreError::NotHolder`] if another one has it, or an error if the server cannot be
-    /// reached.
+    /// reached or must not be used any more.
     pub fn renew_lease(&self, epoch: i64) -> Result<(), StoreError> {
         let asked = Instant::now();
+        let require_standby = self.settings().require_standby;
         let renewed = self.with_session("renew the lease of the ledger", move |session| {
-            Box::pin(renew(session, epoch))
+            Box::pin(async move {
+                // Somebody may have changed the server's settings since the last renewal.
+                session.waits_for_standby = false;
+                check_commits_wait(session, require_standby).await?;
+                renew(session, epoch).await
+            })
         });
         match &renewed {
             Ok(()) => self.set_lease_until(Some(asked + LEASE)),

@@ -45,6 +45,38 @@ impl PostgresHome {
     }
 }
 
+const NO_STANDBY: &str = "PostgreSQL has no synchronous standby (synchronous_standby_names is empty), so that the loss of its machine would lose debits";
+
+fn no_standby() -> StoreError {
+    StoreError::Unusable(format!(
+        "{NO_STANDBY}: set it up, or set ledger.require_standby: false"
+    ))
+}
+
+async fn has_standby_names(session: &PostgresSession) -> Result<bool, StoreError> {
+    let names: String = ask(session, "SHOW synchronous_standby_names", &[]).await?;
+    Ok(!names.is_empty())
+}
+
+/// Checks, once for each connection, that the server waits for a standby with each commit, if it
+/// must. A new connection may lead to another server than the one before: to a standby that was
+/// promoted and has none itself.
+///
+/// # Errors
+/// Returns an error if it does not wait, or if it cannot be asked.
+pub(super) async fn check_commits_wait(
+    session: &mut PostgresSession,
+    require_standby: bool,
+) -> Result<(), StoreError> {
+    if require_standby && !session.waits_for_standby {
+        if !has_standby_names(session).await? {
+            return Err(no_standby());
+        }
+        session.waits_for_standby = true;
+    }
+    Ok(())
+}
+
 fn sql(source: tokio_postgres::Error) -> StoreError {
     StoreError::postgres("check the PostgreSQL server", source)
 }
@@ -132,15 +164,11 @@ async fn check(
         }
     }
     let mut report = ServerReport::default();
-    let standbys: String = ask(session, "SHOW synchronous_standby_names", &[]).await?;
-    if standbys.is_empty() {
-        let lost = "PostgreSQL has no synchronous standby (synchronous_standby_names is empty), so that the loss of its machine would lose debits";
+    if !has_standby_names(session).await? {
         if settings.require_standby {
-            return Err(StoreError::Unusable(format!(
-                "{lost}: set it up, or set ledger.require_standby: false"
-            )));
+            return Err(no_standby());
         }
-        report.warnings.push(lost.into());
+        report.warnings.push(NO_STANDBY.into());
     }
     let may_change: bool = ask(
         session,

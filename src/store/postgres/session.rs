@@ -62,6 +62,8 @@ pub struct PostgresSession {
     prepared: HashMap<&'static str, Statement>,
     /// Set when the server has said that it did not wait for its standby.
     unreplicated: Arc<AtomicBool>,
+    /// Whether the server was found to wait for a standby with each commit.
+    pub waits_for_standby: bool,
 }
 
 impl PostgresSession {
@@ -92,6 +94,7 @@ impl PostgresSession {
             client,
             prepared: HashMap::new(),
             unreplicated,
+            waits_for_standby: false,
         })
     }
 
