@@ -1318,10 +1318,11 @@ limits! {
     idempotency_body_bytes = 1_048_576, 1_024..=268_435_456;
     /// Time that an idempotency key and its response are kept.
     idempotency_seconds = 86_400, 1..=604_800;
-    /// Idempotency keys that are kept. Over the limit, the gateway drops the oldest.
+    /// Idempotency keys that are kept. Over the limit, the gateway drops the oldest. One account
+    /// may have a quarter of them.
     idempotency_entries = 1_000_000, 1_000..=100_000_000;
     /// Size of all stored responses together. Over the limit, the gateway drops the oldest
-    /// responses, but keeps their keys.
+    /// responses, but keeps their keys. One account may have a quarter of it.
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
     /// Access log lines that may wait to be written. Over the limit, the gateway drops lines and
     /// counts them.

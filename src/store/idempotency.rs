@@ -13,7 +13,10 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const MIGRATIONS: &[&str] = &[include_str!("idempotency/001.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("idempotency/001.sql"),
+    include_str!("idempotency/002.sql"),
+];
 
 /// Maximum number of rows that one commit removes. Each can have a response of many pages, and
 /// requests wait meanwhile.
@@ -29,12 +32,22 @@ pub struct IdempotencyDb {
     checkpointer: Mutex<Connection>,
 }
 
-/// Limits on the stored rows and responses.
+/// Limits on the stored rows and responses. One account may use up to a quarter of each, so that it
+/// cannot displace what the others have.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionLimits {
     pub entries: u64,
     /// Maximum size of all responses together.
     pub bytes: u64,
+}
+
+impl RetentionLimits {
+    fn for_one_account(self) -> Self {
+        Self {
+            entries: self.entries / 4,
+            bytes: self.bytes / 4,
+        }
+    }
 }
 
 impl IdempotencyDb {
@@ -212,16 +225,43 @@ impl IdempotencyDb {
             .map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
-    /// Removes expired rows, then the oldest above the limits in `limits`: responses above its
-    /// bytes (their keys stay), and keys above its entries. Running requests stay.
+    /// Removes expired rows, then the oldest above the limits of an account and above those of all:
+    /// responses above the bytes (their keys stay), and keys above the entries. Running requests
+    /// stay.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written; removed rows stay removed.
     pub fn clean(&self, now_ms: i64, limits: RetentionLimits) -> Result<(), StoreError> {
         while self.remove_expired(now_ms)? == MAX_REMOVAL_BATCH {}
-        while self.shrink_bytes(limits.bytes)? {}
-        while self.shrink_entries(limits.entries)? {}
+        let of_account = limits.for_one_account();
+        for account in self.accounts_above(of_account)? {
+            self.shrink(Some(&account), of_account)?;
+        }
+        self.shrink(None, limits)
+    }
+
+    fn shrink(&self, account: Option<&str>, limits: RetentionLimits) -> Result<(), StoreError> {
+        while self.shrink_bytes(account, limits.bytes)? {}
+        while self.shrink_entries(account, limits.entries)? {}
         Ok(())
+    }
+
+    /// Returns the accounts that have more than `limits` allows one.
+    fn accounts_above(&self, limits: RetentionLimits) -> Result<Vec<String>, StoreError> {
+        // As in `orphaned_requests`, no request waits for this.
+        let reader = lock(&self.checkpointer);
+        let lookup = || -> rusqlite::Result<Vec<String>> {
+            reader
+                .prepare_cached(
+                    "SELECT account FROM asked WHERE done = 1 GROUP BY account
+                     HAVING sum(bytes) > ?1 OR count(*) > ?2",
+                )?
+                .query_map([as_limit(limits.bytes), as_limit(limits.entries)], |row| {
+                    row.get(0)
+                })?
+                .collect()
+        };
+        lookup().map_err(|source| StoreError::sqlite("look for accounts above a limit", source))
     }
 
     fn remove_expired(&self, now_ms: i64) -> Result<usize, StoreError> {
@@ -235,24 +275,33 @@ impl IdempotencyDb {
         })
     }
 
-    /// Returns true if there may be more to remove.
-    fn shrink_bytes(&self, max_bytes: u64) -> Result<bool, StoreError> {
+    /// Removes the oldest responses of an account, or of all. Returns true if there may be more to
+    /// remove.
+    fn shrink_bytes(&self, account: Option<&str>, max_bytes: u64) -> Result<bool, StoreError> {
+        let of = owner_condition(account);
         self.write("remove the oldest stored responses", |transaction| {
             let total: i64 = transaction
-                .prepare_cached("SELECT ifnull(sum(bytes), 0) FROM asked")?
-                .query_row([], |row| row.get(0))?;
-            let mut excess = total.saturating_sub(i64::try_from(max_bytes).unwrap_or(i64::MAX));
+                .prepare_cached(&format!(
+                    "SELECT ifnull(sum(bytes), 0) FROM asked WHERE done = 1 AND {of}"
+                ))?
+                .query_row([account], |row| row.get(0))?;
+            let mut excess = total.saturating_sub(as_limit(max_bytes));
             let oldest: Vec<(String, i64)> = transaction
-                .prepare_cached(
-                    "SELECT request_id, bytes FROM asked WHERE done = 1 AND bytes > 0 ORDER BY expires_at LIMIT ?1",
-                )?
-                .query_map([count(MAX_REMOVAL_BATCH)], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .prepare_cached(&format!(
+                    "SELECT request_id, bytes FROM asked WHERE done = 1 AND bytes > 0 AND {of}
+                     ORDER BY expires_at LIMIT ?2"
+                ))?
+                .query_map(params![account, count(MAX_REMOVAL_BATCH)], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })?
                 .collect::<Result<_, _>>()?;
             for (request_id, bytes) in oldest {
                 if excess <= 0 {
                     return Ok(false);
                 }
-                transaction.prepare_cached("DELETE FROM answer WHERE request_id = ?1")?.execute([&request_id])?;
+                transaction
+                    .prepare_cached("DELETE FROM answer WHERE request_id = ?1")?
+                    .execute([&request_id])?;
                 transaction
                     .prepare_cached("UPDATE asked SET bytes = 0 WHERE request_id = ?1")?
                     .execute([&request_id])?;
@@ -262,22 +311,26 @@ impl IdempotencyDb {
         })
     }
 
-    /// Returns true if there may be more to remove.
-    fn shrink_entries(&self, max_entries: u64) -> Result<bool, StoreError> {
+    /// Removes the oldest keys of an account, or of all. Returns true if there may be more to
+    /// remove.
+    fn shrink_entries(&self, account: Option<&str>, max_entries: u64) -> Result<bool, StoreError> {
+        let of = owner_condition(account);
         self.write("remove the oldest idempotency keys", |transaction| {
             let entries: i64 = transaction
-                .prepare_cached("SELECT count(*) FROM asked WHERE done = 1")?
-                .query_row([], |row| row.get(0))?;
-            let excess = entries.saturating_sub(i64::try_from(max_entries).unwrap_or(i64::MAX));
+                .prepare_cached(&format!(
+                    "SELECT count(*) FROM asked WHERE done = 1 AND {of}"
+                ))?
+                .query_row([account], |row| row.get(0))?;
+            let excess = entries.saturating_sub(as_limit(max_entries));
             if excess <= 0 {
                 return Ok(false);
             }
             let removed = transaction
-                .prepare_cached(
+                .prepare_cached(&format!(
                     "DELETE FROM asked WHERE request_id IN
-                     (SELECT request_id FROM asked WHERE done = 1 ORDER BY expires_at LIMIT ?1)",
-                )?
-                .execute([excess.min(count(MAX_REMOVAL_BATCH))])?;
+                     (SELECT request_id FROM asked WHERE done = 1 AND {of} ORDER BY expires_at LIMIT ?2)"
+                ))?
+                .execute(params![account, excess.min(count(MAX_REMOVAL_BATCH))])?;
             Ok(removed > 0)
         })
     }
@@ -304,6 +357,19 @@ impl IdempotencyDb {
 
 fn lock(mutex: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The condition of a query whose first parameter is an account, or NULL for all of them. Two
+/// texts, since each has an index of its own.
+fn owner_condition(account: Option<&str>) -> &'static str {
+    match account {
+        Some(_) => "account = ?1",
+        None => "?1 IS NULL",
+    }
+}
+
+fn as_limit(limit: u64) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 fn count(rows: usize) -> i64 {

@@ -185,17 +185,19 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     let dir = tempfile::tempdir().unwrap();
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let hash = [1; 32];
-    let found = |db: &IdempotencyDb, index: i64| {
-        db.claim(
-            &ask(&format!("k{index}"), &hash, &format!("req_again_{index}")),
-            NOW,
-        )
-        .unwrap()
+    // Five accounts, so that none of them has a quarter of all.
+    let claim = |index: i64, id: &str| {
+        let (account, key) = (format!("acct_{}", index % 5), format!("k{index}"));
+        let request = IdempotencyRequest {
+            account: &account,
+            ..ask(&key, &hash, id)
+        };
+        db.claim(&request, NOW).unwrap()
     };
+    let found = |index: i64| claim(index, &format!("req_again_{index}"));
     for index in 0..50_i64 {
         let id = format!("req_{index}");
-        db.claim(&ask(&format!("k{index}"), &hash, &id), NOW)
-            .unwrap();
+        claim(index, &id);
         db.complete(&id, Some(&answer("0123456789")), NOW + DAY + index)
             .unwrap();
     }
@@ -223,14 +225,11 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (51, 10));
     assert!(
-        matches!(
-            found(&db, 39),
-            IdempotencyLookup::Done { response: None, .. }
-        ),
+        matches!(found(39), IdempotencyLookup::Done { response: None, .. }),
         "the key outlives its answer"
     );
     assert!(matches!(
-        found(&db, 40),
+        found(40),
         IdempotencyLookup::Done {
             response: Some(_),
             ..
@@ -245,8 +244,8 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     )
     .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (6, 0));
-    assert!(matches!(found(&db, 45), IdempotencyLookup::Done { .. }));
-    assert_eq!(found(&db, 44), IdempotencyLookup::Nothing);
+    assert!(matches!(found(45), IdempotencyLookup::Done { .. }));
+    assert_eq!(found(44), IdempotencyLookup::Nothing);
     assert_eq!(
         db.claim(&ask("running", &hash, "req_x"), NOW).unwrap(),
         IdempotencyLookup::Running
@@ -302,6 +301,45 @@ fn what_was_committed_is_there_for_the_next_process_also_after_checkpoints() {
             response: Some(answer("hello"))
         }
     );
+}
+
+/// Claims a key of an account and completes it with a response.
+fn complete(db: &IdempotencyDb, account: &str, id: &str, body: &str, expires_at_ms: i64) {
+    let request = IdempotencyRequest {
+        account,
+        ..ask(id, &[1; 32], id)
+    };
+    assert_eq!(db.claim(&request, NOW).unwrap(), IdempotencyLookup::Nothing);
+    db.complete(id, Some(&answer(body)), expires_at_ms).unwrap();
+}
+
+#[test]
+fn an_account_has_a_quarter_of_the_room_and_displaces_nobody_elses_responses() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = IdempotencyDb::open(dir.path()).unwrap();
+    for index in 0..6 {
+        complete(
+            &db,
+            "acct_1",
+            &format!("req_1{index}"),
+            &"x".repeat(100),
+            NOW + index,
+        );
+    }
+    complete(&db, "acct_2", "req_2", &"x".repeat(100), NOW - 1);
+    let kept = |column: &str| -> Vec<String> {
+        let writer = lock(&db.writer);
+        let sql = format!("SELECT request_id FROM {column} ORDER BY request_id");
+        let mut rows = writer.prepare(&sql).unwrap();
+        let rows = rows.query_map([], |row| row.get(0)).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    let limits = |entries, bytes| RetentionLimits { entries, bytes };
+    db.clean(NOW - 2, limits(100, 1_200)).unwrap();
+    assert_eq!(kept("answer"), ["req_13", "req_14", "req_15", "req_2"]);
+    assert_eq!(kept("asked").len(), 7, "the keys stay");
+    db.clean(NOW - 2, limits(8, 10_000)).unwrap();
+    assert_eq!(kept("asked"), ["req_14", "req_15", "req_2"]);
 }
 
 #[test]
