@@ -5,6 +5,7 @@
 
 mod admin_router;
 mod certificate;
+mod database_logs;
 mod edge_server;
 mod private_listeners;
 mod readiness;
@@ -127,6 +128,8 @@ pub fn run_with_store(
     }
     let store = EmbeddedStore::open(&settings.data_dir, accounts.clone(), billing.clone())?;
     METRICS.ledger_held.set(1);
+    database_logs::start(&settings.data_dir)
+        .context("cannot start the thread that empties the databases' logs")?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (connector, acceptor) = local_link();
     let (mut server, handle) = build_edge(
@@ -506,6 +509,10 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
 )]
 fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
     handle.store.shut_down();
+    // A successor uses the files.
+    if !handle.succeeded.load(Ordering::Acquire) {
+        database_logs::write_back(&handle.settings.load().data_dir);
+    }
     handle.access.flush(ACCESS_LOG_FLUSH_TIMEOUT);
     handle.traces.flush(TRACES_FLUSH_TIMEOUT);
     match cut {

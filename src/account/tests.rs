@@ -983,6 +983,32 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
 }
 
 #[test]
+fn a_deleted_account_leaves_its_e_mail_and_the_names_of_its_keys_in_no_file() {
+    let (folder, accounts) = world();
+    let email = "canary.of.the.mail@example.com";
+    let account = accounts.create_account(&new(email), NOW).unwrap();
+    let name = "canary of the key";
+    accounts.create_key(&account.id, name, NOW).unwrap();
+    // Another account, so that its pages stay in use.
+    let other = accounts.create_account(&new("b@example.com"), NOW).unwrap();
+    accounts.create_key(&other.id, "k", NOW).unwrap();
+    let holds = |text: &str| {
+        ["app.db", "app.db-wal"].iter().any(|name| {
+            let bytes = std::fs::read(folder.path().join(name)).unwrap();
+            let mut windows = bytes.windows(text.len());
+            windows.any(|window| window == text.as_bytes())
+        })
+    };
+    let truncate = || crate::store::sqlite::truncate_logs(folder.path(), &[]).unwrap();
+    truncate();
+    assert!(holds(email) && holds(name));
+    accounts.delete(&holder_of(&account), NOW).unwrap();
+    truncate();
+    assert!(!holds(email) && !holds(name));
+    assert!(holds("b@example.com"));
+}
+
+#[test]
 fn the_last_administrator_cannot_leave() {
     let (_folder, accounts) = world();
     let admin = |email| {

@@ -4,6 +4,7 @@
 //! Must not admit requests: the shared store does that.
 
 use super::admin_router::admin_router;
+use super::database_logs;
 use super::private_listeners::{bind, observe_admin};
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
@@ -48,6 +49,9 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         bind("sidecar", settings.sidecar)?,
         bind("admin", settings.admin)?,
     );
+    let data_dir = settings.data_dir.clone();
+    database_logs::start(&data_dir)
+        .context("cannot start the thread that empties the databases' logs")?;
     if let Some(home) = &home
         && !standby::wait_until_holder(
             &settings,
@@ -57,6 +61,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
             &mut startup_signals,
         )?
     {
+        database_logs::write_back(&data_dir);
         return Ok(());
     }
     METRICS.ledger_held.set(1);
@@ -114,6 +119,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         renewal.end();
         billing.give_lease_back();
     }
+    database_logs::write_back(&data_dir);
     served
 }
 

@@ -11,6 +11,7 @@ use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
+use crate::clock;
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
@@ -157,7 +158,7 @@ impl EdgeStore for EmbeddedStore {
     }
 
     async fn clean_keys(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
-        self.idempotency.clean(limits, now_ms)
+        self.idempotency.clean(limits, &self.accounts, now_ms)
     }
 
     fn checkpoint_keys(&self) -> Result<(), StoreError> {
@@ -192,5 +193,12 @@ impl EdgeStore for EmbeddedStore {
 
     fn shut_down(&self) {
         self.billing.shut_down();
+        // The process may not be started again.
+        let removed = self
+            .idempotency
+            .remove_deleted_accounts(&self.accounts, clock::now_ms());
+        if let Err(error) = removed {
+            log::warn!("{error}; the next start tries again");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! Must not decide the result of a request. Must not know HTTP.
 
 use super::key_completion::{IdempotencyCompletion, log_lost_response};
+use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::clock;
 use crate::config::Limits;
@@ -11,7 +12,13 @@ use crate::store::StoreError;
 use crate::store::idempotency::{IdempotencyDb, RetentionLimits};
 use crate::store::idempotency_entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// Interval at which the responses of deleted accounts are removed.
+const DELETED_ACCOUNTS_INTERVAL_MS: i64 = 3_600_000;
+/// Age from which on a deleted account has no responses: the longest time that one is kept, and a
+/// day.
+const DELETED_ACCOUNTS_AGE_MS: i64 = 8 * 86_400_000;
 
 /// The idempotency file, used by one process at a time.
 pub struct EmbeddedIdempotency {
@@ -19,6 +26,8 @@ pub struct EmbeddedIdempotency {
     billing: Billing,
     /// Whether something was written since the last checkpoint.
     touched: AtomicBool,
+    /// When the responses of deleted accounts are removed next.
+    deleted_accounts_due_ms: AtomicI64,
 }
 
 impl EmbeddedIdempotency {
@@ -27,6 +36,7 @@ impl EmbeddedIdempotency {
             db: IdempotencyDb::open(data_dir)?,
             billing,
             touched: AtomicBool::new(true),
+            deleted_accounts_due_ms: AtomicI64::new(0),
         })
     }
 
@@ -84,12 +94,35 @@ impl EmbeddedIdempotency {
         Ok(())
     }
 
-    pub fn clean(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
+    /// Removes what is stored for deleted accounts; `accounts` says which these are.
+    pub fn remove_deleted_accounts(
+        &self,
+        accounts: &Accounts,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        for account in accounts.deleted_since(now_ms - DELETED_ACCOUNTS_AGE_MS)? {
+            self.db.remove_account(&account)?;
+        }
+        Ok(())
+    }
+
+    pub fn clean(
+        &self,
+        limits: &Limits,
+        accounts: &Accounts,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
         let retained = RetentionLimits {
             entries: limits.idempotency_entries,
             bytes: limits.idempotency_store_bytes,
         };
         self.touched.store(true, Ordering::Relaxed);
+        if now_ms >= self.deleted_accounts_due_ms.load(Ordering::Relaxed) {
+            self.remove_deleted_accounts(accounts, now_ms)?;
+            let due_ms = now_ms + DELETED_ACCOUNTS_INTERVAL_MS;
+            self.deleted_accounts_due_ms
+                .store(due_ms, Ordering::Relaxed);
+        }
         self.db.clean(now_ms, retained)
     }
 

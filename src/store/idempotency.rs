@@ -75,6 +75,7 @@ impl IdempotencyDb {
         };
         let mut writer = connect()?;
         sqlite::migrate(&mut writer, MIGRATIONS, "migrate idempotency.db")?;
+        sqlite::erase_deleted(&writer)?;
         Ok(Self {
             writer: Mutex::new(writer),
             checkpointer: Mutex::new(connect()?),
@@ -244,6 +245,18 @@ impl IdempotencyDb {
         while self.shrink_bytes(account, limits.bytes)? {}
         while self.shrink_entries(account, limits.entries)? {}
         Ok(())
+    }
+
+    /// Removes what an account has stored, but for its running requests.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written; removed rows stay removed.
+    pub fn remove_account(&self, account: &str) -> Result<(), StoreError> {
+        let none = RetentionLimits {
+            entries: 0,
+            bytes: 0,
+        };
+        self.shrink(Some(account), none)
     }
 
     /// Returns the accounts that have more than `limits` allows one.

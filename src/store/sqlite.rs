@@ -27,6 +27,9 @@ const BUSY_TIMEOUT_MS: u64 = 5_000;
 const WAL_TIMEOUT: Duration = Duration::from_secs(5);
 const WAL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Longest wait of [`truncate_logs`] for the readers and the writer of one database.
+const TRUNCATE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Maximum number of attempts, 50 ms apart, to copy over a database that another process locks.
 const MAX_COPY_ATTEMPTS: u32 = 100;
 
@@ -126,6 +129,48 @@ pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
     connection
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .map_err(|source| StoreError::sqlite("checkpoint a database", source))
+}
+
+/// Overwrites with zeros what this connection deletes: a page keeps deleted rows otherwise, until
+/// others take their place. The log still has them until [`truncate_logs`].
+///
+/// # Errors
+/// Returns an error if SQLite refuses the setting.
+pub fn erase_deleted(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .pragma_update(None, "secure_delete", true)
+        .map_err(|source| StoreError::sqlite("set up the deletion of rows", source))
+}
+
+/// Writes the logs of databases in a folder back into their files, and empties them. Every other
+/// process and thread may use the databases meanwhile; a log that one is reading stays as it is.
+/// `names`: those databases, or all if there is none.
+///
+/// # Errors
+/// Returns the first error, after all databases.
+pub fn truncate_logs(dir: &Path, names: &[&str]) -> Result<(), StoreError> {
+    let operation = "write the log of a database back";
+    let listed = std::fs::read_dir(dir).map_err(|source| StoreError::io(operation, source))?;
+    let mut outcome = Ok(());
+    for log in listed.flatten() {
+        let name = log.file_name();
+        let Some(name) = name.to_str().and_then(|name| name.strip_suffix("-wal")) else {
+            continue;
+        };
+        let is_meant = name.ends_with(".db") && (names.is_empty() || names.contains(&name));
+        if !is_meant || log.metadata().is_ok_and(|log| log.len() == 0) {
+            continue;
+        }
+        let truncate = || -> rusqlite::Result<()> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(dir.join(name), flags)?;
+            connection.busy_timeout(TRUNCATE_TIMEOUT)?;
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        };
+        let truncated = truncate().map_err(|source| StoreError::sqlite(operation, source));
+        outcome = outcome.and(truncated);
+    }
+    outcome
 }
 
 /// Memory for the pages that commits change again and again, in KiB.
@@ -479,6 +524,51 @@ mod tests {
             });
             assert_eq!(third.join().unwrap(), 42);
         });
+    }
+
+    #[test]
+    fn what_was_deleted_is_in_no_file_once_the_log_is_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let canary = "CANARY".repeat(2_000);
+        let holds_canary = |name: &str| {
+            let bytes = std::fs::read(folder.path().join(name)).unwrap_or_default();
+            bytes.windows(6).any(|window| window == b"CANARY")
+        };
+        let [erased, kept] = ["erased.db", "kept.db"].map(|name| {
+            let connection = open(&folder.path().join(name), "open x").unwrap();
+            if name == "erased.db" {
+                erase_deleted(&connection).unwrap();
+            }
+            connection
+                .execute_batch("CREATE TABLE t(a TEXT); CREATE TABLE u(a TEXT);")
+                .unwrap();
+            for table in ["t", "u"] {
+                let sql = format!("INSERT INTO {table} VALUES (?1), ('short CANARY')");
+                connection.execute(&sql, [&canary]).unwrap();
+            }
+            connection
+                .execute_batch("DELETE FROM t; UPDATE u SET a = 'x';")
+                .unwrap();
+            connection
+        });
+        assert!(holds_canary("erased.db-wal") && holds_canary("kept.db-wal"));
+        truncate_logs(folder.path(), &["erased.db"]).unwrap();
+        assert!(!holds_canary("erased.db-wal") && !holds_canary("erased.db"));
+        assert!(holds_canary("kept.db-wal"), "the other one is not meant");
+        truncate_logs(folder.path(), &[]).unwrap();
+        assert!(!holds_canary("kept.db-wal"));
+        assert!(holds_canary("kept.db"), "the setting makes the difference");
+        // A log that is being read stays, and the others do not wait for it.
+        let reader = open(&folder.path().join("kept.db"), "open x").unwrap();
+        reader.execute_batch("BEGIN; SELECT * FROM u;").unwrap();
+        for connection in [&erased, &kept] {
+            connection
+                .execute("INSERT INTO u VALUES ('y')", [])
+                .unwrap();
+        }
+        truncate_logs(folder.path(), &[]).unwrap();
+        let bytes = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().len();
+        assert!(bytes("kept.db-wal") > 0 && bytes("erased.db-wal") == 0);
     }
 
     #[test]

@@ -15,11 +15,9 @@ fn an_idle_gateway_ends_at_once() {
         let account = world.account();
         // An idle keep-alive connection does not delay the end.
         let mut idle = world.connect();
-        assert_eq!(
-            idle.ask(&Chat.whole(&account.key, "input=10 output=10"))
-                .status,
-            200
-        );
+        let request = Chat.whole(&account.key, "input=10 output=10");
+        let request = request.header("idempotency-key", "k");
+        assert_eq!(idle.ask(&request).status, 200);
         let began = Instant::now();
         world.signal(signal);
         assert_eq!(world.wait_end(SOON), 0);
@@ -40,6 +38,13 @@ fn an_idle_gateway_ends_at_once() {
                 .is_none(),
             "a journal was left behind"
         );
+        let files = world.data_dir().read_dir().unwrap().map(Result::unwrap);
+        let logs: Vec<_> = files
+            .filter(|file| file.file_name().to_string_lossy().ends_with("-wal"))
+            .filter(|log| log.metadata().unwrap().len() > 0)
+            .map(|log| log.file_name())
+            .collect();
+        assert!(logs.is_empty(), "files that lack their logs: {logs:?}");
         world.start_gateway();
         assert_eq!(world.endings(&account).len(), 1);
         world.close();

@@ -155,6 +155,16 @@ impl AppDb {
         })
     }
 
+    /// Returns the accounts that were deleted since a moment.
+    pub fn accounts_deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
+        self.read("list deleted accounts", |connection| {
+            connection
+                .prepare_cached("SELECT id FROM account WHERE deleted_at_ms >= ?1")?
+                .query_map([since_ms], first_column)?
+                .collect()
+        })
+    }
+
     /// Suspends an account until it is activated again.
     pub fn suspend_account(
         &self,

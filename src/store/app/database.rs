@@ -82,6 +82,7 @@ impl AppDb {
         let path = data_dir.join("app.db");
         let mut writer = sqlite::open(&path, operation)?;
         sqlite::migrate(&mut writer, MIGRATIONS, "migrate app.db")?;
+        sqlite::erase_deleted(&writer)?;
         let readers = Readers::open(&path, MAX_READERS, operation)?;
         let owners = RowCache::open(&path, operation)?;
         Ok(Self {

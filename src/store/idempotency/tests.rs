@@ -340,6 +340,41 @@ fn an_account_has_a_quarter_of_the_room_and_displaces_nobody_elses_responses() {
     assert_eq!(kept("asked").len(), 7, "the keys stay");
     db.clean(NOW - 2, limits(8, 10_000)).unwrap();
     assert_eq!(kept("asked"), ["req_14", "req_15", "req_2"]);
+    db.remove_account("acct_1").unwrap();
+    assert_eq!(
+        (kept("asked"), kept("answer").len()),
+        (vec!["req_2".into()], 1)
+    );
+}
+
+#[test]
+fn a_removed_response_and_its_key_are_in_no_file_once_the_log_is_truncated() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = IdempotencyDb::open(dir.path()).unwrap();
+    let long = "CANARY".repeat(20_000);
+    for (id, body) in [("CANARY-1", "CANARY short"), ("CANARY-2", &long)] {
+        complete(&db, "acct_1", id, body, NOW + DAY);
+        complete(
+            &db,
+            "acct_2",
+            &format!("other-{}", &id[7..]),
+            "hello",
+            NOW + DAY,
+        );
+    }
+    let holds_canary = || {
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        files.flatten().any(|file| {
+            let bytes = std::fs::read(file.path()).unwrap();
+            bytes.windows(6).any(|window| window == b"CANARY")
+        })
+    };
+    db.checkpoint().unwrap();
+    assert!(holds_canary());
+    db.remove_account("acct_1").unwrap();
+    sqlite::truncate_logs(dir.path(), &[]).unwrap();
+    assert!(!holds_canary());
+    assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (2, 2));
 }
 
 #[test]

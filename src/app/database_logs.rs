@@ -1,0 +1,38 @@
+//! Writes the logs of the SQLite files back: of all files at a clean stop, so that each is complete
+//! without its log, and every hour of those from which people's data is deleted.
+//!
+//! A log keeps what was deleted until it is emptied. Must not open a database that is not there.
+
+use crate::store::sqlite;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// The files from which people's data is deleted.
+const ERASED_FILES: [&str; 2] = ["app.db", "idempotency.db"];
+const INTERVAL: Duration = Duration::from_secs(3_600);
+
+/// Starts the thread that empties logs every hour.
+///
+/// # Errors
+/// Returns an error if the thread cannot be started.
+pub fn start(data_dir: &Path) -> io::Result<()> {
+    let data_dir = data_dir.to_owned();
+    let run = move || loop {
+        std::thread::sleep(INTERVAL);
+        if let Err(error) = sqlite::truncate_logs(&data_dir, &ERASED_FILES) {
+            log::warn!("{error}; retrying in an hour");
+        }
+    };
+    std::thread::Builder::new()
+        .name("database-logs".into())
+        .spawn(run)
+        .map(drop)
+}
+
+/// Writes all logs back at the end of the process.
+pub fn write_back(data_dir: &Path) {
+    if let Err(error) = sqlite::truncate_logs(data_dir, &[]) {
+        log::warn!("{error}; nothing is lost, the log has what the file lacks");
+    }
+}
