@@ -159,7 +159,7 @@ async fn send_failure(
         return Ok(());
     }
     session.set_keepalive(None);
-    if session.response_written().is_none() {
+    if !respond::has_begun(&session) {
         let (head, body) = respond::render(&mut ctx.record, failure)?;
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await?;

@@ -7,7 +7,8 @@
 use super::malformed::{MalformedResponse, NO_TUNNELS, record_malformed};
 use super::recorders::Recorders;
 use super::respond::{
-    answer_malformed, build, count, note_left, note_reset, send_failure, send_failure_page,
+    answer_malformed, build, count, has_begun, note_left, note_reset, send_failure,
+    send_failure_page,
 };
 use super::state::admitted::AdmittedRequest;
 use super::state::record::RequestRecord;
@@ -65,7 +66,7 @@ pub async fn send_error(
         }
         Stage::Sidecar(request) => {
             let is_page = request.lookup_account().is_none();
-            let has_begun = session.response_written().is_some();
+            let has_begun = has_begun(session);
             if let Some(defect) = connections::body_defect(session.digest()) {
                 let client = ctx.record.caller.map(|caller| caller.address);
                 refusals::record(defect.reason, client, defect.message);
@@ -82,7 +83,7 @@ pub async fn send_error(
                 return Ok(());
             }
             let failure = Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer.");
-            if is_page && session.response_written().is_none() {
+            if is_page && !has_begun {
                 session.set_keepalive(None);
                 return send_failure_page(session, ctx, &failure).await;
             }
@@ -92,7 +93,7 @@ pub async fn send_error(
             (Failure::from_kind(Kind::Internal), Vec::new(), false)
         }
     };
-    if session.response_written().is_none() {
+    if !has_begun(session) {
         if let Some(call) = ctx.call() {
             // Only the client's own session can announce that Pingora closes the connection after
             // this.

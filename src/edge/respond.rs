@@ -30,6 +30,15 @@ const MAX_WINDOW_WAITS: usize = 256;
 
 static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
+/// Whether the response to this request has begun. An interim `100 Continue`, which the gateway sends
+/// before it reads a body, is no response, but Pingora records it as one.
+#[expect(clippy::disallowed_methods, reason = "the one place that asks Pingora")]
+pub fn has_begun(session: &ServerSession) -> bool {
+    session
+        .response_written()
+        .is_some_and(|head| !head.status.is_informational())
+}
+
 /// Sends a failure as the response. The connection stays usable if the body was read.
 ///
 /// # Errors
@@ -39,7 +48,7 @@ pub async fn send_failure(
     ctx: &mut RequestContext,
     failure: &Failure,
 ) -> Result<()> {
-    if session.response_written().is_some() {
+    if has_begun(session) {
         return Err(cannot_write("an answer has begun already"));
     }
     if note_reset(session, ctx) {
@@ -114,7 +123,7 @@ fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
 /// failure of the gateway. Returns all other errors.
 fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>) -> Result<()> {
     let Err(error) = sent else { return Ok(()) };
-    if matches!(ctx.stage, Stage::Admitted(_)) || session.response_written().is_some() {
+    if matches!(ctx.stage, Stage::Admitted(_)) || has_begun(session) {
         return Err(error);
     }
     log::debug!("cannot answer request {}: {error}", ctx.record.request_id);

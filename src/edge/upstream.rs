@@ -25,6 +25,7 @@ pub use reasoning_retry::retry_without_reasoning;
 pub use refused_member::{leave_out_refused, retry_without_member};
 
 use super::gateway::Gateway;
+use super::respond;
 use super::state::admitted::AdmittedRequest;
 use super::state::record::RequestRecord;
 use super::state::sidecar::SidecarRequest;
@@ -151,7 +152,7 @@ pub fn may_retry_page(
     if !is_safe
         || is_slow
         || *error.esource() != ErrorSource::Upstream
-        || session.response_written().is_some()
+        || respond::has_begun(session)
     {
         return false;
     }

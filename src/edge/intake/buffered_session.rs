@@ -596,6 +596,7 @@ impl CustomSession for BufferedDownstream {
     }
     fn response_written(&self) -> Option<&ResponseHeader> {
         self.inner().response_written()
+    #[expect(clippy::disallowed_methods, reason = "forwards for those who may ask")]
     }
 
     async fn shutdown(&mut self, code: u32, _context: &str) {
