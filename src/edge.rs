@@ -93,6 +93,7 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestContext,
     ) -> Result<()> {
         let settings = self.settings.load();
+        framing::use_origin_form(session.req_header_mut());
         // Before the hop-by-hop headers are removed: a client may have listed the headers of its
         // own proxy in `connection`.
         ctx.record.caller = connections::client_address(session, &settings.trust_proxy);
@@ -229,6 +230,18 @@ impl ProxyHttp for Gateway {
             response::filter_body(&mut ctx.record, call, body, end)?;
         }
         Ok(None)
+    }
+
+    /// 6b. Frames the body of a page for the client. `intake/buffered_session.rs` does so for a
+    /// vendor's response, whose framing is decided later.
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        header: &mut ResponseHeader,
+        _ctx: &mut RequestContext,
+    ) -> Result<()> {
+        framing::remove_chunks_for_http_1_0(session.req_header().version, header);
+        Ok(())
     }
 
     /// 7b. Drops the vendor's trailers. If trailers arrive instead of the end of the body, the body

@@ -172,6 +172,8 @@ mod partition;
 mod people;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/proxies.rs"]
+mod proxies;
 #[path = "gateway/races.rs"]
 mod races;
 #[path = "gateway/refused_members.rs"]

@@ -208,8 +208,7 @@ async fn admit_api_request(
 ) -> Result<AdmissionOutcome, Failure> {
     let method = session.req_header().method.clone();
     let allowed = match &route {
-        Route::Health => &["GET", "HEAD"][..],
-        Route::Local(_) => &["GET"],
+        Route::Health | Route::Local(_) => &["GET", "HEAD"][..],
         Route::Vendor { .. } => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();

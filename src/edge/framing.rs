@@ -11,7 +11,7 @@ use crate::config::Limits;
 use crate::telemetry::refusals::RefusalReason;
 use http::{HeaderValue, Version, header};
 use llm_protocol::failure::{Failure, Kind};
-use pingora::http::RequestHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 
@@ -34,6 +34,31 @@ pub fn asks_for_web_socket(header: &RequestHeader) -> bool {
         .headers
         .get(header::UPGRADE)
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Replaces a target in absolute form by the path in it (RFC 9112 section 3.2.2): clients that
+/// use a forward proxy send `GET http://HOST/PATH`. Pingora has refused one whose host differs
+/// from the host field.
+pub fn use_origin_form(head: &mut RequestHeader) {
+    let target = head.raw_path();
+    let is_absolute = ["http://", "https://"].iter().any(|scheme| {
+        let start = target.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
+    });
+    if is_absolute {
+        let path = head.uri.path_and_query().cloned();
+        let path = path.as_ref().map_or("/", |path| path.as_str());
+        // If it fails, `check_target` refuses what is left.
+        let _ = head.set_raw_path(path.as_bytes());
+    }
+}
+
+/// Lets the body of a response to an HTTP/1.0 client end with the connection. Such a client knows no
+/// chunks.
+pub fn remove_chunks_for_http_1_0(client: Version, response: &mut ResponseHeader) {
+    if client < Version::HTTP_11 {
+        response.remove_header(&header::TRANSFER_ENCODING);
+    }
 }
 
 /// Removes the hop-by-hop header fields, and returns whether the client closes the connection.
@@ -94,6 +119,10 @@ pub fn header_defect(raw: &[u8]) -> RequestDefect {
     match check_header(&raw[..end], version) {
         // In an incomplete header, a field that has not arrived is not missing.
         Err(defect) if is_whole || defect.reason != RefusalReason::Host => defect,
+        Ok(()) if is_whole && !target.starts_with(b"/") => defect(
+            RefusalReason::Host,
+            "The host in the request's target is malformed, or differs from the host field.",
+        ),
         _ => header_field("The request's header is malformed."),
     }
 }
@@ -259,10 +288,10 @@ impl<'a> FramingFields<'a> {
                 ))
             };
         }
-        // HTTP/1.0 proxies disagree about where a body ends.
-        if self.codings > 0 || self.length.iter().any(|digit| *digit != b'0') {
+        // RFC 9112 section 6.1: such a request must be treated as if its framing were faulty.
+        if self.codings > 0 {
             return Err(body_framing(
-                "The gateway accepts no body in an HTTP/1.0 request. Use HTTP/1.1.",
+                "An HTTP/1.0 request has no transfer-encoding. Send a content-length, or use HTTP/1.1.",
             ));
         }
         Ok(())
@@ -360,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_http_1_0_has_no_body() {
+    fn a_request_of_http_1_0_has_a_body_of_one_known_length() {
         let with = |fields: &str| {
             check_header(
                 format!("GET / HTTP/1.0\r\n{fields}\r\n").as_bytes(),
@@ -369,7 +398,8 @@ mod tests {
         };
         assert_eq!(with(""), Ok(()));
         assert_eq!(with("content-length: 0\r\n"), Ok(()));
-        assert!(with("content-length: 10\r\n").is_err());
+        assert_eq!(with("content-length: 10\r\n"), Ok(()));
+        assert!(with("content-length: 10\r\ncontent-length: 10\r\n").is_err());
         assert!(with("transfer-encoding: chunked\r\n").is_err());
     }
 

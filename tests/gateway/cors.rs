@@ -69,7 +69,7 @@ fn a_listed_page_may_call_and_reads_every_answer() {
         );
         assert_eq!(
             answer.header("access-control-allow-methods"),
-            Some("GET, POST, OPTIONS")
+            Some("GET, HEAD, POST, OPTIONS")
         );
         assert_eq!(
             answer.header("access-control-allow-headers"),

@@ -69,7 +69,7 @@ fn send(world: &World, bytes: &[u8]) -> (Option<Answer>, Connection) {
 
 /// The client's bytes, the reason, and the status.
 #[rustfmt::skip]
-const REFUSED: [(&str, &str, u16); 19] = [
+const REFUSED: [(&str, &str, u16); 20] = [
     ("GET\r\n\r\n", "request_line", 400),
     ("GET /healthz\r\n\r\n", "request_line", 400),
     ("GET /v1/messages HTTP/1.2\r\nhost: g\r\n\r\n", "request_line", 400),
@@ -86,6 +86,7 @@ const REFUSED: [(&str, &str, u16); 19] = [
     ("POST /v1/messages HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", "framing", 400),
     ("POST /v1/messages HTTP/1.1\r\n\r\n", "host", 400),
     ("POST /v1/messages HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", "host", 400),
+    ("GET http://a/healthz HTTP/1.1\r\nhost: b\r\n\r\n", "host", 400),
     ("POST /v1/messages/../x HTTP/1.1\r\nhost: g\r\n\r\n", "path", 400),
     ("POST /v1/messages HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n\r\n", "chunk", 400),
     ("OPTIONS * HTTP/1.1\r\nhost: g\r\n\r\n", "path", 400),

@@ -131,8 +131,10 @@ const CHUNKS: &[Case] = &[
 
 #[rustfmt::skip]
 const LINES: &[Case] = &[
-    ("HTTP/1.0 with a body", "POST /v1/chat/completions HTTP/1.0", "content-length: {L}\r\n", "{B}", Refused),
-    ("HTTP/1.0 with a body, kept alive", "POST /v1/chat/completions HTTP/1.0", "host: g\r\nconnection: keep-alive\r\ncontent-length: {L}\r\n", "{B}{I}", Refused),
+    ("HTTP/1.0 with a body", "POST /v1/chat/completions HTTP/1.0", "content-length: {L}\r\n", "{B}", One),
+    ("HTTP/1.0 with a body, kept alive", "POST /v1/chat/completions HTTP/1.0", "host: g\r\nconnection: keep-alive\r\ncontent-length: {L}\r\n", "{B}{I}", One),
+    ("HTTP/1.0 with two lengths", "POST /v1/chat/completions HTTP/1.0", "content-length: {L}\r\ncontent-length: {L}\r\n", "{B}", Refused),
+    ("HTTP/1.0 with a length and chunks", "POST /v1/chat/completions HTTP/1.0", "content-length: {L}\r\ntransfer-encoding: chunked\r\n", "{C}", Refused),
     ("HTTP/1.0 in chunks", "POST /v1/chat/completions HTTP/1.0", "host: g\r\ntransfer-encoding: chunked\r\n", "{C}", Refused),
     ("HTTP/0.9", "POST /v1/chat/completions", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),
     ("HTTP/1.2", "POST /v1/chat/completions HTTP/1.2", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),
@@ -143,7 +145,11 @@ const LINES: &[Case] = &[
     ("a fourth word", "POST /v1/chat/completions x HTTP/1.1", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),
     ("a space first", " POST /v1/chat/completions HTTP/1.1", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),
     ("a method in small letters", "post /v1/chat/completions HTTP/1.1", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),
-    ("absolute form", "POST http://gateway.test/v1/chat/completions HTTP/1.1", "host: gateway.test\r\ncontent-length: {L}\r\n", "{B}", Refused),
+    ("absolute form", "POST http://gateway.test/v1/chat/completions HTTP/1.1", "host: gateway.test\r\ncontent-length: {L}\r\n", "{B}", One),
+    ("absolute form of https, HTTP/1.0", "POST HTTPS://gateway.test:80/v1/chat/completions?a=http://b/c HTTP/1.0", "content-length: {L}\r\n", "{B}", One),
+    ("absolute form with a user", "POST http://me@gateway.test/v1/chat/completions HTTP/1.1", "host: gateway.test\r\ncontent-length: {L}\r\n", "{B}", Refused),
+    ("absolute form, no host field", "POST http://gateway.test/v1/chat/completions HTTP/1.1", "content-length: {L}\r\n", "{B}", Refused),
+    ("absolute form, a path to be resolved", "POST http://gateway.test/x/../v1/chat/completions HTTP/1.1", "host: gateway.test\r\ncontent-length: {L}\r\n", "{B}", Refused),
     ("absolute form, another host", "POST http://other.test/v1/chat/completions HTTP/1.1", "host: gateway.test\r\ncontent-length: {L}\r\n", "{B}", Refused),
     ("absolute form of a file", "POST file:///v1/chat/completions HTTP/1.1", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),
     ("no path", "POST * HTTP/1.1", "host: g\r\ncontent-length: {L}\r\n", "{B}", Refused),

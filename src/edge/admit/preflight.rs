@@ -12,7 +12,7 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 /// Methods that the API's paths support.
-const ALLOWED_METHODS: &str = "GET, POST, OPTIONS";
+const ALLOWED_METHODS: &str = "GET, HEAD, POST, OPTIONS";
 /// How long a browser may cache the response to a preflight, in seconds: the longest time that any
 /// browser accepts.
 const MAX_AGE_SECONDS: u32 = 7_200;

@@ -7,7 +7,7 @@ use super::body_share::BodyShare;
 use super::coding::{self, ContentCoding, DecodeAttempt};
 use crate::edge::cpu_pool::{self, CpuWorker};
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::{Version, header};
 use llm_protocol::failure::{Failure, Kind};
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
@@ -237,13 +237,11 @@ pub async fn yield_between_pieces() {
     tokio::task::coop::consume_budget().await;
 }
 
-/// Sends `100 Continue` to a client that waits for it, and keeps its connection alive.
+/// Sends `100 Continue` to a client that waits for it, and keeps its connection alive. An HTTP/1.0
+/// client would take it for the response (RFC 9110 section 10.1.1).
 async fn send_continue(session: &mut Session) -> Result<(), Failure> {
-    if session
-        .req_header_mut()
-        .remove_header(&header::EXPECT)
-        .is_none()
-    {
+    let head = session.req_header_mut();
+    if head.remove_header(&header::EXPECT).is_none() || head.version < Version::HTTP_11 {
         return Ok(());
     }
     // Pingora closes a connection whose response began before the end of the body. An interim

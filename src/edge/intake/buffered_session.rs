@@ -7,6 +7,7 @@
 use super::body_share::BodyShare;
 use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
 use crate::edge::client_pace::{self, MAX_PIECE_BYTES};
+use crate::edge::framing;
 use crate::edge::shutdown::CHECK_INTERVAL;
 use crate::failpoint::{self, Point};
 use async_trait::async_trait;
@@ -418,6 +419,7 @@ impl BufferedDownstream {
         for (name, value) in deferred_head.headers {
             let _ = head.insert_header(name, value);
         }
+        framing::remove_chunks_for_http_1_0(self.inner().req_header().version, &mut head);
         Some(HttpTask::Header(head, false))
     }
 
@@ -594,9 +596,9 @@ impl CustomSession for BufferedDownstream {
     fn request_summary(&self) -> String {
         self.inner().request_summary()
     }
+    #[expect(clippy::disallowed_methods, reason = "forwards for those who may ask")]
     fn response_written(&self) -> Option<&ResponseHeader> {
         self.inner().response_written()
-    #[expect(clippy::disallowed_methods, reason = "forwards for those who may ask")]
     }
 
     async fn shutdown(&mut self, code: u32, _context: &str) {
