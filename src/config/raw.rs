@@ -1254,8 +1254,10 @@ limits! {
     /// Time in which a client must take 64 KiB of its response, or what is left of it. One that
     /// does not has left.
     client_write_seconds = 60, 1..=3_600;
-    /// Time after which the gateway closes an idle client connection.
-    keepalive_seconds = 60, 1..=3_600;
+    /// Time after which the gateway closes an idle client connection. It must be longer than the
+    /// idle time-out of a proxy or load balancer in front, often 60, which otherwise sends requests
+    /// into connections that are just being closed.
+    keepalive_seconds = 75, 1..=3_600;
     /// Endpoints tried for one request, for each model that may answer it.
     attempts = 2, 1..=MAX_ATTEMPTS;
     /// Time after which the gateway no longer repeats a request that was sent completely, at any

@@ -22,7 +22,7 @@ fn an_idle_gateway_ends_at_once() {
         world.signal(signal);
         assert_eq!(world.wait_end(SOON), 0);
         // It takes a moment. The idle connection would delay the end by `keepalive_seconds`, which
-        // is a minute, and a drain lasts up to two.
+        // is more than a minute, and a drain lasts up to two.
         assert!(
             began.elapsed() < Duration::from_secs(20),
             "{signal}: {:?}",
