@@ -491,11 +491,32 @@ fn what_the_library_for_http2_answers_by_itself_is_logged_and_counted_once() {
 const CONTINUATION: u8 = 9;
 
 #[test]
-fn frames_without_end_before_a_request_are_a_flood() {
+fn frames_without_end_are_a_flood() {
     let world = World::new();
-    for (kind, payload) in [(6, &[0; 8][..]), (4, &[]), (2, &[0; 5]), (99, &[0; 64])] {
+    let page = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/healthz"),
+        (":authority", "g"),
+    ];
+    let page = block(&page.map(|(name, value)| field(name, value)).to_vec());
+    for (kind, payload, is_behind_a_request) in [
+        (6, &[0; 8][..], false),
+        (4, &[], false),
+        (2, &[0; 5], false),
+        (99, &[0; 64], false),
+        (8, &[0, 0, 0, 1], false),
+        // Frames that nothing answers.
+        (2, &[0; 5], true),
+        (99, &[0; 64], true),
+        (8, &[0, 0, 0, 1], true),
+    ] {
         let before = count(&world, "http2_flood");
         let mut h2 = H2::open(world.edge);
+        if is_behind_a_request {
+            h2.send(HEADERS, END_HEADERS | END_STREAM, 1, &page);
+            assert_eq!(h2.outcome(1), crate::h2::Outcome::Answered);
+        }
         let mut frames = 0;
         while count_of_writes(&mut h2, kind, payload) && frames < 200 {
             frames += 1;

@@ -101,6 +101,7 @@ const FIELDS: &[Case] = &[
 const CHUNKS: &[Case] = &[
     ("a chunk past 64 bits", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "fffffffffffffffff\r\n{B}\r\n0\r\n\r\n", Refused),
     ("a chunk of 64 bits", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "ffffffffffffffff\r\n{B}\r\n0\r\n\r\n", Refused),
+    ("a chunk of 2^63, and nothing of it", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "8000000000000000\r\n", Refused),
     ("a chunk of 0x5", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "0x5\r\nhello\r\n0\r\n\r\n", Refused),
     ("a chunk of -5", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "-5\r\nhello\r\n0\r\n\r\n", Refused),
     ("a chunk of +5", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "+5\r\nhello\r\n0\r\n\r\n", Refused),

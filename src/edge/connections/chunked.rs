@@ -9,6 +9,9 @@
 
 /// Maximum number of digits in a chunk's size.
 const MAX_SIZE_DIGITS: u8 = 16;
+/// Maximum size of a chunk in bytes: far above the largest `limits.body_bytes` that the config
+/// allows. Pingora would wait for the first bytes of any size.
+const MAX_CHUNK_BYTES: u64 = 1 << 40;
 /// Maximum number of bytes in one chunk's extension.
 const MAX_EXTENSION_BYTES: u16 = 256;
 /// Maximum number of bytes in all trailers.
@@ -148,6 +151,9 @@ impl ChunkParser {
         if self.left == 0 {
             return Ok(ChunkState::TrailerStart);
         }
+        if self.left > MAX_CHUNK_BYTES {
+            return Err("A chunk of the request's body is larger than any body may be.");
+        }
         let size = i64::try_from(self.left).unwrap_or(i64::MAX);
         self.excess_bytes = self
             .excess_bytes
@@ -284,9 +290,14 @@ mod tests {
             "5\r\nhello\r\n0\r\nx: 1\n\r\n",
             "5\r\nhello\r\n0\r\n\rx",
             "00000000000000005\r\nhello\r\n0\r\n\r\n",
+            // Larger than any body, and refused before a byte of it.
+            "10000000001\r\n",
+            "8000000000000000\r\n",
+            "ffffffffffffffff\r\n",
         ] {
             assert!(body(text).is_err(), "{text:?}");
         }
+        assert_eq!(body("10000000000\r\n"), Ok(None));
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Observes the HTTP/2 frames that this process sends, to find those that refuse something.
+//! Observes the HTTP/2 frames of a connection: those that this process sends, to find the ones that
+//! refuse something, and those of the client, to find floods.
 //!
 //! Pingora and its HTTP/2 library end malformed streams and connections by themselves and do not
 //! report it. What they send is the only trace: a RST_STREAM, a GOAWAY with an error, or a bare
-//! 400. This file must not keep or change bytes.
+//! 400. And they read frames that ask for nothing (WINDOW_UPDATE, PRIORITY, PING, frames of an
+//! unknown type) without end. This file must not keep or change bytes.
 
 use crate::telemetry::refusals::RefusalReason;
 
@@ -11,9 +13,18 @@ const HEAD_BYTES: usize = 9;
 /// of a GOAWAY.
 const RETAINED_PAYLOAD_BYTES: usize = 8;
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+
+/// Bytes of frames without content that a client may send for each byte of content that it sends or
+/// gets. A client that opens its windows after each frame needs 26 bytes for a frame of content.
+const CONTROL_BYTES_PER_CONTENT_BYTE: u64 = 8;
+/// Maximum number of bytes of frames without content beyond that: 60 000 PINGs, or a week of one
+/// each ten seconds.
+const MAX_CONTROL_BYTES: u64 = 1_048_576;
 
 const NO_ERROR: u32 = 0;
 const REFUSED_STREAM: u32 = 7;
@@ -40,27 +51,78 @@ pub enum RefusedFrame {
 /// Observer of the frames of one connection.
 #[derive(Debug, Default)]
 pub struct FrameObserver {
+    sent: FrameReader,
+    received: FrameReader,
+    /// The stream that was last answered by a bare status. Its reset is no second refusal.
+    answered: [u8; 4],
+    /// Bytes of the client's frames without content that no content has made up for.
+    control_bytes: u64,
+}
+
+impl FrameObserver {
+    /// Parses the next bytes that this process sends, and calls `refused` for each frame that
+    /// refuses something.
+    pub fn observe_sent(&mut self, bytes: &[u8], mut refused: impl FnMut(RefusedFrame)) {
+        let Self {
+            sent,
+            answered,
+            control_bytes,
+            ..
+        } = self;
+        sent.read(bytes, |frame| {
+            if frame.is_content() {
+                make_up_for(control_bytes, frame.length());
+            }
+            let Some(refusal) = frame.classify_refusal(*answered) else {
+                return;
+            };
+            if let RefusedFrame::Answer(..) = refusal {
+                *answered = frame.stream();
+            }
+            refused(refusal);
+        });
+    }
+
+    /// Parses the next bytes of the client, and returns whether its frames are a flood.
+    pub fn observe_received(&mut self, bytes: &[u8]) -> bool {
+        let control_bytes = &mut self.control_bytes;
+        self.received.read(bytes, |frame| {
+            *control_bytes = control_bytes.saturating_add(HEAD_BYTES as u64);
+            if frame.is_content() {
+                make_up_for(control_bytes, frame.length());
+            } else {
+                *control_bytes = control_bytes.saturating_add(frame.length());
+            }
+        });
+        self.control_bytes > MAX_CONTROL_BYTES
+    }
+}
+
+fn make_up_for(control_bytes: &mut u64, content_bytes: u64) {
+    let allowed = content_bytes.saturating_mul(CONTROL_BYTES_PER_CONTENT_BYTE);
+    *control_bytes = control_bytes.saturating_sub(allowed);
+}
+
+/// Parser of the frames of one direction.
+#[derive(Debug, Default)]
+struct FrameReader {
     /// Bytes of the frame's header, then of the payload that is kept.
     seen: [u8; HEAD_BYTES + RETAINED_PAYLOAD_BYTES],
     filled: usize,
     /// Number of payload bytes that are still missing, once the frame's header is complete.
     left: usize,
-    /// The stream that was last answered by a bare status. Its reset is no second refusal.
-    answered: [u8; 4],
 }
 
-impl FrameObserver {
-    /// Parses the next bytes, and calls `refused` for each frame that refuses something.
-    pub fn read(&mut self, mut bytes: &[u8], mut refused: impl FnMut(RefusedFrame)) {
+impl FrameReader {
+    /// Parses the next bytes, and calls `found` for each frame that is complete with them.
+    fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(&Self)) {
         while !bytes.is_empty() {
             if self.filled < HEAD_BYTES {
                 bytes = self.fill(bytes, HEAD_BYTES);
                 if self.filled < HEAD_BYTES {
                     return;
                 }
-                self.left = usize::from(self.seen[0]) << 16
-                    | usize::from(self.seen[1]) << 8
-                    | usize::from(self.seen[2]);
+                self.left = usize::try_from(self.length()).unwrap_or(usize::MAX);
             } else {
                 let payload = bytes.len().min(self.left);
                 let (now, after) = bytes.split_at(payload);
@@ -69,12 +131,7 @@ impl FrameObserver {
                 bytes = after;
             }
             if self.left == 0 {
-                if let Some(frame) = self.classify_refusal() {
-                    if let RefusedFrame::Answer(..) = frame {
-                        self.answered = self.stream();
-                    }
-                    refused(frame);
-                }
+                found(self);
                 self.filled = 0;
             }
         }
@@ -89,11 +146,22 @@ impl FrameObserver {
         after
     }
 
+    /// Length of the payload, in bytes.
+    fn length(&self) -> u64 {
+        u32::from_be_bytes([0, self.seen[0], self.seen[1], self.seen[2]]).into()
+    }
+
     fn stream(&self) -> [u8; 4] {
         [self.seen[5], self.seen[6], self.seen[7], self.seen[8]]
     }
 
-    fn classify_refusal(&self) -> Option<RefusedFrame> {
+    /// Whether the frame has a part of a header or of a body.
+    fn is_content(&self) -> bool {
+        matches!(self.seen[3], DATA | HEADERS | CONTINUATION)
+    }
+
+    /// `answered`: the stream that was last answered by a bare status.
+    fn classify_refusal(&self, answered: [u8; 4]) -> Option<RefusedFrame> {
         let payload = &self.seen[HEAD_BYTES..self.filled];
         let code = |at: usize| {
             payload
@@ -108,7 +176,7 @@ impl FrameObserver {
             HEADERS if payload == BARE_STATUS_431 || is_remembered(payload) => {
                 Some(RefusedFrame::Answer(RefusalReason::HeaderTooLarge, 431))
             }
-            RST_STREAM if self.stream() == self.answered => None,
+            RST_STREAM if self.stream() == answered => None,
             RST_STREAM => match code(0)? {
                 // How the gateway, or Pingora for it, ends a request that it no longer needs.
                 NO_ERROR | CANCEL | REFUSED_STREAM => None,
@@ -153,7 +221,7 @@ mod tests {
         let mut observer = FrameObserver::default();
         let mut found = Vec::new();
         for piece in bytes.chunks(pieces) {
-            observer.read(piece, |frame| found.push(frame));
+            observer.observe_sent(piece, |frame| found.push(frame));
         }
         found
     }
@@ -185,6 +253,53 @@ mod tests {
         ];
         for pieces in [1, 2, 3, 7, 9, 16, 4_096, bytes.len()] {
             assert_eq!(refusals(&bytes, pieces), expected, "in pieces of {pieces}");
+        }
+    }
+
+    const WINDOW_UPDATE: u8 = 8;
+
+    /// Returns how many of these frames a client may send.
+    fn allowed(observer: &mut FrameObserver, frame: &[u8]) -> u64 {
+        (0..MAX_CONTROL_BYTES)
+            .find(|_| observer.observe_received(frame))
+            .unwrap()
+    }
+
+    #[test]
+    fn frames_that_ask_for_nothing_are_a_flood() {
+        for (kind, payload) in [
+            (WINDOW_UPDATE, &[0, 0, 0, 1][..]),
+            (2, &[0, 0, 0, 0, 1]),
+            (4, &[]),
+            (6, &[0; 8]),
+            (0xf5, &[7; 3_000]),
+            (DATA, &[]),
+        ] {
+            let frame = frame(kind, payload);
+            let length = frame.len() as u64;
+            let mut observer = FrameObserver::default();
+            let count = allowed(&mut observer, &frame);
+            assert_eq!(count, MAX_CONTROL_BYTES / length, "frames of type {kind}");
+        }
+        // A byte of content makes up for eight of others, and no more is kept in store.
+        let mut observer = FrameObserver::default();
+        observer.observe_sent(&frame(DATA, &[7; 100_000]), |_| {});
+        let update = frame(WINDOW_UPDATE, &[0, 0, 0, 1]);
+        assert_eq!(allowed(&mut observer, &update), MAX_CONTROL_BYTES / 13);
+        observer.observe_sent(&frame(DATA, &[7; 130]), |_| {});
+        assert_eq!(allowed(&mut observer, &update), 130 * 8 / 13 - 1);
+    }
+
+    #[test]
+    fn a_client_that_opens_its_windows_after_each_event_is_no_flood() {
+        let mut observer = FrameObserver::default();
+        let updates = frame(WINDOW_UPDATE, &[0, 0, 0, 1]).repeat(2);
+        for _ in 0..100_000 {
+            observer.observe_sent(&frame(DATA, b": keep-alive\n\n"), |_| {});
+            assert!(!observer.observe_received(&updates));
+        }
+        for _ in 0..1_000 {
+            assert!(!observer.observe_received(&frame(DATA, &[7; 16_384]).repeat(10)));
         }
     }
 }

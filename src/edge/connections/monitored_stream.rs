@@ -165,19 +165,26 @@ impl MonitoredStream {
                 .inbound()
                 .read(bytes)
                 .map_err(|defect| io::Error::new(io::ErrorKind::InvalidData, defect.message)),
-            ConnectionProtocol::Http2 { preface, .. } if *preface < PREFACE.len() => {
+            ConnectionProtocol::Http2 { preface, frames } => {
                 let expected = &PREFACE[*preface..];
-                let compared = expected.len().min(bytes.len());
-                if expected[..compared] == bytes[..compared] {
-                    *preface += compared;
+                let (begin, rest) = bytes.split_at(expected.len().min(bytes.len()));
+                let (reason, detail) = if !expected.starts_with(begin) {
+                    (
+                        RefusalReason::Http2Preface,
+                        "the connection does not begin with the HTTP/2 preface",
+                    )
+                } else if frames.observe_received(rest) {
+                    (
+                        RefusalReason::Http2Flood,
+                        "too many bytes of HTTP/2 frames without content",
+                    )
+                } else {
+                    *preface += begin.len();
                     return Ok(());
-                }
-                let detail = "the connection does not begin with the HTTP/2 preface";
-                self.connection
-                    .record_refusal(RefusalReason::Http2Preface, &detail);
+                };
+                self.connection.record_refusal(reason, &detail);
                 Err(io::Error::new(io::ErrorKind::InvalidData, detail))
             }
-            ConnectionProtocol::Http2 { .. } => Ok(()),
         }
     }
 
@@ -230,7 +237,7 @@ impl MonitoredStream {
             }
             ConnectionProtocol::Http2 { frames, .. } => {
                 let connection = &self.connection;
-                frames.read(bytes, |refused| match refused {
+                frames.observe_sent(bytes, |refused| match refused {
                     RefusedFrame::Error(reason, code) => {
                         connection.record_refusal(reason, &format_args!("HTTP/2 error {code}"));
                     }
