@@ -2,9 +2,10 @@
 //!
 //! The body is decoded piece by piece into one bounded buffer, so that a few bytes that decode to
 //! many cost no more than the limit; nor may a body be made to decode slowly. How long a body takes
-//! shows only while it is decoded: the caller tries first as if it were short. The caller chooses
-//! the thread. This file must not interpret the body; a body that was cut off will not parse as
-//! JSON.
+//! shows only while it is decoded: the caller tries first as if it were short. Only the bytes of a
+//! body decide whether it is the client's fault; that it takes too long on this machine is the
+//! gateway's. The caller chooses the thread. This file must not interpret the body; a body that was
+//! cut off will not parse as JSON.
 
 use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
@@ -32,6 +33,12 @@ const FREE_DECODE_TIME: Duration = Duration::from_millis(250);
 /// Bytes, coded and decoded, that decoding must handle in each further second of CPU time. Bodies
 /// of usual encoders decode at many times this rate (gzip: 190 MB/s), tiny brotli blocks at half.
 const MIN_DECODE_BYTES_PER_SECOND: u64 = 8_388_608;
+/// Maximum number of coded bytes for each decoded byte. An encoder that flushes after each byte, as
+/// no usual one does, makes seven of it.
+const MAX_CODED_PER_DECODED: u64 = 8;
+/// Maximum number of coded bytes beyond that: more than a decoder reads before it writes (a zstd
+/// block of 128 KiB).
+const MAX_EXCESS_CODED_BYTES: u64 = 163_840;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentCoding {
@@ -76,8 +83,8 @@ pub enum DecodeAttempt {
 /// in addition to the coded ones, because the gateway holds both.
 ///
 /// # Errors
-/// Returns 413 above the size limit, 400 if the body does not have this coding or decodes too
-/// slowly, and 503 if the process holds too much.
+/// Returns 413 above the size limit, 400 if the body does not have this coding or is made of little
+/// but headers of blocks, and 503 if it decodes too slowly here or the process holds too much.
 pub fn decode(
     coding: ContentCoding,
     coded: &[u8],
@@ -85,17 +92,28 @@ pub fn decode(
     limits: &BodyLimits,
     share: &mut BodyShare,
 ) -> Result<Option<Bytes>, Failure> {
+    let progress = DecodeProgress::start(attempt, thread_cpu_time);
+    decode_with(coding, coded, &progress, limits, share)
+}
+
+fn decode_with(
+    coding: ContentCoding,
+    coded: &[u8],
+    progress: &DecodeProgress,
+    limits: &BodyLimits,
+    share: &mut BodyShare,
+) -> Result<Option<Bytes>, Failure> {
+    let attempt = progress.attempt;
     if attempt == DecodeAttempt::Short && coded.len() > SHORT_BODY_BYTES {
         return Ok(None);
     }
-    let time = DecodeTime::start(attempt);
     let mut plain = BoundedOutput {
         bytes: Vec::new(),
         attempt,
         bytes_max: limits.body_bytes,
         share,
         stopped: None,
-        time: &time,
+        progress,
     };
     let decoded = decode_into(coding, coded, &mut plain);
     if let Some(failure) = plain.stopped {
@@ -109,10 +127,14 @@ pub fn decode(
                 Ok(None)
             }
             DecodeAttempt::Whole => Err(Failure::new(
-                Kind::InvalidRequest,
-                "The request body takes too long to decode: send it uncompressed, or with another encoder.",
+                Kind::CpuQueueFull,
+                "This gateway takes too long to decode the request body: send it uncompressed, or with another encoder.",
             )),
         },
+        Err(_) if progress.is_mostly_headers() => Err(Failure::new(
+            Kind::InvalidRequest,
+            "The request body is far longer than what it decodes to: send it uncompressed.",
+        )),
         Err(_) => Err(Failure::new(
             Kind::InvalidRequest,
             "The request body does not match its content-encoding.",
@@ -125,66 +147,87 @@ fn decode_into(
     coded: &[u8],
     plain: &mut BoundedOutput<'_>,
 ) -> io::Result<()> {
-    let time = plain.time;
+    let progress = plain.progress;
     match coding {
         ContentCoding::Gzip => {
             let mut decoder = MultiGzDecoder::new(plain);
-            write_pieces(&mut decoder, coded, time)?;
+            write_pieces(&mut decoder, coded, progress)?;
             decoder.try_finish()
         }
         ContentCoding::Deflate => {
             let mut decoder = ZlibDecoder::new(plain);
-            write_pieces(&mut decoder, coded, time)?;
+            write_pieces(&mut decoder, coded, progress)?;
             decoder.try_finish()
         }
         ContentCoding::Zstd => {
             let mut decoder = zstd::stream::write::Decoder::new(plain)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-            write_pieces(&mut decoder, coded, time)?;
+            write_pieces(&mut decoder, coded, progress)?;
             decoder.flush()
         }
         ContentCoding::Brotli => {
             let mut decoder = brotli::DecompressorWriter::new(plain, BROTLI_BUFFER);
-            write_pieces(&mut decoder, coded, time)?;
+            write_pieces(&mut decoder, coded, progress)?;
             decoder.close()
         }
     }
 }
 
-fn write_pieces(decoder: &mut impl Write, coded: &[u8], time: &DecodeTime) -> io::Result<()> {
+fn write_pieces(
+    decoder: &mut impl Write,
+    coded: &[u8],
+    progress: &DecodeProgress,
+) -> io::Result<()> {
     for piece in coded.chunks(CODED_PIECE_BYTES) {
         decoder.write_all(piece)?;
-        time.add(piece.len());
-        time.check()?;
+        add(&progress.coded_bytes, piece.len());
+        progress.check()?;
     }
     Ok(())
 }
 
-/// The CPU time that a body has taken, and the bytes that were handled in it. A client whose short
-/// body decodes for seconds would keep the bodies of others waiting.
-struct DecodeTime {
-    attempt: DecodeAttempt,
-    began: Duration,
-    handled_bytes: Cell<u64>,
+fn add(counter: &Cell<u64>, bytes: usize) {
+    counter.set(counter.get().saturating_add(bytes as u64));
 }
 
-impl DecodeTime {
-    fn start(attempt: DecodeAttempt) -> Self {
+/// The CPU time that a body has taken, and the bytes that were handled in it. A client whose short
+/// body decodes for seconds would keep the bodies of others waiting.
+struct DecodeProgress {
+    attempt: DecodeAttempt,
+    cpu_time: fn() -> Duration,
+    began: Duration,
+    coded_bytes: Cell<u64>,
+    decoded_bytes: Cell<u64>,
+}
+
+impl DecodeProgress {
+    /// `cpu_time`: returns the CPU time that this thread has taken.
+    fn start(attempt: DecodeAttempt, cpu_time: fn() -> Duration) -> Self {
         Self {
             attempt,
-            began: thread_cpu_time(),
-            handled_bytes: Cell::new(0),
+            cpu_time,
+            began: cpu_time(),
+            coded_bytes: Cell::new(0),
+            decoded_bytes: Cell::new(0),
         }
     }
 
-    fn add(&self, bytes: usize) {
-        let handled = self.handled_bytes.get().saturating_add(bytes as u64);
-        self.handled_bytes.set(handled);
+    /// Whether the body is made of little but headers of blocks, which take the most time. The
+    /// answer is the same on every machine.
+    fn is_mostly_headers(&self) -> bool {
+        let content = self
+            .decoded_bytes
+            .get()
+            .saturating_mul(MAX_CODED_PER_DECODED);
+        self.coded_bytes.get() > content.saturating_add(MAX_EXCESS_CODED_BYTES)
     }
 
-    /// Fails if decoding is too slow.
+    /// Fails if the body is made of headers, or if decoding is too slow.
     fn check(&self) -> io::Result<()> {
-        let spent = thread_cpu_time().saturating_sub(self.began);
+        if self.is_mostly_headers() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let spent = (self.cpu_time)().saturating_sub(self.began);
         if self.attempt == DecodeAttempt::Short {
             return if spent > SHORT_DECODE_TIME {
                 Err(io::ErrorKind::TimedOut.into())
@@ -194,7 +237,8 @@ impl DecodeTime {
         }
         let charged = spent.saturating_sub(FREE_DECODE_TIME).as_millis();
         let min_bytes = charged.saturating_mul(MIN_DECODE_BYTES_PER_SECOND.into()) / 1_000;
-        if u128::from(self.handled_bytes.get()) < min_bytes {
+        let handled = u128::from(self.coded_bytes.get()) + u128::from(self.decoded_bytes.get());
+        if handled < min_bytes {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())
@@ -214,7 +258,7 @@ struct BoundedOutput<'a> {
     /// Counter of the decoded bytes.
     share: &'a mut BodyShare,
     stopped: Option<Failure>,
-    time: &'a DecodeTime,
+    progress: &'a DecodeProgress,
 }
 
 impl Write for BoundedOutput<'_> {
@@ -232,7 +276,7 @@ impl Write for BoundedOutput<'_> {
             self.stopped = Some(failure);
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.time.add(piece.len());
+        add(&self.progress.decoded_bytes, piece.len());
         self.bytes.extend_from_slice(piece);
         Ok(piece.len())
     }
@@ -268,6 +312,73 @@ mod tests {
             (ContentCoding::Zstd, zstd::encode_all(&*plain, 1).unwrap()),
             (ContentCoding::Brotli, brotli.into_inner()),
         ]
+    }
+
+    /// A clock that goes on by a minute at each look.
+    fn slow_machine() -> Duration {
+        thread_local! { static MINUTES: Cell<u64> = const { Cell::new(0) } }
+        MINUTES.set(MINUTES.get() + 1);
+        Duration::from_secs(60 * MINUTES.get())
+    }
+
+    fn refused(coding: ContentCoding, coded: &[u8], cpu_time: fn() -> Duration) -> Kind {
+        let limits = BodyLimits::from_limits(&Limits::default());
+        let mut share = BodyShare::new(BodyHolders::default(), &limits);
+        let progress = DecodeProgress::start(DecodeAttempt::Whole, cpu_time);
+        decode_with(coding, coded, &progress, &limits, &mut share)
+            .unwrap_err()
+            .kind
+    }
+
+    #[test]
+    fn a_body_that_takes_too_long_here_is_no_fault_of_the_client() {
+        for (coding, body) in coded(SHORT_BODY_BYTES) {
+            let kind = refused(coding, &body, slow_machine);
+            assert_eq!(kind, Kind::CpuQueueFull, "{coding:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_of_empty_blocks_is_the_clients_fault_on_every_machine() {
+        let gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let empty = gzip.finish().unwrap();
+        let limit = usize::try_from(MAX_EXCESS_CODED_BYTES).unwrap();
+        let most = empty.repeat(limit / empty.len());
+        let limits = BodyLimits::from_limits(&Limits::default());
+        let mut share = BodyShare::new(BodyHolders::default(), &limits);
+        let whole = DecodeAttempt::Whole;
+        let decoded = decode(ContentCoding::Gzip, &most, whole, &limits, &mut share).unwrap();
+        assert_eq!(decoded.unwrap().len(), 0);
+        let too_many = empty.repeat(limit / empty.len() + 1);
+        for cpu_time in [thread_cpu_time, || Duration::ZERO] {
+            let kind = refused(ContentCoding::Gzip, &too_many, cpu_time);
+            assert_eq!(kind, Kind::InvalidRequest);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compressed_or_is_flushed_after_each_byte_is_decoded() {
+        // Bytes without a pattern.
+        let noise = (0..300_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8);
+        let noise: Vec<u8> = noise.collect();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        for byte in noise.chunks(1) {
+            gzip.write_all(byte).unwrap();
+            gzip.flush().unwrap();
+        }
+        let mut brotli = brotli::CompressorWriter::new(Vec::new(), BROTLI_BUFFER, 1, 20);
+        brotli.write_all(&noise).unwrap();
+        for (coding, body) in [
+            (ContentCoding::Gzip, gzip.finish().unwrap()),
+            (ContentCoding::Zstd, zstd::encode_all(&*noise, 1).unwrap()),
+            (ContentCoding::Brotli, brotli.into_inner()),
+        ] {
+            let limits = BodyLimits::from_limits(&Limits::default());
+            let mut share = BodyShare::new(BodyHolders::default(), &limits);
+            let whole = DecodeAttempt::Whole;
+            let decoded = decode(coding, &body, whole, &limits, &mut share).unwrap();
+            assert!(decoded.is_some_and(|plain| plain == noise), "{coding:?}");
+        }
     }
 
     #[test]
