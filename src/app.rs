@@ -39,13 +39,12 @@ use crate::telemetry::traces::TraceExporter;
 use admin_router::admin_router;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use axum::middleware::from_fn;
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use certificate::ReloadableCertificate;
 use edge_server::{build_edge_server, wait_for_address};
 use pingora::server::{ExecutionPhase, RunArgs, Server};
-use private_listeners::{ListenerUntilSuccession, PrivateListener, observe_admin};
+use private_listeners::{ListenerUntilSuccession, PrivateListener, guard_admin};
 use reload::ConfigReloader;
 use server_handle::ServerHandle;
 pub use sidecar::run as sidecar;
@@ -418,7 +417,7 @@ fn add_private_listeners(
     start: StartMode,
 ) -> anyhow::Result<()> {
     let settings = handle.settings.load_full();
-    let admin = admin.layer(from_fn(observe_admin));
+    let admin = guard_admin(admin);
     let serve_admin = |listener: ListenerUntilSuccession| async {
         let closed = listener.close_time();
         // The audit log records the address of the administrator.

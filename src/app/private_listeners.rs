@@ -10,15 +10,19 @@ use crate::telemetry::private;
 use crate::telemetry::refusals::RefusalReason;
 use anyhow::Context as _;
 use async_trait::async_trait;
+use axum::Router;
 use axum::extract::{ConnectInfo, Request};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::http::header::HOST;
+use axum::http::uri::Authority;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::pin::Pin;
 use std::time::Duration;
@@ -193,9 +197,71 @@ pub fn bind(name: &'static str, address: SocketAddr) -> anyhow::Result<std::net:
     listen().with_context(|| format!("cannot listen on listen.{name} {address}"))
 }
 
+/// Puts the checks of the admin listener in front of its routes.
+pub fn guard_admin(routes: Router) -> Router {
+    routes
+        .layer(from_fn(refuse_public_names))
+        .layer(from_fn(observe_admin))
+}
+
+const PUBLIC_NAME: &str = "This address answers only requests whose host is an address, localhost, or a name without a dot.\n";
+
+/// Refuses a request that a browser sent to a public name. Whoever owns a name can let it point to
+/// this machine, and the scripts of his page then read what this listener answers.
+async fn refuse_public_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(HOST);
+    // A browser always sends it.
+    if host.is_none_or(|host| is_private_host(host.as_bytes())) {
+        next.run(request).await
+    } else {
+        (StatusCode::MISDIRECTED_REQUEST, PUBLIC_NAME).into_response()
+    }
+}
+
+/// Whether a host field has an address, or a name that no stranger can own.
+fn is_private_host(host: &[u8]) -> bool {
+    Authority::try_from(host).is_ok_and(|authority| {
+        let host = authority.host().trim_matches(['[', ']']);
+        host.parse::<IpAddr>().is_ok() || !host.contains('.')
+    })
+}
+
 /// Records what the admin listener refuses.
-pub async fn observe_admin(request: Request, next: Next) -> Response {
+async fn observe_admin(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let client = peer.map(|peer| peer.0.ip());
     private::observe(RefusalReason::AdminListener, client, request, next).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_an_address_or_a_name_that_no_stranger_owns() {
+        for host in [
+            "127.0.0.1:9090",
+            "10.1.2.3",
+            "[::1]:9090",
+            "[2001:db8::7]",
+            "localhost:9090",
+            "LOCALHOST",
+            "sidecar:9090",
+        ] {
+            assert!(is_private_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9090",
+            "localhost.evil.example",
+            "localhost.",
+            "127.0.0.1.evil.example",
+            "127.0.0.1@evil.example",
+            "",
+            "a b",
+            "\u{e9}",
+        ] {
+            assert!(!is_private_host(host.as_bytes()), "{host}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::admin_router::admin_router;
 use super::database_logs;
-use super::private_listeners::{bind, observe_admin};
+use super::private_listeners::{bind, guard_admin};
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
 use super::standby;
@@ -20,7 +20,6 @@ use crate::telemetry::METRICS;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::http::StatusCode;
-use axum::middleware::from_fn;
 use axum::routing::get;
 use std::path::Path;
 use std::sync::Arc;
@@ -152,9 +151,7 @@ async fn serve(
         .context("cannot start the thread of mail, alerts and webhooks")?;
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_router(&state.settings, &state.accounts, &state.billing);
-    let interface = status_router(ingest)
-        .merge(interface)
-        .layer(from_fn(observe_admin))
+    let interface = guard_admin(status_router(ingest).merge(interface))
         .into_make_service_with_connect_info::<std::net::SocketAddr>();
     let admin = axum::serve(admin_listener, interface).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });

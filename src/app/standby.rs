@@ -3,7 +3,7 @@
 //!
 //! Must not write to the ledger or the accounts: the holder does.
 
-use super::private_listeners::observe_admin;
+use super::private_listeners::guard_admin;
 use super::signals::{StartupSignals, TerminationSignals};
 use crate::config::Settings;
 use crate::store::StoreError;
@@ -15,7 +15,6 @@ use crate::store::sqlite;
 use crate::telemetry::METRICS;
 use anyhow::Context as _;
 use axum::http::StatusCode;
-use axum::middleware::from_fn;
 use axum::routing::get;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -230,10 +229,9 @@ async fn serve_status(listener: TcpListener, status: StandbyStatus) -> std::io::
     let routes = axum::Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .layer(from_fn(observe_admin))
-        .into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, routes).await
+        .route("/readyz", get(ready));
+    let service = guard_admin(routes).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await
 }
 
 /// The thread that renews the lease.

@@ -57,11 +57,13 @@ pub struct Config {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// Public addresses, `ip:port`. They accept HTTP/1.1 and h2c; with `tls`, HTTP/1.1 and h2.
+    /// Public addresses, `ip:port`. They accept HTTP/1.0, HTTP/1.1 and h2c; with `tls`, h2 in place
+    /// of h2c.
     pub edge: Vec<String>,
     /// Private address of the dashboard, the catalog and the account API; the edge forwards to it.
     pub sidecar: String,
-    /// Private address of /metrics, /healthz and /readyz.
+    /// Private address of /metrics, /healthz and /readyz. It answers only requests whose host is an
+    /// address, `localhost` or a name without a dot.
     pub admin: String,
     #[serde(default)]
     pub tls: Option<Tls>,

@@ -71,7 +71,7 @@ impl Request {
     /// The request line and the header.
     pub fn head(&self) -> Vec<u8> {
         let Self { method, path, .. } = self;
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: gateway.test\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -643,6 +643,15 @@ fn what_the_admin_listener_refuses_is_counted_and_logged_once() {
         lines[0].contains("GET /nowhere: answered with 404"),
         "{lines:#?}"
     );
+    // A stranger's name that points to this machine, in a browser of this network.
+    for (host, status) in [("evil.example", 421), ("localhost", 200)] {
+        let mut connection = Connection::open(world.admin);
+        connection.send(format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes());
+        let answer = connection.answer();
+        assert_eq!(answer.status, status, "{host}");
+        assert_eq!(answer.has("gateway_"), status == 200, "{host}");
+    }
+    wait_count(&world, "admin_listener", 4.0);
     // The edge counts a request for an unknown page, and the sidecar does not count it again.
     assert_eq!(world.ask(&Request::get("/nowhere")).status, 404);
     assert_eq!(count(&world, "sidecar_listener"), 0.0);
