@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
         .find(|argument| argument != "--bench")
         .map(PathBuf::from)
         .context("unbilled CONFIG")?;
-    telemetry::init_log();
+    telemetry::init_log()?;
     let settings = config::load(&config_file, config::FileChecks::Edge)?;
     anyhow::ensure!(
         settings

@@ -33,7 +33,7 @@ use crate::notify::{self, NotifyContext};
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::StoreBreaker;
-use crate::telemetry::METRICS;
+use crate::telemetry::{self, METRICS};
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::TraceExporter;
 use admin_router::admin_router;
@@ -518,5 +518,6 @@ fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
         0 => log::info!("stopped: every request finished, 0 were cut"),
         cut => log::warn!("stopped: {cut} requests were cut after limits.drain_seconds"),
     }
+    telemetry::flush_log();
     std::process::exit(0)
 }

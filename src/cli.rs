@@ -159,21 +159,29 @@ pub fn main() -> ExitCode {
         failure::print_usage(&error, std::env::args_os());
         error.exit()
     });
-    telemetry::init_log();
     let (json, is_named) = (arguments.json, arguments.config.is_some());
-    match run(arguments).map_err(|error| explain_default(error, is_named)) {
+    if let Err(error) = telemetry::init_log() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "model-gateway: cannot start the log: {error}"
+        );
+        return ExitCode::FAILURE;
+    }
+    let code = match run(arguments).map_err(|error| explain_default(error, is_named)) {
         Ok(code) => code,
         Err(error) => {
             if json {
                 failure::print_failure(&error);
             }
-            let _ = writeln!(std::io::stderr(), "model-gateway: {error:#}");
+            telemetry::print_line(format_args!("model-gateway: {error:#}"));
             match error.downcast_ref::<config::ConfigError>() {
                 Some(_) => ExitCode::from(EXIT_CONFIG_FAULTS),
                 None => ExitCode::FAILURE,
             }
         }
-    }
+    };
+    telemetry::flush_log();
+    code
 }
 
 /// Spellings of earlier versions, and those that replaced them.
@@ -213,11 +221,10 @@ fn default_config(command: &Command) -> PathBuf {
         Command::Account(_) | Command::Key(_) | Command::Ledger(_) | Command::Audit(_)
     );
     if has_data && installed.exists() {
-        let _ = writeln!(
-            std::io::stderr(),
+        telemetry::print_line(format_args!(
             "model-gateway: using {LOCAL_CONFIG} of this folder, not {INSTALLED_CONFIG} \
              (-c FILE or GATEWAY_CONFIG names the one to use)"
-        );
+        ));
     }
     local.to_owned()
 }

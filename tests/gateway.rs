@@ -224,6 +224,8 @@ mod store_cluster;
 mod store_faults;
 #[path = "gateway/store_tls.rs"]
 mod store_tls;
+#[path = "gateway/stuck_readers.rs"]
+mod stuck_readers;
 #[path = "gateway/supply_chain.rs"]
 mod supply_chain;
 #[path = "gateway/surface.rs"]

@@ -121,14 +121,25 @@ impl ConfigReloader {
             Some(_) => FileChecks::Edge,
             None => FileChecks::Sidecar,
         };
-        let outcome = match config::load(&self.config_file, checks) {
-            Ok(new) => {
+        let is_file = std::fs::metadata(&self.config_file).map_or(true, |file| file.is_file());
+        let outcome = match is_file.then(|| config::load(&self.config_file, checks)) {
+            Some(Ok(new)) => {
                 sources.clone_from(&new.sources);
                 self.apply(new)
             }
-            Err(faults) => {
+            Some(Err(faults)) => {
                 sources.clone_from(&faults.sources);
                 Err(faults.into())
+            }
+            // To read a pipe a second time could wait for ever.
+            None => {
+                sources
+                    .iter_mut()
+                    .for_each(|source| *source = source.restat());
+                Err(anyhow::anyhow!(
+                    "{} is not a regular file, so it cannot be read a second time",
+                    self.config_file.display()
+                ))
             }
         };
         let result = match outcome {
@@ -262,14 +273,15 @@ fn retain_fixed_settings(
 /// Logs the flaws of the config file with which the gateway runs all the same.
 pub fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
-        log::warn!("{}: {}", warning.key, warning.message);
+        let kind = warning.key.as_str();
+        log::warn!(kind; "{kind}: {}", warning.message);
     }
 }
 
 /// Reports the keys that the running process cannot change, in the log and as a metric.
 pub fn report_pending_keys(keys: &[&'static str]) {
-    for key in keys {
-        log::warn!("{key} was changed; the change takes effect at the next start or upgrade");
+    for kind in keys {
+        log::warn!(kind; "{kind} was changed; the change takes effect at the next start or upgrade");
     }
     METRICS
         .config_keys_waiting

@@ -4,6 +4,7 @@
 //! not put any part of a key into a message.
 
 use super::source::cannot_read;
+use crate::store::regular_file::read_regular;
 use std::path::Path;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -94,7 +95,7 @@ fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
             size.len()
         ));
     }
-    std::fs::read(path).map_err(|error| cannot_read(path, &error))
+    read_regular(path).map_err(|error| cannot_read(path, &error))
 }
 
 fn parse_chain(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::telemetry::access::LogDestination;
 use rustix::fs::{Access, access, statfs};
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 /// File systems of the kernel, which store no files: `/proc` and `/sys`.
@@ -106,9 +107,20 @@ fn check_log_file(path: &Path) -> Result<(), String> {
                 path.display()
             ));
         }
-        Ok(_) => {
-            return access(path, Access::WRITE_OK)
-                .map_err(|_| format!("{} may not write to {}", this_process(), path.display()));
+        Ok(metadata) if metadata.file_type().is_socket() => {
+            return Err(format!(
+                "{} is a socket, but must be a file or a pipe",
+                path.display()
+            ));
+        }
+        Ok(metadata) => {
+            let (rights, verb) = match metadata.file_type().is_fifo() {
+                // The gateway opens a pipe so that it never waits for a reader.
+                true => (Access::READ_OK | Access::WRITE_OK, "read and write to"),
+                false => (Access::WRITE_OK, "write to"),
+            };
+            return access(path, rights)
+                .map_err(|_| format!("{} may not {verb} {}", this_process(), path.display()));
         }
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
         Err(error) => return Err(cannot_read(path, &error)),
@@ -178,8 +190,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("file"), "").unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("pipe"), mode).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
         for good in [
             path("file"),
+            path("pipe"),
             path("new.log"),
             "new.log".into(),
             "/dev/null".into(),
@@ -190,6 +206,7 @@ mod tests {
             (path("logs/a.log"), "its directory does not exist"),
             (path("file/a.log"), "file is not a directory"),
             (path(""), "is a directory: name a file in it"),
+            (path("socket"), "is a socket"),
             ("/proc/a.log".into(), "belongs to the kernel"),
         ] {
             let message = check_log_file(&bad).unwrap_err();

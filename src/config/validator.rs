@@ -8,6 +8,7 @@ use super::raw;
 use super::source::{FileChecks, SourceFile, cannot_read};
 use super::yaml::YamlNode;
 use crate::catalog::Secret;
+use crate::store::regular_file::read_regular_text;
 use credits::money::Micro;
 use std::path::Path;
 
@@ -87,7 +88,7 @@ impl ConfigValidator {
             return Some(Secret::new(PLACEHOLDER.to_owned()));
         }
         self.sources.push(SourceFile::from_path(Path::new(path)));
-        match std::fs::read_to_string(path) {
+        match read_regular_text(Path::new(path)) {
             // An empty variable disables a vendor. An empty file is a fault: it was probably not
             // written completely.
             Ok(text) if text.trim().is_empty() => {
@@ -163,6 +164,20 @@ mod tests {
         for text in ["1,000", "much", "", "-$1", "1,00,0", "1.0000001", "$"] {
             assert_eq!(plain_amount(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_secret_in_a_pipe_is_a_fault_and_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        let text = include_str!("../../conf/local.yaml")
+            .replace("\"sim-beta-key\"", &format!("\"file:{}\"", pipe.display()));
+        let faults = crate::config::parse(&text, &|_| None).unwrap_err();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].key, "vendors.beta.api_key");
+        assert!(faults[0].message.contains("is not a regular file"));
     }
 
     #[test]

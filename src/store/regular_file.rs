@@ -25,6 +25,15 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a regular file of text in UTF-8.
+///
+/// # Errors
+/// As for [`read_regular`], and if it has other bytes.
+pub fn read_regular_text(path: &Path) -> io::Result<String> {
+    let bytes = read_regular(path)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 /// Opens a regular file with these options.
 ///
 /// # Errors
@@ -32,13 +41,16 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = options.custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
         return Ok(file);
     }
-    Err(io::Error::other(format!(
-        "{} is not a regular file",
-        path.display()
-    )))
+    let kind = match metadata.is_dir() {
+        true => io::ErrorKind::IsADirectory,
+        false => io::ErrorKind::Other,
+    };
+    let message = format!("{} is not a regular file", path.display());
+    Err(io::Error::new(kind, message))
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub enum LogDestination {
     #[default]
     Off,
     Stdout,
-    /// A file that the gateway appends to. SIGHUP reopens it, for log rotation.
+    /// A file that the gateway appends to, or a pipe. SIGHUP reopens it, for log rotation.
     File(PathBuf),
 }
 
@@ -163,8 +164,15 @@ impl AccessLog {
     pub fn open(destination: &LogDestination, lines: u64) -> io::Result<PendingAccessLog> {
         let out = match destination {
             LogDestination::Off => return Ok(PendingAccessLog(None)),
-            LogDestination::Stdout => LogOutput::Stdout(io::stdout()),
-            LogDestination::File(path) => LogOutput::File(path.clone(), open(path)?),
+            // Not the standard library's handle, which buffers.
+            LogDestination::Stdout => LogOutput {
+                file: io::stdout().as_fd().try_clone_to_owned()?.into(),
+                path: None,
+            },
+            LogDestination::File(path) => LogOutput {
+                file: open(path)?,
+                path: Some(path.clone()),
+            },
         };
         let (sender, receiver) = bounded_queue(usize::try_from(lines).unwrap_or(usize::MAX));
         std::thread::Builder::new()
@@ -213,9 +221,10 @@ impl AccessLog {
     }
 }
 
-enum LogOutput {
-    Stdout(io::Stdout),
-    File(PathBuf, File),
+struct LogOutput {
+    file: File,
+    /// Where to open the file again; `None`: it is stdout.
+    path: Option<PathBuf>,
 }
 
 struct LogWriter {
@@ -262,9 +271,9 @@ impl LogWriter {
             }
             LogCommand::Reopen => {
                 self.write_batch();
-                if let LogOutput::File(path, file) = &mut self.out {
+                if let Some(path) = &self.out.path {
                     match open(path) {
-                        Ok(new) => *file = new,
+                        Ok(new) => self.out.file = new,
                         Err(error) => {
                             log::error!("cannot reopen the access log {}: {error}", path.display())
                         }
@@ -283,10 +292,7 @@ impl LogWriter {
         if self.batch.is_empty() {
             return;
         }
-        let written = match &mut self.out {
-            LogOutput::Stdout(out) => out.write_all(&self.batch).and_then(|()| out.flush()),
-            LogOutput::File(_, file) => file.write_all(&self.batch),
-        };
+        let written = self.out.file.write_all(&self.batch);
         if let Err(error) = &written {
             (0..self.lines).for_each(|_| METRICS.access_log_dropped("failed"));
             if !self.is_failing {
@@ -301,8 +307,13 @@ impl LogWriter {
     }
 }
 
-fn open(path: &PathBuf) -> io::Result<File> {
+/// Opens the file, or creates it. A pipe is opened for reading too: to open it for writing alone
+/// waits until somebody reads it, perhaps for ever, and a reader that restarts would end it. rsyslog
+/// opens its pipes in the same way (`ompipe`).
+fn open(path: &Path) -> io::Result<File> {
+    let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
     OpenOptions::new()
+        .read(is_pipe)
         .append(true)
         .create(true)
         .mode(FILE_MODE)
@@ -312,6 +323,7 @@ fn open(path: &PathBuf) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead as _, BufReader};
 
     fn record(request_id: &str) -> AccessRecord {
         AccessRecord {
@@ -373,6 +385,22 @@ mod tests {
         };
         assert_eq!(ids(&moved), ["req_1", "req_2"]);
         assert_eq!(ids(&path), ["req_3"]);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_up_neither_the_start_nor_a_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        let log = AccessLog::start(&LogDestination::File(pipe.clone()), 16).unwrap();
+        log.write(record("req_1"));
+        log.reopen();
+        log.write(record("req_2"));
+        // The first to come gets what was written before it came.
+        let mut lines = BufReader::new(File::open(&pipe).unwrap()).lines();
+        let mut next = || lines.next().unwrap().unwrap();
+        assert!(next().contains("req_1") && next().contains("req_2"));
     }
 
     #[test]

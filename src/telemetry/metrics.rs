@@ -73,6 +73,7 @@ pub struct Metrics {
     pub config_reloads: IntCounterVec,
     pub config_keys_waiting: IntGauge,
     pub(super) access_log_dropped: IntCounterVec,
+    log_lines_dropped: IntCounterVec,
     pub(super) spans_dropped: IntCounterVec,
     pub client_connections: IntGauge,
     pub bodies_in_flight_bytes: IntGauge,
@@ -377,6 +378,11 @@ impl Metrics {
                 "Requests that are missing in the access log.",
                 &["reason"],
             ),
+            log_lines_dropped: counter(
+                "gateway_log_lines_dropped_total",
+                "Lines that are missing in the log, by reason.",
+                &["reason"],
+            ),
             spans_dropped: counter(
                 "gateway_trace_spans_dropped_total",
                 "Spans that the gateway could not send to the trace collector.",
@@ -464,6 +470,7 @@ impl Metrics {
         create(&self.ledger_errors, &LEDGER_ERROR_REASONS);
         create(&self.ledger_backlog, &LEDGER_BACKLOG_OUTCOMES);
         create(&self.access_log_dropped, &["full", "failed"]);
+        create(&self.log_lines_dropped, &["full", "failed", "repeated"]);
         create(&self.spans_dropped, &["full", "failed"]);
         create(&self.connections_refused, &["per_address", "total"]);
         create(&self.config_reloads, &["ok", "refused"]);
@@ -489,6 +496,12 @@ impl Metrics {
     /// Counts a lost access log line: the queue was `full`, or the write `failed`.
     pub fn access_log_dropped(&self, reason: &'static str) {
         self.access_log_dropped.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a lost line of the log: the queue was `full`, the write `failed`, or the line was
+    /// `repeated` too often.
+    pub fn count_dropped_log_line(&self, reason: &'static str) {
+        self.log_lines_dropped.with_label_values(&[reason]).inc();
     }
 
     /// Counts lost spans: the queue was `full`, or the export `failed`.

@@ -257,7 +257,7 @@ fn a_flood_is_counted_whole_and_logged_in_a_few_lines() {
     wait_for("the number of the others", SOON, || {
         lines(&world, "request_line")
             .iter()
-            .any(|line| line.contains("not logged one by one"))
+            .any(|line| line.contains("more lines like this one"))
             .then_some(())
     });
     world.close();
