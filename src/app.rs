@@ -7,6 +7,7 @@ mod admin_router;
 mod certificate;
 mod database_logs;
 mod edge_server;
+mod listening_sockets;
 mod private_listeners;
 mod readiness;
 mod reload;
@@ -33,16 +34,17 @@ use crate::notify::{self, NotifyContext};
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::StoreBreaker;
-use crate::telemetry::{self, METRICS};
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::TraceExporter;
+use crate::telemetry::{self, METRICS};
 use admin_router::admin_router;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use certificate::ReloadableCertificate;
-use edge_server::{build_edge_server, wait_for_address};
+use edge_server::build_edge_server;
+use listening_sockets::{ListenAddresses, ListeningSockets};
 use pingora::server::{ExecutionPhase, RunArgs, Server};
 use private_listeners::{ListenerUntilSuccession, PrivateListener, guard_admin};
 use reload::ConfigReloader;
@@ -93,17 +95,11 @@ pub fn run_with_store(
     }
     let startup_signals = StartupSignals::listen()?;
     let billing = match start {
-        StartMode::Fresh => {
-            let billing = Billing::serve(
-                &settings.data_dir,
-                &settings.limits,
-                settings.ledger.archive(),
-            )?;
-            // Only a predecessor may share these addresses.
-            wait_for_address("listen.sidecar", settings.sidecar)?;
-            wait_for_address("listen.admin", settings.admin)?;
-            billing
-        }
+        StartMode::Fresh => Billing::serve(
+            &settings.data_dir,
+            &settings.limits,
+            settings.ledger.archive(),
+        )?,
         StartMode::Upgrade => {
             let billing = Billing::serve_as_successor(
                 &settings.data_dir,
@@ -131,7 +127,7 @@ pub fn run_with_store(
         .context("cannot start the thread that empties the databases' logs")?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (connector, acceptor) = local_link();
-    let (mut server, handle) = build_edge(
+    let (mut server, handle, sockets) = build_edge(
         config_file,
         &settings,
         wrap(Arc::new(store)),
@@ -153,7 +149,8 @@ pub fn run_with_store(
     let pages = Sidecar::new(accounts, billing, settings)
         .with_endpoint_registry(Arc::clone(&handle.endpoints));
     let admin = status_router(handle.clone()).merge(interface);
-    add_private_listeners(&mut server, admin, Some((pages, acceptor)), &handle, start)?;
+    let pages = Some((pages, acceptor));
+    add_private_listeners(&mut server, admin, pages, &handle, sockets)?;
     serve(server, handle, startup_signals)
 }
 
@@ -207,7 +204,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     };
     store.apply_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (mut server, handle) = build_edge(
+    let (mut server, handle, sockets) = build_edge(
         config_file,
         &settings,
         Arc::new(store),
@@ -219,7 +216,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         status_router(handle.clone()),
         None,
         &handle,
-        start,
+        sockets,
     )?;
     serve(server, handle, startup_signals)
 }
@@ -239,7 +236,7 @@ fn build_edge(
     store: Arc<dyn EdgeStore>,
     deployment: EdgeDeployment,
     start: StartMode,
-) -> anyhow::Result<(Server, ServerHandle)> {
+) -> anyhow::Result<(Server, ServerHandle, ListeningSockets)> {
     reload::log_warnings(&settings.load());
     let idempotency = start_idempotency(&store, settings, &deployment)?;
     let access = open_access_log(&settings.load())?;
@@ -261,6 +258,16 @@ fn build_edge(
         idempotency,
         recorders,
     );
+    let mut addresses: ListenAddresses = settings
+        .load()
+        .edge
+        .iter()
+        .map(|address| ("listen.edge", *address))
+        .collect();
+    addresses.push(("listen.admin", settings.load().admin));
+    if matches!(deployment, EdgeDeployment::Sidecar(_)) {
+        addresses.push(("listen.sidecar", settings.load().sidecar));
+    }
     let (gateway, store_health) = match deployment {
         EdgeDeployment::Sidecar(connector) => (gateway.with_sidecar(connector), None),
         EdgeDeployment::Shared(store_health) => (
@@ -308,15 +315,20 @@ fn build_edge(
         traces,
         endpoints: Arc::clone(&gateway.endpoint_registry),
     };
+    let upgrade_socket = listening_sockets::upgrade_socket(&settings.load().data_dir)?;
+    let mut sockets = match start {
+        StartMode::Fresh => ListeningSockets::bind(&addresses)?,
+        StartMode::Upgrade => ListeningSockets::receive(&upgrade_socket, &addresses)?,
+    };
     let server = build_edge_server(
         &settings.load(),
         gateway,
         (connections, shares),
         certificate.as_ref(),
-        start,
+        (&upgrade_socket, &mut sockets),
     )?;
     watch_execution_phases(&server, Arc::clone(&handle.succeeded))?;
-    Ok((server, handle))
+    Ok((server, handle, sockets))
 }
 
 /// Starts the idempotency service. A shared store may be out of reach for a time; the keys that
@@ -414,7 +426,7 @@ fn add_private_listeners(
     admin: axum::Router,
     sidecar: Option<(Sidecar, LocalAcceptor)>,
     handle: &ServerHandle,
-    start: StartMode,
+    mut sockets: ListeningSockets,
 ) -> anyhow::Result<()> {
     let settings = handle.settings.load_full();
     let admin = guard_admin(admin);
@@ -426,16 +438,15 @@ fn add_private_listeners(
             .with_graceful_shutdown(closed)
             .await
     };
-    let admin = PrivateListener::new("admin", settings.admin, (start, handle), serve_admin)?;
-    server.add_service(admin);
+    let socket = (settings.admin, sockets.take(settings.admin)?);
+    server.add_service(PrivateListener::new("admin", socket, handle, serve_admin));
     if let Some((sidecar, edge)) = sidecar {
         let serve_pages = |listener: ListenerUntilSuccession| {
             let closed = listener.close_time();
             pages::serve(listener, Some(edge), sidecar, closed)
         };
-        let pages =
-            PrivateListener::new("sidecar", settings.sidecar, (start, handle), serve_pages)?;
-        server.add_service(pages);
+        let socket = (settings.sidecar, sockets.take(settings.sidecar)?);
+        server.add_service(PrivateListener::new("sidecar", socket, handle, serve_pages));
     }
     Ok(())
 }

@@ -3,27 +3,26 @@
 //! Must not decide when the process stops. The hooks that handle requests are in `edge.rs`.
 
 use super::certificate::ReloadableCertificate;
-use super::server_handle::DRAIN_POLL_INTERVAL;
-use super::start_mode::StartMode;
+use super::listening_sockets::ListeningSockets;
 use crate::config::{Limits, MAX_DRAIN_SECONDS, MAX_TOTAL_SECONDS, Settings};
 use crate::edge::connections::{ConnectionLimiter, Connections};
 use crate::edge::descriptors::DescriptorShares;
 use crate::edge::panics::{self, PanicGuard};
 use crate::edge::{Gateway, max_retries};
-use anyhow::Context as _;
-use pingora::apps::HttpServerOptions;
+use async_trait::async_trait;
+use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::listeners::tls::{Acceptor, TlsSettings};
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
-use pingora::server::Server;
 use pingora::server::configuration::{Opt, ServerConf};
-use pingora::services::listening::Service;
-use std::net::SocketAddr;
+use pingora::server::{ListenFds, Server, ShutdownWatch};
+use pingora::services::{self, listening::Service};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::IntoRawFd as _;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Time that a start waits for another process to release a public address.
-const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer than any shutdown can take.
 const MAX_GRACE_SECONDS: u64 = MAX_TOTAL_SECONDS + MAX_DRAIN_SECONDS;
 /// Connections to vendors that are kept for reuse.
@@ -49,13 +48,12 @@ pub(super) fn build_edge_server(
     gateway: Gateway,
     (connections, shares): (Arc<Connections>, DescriptorShares),
     certificate: Option<&Arc<ReloadableCertificate>>,
-    start: StartMode,
+    (upgrade_socket, sockets): (&Path, &mut ListeningSockets),
 ) -> anyhow::Result<Server> {
-    let upgrade_sock = settings.data_dir.join("upgrade.sock").display().to_string();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let conf = ServerConf {
         threads,
-        upgrade_sock,
+        upgrade_sock: upgrade_socket.display().to_string(),
         upstream_keepalive_pool_size: MAX_POOLED_UPSTREAM_CONNECTIONS
             .min(usize::try_from(shares.upstream / 2).unwrap_or(MAX_POOLED_UPSTREAM_CONNECTIONS)),
         // The shutdown watch exits the process earlier: Pingora would drop requests that still run.
@@ -64,21 +62,7 @@ pub(super) fn build_edge_server(
         max_retries: max_retries(),
         ..ServerConf::default()
     };
-    let options = Opt {
-        upgrade: start == StartMode::Upgrade,
-        ..Opt::default()
-    };
-    let mut server = Server::new_with_opt_and_conf(options, conf);
-    match start {
-        // Pingora would retry without end, while a health check would reach the process that holds
-        // the address.
-        StartMode::Fresh => settings
-            .edge
-            .iter()
-            .try_for_each(|address| wait_for_address("listen.edge", *address))?,
-        StartMode::Upgrade => {}
-    }
-    // A successor receives the listening sockets here.
+    let mut server = Server::new_with_opt_and_conf(Opt::default(), conf);
     server.bootstrap();
     let recorders = gateway.recorders.clone();
     let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
@@ -103,8 +87,47 @@ pub(super) fn build_edge_server(
         let buffers = L4BufferSettings::new(reads, CLIENT_WRITE_BUFFER_BYTES);
         service.add_listener(ListenerConfig::tcp(address.to_string()).l4_buffer(buffers));
     }
-    server.add_service(service);
+    let sockets = settings.edge.iter().map(|address| {
+        let socket = sockets.take(*address)?;
+        Ok((*address, socket))
+    });
+    server.add_service(EdgeService {
+        sockets: sockets.collect::<anyhow::Result<_>>()?,
+        service,
+    });
     Ok(server)
+}
+
+/// The service of the public addresses, on sockets that it does not bind itself.
+struct EdgeService<A> {
+    sockets: Vec<(SocketAddr, TcpListener)>,
+    service: Service<A>,
+}
+
+#[async_trait]
+impl<A: ServerApp + Send + Sync + 'static> services::Service for EdgeService<A> {
+    async fn start_service(
+        &mut self,
+        fds: Option<ListenFds>,
+        shutdown: ShutdownWatch,
+        listeners_per_fd: usize,
+    ) {
+        if let Some(fds) = &fds {
+            let mut fds = fds.lock();
+            for (address, socket) in self.sockets.drain(..) {
+                fds.add(address.to_string(), socket.into_raw_fd());
+            }
+        }
+        services::Service::start_service(&mut self.service, fds, shutdown, listeners_per_fd).await;
+    }
+
+    fn name(&self) -> &str {
+        services::Service::name(&self.service)
+    }
+
+    fn listen_addresses(&self) -> Option<Vec<String>> {
+        services::Service::listen_addresses(&self.service)
+    }
 }
 
 fn tls_acceptor(certificate: &Arc<ReloadableCertificate>) -> anyhow::Result<Acceptor> {
@@ -113,26 +136,6 @@ fn tls_acceptor(certificate: &Arc<ReloadableCertificate>) -> anyhow::Result<Acce
     tls.set_cert_resolver(Arc::clone(certificate) as _);
     tls.enable_h2();
     Ok(tls.build())
-}
-
-/// Waits until this process can be the only listener on an address. A process that has just handed
-/// over may not have closed it yet.
-pub(super) fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
-    let began = Instant::now();
-    loop {
-        match std::net::TcpListener::bind(address) {
-            Ok(_) => return Ok(()),
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse
-                    && began.elapsed() < BIND_TIMEOUT =>
-            {
-                std::thread::sleep(DRAIN_POLL_INTERVAL);
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot listen on {key} {address}"));
-            }
-        }
-    }
 }
 
 /// Limits for one HTTP/2 connection.

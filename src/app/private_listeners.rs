@@ -5,7 +5,6 @@
 //! its connections.
 
 use super::server_handle::ServerHandle;
-use super::start_mode::StartMode;
 use crate::telemetry::private;
 use crate::telemetry::refusals::RefusalReason;
 use anyhow::Context as _;
@@ -20,16 +19,13 @@ use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections that may wait to be accepted.
-const LISTEN_BACKLOG: i32 = 1_024;
 /// Time between the last accepted connection and the close of those without a request. A
 /// connection that was just accepted may be about to send one.
 const CLOSE_DELAY: Duration = Duration::from_secs(1);
@@ -41,10 +37,8 @@ pub struct PrivateListener {
     name: &'static str,
     address: SocketAddr,
     handle: ServerHandle,
-    /// None in a successor, which receives it when the service starts.
-    bound: Option<std::net::TcpListener>,
     /// Taken when the service starts.
-    serve: Option<Serve>,
+    start: Option<(std::net::TcpListener, Serve)>,
 }
 
 /// Serves a listener until this process has a successor.
@@ -52,48 +46,34 @@ type Serve = Box<dyn FnOnce(ListenerUntilSuccession) -> Serving + Send + Sync>;
 type Serving = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 impl PrivateListener {
-    /// # Errors
-    /// Returns an error if a fresh start cannot listen on the address.
     pub fn new<F>(
         name: &'static str,
-        address: SocketAddr,
-        (start, handle): (StartMode, &ServerHandle),
+        (address, socket): (SocketAddr, std::net::TcpListener),
+        handle: &ServerHandle,
         serve: impl FnOnce(ListenerUntilSuccession) -> F + Send + Sync + 'static,
-    ) -> anyhow::Result<Self>
+    ) -> Self
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let bound = match start {
-            StartMode::Fresh => Some(bind(name, address)?),
-            StartMode::Upgrade => None,
-        };
-        Ok(Self {
+        let serve: Serve = Box::new(|listener| Box::pin(serve(listener)));
+        Self {
             name,
             address,
             handle: handle.clone(),
-            bound,
-            serve: Some(Box::new(|listener| Box::pin(serve(listener)))),
-        })
+            start: Some((socket, serve)),
+        }
     }
 
-    /// Returns the listener that this process bound at its start or its predecessor handed over.
-    /// Otherwise the address is new, or the predecessor is of a version that kept it: binds it.
-    fn listener(&mut self, fds: Option<ListenFds>) -> anyhow::Result<ListenerUntilSuccession> {
+    async fn serve(&mut self, fds: Option<ListenFds>) -> anyhow::Result<()> {
+        let (socket, serve) = self.start.take().context("it was started before")?;
         let fds = fds.context("the server has no table of sockets")?;
-        let mut fds = fds.lock();
-        let entry = self.address.to_string();
-        let listener = match (self.bound.take(), fds.get(&entry)) {
-            (Some(bound), _) => bound,
-            (None, Some(inherited)) => adopt(*inherited),
-            (None, None) => bind(self.name, self.address)?,
-        };
-        listener.set_nonblocking(true)?;
         // The number stays valid until a successor has received the socket.
-        fds.add(entry, listener.as_raw_fd());
-        Ok(ListenerUntilSuccession {
-            tcp: TcpListener::from_std(listener)?,
+        fds.lock().add(self.address.to_string(), socket.as_raw_fd());
+        let listener = ListenerUntilSuccession {
+            tcp: TcpListener::from_std(socket)?,
             handle: self.handle.clone(),
-        })
+        };
+        Ok(serve(listener).await?)
     }
 }
 
@@ -105,12 +85,7 @@ impl Service for PrivateListener {
         _shutdown: ShutdownWatch,
         _listeners_per_fd: usize,
     ) {
-        let served = match (self.listener(fds), self.serve.take()) {
-            (Ok(listener), Some(serve)) => serve(listener).await.map_err(anyhow::Error::from),
-            (Ok(_), None) => Ok(()),
-            (Err(error), _) => Err(error),
-        };
-        if let Err(error) = served {
+        if let Err(error) = self.serve(fds).await {
             log::error!(
                 "cannot serve listen.{} {}: {error:#}",
                 self.name,
@@ -165,36 +140,6 @@ impl Listener for ListenerUntilSuccession {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
-}
-
-/// Takes a listening socket that the predecessor sent.
-#[expect(
-    unsafe_code,
-    reason = "Pingora's table of the received sockets holds their numbers alone"
-)]
-fn adopt(socket: i32) -> std::net::TcpListener {
-    // SAFETY: the number is in the table under an address that one service alone listens on, and
-    // nothing else owns a received socket.
-    unsafe { OwnedFd::from_raw_fd(socket) }.into()
-}
-
-/// Listens on a private address. A predecessor of a version that keeps its own socket shares the
-/// address until it closes that.
-pub fn bind(name: &'static str, address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let listen = || {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        sockopt::set_socket_reuseport(&socket, true)?;
-        rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, LISTEN_BACKLOG)?;
-        io::Result::Ok(socket.into())
-    };
-    listen().with_context(|| format!("cannot listen on listen.{name} {address}"))
 }
 
 /// Puts the checks of the admin listener in front of its routes.

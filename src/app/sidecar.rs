@@ -5,7 +5,8 @@
 
 use super::admin_router::admin_router;
 use super::database_logs;
-use super::private_listeners::{bind, guard_admin};
+use super::listening_sockets::bind;
+use super::private_listeners::guard_admin;
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
 use super::standby;
@@ -45,8 +46,8 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         .build()?;
     let home = standby::ledger_home(&settings)?;
     let listeners = (
-        bind("sidecar", settings.sidecar)?,
-        bind("admin", settings.admin)?,
+        bind("listen.sidecar", settings.sidecar)?,
+        bind("listen.admin", settings.admin)?,
     );
     let data_dir = settings.data_dir.clone();
     database_logs::start(&data_dir)

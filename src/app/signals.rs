@@ -5,6 +5,7 @@
 //! would kill it, even while it waits for its predecessor or replays a journal. Until then, SIGTERM
 //! and SIGINT end the process at once, as by default. Must not decide when a drain is over.
 
+use super::listening_sockets::UPGRADE_SOCKET;
 use super::server_handle::{DRAIN_POLL_INTERVAL, ServerHandle};
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -161,7 +162,7 @@ impl ServerHandle {
     /// successor requests the listening sockets. If none waits, or it does not get that far, this
     /// process keeps serving.
     async fn hand_over(&self) -> bool {
-        let socket = self.settings.load().data_dir.join("upgrade.sock");
+        let socket = self.settings.load().data_dir.join(UPGRADE_SOCKET);
         // A socket left by an earlier upgrade has no owner.
         let _ = std::fs::remove_file(&socket);
         if let Err(error) = self.store.hand_over() {
