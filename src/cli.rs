@@ -173,7 +173,7 @@ pub fn main() -> ExitCode {
             if json {
                 failure::print_failure(&error);
             }
-            telemetry::print_line(format_args!("model-gateway: {error:#}"));
+            telemetry::print_line(format_args!("model-gateway: {}", failure::describe(&error)));
             match error.downcast_ref::<config::ConfigError>() {
                 Some(_) => ExitCode::from(EXIT_CONFIG_FAULTS),
                 None => ExitCode::FAILURE,

@@ -43,6 +43,7 @@
 //! * [`address`]: client addresses and trusted networks.
 //! * [`clock`]: the only source of wall-clock time.
 //! * [`queue`]: a bounded queue between threads.
+//! * [`file_owner`]: opens and creates files for the owner of their folder.
 //! * [`failpoint`]: named points at which tests kill the process.
 //! * [`vendor_simulator`], in `crates/`: simulated vendors.
 //!
@@ -80,6 +81,7 @@ pub mod document;
 pub mod edge;
 pub mod edge_store;
 pub mod failpoint;
+pub mod file_owner;
 pub mod idempotency;
 pub mod local_link;
 pub mod notify;

@@ -11,6 +11,7 @@
 use super::journal;
 use super::service::Billing;
 use crate::clock;
+use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger;
 use crate::store::sqlite;
@@ -73,7 +74,7 @@ impl Billing {
             sqlite::copy(&accounts, &partial.join("app.db"), "back up app.db")?;
         }
         sqlite::sync_dir(partial).map_err(failed)?;
-        std::fs::rename(partial, to).map_err(failed)?;
+        file_owner::rename(partial, to).map_err(failed)?;
         let parent = to
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())

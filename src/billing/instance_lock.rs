@@ -3,6 +3,7 @@
 //!
 //! Must not know balances.
 
+use crate::file_owner;
 use crate::store::StoreError;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -148,11 +149,7 @@ fn is_locked(data_dir: &Path, name: &str) -> Result<bool, StoreError> {
 }
 
 fn open_lock_file(data_dir: &Path, name: &str) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(data_dir.join(name))
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    file_owner::open(options.mode(0o600), &data_dir.join(name))
 }

@@ -29,6 +29,7 @@ mod segment;
 mod tests;
 
 use crate::failpoint::{self, Point};
+use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::regular_file::read_regular;
 use crate::store::sqlite;
@@ -307,12 +308,9 @@ pub fn copy_journals(from: &Path, to: &Path) -> Result<usize, StoreError> {
                 Err(error) => return Err(failed(error)),
             };
             let target = target.join(file.file_name().unwrap_or_default());
-            let mut copy = OpenOptions::new()
-                .create_new(true)
-                .write(true)
-                .mode(0o600)
-                .open(&target)
-                .map_err(failed)?;
+            let mut options = OpenOptions::new();
+            let options = options.create_new(true).write(true).mode(0o600);
+            let mut copy = file_owner::open(options, &target).map_err(failed)?;
             copy.write_all(&bytes)
                 .and_then(|()| copy.sync_all())
                 .map_err(failed)?;

@@ -15,6 +15,20 @@ pub fn fault_json(file: &Path, fault: &ConfigFault) -> Value {
     json!({"file": file, "line": line, "key": key, "message": message})
 }
 
+/// An error with its causes. An error of a store repeats its cause.
+pub fn describe(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .skip(1)
+        .map(ToString::to_string)
+        .fold(error.to_string(), |described, cause| {
+            match described.ends_with(&cause) {
+                true => described,
+                false => format!("{described}: {cause}"),
+            }
+        })
+}
+
 /// Prints the document for a command that failed.
 pub fn print_failure(error: &anyhow::Error) {
     let document = match error.downcast_ref::<ConfigError>() {
@@ -25,7 +39,7 @@ pub fn print_failure(error: &anyhow::Error) {
             let message = text.lines().next().unwrap_or_default();
             document("config_faults", message, faults.collect())
         }
-        None => document("failed", &format!("{error:#}"), Vec::new()),
+        None => document("failed", &describe(error), Vec::new()),
     };
     print(&document);
 }

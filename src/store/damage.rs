@@ -5,6 +5,7 @@
 use super::StoreError;
 use super::sqlite;
 use crate::clock;
+use crate::file_owner;
 use crate::telemetry::METRICS;
 use rusqlite::{Connection, ErrorCode};
 use std::collections::BTreeSet;
@@ -188,12 +189,12 @@ fn move_aside(path: &Path) -> io::Result<PathBuf> {
     for log in ["-wal", "-shm"] {
         let mut name = aside.as_os_str().to_owned();
         name.push(log);
-        match std::fs::rename(with(log), name) {
+        match file_owner::rename(with(log), name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
-    std::fs::rename(path, &aside)?;
+    file_owner::rename(path, &aside)?;
     Ok(aside)
 }
 

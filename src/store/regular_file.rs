@@ -2,6 +2,7 @@
 //!
 //! Opening a pipe waits until somebody writes to it, perhaps for ever. Must not know any format.
 
+use crate::file_owner;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,7 +41,7 @@ pub fn read_regular_text(path: &Path) -> io::Result<String> {
 /// As for [`open_regular`].
 pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = options.custom_flags(flags).open(path)?;
+    let file = file_owner::open(options.custom_flags(flags), path)?;
     let metadata = file.metadata()?;
     if metadata.is_file() {
         return Ok(file);

@@ -5,12 +5,13 @@
 //! table. Read next: `store/app.rs` (accounts, keys, sessions).
 
 use super::StoreError;
+use crate::file_owner;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -48,11 +49,17 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
             source: io::Error::new(io::ErrorKind::Unsupported, message),
         });
     }
-    create_private(path).map_err(|error| {
-        let source = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        StoreError::Io { operation, source }
-    })?;
-    connect(path).map_err(|source| StoreError::Sqlite { operation, source })
+    create_private(path).map_err(|source| StoreError::Io { operation, source })?;
+    connect(path).map_err(|source| match source.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            // The library names the path in some of its messages.
+            let message = source.to_string();
+            let message = message.trim_end_matches(&format!(": {}", path.display()));
+            let refused = io::Error::new(io::ErrorKind::PermissionDenied, message);
+            StoreError::io(operation, file_owner::explain(path, &refused))
+        }
+        _ => StoreError::Sqlite { operation, source },
+    })
 }
 
 /// Migrates a database to the last of `migrations`. Each is applied once, in order;
@@ -107,8 +114,7 @@ pub fn migrate(
 /// # Errors
 /// Returns an error if the folder cannot be created.
 pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|source| StoreError::io("create a data folder", source))
+    file_owner::create_dir(dir).map_err(|source| StoreError::io("create a data folder", source))
 }
 
 /// Turns off the sync of commits, for data that ends with its process anyway.
@@ -232,7 +238,9 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
 /// # Errors
 /// Returns an error if the folder cannot be opened or synced.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
-    std::fs::File::open(dir)?.sync_all()
+    std::fs::File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| file_owner::explain(dir, &error))
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<usize> {
@@ -250,17 +258,10 @@ fn create_private(path: &Path) -> io::Result<()> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
     {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
+        file_owner::create_dir(folder)?;
     }
-    match OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-    {
+    let mut options = OpenOptions::new();
+    match file_owner::open(options.write(true).create_new(true).mode(0o600), path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }

@@ -7,8 +7,8 @@
 //! `telemetry/log_path.rs` sanitizes.
 
 use super::metrics::METRICS;
-use crate::clock;
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
+use crate::{clock, file_owner};
 use arc_swap::ArcSwapOption;
 use credits::money::Micro;
 use serde::Serialize;
@@ -312,12 +312,9 @@ impl LogWriter {
 /// opens its pipes in the same way (`ompipe`).
 fn open(path: &Path) -> io::Result<File> {
     let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
-    OpenOptions::new()
-        .read(is_pipe)
-        .append(true)
-        .create(true)
-        .mode(FILE_MODE)
-        .open(path)
+    let mut options = OpenOptions::new();
+    let options = options.read(is_pipe).append(true).create(true);
+    file_owner::open(options.mode(FILE_MODE), path)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Must not read or write a record.
 
+use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::regular_file::open_regular_with;
 use crate::store::sqlite;
@@ -40,7 +41,7 @@ impl InstanceDir {
         let lock = open_lock(&unnamed).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let dir = journals.join(&instance_id);
-        std::fs::rename(&unnamed, &dir).map_err(failed)?;
+        file_owner::rename(&unnamed, &dir).map_err(failed)?;
         Ok(Self {
             dir,
             instance_id,
@@ -82,7 +83,7 @@ pub fn live_instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
 
 pub(super) fn instance_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
     let failed = |source| StoreError::io("list the journals", source);
-    let entries = match std::fs::read_dir(data_dir.join("journal")) {
+    let entries = match file_owner::read_dir(&data_dir.join("journal")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
     };

@@ -7,6 +7,7 @@ use super::instance_dir::{
     try_claim,
 };
 use super::read::read_endings;
+use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use std::fs::File;
@@ -80,9 +81,9 @@ impl OrphanedJournal {
         let failed = |source| StoreError::io("remove a replayed journal", source);
         if damaged > 0 {
             let aside = self.dir.with_extension("damaged");
-            std::fs::rename(self.dir.join(LOCK_FILE), self.dir.join(RETIRED_LOCK_FILE))
+            file_owner::rename(self.dir.join(LOCK_FILE), self.dir.join(RETIRED_LOCK_FILE))
                 .map_err(failed)?;
-            return std::fs::rename(&self.dir, aside).map_err(failed);
+            return file_owner::rename(&self.dir, aside).map_err(failed);
         }
         clear_numbered_mark(&self.dir)
             .and_then(|()| std::fs::remove_dir_all(&self.dir))

@@ -12,6 +12,7 @@ use super::instance_dir::{
 use super::line::JournalLine;
 use super::record::JournalRecord;
 use super::repair::{self, LineDamage};
+use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::regular_file::{open_regular, read_regular};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 /// Lists a directory's files in write order; empty if the directory was just removed. A used
 /// reserve comes last, because it has `end` records only.
 pub(super) fn journal_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(dir) {
+    let entries = match file_owner::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };

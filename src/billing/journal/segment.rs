@@ -4,6 +4,7 @@
 
 use super::line::{encode, set_number};
 use super::record::JournalRecord;
+use crate::file_owner;
 use crate::store::sqlite;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -44,18 +45,15 @@ impl Segment {
                 1,
             )?;
             let path = dir.join(file_name(file));
-            std::fs::rename(&segment.path, &path)?;
+            file_owner::rename(&segment.path, &path)?;
             Ok(Self { path, ..segment })
         });
         segment.inspect_err(|_| drop(std::fs::remove_file(unnamed)))
     }
 
     pub(super) fn create(path: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .create_new(true)
-            .append(true)
-            .mode(0o600)
-            .open(&path)?;
+        let mut options = OpenOptions::new();
+        let file = file_owner::open(options.create_new(true).append(true).mode(0o600), &path)?;
         let (kept, named) = (AtomicBool::new(false), AtomicBool::new(false));
         Ok(Self {
             path,

@@ -13,10 +13,10 @@ mod tests;
 use super::chain::last_entry;
 use super::hex::{decode_hex, encode_hex};
 use super::segment_files::sealed_hash;
-use crate::clock;
 use crate::store::regular_file::{open_regular_with, read_regular};
 use crate::store::{StoreError, sqlite};
 use crate::telemetry::METRICS;
+use crate::{clock, file_owner};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -335,12 +335,8 @@ fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
 fn create(dir: &Path, head: &ChainHead) -> io::Result<()> {
     let path = dir.join(format!("{ANCHOR_FILE}.new"));
     let mut options = OpenOptions::new();
-    let file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)?;
+    let options = options.write(true).create(true).truncate(true);
+    let file = file_owner::open(options.mode(0o600), &path)?;
     file.write_all_at(encode(head).as_bytes(), 0)?;
     file.sync_all()?;
     std::fs::rename(path, dir.join(ANCHOR_FILE))?;

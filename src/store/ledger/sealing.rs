@@ -21,6 +21,7 @@ use super::segment::{
 };
 use super::segment_files::{SegmentRecord, sealed_end, segment_of};
 use crate::failpoint::{self, Point};
+use crate::file_owner;
 use crate::store::regular_file::{open_regular, open_regular_with};
 use crate::store::{StoreError, sqlite};
 use balance_merge::{BalanceMerge, ChangedBalance};
@@ -255,7 +256,7 @@ impl Ledger {
         }
         let file = format!("{:012}-{last:012}.{EXTENSION}", done + 1);
         let failed = |source| StoreError::io("finish a segment", source);
-        std::fs::rename(&draft.path, self.segments.dir().join(&file)).map_err(failed)?;
+        file_owner::rename(&draft.path, self.segments.dir().join(&file)).map_err(failed)?;
         sqlite::sync_dir(self.segments.dir()).map_err(failed)?;
         failpoint::hit(Point::SegmentRenamed);
         let bytes = std::fs::metadata(self.segments.dir().join(&file)).map_err(failed)?;

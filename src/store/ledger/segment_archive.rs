@@ -12,6 +12,7 @@ use super::segment_files::{
     SEGMENT_DIR, SegmentRecord, check_record, open_recorded, segments_after,
 };
 use crate::failpoint::{self, Point};
+use crate::file_owner;
 use crate::store::regular_file::open_regular;
 use crate::store::{StoreError, sqlite};
 use rusqlite::params;
@@ -308,7 +309,7 @@ impl Ledger {
                 return Err(error);
             }
             let failed = |source| StoreError::io("finish the copy", source);
-            std::fs::rename(&partial, &target).map_err(failed)?;
+            file_owner::rename(&partial, &target).map_err(failed)?;
             sqlite::sync_dir(to).map_err(failed)?;
         }
         failpoint::hit(Point::BeforeArchiveRecord);
@@ -405,7 +406,7 @@ pub(super) fn set_aside(path: &Path, why: &str) -> io::Result<()> {
         path.display(),
         Path::new(&aside).display()
     );
-    std::fs::rename(path, aside)
+    file_owner::rename(path, aside)
 }
 
 /// Whether two paths lead to one file that has no other name: removing one removes the file.
@@ -421,12 +422,9 @@ fn is_only_name(one: &Path, other: &Path) -> io::Result<bool> {
 /// Copies a file, and syncs the copy.
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = open_regular(from)?;
-    let mut copy = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(to)?;
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true);
+    let mut copy = file_owner::open(options.mode(0o600), to)?;
     io::copy(&mut source, &mut copy)?;
     copy.sync_all()
 }
@@ -445,12 +443,8 @@ fn copy_checked(
     }
     let mut source = open_regular(from).map_err(failed)?;
     let mut options = OpenOptions::new();
-    let mut copy = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(to)
-        .map_err(failed)?;
+    let options = options.write(true).create_new(true).mode(0o600);
+    let mut copy = file_owner::open(options, to).map_err(failed)?;
     let mut piece = vec![0; COPY_BYTES];
     loop {
         let began = Instant::now();

@@ -3,6 +3,7 @@
 //! Must not remove the only copy of an entry.
 
 use super::{BackgroundPace, EXTENSION, PARTIAL};
+use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger::database::Ledger;
 use crate::store::ledger::hex::encode_hex;
@@ -20,7 +21,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("look through the folder of segments", source);
         let records = self.segment_records()?;
-        for file in std::fs::read_dir(self.segments.dir()).map_err(failed)? {
+        for file in file_owner::read_dir(self.segments.dir()).map_err(failed)? {
             let path = file.map_err(failed)?.path();
             let is_recorded = records.iter().any(|record| {
                 path.file_name()

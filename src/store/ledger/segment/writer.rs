@@ -9,6 +9,7 @@ use super::manifest::{
     END_MAGIC, FORMAT, MAGIC, SIGNED_PREFIX, SealedBalance, SegmentManifest, SegmentPart,
 };
 use super::reference_index::{self, MAX_BLOCKS};
+use crate::file_owner;
 use crate::store::ledger::LedgerEntry;
 use crate::store::ledger::chain::entry_hash;
 use crate::store::ledger::hex::encode_hex;
@@ -53,11 +54,7 @@ impl SegmentWriter {
     /// Returns an error if the file cannot be created.
     pub fn create(path: &Path, start: SegmentStart) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+        let file = file_owner::open(options.write(true).create_new(true).mode(0o600), path)?;
         let mut out = HashingWriter {
             file: BufWriter::with_capacity(1 << 18, file),
             offset: 0,
