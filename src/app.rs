@@ -93,6 +93,7 @@ pub fn run_with_store(
             "`model-gateway run` needs store.kind: embedded; with kind: redis, use `model-gateway edge` and `model-gateway sidecar`"
         );
     }
+    descriptors::check_limit()?;
     let startup_signals = StartupSignals::listen()?;
     let billing = match start {
         StartMode::Fresh => Billing::serve(
@@ -163,6 +164,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         .store
         .address()
         .context("`model-gateway edge` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
+    descriptors::check_limit()?;
     let startup_signals = StartupSignals::listen()?;
     let breaker = Arc::new(StoreBreaker::new_open(settings.store_reply_timeout));
     let store_health = Arc::new(StoreHealthMonitor::start(

@@ -15,6 +15,7 @@ use crate::billing::Billing;
 use crate::billing::ledger_ingest::LedgerIngest;
 use crate::clock;
 use crate::config::Settings;
+use crate::edge::{descriptors, panics};
 use crate::notify::{self, NotifyContext};
 use crate::sidecar::{self, Sidecar};
 use crate::telemetry::METRICS;
@@ -39,8 +40,9 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address
         .context("`model-gateway sidecar` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
+    descriptors::check_limit()?;
+    panics::install_hook();
     let mut startup_signals = StartupSignals::listen()?;
-    crate::edge::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -12,6 +12,9 @@ const MIN_RESERVE: u64 = 32;
 const MAX_RESERVE: u64 = 1_024;
 /// Number of client connections that are allowed even with a very low limit.
 const MIN_CLIENTS: u64 = 8;
+/// Least limit on open files: some 70 are open once a gateway has started, [`MIN_RESERVE`] are
+/// reserved, and clients and vendors have the rest.
+const MIN_LIMIT: u64 = 128;
 
 /// Number of descriptors for each use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +67,23 @@ impl DescriptorShares {
     }
 }
 
+/// Checks that a gateway can start with the limit on open files.
+///
+/// # Errors
+/// Returns an error if the limit is too low.
+pub fn check_limit() -> anyhow::Result<()> {
+    check(raise_limit())
+}
+
+fn check(limit: u64) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        limit >= MIN_LIMIT,
+        "the limit on open files is {limit}, but a gateway needs at least {MIN_LIMIT}: raise LimitNOFILE (systemd), \
+         ulimits (Docker) or ulimit -n"
+    );
+    Ok(())
+}
+
 /// Raises the soft limit on open files to the hard limit and returns it. The soft limit exists only
 /// for programs that cannot handle more.
 pub fn raise_limit() -> u64 {
@@ -112,6 +132,9 @@ mod tests {
                 upstream: 0
             }
         );
+        assert!(check(MIN_LIMIT).is_ok());
+        let refused = check(MIN_LIMIT - 1).unwrap_err().to_string();
+        assert!(refused.contains("is 127, but"), "{refused}");
         let [_, _, clients] = [0, 1, u64::MAX].map(|limit| shares(limit, 40).clients);
         assert!(clients > u64::MAX / 3);
     }
