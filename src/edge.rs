@@ -35,6 +35,7 @@ mod response;
 mod route;
 mod settlement;
 pub mod shutdown;
+mod silence_timer;
 mod state;
 mod trace;
 mod turn;

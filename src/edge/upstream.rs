@@ -88,7 +88,13 @@ pub async fn select_vendor_peer(
     }
     let address = attempts::resolve_address(&gateway.resolver, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
-    set_timeouts(&mut peer, &call.settings.limits);
+    let limits = &call.settings.limits;
+    set_timeouts(&mut peer, limits);
+    // A backstop. `intake.rs` enforces the limits of silence, between which Pingora does not
+    // distinguish, and reads what is ready first.
+    let backstop = limits.first_byte_seconds.max(limits.idle_seconds);
+    let backstop = backstop.max(limits.total_seconds);
+    peer.options.read_timeout = Some(Duration::from_secs(backstop));
     peer.options.tcp_keepalive = Some(tcp_keepalive_options());
     peer.group_key = call
         .attempt
@@ -117,10 +123,6 @@ fn set_timeouts(peer: &mut HttpPeer, limits: &Limits) {
     let connect = Duration::from_secs(limits.connect_seconds);
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
-    // A backstop. `intake.rs` enforces the two limits separately, which Pingora cannot.
-    peer.options.read_timeout = Some(Duration::from_secs(
-        limits.first_byte_seconds.max(limits.idle_seconds),
-    ));
     peer.options.write_timeout = Some(Duration::from_secs(limits.vendor_write_seconds));
     peer.options.idle_timeout = Some(POOL_IDLE_TIMEOUT);
 }
@@ -169,10 +171,9 @@ pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let address = announced.unwrap_or(settings.sidecar);
     let mut peer = HttpPeer::new(address, false, String::new());
     set_timeouts(&mut peer, &settings.limits);
-    peer.options.read_timeout = peer
-        .options
-        .read_timeout
-        .map(|limit| limit.min(PAGE_IDLE_TIMEOUT));
+    let limits = &settings.limits;
+    let silence = Duration::from_secs(limits.first_byte_seconds.max(limits.idle_seconds));
+    peer.options.read_timeout = Some(silence.min(PAGE_IDLE_TIMEOUT));
     // The sidecar of a predecessor process has ended. The sidecar of its successor has the address.
     peer.options.custom_l4 = gateway
         .sidecar

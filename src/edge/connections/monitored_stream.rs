@@ -8,6 +8,7 @@
 use super::http2_frames::{FrameObserver, RefusedFrame};
 use super::registry::ClientConnection;
 use crate::edge::client_pace::PaceCheck;
+use crate::edge::silence_timer::{SilenceTimer, wait_until};
 use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
 use pingora::protocols::raw_connect::ProxyDigest;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::Instant;
 
 /// Maximum number of bytes that one read may return after the end of a header: the body, and the
 /// next request.
@@ -55,9 +56,9 @@ pub struct MonitoredStream {
     header_bytes: u64,
     /// Timer for the current header. It is created when a header is due, and reset if it fires too
     /// early.
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<SilenceTimer>,
     /// Timer for a write that is blocked, and what the client takes meanwhile.
-    blocked: Option<(Pin<Box<Sleep>>, PaceCheck)>,
+    blocked: Option<(SilenceTimer, PaceCheck)>,
 }
 
 impl MonitoredStream {
@@ -99,9 +100,9 @@ impl MonitoredStream {
             let (timer, pace) = self.blocked.get_or_insert_with(|| {
                 let socket = self.inner.get_socket_digest();
                 let pace = PaceCheck::begin(socket.as_deref());
-                (Box::pin(tokio::time::sleep(limit)), pace)
+                (SilenceTimer::new(Instant::now() + limit), pace)
             });
-            ready!(timer.as_mut().poll(context));
+            ready!(Pin::new(timer).poll(context));
             if !pace.is_kept(self.inner.get_socket_digest().as_deref(), limit) {
                 let error = io::Error::new(io::ErrorKind::TimedOut, "the client does not read");
                 return Poll::Ready(Err(error));
@@ -119,11 +120,11 @@ impl MonitoredStream {
             let deadline = deadline.into();
             let timer = self
                 .timer
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+                .get_or_insert_with(|| SilenceTimer::new(deadline));
             if timer.deadline() != deadline {
-                timer.as_mut().reset(deadline);
+                timer.reset(deadline);
             }
-            ready!(timer.as_mut().poll(context));
+            ready!(Pin::new(timer).poll(context));
             if self
                 .connection
                 .header_deadline()
@@ -390,11 +391,11 @@ impl Peek for MonitoredStream {
                 () = poll_fn(|context| connection.poll_closed(context)) => Ok(false),
             }
         };
-        match tokio::time::timeout(connection.header_read, peeked).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {
+        match wait_until(Instant::now() + connection.header_read, peeked).await {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(Err(error)) => return Err(error),
+            None => {
                 self.header_bytes = self.peeked.len() as u64;
                 return Err(self.header_timeout_error());
             }

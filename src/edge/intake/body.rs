@@ -6,6 +6,7 @@ use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
 use super::coding::{self, ContentCoding, DecodeAttempt};
 use crate::edge::cpu_pool::{self, CpuWorker};
+use crate::edge::silence_timer::wait_until;
 use bytes::{Bytes, BytesMut};
 use http::{Version, header};
 use llm_protocol::failure::{Failure, Kind};
@@ -43,9 +44,9 @@ pub async fn read_body(
         }
         Ok(body.into_bytes())
     };
-    let read = tokio::time::timeout(limits.body_read, read).await;
+    let read = wait_until(Instant::now() + limits.body_read, read).await;
     let bytes = read
-        .unwrap_or_else(|_| Err(Failure::from_kind(Kind::BodyTimeout)))
+        .unwrap_or_else(|| Err(Failure::from_kind(Kind::BodyTimeout)))
         .inspect_err(|_| {
             // The gateway does not know where the body ends, so the next bytes are not a request.
             session.set_keepalive(None);
@@ -179,8 +180,8 @@ pub async fn read_page_body(
         }
         Ok(())
     };
-    let read = tokio::time::timeout(limits.body_read, read).await;
-    read.unwrap_or_else(|_| Err(Failure::from_kind(Kind::BodyTimeout)))
+    let read = wait_until(Instant::now() + limits.body_read, read).await;
+    read.unwrap_or_else(|| Err(Failure::from_kind(Kind::BodyTimeout)))
         .inspect_err(|_| session.set_keepalive(None))
 }
 
@@ -211,18 +212,18 @@ impl MinRateReader {
         yield_between_pieces().await;
         let mut read = pin!(session.read_request_body());
         loop {
-            match tokio::time::timeout_at(self.until, &mut read).await {
-                Ok(piece) => {
+            match wait_until(self.until, &mut read).await {
+                Some(piece) => {
                     let piece = piece.map_err(|error| body_failure(&error))?;
                     self.received = self
                         .received
                         .saturating_add(piece.as_ref().map_or(0, Bytes::len) as u64);
                     return Ok(piece);
                 }
-                Err(_) if self.received < self.min_bytes => {
+                None if self.received < self.min_bytes => {
                     return Err(Failure::from_kind(Kind::BodyTimeout));
                 }
-                Err(_) => {
+                None => {
                     self.received = 0;
                     self.until += self.window;
                 }

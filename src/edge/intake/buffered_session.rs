@@ -9,6 +9,7 @@ use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
 use crate::edge::client_pace::{self, MAX_PIECE_BYTES};
 use crate::edge::framing;
 use crate::edge::shutdown::CHECK_INTERVAL;
+use crate::edge::silence_timer::{SilenceTimer, wait_until};
 use crate::failpoint::{self, Point};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,11 +23,9 @@ use pingora::protocols::http::{HttpTask, ServerSession as HttpSession};
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::{Error, ErrorType, Result};
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::time::Sleep;
 
 type CustomMessageStream =
     Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
@@ -77,7 +76,7 @@ pub struct BufferedDownstream {
     /// Whether the head has an error status.
     is_error: bool,
     /// Fires no later than the next deadline. It is reset only when it fires, not at every event.
-    timer: Pin<Box<Sleep>>,
+    timer: SilenceTimer,
 }
 
 impl BufferedDownstream {
@@ -88,7 +87,7 @@ impl BufferedDownstream {
         deadlines: Deadlines,
     ) -> Self {
         let wake = deadlines.total.min(Instant::now() + CHECK_INTERVAL);
-        let timer = Box::pin(tokio::time::sleep_until(wake.into()));
+        let timer = SilenceTimer::new(wake.into());
         Self {
             inner: Some(inner),
             body: Some(body),
@@ -239,7 +238,7 @@ impl BufferedDownstream {
                 self.send_keep_alive().await;
             }
             let wake = self.next_wake().min(now + CHECK_INTERVAL);
-            self.timer.as_mut().reset(wake.into());
+            self.timer.reset(wake.into());
             return None;
         }
         self.exchange.lock().progress.ended = Some(ended);
@@ -272,7 +271,7 @@ impl BufferedDownstream {
     fn advance_timer(&mut self) {
         let wake = self.next_wake().into();
         if self.timer.deadline() > wake {
-            self.timer.as_mut().reset(wake);
+            self.timer.reset(wake);
         }
     }
 
@@ -501,7 +500,8 @@ impl BufferedDownstream {
             let wait = CHECK_INTERVAL.min(end.saturating_duration_since(Instant::now()));
             // Tries to write even if no time is left: a client that reads at the cutoff has not
             // left, and gets the event that came just then and the error after it.
-            if let Ok(written) = tokio::time::timeout(wait, write.as_mut()).await {
+            let next = tokio::time::Instant::now() + wait;
+            if let Some(written) = wait_until(next, write.as_mut()).await {
                 return written.ok();
             }
             let now = Instant::now();
@@ -648,9 +648,9 @@ impl CustomSession for BufferedDownstream {
                         Ok(data) => return Ok(data),
                         Err(_) => self.handle_client_left(),
                     },
-                    () = timer.as_mut() => {}
+                    () = timer => {}
                 },
-                _ => timer.as_mut().await,
+                _ => timer.await,
             }
             if let Some(error) = self.handle_timer().await {
                 return Err(error);
