@@ -431,7 +431,7 @@ fn add_private_listeners(
     mut sockets: ListeningSockets,
 ) -> anyhow::Result<()> {
     let settings = handle.settings.load_full();
-    let admin = guard_admin(admin);
+    let admin = guard_admin(admin, &settings.admin_names);
     let serve_admin = |listener: ListenerUntilSuccession| async {
         let closed = listener.close_time();
         // The audit log records the address of the administrator.

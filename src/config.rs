@@ -67,6 +67,7 @@ pub use source::{FileChecks, FileStamp, SourceFile};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 pub use store::StoreSettings;
 use validator::ConfigValidator;
@@ -80,6 +81,8 @@ pub struct Settings {
     pub trust_proxy: TrustedProxies,
     pub sidecar: SocketAddr,
     pub admin: SocketAddr,
+    /// Names with a dot by which the admin listener is called.
+    pub admin_names: Arc<[String]>,
     /// Certificate chain and private key, PEM files.
     pub tls: Option<(PathBuf, PathBuf)>,
     pub base_url: String,
@@ -211,6 +214,7 @@ impl ConfigValidator {
             .collect();
         let sidecar = self.parse_address("listen.sidecar", &config.listen.sidecar);
         let admin = self.parse_address("listen.admin", &config.listen.admin);
+        let admin_names = self.parse_admin_names(&config.listen.admin_names);
         let trust_proxy = self.parse_proxies(&config.listen.trust_proxy);
         self.check_listeners(&edge, [sidecar, admin], config.store.kind);
         for file in config
@@ -258,6 +262,7 @@ impl ConfigValidator {
             trust_proxy,
             sidecar: sidecar?,
             admin: admin?,
+            admin_names,
             tls: config
                 .listen
                 .tls

@@ -10,11 +10,11 @@ use crate::telemetry::refusals::RefusalReason;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use axum::Router;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::HOST;
 use axum::http::uri::Authority;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
 use pingora::server::{ListenFds, ShutdownWatch};
@@ -23,6 +23,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -142,32 +143,38 @@ impl Listener for ListenerUntilSuccession {
     }
 }
 
-/// Puts the checks of the admin listener in front of its routes.
-pub fn guard_admin(routes: Router) -> Router {
+/// Puts the checks of the admin listener in front of its routes. `names`: as of
+/// `listen.admin_names`.
+pub fn guard_admin(routes: Router, names: &Arc<[String]>) -> Router {
     routes
-        .layer(from_fn(refuse_public_names))
+        .layer(from_fn_with_state(Arc::clone(names), refuse_public_names))
         .layer(from_fn(observe_admin))
 }
 
-const PUBLIC_NAME: &str = "This address answers only requests whose host is an address, localhost, or a name without a dot.\n";
+const PUBLIC_NAME: &str = "This address answers only requests whose host is an address, localhost, a name without a dot, or one of listen.admin_names.\n";
 
 /// Refuses a request that a browser sent to a public name. Whoever owns a name can let it point to
 /// this machine, and the scripts of his page then read what this listener answers.
-async fn refuse_public_names(request: Request, next: Next) -> Response {
+async fn refuse_public_names(
+    State(names): State<Arc<[String]>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let host = request.headers().get(HOST);
     // A browser always sends it.
-    if host.is_none_or(|host| is_private_host(host.as_bytes())) {
+    if host.is_none_or(|host| is_private_host(host.as_bytes(), &names)) {
         next.run(request).await
     } else {
         (StatusCode::MISDIRECTED_REQUEST, PUBLIC_NAME).into_response()
     }
 }
 
-/// Whether a host field has an address, or a name that no stranger can own.
-fn is_private_host(host: &[u8]) -> bool {
+/// Whether a host field has an address, a name that no stranger can own, or one of `names`.
+fn is_private_host(host: &[u8], names: &[String]) -> bool {
     Authority::try_from(host).is_ok_and(|authority| {
         let host = authority.host().trim_matches(['[', ']']);
-        host.parse::<IpAddr>().is_ok() || !host.contains('.')
+        let is_known = || names.iter().any(|name| name.eq_ignore_ascii_case(host));
+        host.parse::<IpAddr>().is_ok() || !host.contains('.') || is_known()
     })
 }
 
@@ -184,6 +191,7 @@ mod tests {
 
     #[test]
     fn a_host_is_an_address_or_a_name_that_no_stranger_owns() {
+        let names = ["edge-1.example.com".to_owned()];
         for host in [
             "127.0.0.1:9090",
             "10.1.2.3",
@@ -192,11 +200,13 @@ mod tests {
             "localhost:9090",
             "LOCALHOST",
             "sidecar:9090",
+            "Edge-1.example.com:9090",
         ] {
-            assert!(is_private_host(host.as_bytes()), "{host}");
+            assert!(is_private_host(host.as_bytes(), &names), "{host}");
         }
         for host in [
             "evil.example",
+            "edge-1.example.com.evil.example",
             "evil.example:9090",
             "localhost.evil.example",
             "localhost.",
@@ -206,7 +216,7 @@ mod tests {
             "a b",
             "\u{e9}",
         ] {
-            assert!(!is_private_host(host.as_bytes()), "{host}");
+            assert!(!is_private_host(host.as_bytes(), &names), "{host}");
         }
     }
 }

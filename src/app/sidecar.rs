@@ -154,8 +154,11 @@ async fn serve(
         .context("cannot start the thread of mail, alerts and webhooks")?;
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_router(&state.settings, &state.accounts, &state.billing);
-    let interface = guard_admin(status_router(ingest).merge(interface))
-        .into_make_service_with_connect_info::<std::net::SocketAddr>();
+    let interface = guard_admin(
+        status_router(ingest).merge(interface),
+        &state.settings.load().admin_names,
+    )
+    .into_make_service_with_connect_info::<std::net::SocketAddr>();
     let admin = axum::serve(admin_listener, interface).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });
     log::info!(

@@ -97,7 +97,9 @@ pub fn wait_until_holder(
     runtime.block_on(async {
         let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
         let forwarding = tokio::spawn(forward(TcpListener::from_std(pages)?, status.clone()));
-        let admin = tokio::spawn(serve_status(TcpListener::from_std(admin)?, status.clone()));
+        let names = Arc::clone(&settings.admin_names);
+        let admin = TcpListener::from_std(admin)?;
+        let admin = tokio::spawn(serve_status(admin, status.clone(), names));
         let waited = tokio::select! {
             () = end.recv() => Ok(false),
             waited = take_lease(home.clone(), copies, status) => waited.map(|()| true),
@@ -198,7 +200,11 @@ async fn forward(listener: TcpListener, status: StandbyStatus) {
     }
 }
 
-async fn serve_status(listener: TcpListener, status: StandbyStatus) -> std::io::Result<()> {
+async fn serve_status(
+    listener: TcpListener,
+    status: StandbyStatus,
+    names: Arc<[String]>,
+) -> std::io::Result<()> {
     let metrics = || async {
         (
             [("content-type", "text/plain; version=0.0.4")],
@@ -230,7 +236,7 @@ async fn serve_status(listener: TcpListener, status: StandbyStatus) -> std::io::
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready));
-    let service = guard_admin(routes).into_make_service_with_connect_info::<SocketAddr>();
+    let service = guard_admin(routes, &names).into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await
 }
 

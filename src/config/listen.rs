@@ -5,7 +5,9 @@
 use super::raw;
 use super::validator::ConfigValidator;
 use crate::address::{Network, TrustedProxies};
+use http::uri::Authority;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A listener: its key and its address.
 type Listener = (String, SocketAddr);
@@ -51,6 +53,22 @@ impl ConfigValidator {
             }
             before.push((key, address));
         }
+    }
+
+    /// Host names, without a port.
+    pub(super) fn parse_admin_names(&mut self, names: &[String]) -> Arc<[String]> {
+        for (index, name) in names.iter().enumerate() {
+            let is_name = |authority: Authority| authority.host() == name;
+            if !name.parse().is_ok_and(is_name) {
+                self.add_fault(
+                    format!("listen.admin_names[{index}]"),
+                    format!(
+                        "{name:?} is not a host name: write it alone, such as edge-1.example.com"
+                    ),
+                );
+            }
+        }
+        names.into()
     }
 
     pub(super) fn parse_address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
@@ -135,6 +153,24 @@ fn suggest_address(key: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_the_admin_listener_stands_alone() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |names: &str| {
+            let text = local.replacen("  admin:", &format!("  admin_names: {names}\n  admin:"), 1);
+            crate::config::parse(&text, &|_| None)
+        };
+        let settings = with("[edge-1.example.com]").unwrap();
+        assert_eq!(*settings.admin_names, ["edge-1.example.com"]);
+        for bad in ["a.example:9090", "http://a.example", "a b", "''"] {
+            let faults = with(&format!("[edge.example, {bad}]"))
+                .map(drop)
+                .unwrap_err();
+            let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
+            assert_eq!(keys, ["listen.admin_names[1]"], "{bad}");
+        }
+    }
 
     #[test]
     fn the_address_that_was_probably_meant_is_suggested() {

@@ -63,8 +63,12 @@ pub struct Listen {
     /// Private address of the dashboard, the catalog and the account API; the edge forwards to it.
     pub sidecar: String,
     /// Private address of /metrics, /healthz and /readyz. It answers only requests whose host is an
-    /// address, `localhost` or a name without a dot.
+    /// address, `localhost`, a name without a dot, or one of `admin_names`.
     pub admin: String,
+    /// Names with a dot by which others call the `admin` address, such as `edge-1.example.com`
+    /// where Prometheus scrapes it by that name.
+    #[serde(default)]
+    pub admin_names: Vec<String>,
     #[serde(default)]
     pub tls: Option<Tls>,
     /// Trusted proxies in front of the gateway, as addresses or networks (`10.0.0.0/8`), up to 256.
