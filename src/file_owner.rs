@@ -72,7 +72,8 @@ fn give_to_folder_owner(file: &File, path: &Path) -> io::Result<()> {
     let is_there = (named.dev(), named.ino()) == (opened.dev(), opened.ino());
     if is_there && is_only_name(&opened) && opened.uid() == 0 && folder.uid() != 0 {
         let (owner, group) = (Uid::from_raw(folder.uid()), Gid::from_raw(folder.gid()));
-        fchown(file, Some(owner), Some(group))?;
+        // A container may have taken this right from root; the file is root's then, as before.
+        let _ = fchown(file, Some(owner), Some(group));
     }
     Ok(())
 }
