@@ -1,5 +1,5 @@
-//! Opens and creates files. A file that root creates belongs to the owner of its folder, so that the
-//! gateway can use it after a command that root ran. Errors name the path and its owner.
+//! Opens and creates files. A file that root creates belongs to the owner of its folder, so that
+//! the gateway can use it after a command that root ran. Errors name the path and its owner.
 //!
 //! Must not know what is in a file.
 
@@ -90,8 +90,8 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Returns the error with the path; if a right is missing, also with the owner of what there is, and
-/// with this process's user.
+/// Returns the error with the path; if a right is missing, also with the owner of the path, or of
+/// the nearest folder above it, and with this process's user.
 pub fn explain(path: &Path, error: &io::Error) -> io::Error {
     let shown = path.display();
     let is_refused = matches!(

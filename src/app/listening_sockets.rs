@@ -1,5 +1,5 @@
-//! The listening sockets of this process: bound at a fresh start, received from the predecessor at an
-//! upgrade.
+//! The listening sockets of this process: bound at a fresh start, received from the predecessor at
+//! an upgrade.
 //!
 //! No two gateways share an address: `SO_REUSEPORT` is set nowhere, and a process has all its
 //! sockets before it serves on one. Must not accept a connection.

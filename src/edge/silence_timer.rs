@@ -1,9 +1,9 @@
 //! A timer for how long a client or a vendor is silent.
 //!
-//! If this process could not run when the timer was due (it was stopped, or its machine slept), data
-//! that came meanwhile lies in the socket, and the runtime may fire the timer before it
-//! looks at the socket. So a timer that fires late waits a little longer: ready data wins. Must not
-//! know what the data is.
+//! If this process could not run when the timer was due (it was stopped, or its machine slept),
+//! data that came meanwhile lies in the socket, and the runtime may fire the timer before it looks
+//! at the socket. So a timer that fires late waits a little longer: ready data wins. Must not know
+//! what the data is.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -308,8 +308,8 @@ impl LogWriter {
 }
 
 /// Opens the file, or creates it. A pipe is opened for reading too: to open it for writing alone
-/// waits until somebody reads it, perhaps for ever, and a reader that restarts would end it. rsyslog
-/// opens its pipes in the same way (`ompipe`).
+/// waits until somebody reads it, perhaps for ever, and a reader that restarts would end it.
+/// rsyslog opens its pipes in the same way (`ompipe`).
 fn open(path: &Path) -> io::Result<File> {
     let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
     let mut options = OpenOptions::new();
