@@ -53,8 +53,8 @@ pub fn use_origin_form(head: &mut RequestHeader) {
     }
 }
 
-/// Lets the body of a response to an HTTP/1.0 client end with the connection. Such a client knows no
-/// chunks.
+/// Lets the body of a response to an HTTP/1.0 client end with the connection. Such a client cannot
+/// read chunks.
 pub fn remove_chunks_for_http_1_0(client: Version, response: &mut ResponseHeader) {
     if client < Version::HTTP_11 {
         response.remove_header(&header::TRANSFER_ENCODING);

@@ -30,8 +30,8 @@ const MAX_WINDOW_WAITS: usize = 256;
 
 static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
-/// Whether the response to this request has begun. An interim `100 Continue`, which the gateway sends
-/// before it reads a body, is no response, but Pingora records it as one.
+/// Whether the response to this request has begun. An interim `100 Continue`, which the gateway
+/// sends before it reads a body, is no response, but Pingora records it as one.
 #[expect(clippy::disallowed_methods, reason = "the one place that asks Pingora")]
 pub fn has_begun(session: &ServerSession) -> bool {
     session

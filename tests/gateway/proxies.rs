@@ -192,12 +192,12 @@ fn the_proxies_of_the_guide_pass_on_what_clients_and_the_gateway_send() {
         world.edge
     );
     passes_on(&world, key, &Proxy::nginx("plain", &plain, dir));
-    let mut large_bodies = 0;
-    for proxy in [
+    let proxies = [
         Proxy::nginx("nginx", &block("nginx", &world), dir),
         Proxy::haproxy(&block("haproxy", &world), dir),
         Proxy::caddy(&block("caddyfile", &world), dir),
-    ] {
+    ];
+    for (large_bodies, proxy) in (1..).zip(proxies) {
         passes_on(&world, key, &proxy);
         let Proxy { name, port, .. } = proxy;
         let mut large = Chat.body("input=10 output=10", false, 1_000);
@@ -216,7 +216,6 @@ fn the_proxies_of_the_guide_pass_on_what_clients_and_the_gateway_send() {
             .output()
             .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "200", "{name}");
-        large_bodies += 1;
         wait_for("the access log", SOON, || {
             let clients = clients(&log);
             assert!(!clients.iter().any(|client| client == LIE), "{name}");
