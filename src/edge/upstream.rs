@@ -42,6 +42,9 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use std::time::Duration;
 
+/// How many times the longest limit of silence Pingora waits for a vendor on its own. More than
+/// once, so that the gateway's limits decide also after this process was stopped for a while.
+const BACKSTOP_FACTOR: u64 = 3;
 /// Vendors close idle connections after about a minute. The gateway closes its own before that.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of streams per HTTP/2 connection, if the vendor's
@@ -90,10 +93,11 @@ pub async fn select_vendor_peer(
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     let limits = &call.settings.limits;
     set_timeouts(&mut peer, limits);
-    // A backstop. `intake.rs` enforces the limits of silence, between which Pingora does not
-    // distinguish, and reads what is ready first.
-    let backstop = limits.first_byte_seconds.max(limits.idle_seconds);
-    let backstop = backstop.max(limits.total_seconds);
+    // A backstop, for while Pingora waits to send a body and does not look at the client.
+    // `intake.rs` enforces the limits of silence, between which Pingora does not distinguish, and
+    // reads what is ready first.
+    let silence = limits.first_byte_seconds.max(limits.idle_seconds);
+    let backstop = silence.saturating_mul(BACKSTOP_FACTOR);
     peer.options.read_timeout = Some(Duration::from_secs(backstop));
     peer.options.tcp_keepalive = Some(tcp_keepalive_options());
     peer.group_key = call

@@ -121,8 +121,8 @@ fn a_wrong_method_is_answered_with_those_that_are_right() {
         ("GET", "/v1/chat/completions", "POST"),
         ("DELETE", "/v1/messages", "POST"),
         ("OPTIONS", "/v1/messages", "POST"),
-        ("POST", "/v1/models", "GET"),
-        ("PUT", "/v1/credits", "GET"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PUT", "/v1/credits", "GET, HEAD"),
         ("POST", "/healthz", "GET, HEAD"),
     ] {
         let answer = world.ask(&Request::new(method, path));

@@ -288,8 +288,8 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
     let plan = plan(&vendor, &authority).limit("vendor_write_seconds", 1);
     let world = plan
-        .limit("first_byte_seconds", 3)
-        .limit("idle_seconds", 3)
+        .limit("first_byte_seconds", 1)
+        .limit("idle_seconds", 1)
         .limit("breaker_failures", 0)
         .start();
     let account = world.account();
