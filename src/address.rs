@@ -5,7 +5,7 @@
 //! is not trusted. This file must not know what the result is used for.
 
 use http::HeaderMap;
-use http::header::{FORWARDED, HeaderName};
+use http::header::{FORWARDED, HeaderName, VIA};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -111,12 +111,15 @@ const UNKNOWN_HOP: &str = "-";
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The fields by which proxies say whom they speak for.
-pub const FORWARDING_FIELDS: [HeaderName; 5] = [
+pub const FORWARDING_FIELDS: [HeaderName; 8] = [
     FORWARDED,
     FORWARDED_FOR,
     HeaderName::from_static("x-forwarded-host"),
     FORWARDED_PROTO,
     HeaderName::from_static("x-real-ip"),
+    VIA,
+    HeaderName::from_static("cf-connecting-ip"),
+    HeaderName::from_static("true-client-ip"),
 ];
 
 impl TrustedProxies {

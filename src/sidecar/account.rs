@@ -6,6 +6,7 @@
 use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
+use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{
     ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, is_local,
@@ -186,7 +187,7 @@ async fn sign_up(
     let (sent, code) = (email.clone(), invite.clone());
     let mail = settings.mail.as_ref();
     let verifies = mail.is_some_and(|mail| mail.verify_sign_ups);
-    let created = app.hashing.run(address, move || {
+    let created = app.hashing.run(address, HashTrust::Stranger, move || {
         let stranger = SignUpForm {
             email: &sent,
             password: &password,
@@ -345,22 +346,32 @@ async fn try_password(
         Ok(counted) => counted,
         Err(seconds) => return Ok(PasswordOutcome::TooOften { seconds }),
     };
+    let trust = match is_known_network(app, &email, prefix, now_ms)? {
+        true => HashTrust::Known,
+        false => HashTrust::Stranger,
+    };
+    let release = |counted: Vec<(ThrottleKey, AttemptLimit)>| {
+        for (throttle_key, rate) in counted {
+            app.throttle.release(&throttle_key, rate);
+        }
+    };
     let accounts = app.accounts.clone();
-    let Some(account) = app
-        .hashing
-        .run(address, move || {
-            accounts.check_password(&account, &password)
-        })
-        .await??
-    else {
+    let check = move || accounts.check_password(&account, &password);
+    let checked = match app.hashing.run(address, trust, check).await {
+        Ok(checked) => checked?,
+        Err(error) => {
+            // No password was tried.
+            release(counted);
+            return Err(error);
+        }
+    };
+    let Some(account) = checked else {
         app.login_backoff.record_failure(&email, prefix, now_ms);
         return Ok(PasswordOutcome::Wrong);
     };
     app.login_backoff.record_success(&email, prefix);
     app.known_networks.record_success(&email, prefix, now_ms);
-    for (throttle_key, rate) in counted {
-        app.throttle.release(&throttle_key, rate);
-    }
+    release(counted);
     Ok(PasswordOutcome::Right(account))
 }
 

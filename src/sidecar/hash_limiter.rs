@@ -3,7 +3,8 @@
 //!
 //! A hash takes a core for some 50 ms. One at a time, so that the other cores serve requests. A
 //! network that sends many waits for itself: it takes no other network's turn, and gives up its
-//! place when the queue is full. Must not know what is hashed.
+//! place when the queue is full. If it is full of one request each, the latest stranger gives up
+//! its place for a client who had the right password before. Must not know what is hashed.
 
 use super::blocking::run_blocking;
 use super::error::PageError;
@@ -24,13 +25,31 @@ pub struct PasswordHashLimiter(Arc<Mutex<HashQueue>>);
 struct HashQueue {
     is_running: bool,
     /// The networks with requests that wait, in the order of their turns.
-    networks: VecDeque<(IpAddr, VecDeque<oneshot::Sender<HashPermit>>)>,
+    networks: VecDeque<(IpAddr, VecDeque<WaitingHash>)>,
+}
+
+struct WaitingHash {
+    turn: oneshot::Sender<HashPermit>,
+    trust: HashTrust,
+}
+
+/// What is known of the client who waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HashTrust {
+    Stranger,
+    /// It had the right password before, in this account and from this network.
+    Known,
 }
 
 impl HashQueue {
     /// Adds a request of a network. If the queue is full, it takes the place of the last request of
-    /// the network with the most. Returns `None` if that is its own, or if none has more than one.
-    fn enter(&mut self, network: IpAddr) -> Option<oneshot::Receiver<HashPermit>> {
+    /// the network with the most; a known client else that of the latest stranger. Returns `None`
+    /// if there is none.
+    fn enter(
+        &mut self,
+        network: IpAddr,
+        trust: HashTrust,
+    ) -> Option<oneshot::Receiver<HashPermit>> {
         self.forget_disconnected();
         let own = self
             .networks
@@ -40,17 +59,35 @@ impl HashQueue {
             let own = own.map_or(0, |index| self.networks[index].1.len());
             let most = self.networks.iter_mut().map(|(_, requests)| requests);
             let most = most.max_by_key(|requests| requests.len())?;
-            if most.len() <= own + 1 {
-                return None;
+            if most.len() > own + 1 {
+                most.pop_back();
+            } else {
+                self.displace_stranger(network, trust)?;
             }
-            most.pop_back();
         }
-        let (sender, receiver) = oneshot::channel();
+        let (turn, receiver) = oneshot::channel();
+        let waiting = WaitingHash { turn, trust };
         match own {
-            Some(index) => self.networks[index].1.push_back(sender),
-            None => self.networks.push_back((network, [sender].into())),
+            Some(index) => self.networks[index].1.push_back(waiting),
+            None => self.networks.push_back((network, [waiting].into())),
         }
         Some(receiver)
+    }
+
+    /// Ends the wait of the latest stranger of another network, for a known client.
+    fn displace_stranger(&mut self, network: IpAddr, trust: HashTrust) -> Option<()> {
+        if trust == HashTrust::Stranger {
+            return None;
+        }
+        let mut others = self.networks.iter_mut().rev();
+        let (_, requests) = others.find(|(other, requests)| {
+            *other != network
+                && requests
+                    .back()
+                    .is_some_and(|last| last.trust == HashTrust::Stranger)
+        })?;
+        requests.pop_back();
+        Some(())
     }
 
     fn waiting(&self) -> usize {
@@ -62,7 +99,7 @@ impl HashQueue {
 
     fn forget_disconnected(&mut self) {
         for (_, requests) in &mut self.networks {
-            requests.retain(|request| !request.is_closed());
+            requests.retain(|request| !request.turn.is_closed());
         }
         self.networks.retain(|(_, requests)| !requests.is_empty());
     }
@@ -70,7 +107,7 @@ impl HashQueue {
     /// Takes the first request of the network whose turn it is; `None` if none waits.
     fn next(&mut self) -> Option<oneshot::Sender<HashPermit>> {
         let (network, mut requests) = self.networks.pop_front()?;
-        let next = requests.pop_front();
+        let next = requests.pop_front().map(|waiting| waiting.turn);
         if !requests.is_empty() {
             self.networks.push_back((network, requests));
         }
@@ -106,9 +143,10 @@ impl PasswordHashLimiter {
     pub async fn run<T: Send + 'static>(
         &self,
         client: IpAddr,
+        trust: HashTrust,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PageError> {
-        let permit = match self.enter(client)? {
+        let permit = match self.enter(client, trust)? {
             HashTurn::Now(permit) => permit,
             HashTurn::Later(turn) => turn.await.map_err(|_| PageError::Busy)?,
         };
@@ -120,13 +158,15 @@ impl PasswordHashLimiter {
         .await
     }
 
-    fn enter(&self, client: IpAddr) -> Result<HashTurn, PageError> {
+    fn enter(&self, client: IpAddr, trust: HashTrust) -> Result<HashTurn, PageError> {
         let mut queue = lock(&self.0);
         if !queue.is_running {
             queue.is_running = true;
             return Ok(HashTurn::Now(HashPermit(Arc::clone(&self.0))));
         }
-        let turn = queue.enter(network_block(client)).ok_or(PageError::Busy)?;
+        let turn = queue
+            .enter(network_block(client), trust)
+            .ok_or(PageError::Busy)?;
         Ok(HashTurn::Later(turn))
     }
 }
@@ -139,14 +179,23 @@ enum HashTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
-    /// Enters a request that waits.
+    /// Enters a stranger's request that waits.
     fn enter(limiter: &PasswordHashLimiter, client: &str) -> Option<oneshot::Receiver<HashPermit>> {
-        match limiter.enter(ip(client)) {
+        enter_as(limiter, client, HashTrust::Stranger)
+    }
+
+    fn enter_as(
+        limiter: &PasswordHashLimiter,
+        client: &str,
+        trust: HashTrust,
+    ) -> Option<oneshot::Receiver<HashPermit>> {
+        match limiter.enter(ip(client), trust) {
             Ok(HashTurn::Later(turn)) => Some(turn),
             Ok(HashTurn::Now(_)) => panic!("it need not wait"),
             Err(_) => None,
@@ -156,7 +205,7 @@ mod tests {
     #[test]
     fn one_password_is_hashed_at_a_time_and_networks_take_turns() {
         let limiter = PasswordHashLimiter::default();
-        let Ok(HashTurn::Now(running)) = limiter.enter(ip("192.0.2.1")) else {
+        let Ok(HashTurn::Now(running)) = limiter.enter(ip("192.0.2.1"), HashTrust::Stranger) else {
             panic!("nothing runs")
         };
         // Addresses of one IPv6 block are one network, whichever /64 they are in.
@@ -181,7 +230,7 @@ mod tests {
             drop(turn.blocking_recv().unwrap());
         }
         assert!(matches!(
-            limiter.enter(ip("192.0.2.1")),
+            limiter.enter(ip("192.0.2.1"), HashTrust::Stranger),
             Ok(HashTurn::Now(_))
         ));
     }
@@ -189,11 +238,25 @@ mod tests {
     #[test]
     fn a_full_queue_of_many_networks_refuses_one_more() {
         let limiter = PasswordHashLimiter::default();
-        let _running = limiter.enter(ip("192.0.2.255")).ok();
+        let _running = limiter.enter(ip("192.0.2.255"), HashTrust::Stranger).ok();
         let all: Vec<_> = (0..MAX_WAITING_HASHES)
             .map(|index| enter(&limiter, &format!("192.0.2.{index}")).unwrap())
             .collect();
         assert!(enter(&limiter, "198.51.100.1").is_none());
+        // Whoever had the right password before gets the place of the latest stranger.
+        let known = |client: &str| enter_as(&limiter, client, HashTrust::Known);
+        let mut all = all;
+        let owner = known("198.51.100.1").unwrap();
+        assert!(all.pop().unwrap().blocking_recv().is_err());
+        assert!(
+            all.iter_mut()
+                .all(|turn| matches!(turn.try_recv(), Err(TryRecvError::Empty)))
+        );
+        let owners: Vec<_> = (1..MAX_WAITING_HASHES)
+            .map(|index| known(&format!("203.0.113.{index}")).unwrap())
+            .collect();
+        assert!(known("198.51.100.2").is_none(), "no stranger waits");
+        drop((owner, owners));
         drop(all);
         assert!(enter(&limiter, "198.51.100.1").is_some(), "all have left");
     }
@@ -201,7 +264,7 @@ mod tests {
     #[tokio::test]
     async fn work_gets_its_turn_after_other_work() {
         let limiter = PasswordHashLimiter::default();
-        let run = |value| limiter.run(ip("192.0.2.1"), move || value);
+        let run = |value| limiter.run(ip("192.0.2.1"), HashTrust::Stranger, move || value);
         let all = tokio::join!(run(1), run(2), run(3));
         assert_eq!((all.0.unwrap(), all.1.unwrap(), all.2.unwrap()), (1, 2, 3));
     }

@@ -10,6 +10,7 @@ use super::account::{start_session, with_retry_after};
 use super::blocking::run_blocking;
 use super::display::Timestamp;
 use super::error::PageError;
+use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{ClientIp, OptionalUser, SignedForm, is_insecure};
 use super::state::SidecarState;
@@ -375,7 +376,7 @@ async fn submit(
     };
     let work =
         move || accounts.set_password_by_link(&token, &password, ends_credentials, &from, now_ms());
-    match app.hashing.run(address, work).await? {
+    match app.hashing.run(address, HashTrust::Stranger, work).await? {
         Ok(Some(account)) => {
             // The holder may have tried wrong passwords before.
             let prefix = client_prefix(address);

@@ -10,6 +10,7 @@ use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
 use super::export::export;
+use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{ClientIp, CurrentUser, SignedForm, session_cookie};
 use super::state::SidecarState;
@@ -269,7 +270,9 @@ async fn change_password(
     let (accounts, account) = (app.accounts.clone(), user.account.id.clone());
     match app
         .hashing
-        .run(address, move || accounts.replace_password(&account, &new))
+        .run(address, HashTrust::Known, move || {
+            accounts.replace_password(&account, &new)
+        })
         .await?
     {
         Ok(()) => {}

@@ -316,7 +316,7 @@ impl Plan {
         }
         let redis = Server::start();
         let store = format!(
-            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}",
+            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\", reply_timeout_ms: 1000}}",
             redis.port
         );
         let sidecar = Plan::default()
