@@ -123,7 +123,7 @@ pub struct Settings {
 /// Returns all faults of the file.
 pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
     let mut sources = vec![SourceFile::from_path(file)];
-    let outcome = std::fs::read_to_string(file).map_err(|error| {
+    let outcome = source::read_config(file, PIPE_READ_LIMIT).map_err(|error| {
         vec![ConfigFault {
             line: 0,
             key: String::new(),
@@ -142,6 +142,9 @@ pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
         }),
     }
 }
+
+/// Maximum time to wait for the writer of a config file that is a pipe.
+const PIPE_READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// The JSON Schema of the config file.
 pub fn schema() -> serde_json::Value {

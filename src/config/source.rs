@@ -3,9 +3,11 @@
 //! The stamp is taken before the file is read: a write in between then shows as a change and is
 //! never missed. Must not interpret a file's contents.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Which of the files that the config names are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,22 @@ impl SourceFile {
     }
 }
 
+/// Reads a config file. It may be a pipe, whose writer then has until `limit`.
+pub(super) fn read_config(path: &Path, limit: Duration) -> io::Result<String> {
+    if std::fs::metadata(path)?.is_file() {
+        return std::fs::read_to_string(path);
+    }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let pipe = path.to_owned();
+    std::thread::Builder::new()
+        .name("config".into())
+        .spawn(move || drop(sender.send(std::fs::read_to_string(pipe))))?;
+    receiver.recv_timeout(limit).unwrap_or_else(|_| {
+        let message = format!("nobody wrote all of this pipe within {} s", limit.as_secs());
+        Err(io::Error::new(ErrorKind::TimedOut, message))
+    })
+}
+
 /// Describes in plain words why a file cannot be read.
 pub(super) fn cannot_read(path: &Path, error: &std::io::Error) -> String {
     let path = path.display();
@@ -84,6 +102,33 @@ pub(super) fn this_process() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_is_read_as_a_file_is_and_waited_for_within_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        let error = read_config(&pipe, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(
+            cannot_read(&pipe, &error).contains("nobody wrote"),
+            "{error}"
+        );
+        // Serves the reader that gave up, too.
+        let end = pipe.clone();
+        std::thread::spawn(move || std::fs::write(end, "old"))
+            .join()
+            .unwrap()
+            .unwrap();
+        let end = pipe.clone();
+        let writer = std::thread::spawn(move || std::fs::write(end, "listen: {}"));
+        let text = read_config(&pipe, Duration::from_secs(60)).unwrap();
+        writer.join().unwrap().unwrap();
+        assert_eq!(text, "listen: {}");
+        let none = read_config(dir.path(), Duration::from_secs(60)).unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::IsADirectory);
+    }
 
     #[test]
     fn every_way_to_change_a_file_shows_and_reading_it_does_not() {

@@ -8,7 +8,7 @@
 use crate::account::{Account, taken};
 use crate::client::{self, Connection, End, Request};
 use crate::crash::FUNDS;
-use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{SOON, World, command_on, wait_for};
 use serde_json::Value;
 use std::path::Path;
@@ -266,11 +266,6 @@ fn ten_deaths_anywhere_debit_a_request_once_or_not_at_all() {
     for surface in BOTH {
         dies_everywhere(surface, 10);
     }
-}
-
-#[test]
-fn a_death_anywhere_debits_a_messages_request_once_or_not_at_all() {
-    dies_everywhere(Messages, 1);
 }
 
 #[test]

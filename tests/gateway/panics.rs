@@ -5,7 +5,7 @@
 use crate::account::micro;
 use crate::client::Answer;
 use crate::surface::{BOTH, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, World};
 
 /// Points at which the gateway panics, and whether the client already has the head of a stream
 /// then.
@@ -66,9 +66,7 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
                     Some("internal_error"),
                 );
             }
-            let log = wait_for("the panic in the log", SOON, || {
-                Some(world.log()).filter(|log| log.contains("panic in"))
-            });
+            let log = world.log();
             let lines: Vec<_> = log
                 .lines()
                 .filter(|line| line.contains("panic in"))

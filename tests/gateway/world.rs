@@ -605,7 +605,13 @@ impl World {
         self.dir.path().join("gateway.log")
     }
 
+    /// The log so far. A thread of the gateway writes it, and sleeps once all is written.
     pub fn log(&self) -> String {
+        if let Some(gateway) = &self.gateway {
+            wait_for("the log to be written", SOON, || {
+                (!is_thread_busy(gateway.id(), "log")).then_some(())
+            });
+        }
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
@@ -832,4 +838,15 @@ fn replace(text: &str, from: &str, to: &str) -> String {
         "conf/local.yaml has no {from:?} any more"
     );
     text.replace(from, to)
+}
+
+/// Whether the thread of this name runs, or waits for a core or a disk.
+fn is_thread_busy(process: u32, thread: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let mut stats = threads.into_iter().flatten().flatten().filter_map(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        Some((name.to_owned(), rest.starts_with(['R', 'D'])))
+    });
+    stats.any(|(name, runs)| name == thread && runs)
 }
