@@ -106,21 +106,21 @@ mod tests {
     #[test]
     fn a_pipe_is_read_as_a_file_is_and_waited_for_within_the_limit() {
         let dir = tempfile::tempdir().unwrap();
-        let pipe = dir.path().join("pipe");
-        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        let new_pipe = |name: &str| {
+            let pipe = dir.path().join(name);
+            let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+            rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+            pipe
+        };
+        let pipe = new_pipe("unwritten");
         let error = read_config(&pipe, Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(
             cannot_read(&pipe, &error).contains("nobody wrote"),
             "{error}"
         );
-        // Serves the reader that gave up, too.
-        let end = pipe.clone();
-        std::thread::spawn(move || std::fs::write(end, "old"))
-            .join()
-            .unwrap()
-            .unwrap();
+        // The reader that gave up still waits at its pipe and would take what is written there.
+        let pipe = new_pipe("written");
         let end = pipe.clone();
         let writer = std::thread::spawn(move || std::fs::write(end, "listen: {}"));
         let text = read_config(&pipe, Duration::from_secs(60)).unwrap();

@@ -222,7 +222,8 @@ fn ended(
     done: &BTreeMap<u64, Value>,
 ) -> Fault {
     let output = list(&response["output"]);
-    if response["status"] != kind || kind == "completed" && !open.is_empty() {
+    let may_be_cut = may_have_cut_items(response);
+    if response["status"] != kind || !may_be_cut && !open.is_empty() {
         return Err("the status, or unfinished items".to_owned());
     }
     if output.len() < open.len() + done.len() {
@@ -232,13 +233,20 @@ fn ended(
         let is_same = match (done.get(&index), open.get(&index)) {
             (Some(told), _) => told == item,
             (None, Some(open)) => open.item["id"] == item["id"] && item["status"] == "incomplete",
-            (None, None) => kind == "incomplete" && item["status"] == "incomplete",
+            (None, None) => may_be_cut && item["status"] == "incomplete",
         };
         if !is_same {
             return Err(format!("item {index} is another one"));
         }
     }
     envelope(response)
+}
+
+/// A model that declines in the middle of a call leaves that call unfinished in a response that is
+/// completed: agents repeat an incomplete one.
+fn may_have_cut_items(response: &Value) -> bool {
+    let is_refusal = |item: &Value| item["content"][0].get("refusal").is_some();
+    response["status"] == "incomplete" || list(&response["output"]).iter().any(is_refusal)
 }
 
 fn envelope(response: &Value) -> Fault {
@@ -264,13 +272,13 @@ fn envelope(response: &Value) -> Fault {
 /// Checks whether an SDK would read this answer.
 pub fn answer(body: &Value) -> Fault {
     envelope(body)?;
-    let is_cut = body["status"] == "incomplete";
-    if body["status"] != "completed" && !is_cut {
+    if body["status"] != "completed" && body["status"] != "incomplete" {
         return Err(format!("status {}", body["status"]));
     }
+    let may_be_cut = may_have_cut_items(body);
     for item in list(&body["output"]) {
         // An item that was cut off stays incomplete.
-        if !(is_cut && item["status"] == "incomplete") {
+        if !(may_be_cut && item["status"] == "incomplete") {
             item_is_whole(item)?;
         }
     }

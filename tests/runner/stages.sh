@@ -55,6 +55,8 @@ host() { rustc -vV | sed -n 's/^host: //p'; }
 rust_tests() {
   local profile=$1 threads=$(($2 * CORES))
   shift 2
+  # The long run looks for new random cases; a change is not judged by those that it happens to meet.
+  [ -n "${GATEWAY_LONG:-}" ] || export PROPTEST_RNG_SEED=1
   cargo nextest run --profile "$profile" --test-threads "$threads" --binaries-metadata "$RUN_DIR/binaries.json" \
     --cargo-metadata "$RUN_DIR/metadata.json" "$@" 2>&1 | grep -v '^info: experimental'
 }
