@@ -56,6 +56,7 @@ use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
+use silence_timer::BACKSTOP_FACTOR;
 use state::{RequestContext, Stage};
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -113,7 +114,8 @@ impl ProxyHttp for Gateway {
         // During a handover the client must reconnect, so that it reaches the successor process.
         let keeps_alive = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();
         session.set_keepalive(keeps_alive.then_some(settings.limits.keepalive_seconds));
-        session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
+        let backstop = settings.limits.body_read_seconds * BACKSTOP_FACTOR;
+        session.set_read_timeout(Some(Duration::from_secs(backstop)));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut()
         {
             // Without this, the bytes of a second request would abort the response to the first.

@@ -10,6 +10,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
+/// How many times the gateway's own limit Pingora's timers wait for a client's body or a vendor.
+/// They cannot wait for ready data, so they must not be the ones that decide.
+pub const BACKSTOP_FACTOR: u64 = 3;
 /// A timer that fires so much later than it was due shows that this process did not run.
 const MIN_LATENESS: Duration = Duration::from_millis(250);
 /// Time in which the runtime looks at its sockets, and their tasks read from them.

@@ -26,6 +26,7 @@ pub use refused_member::{leave_out_refused, retry_without_member};
 
 use super::gateway::Gateway;
 use super::respond;
+use super::silence_timer::BACKSTOP_FACTOR;
 use super::state::admitted::AdmittedRequest;
 use super::state::record::RequestRecord;
 use super::state::sidecar::SidecarRequest;
@@ -42,9 +43,6 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use std::time::Duration;
 
-/// How many times the longest limit of silence Pingora waits for a vendor on its own. More than
-/// once, so that the gateway's limits decide also after this process was stopped for a while.
-const BACKSTOP_FACTOR: u64 = 3;
 /// Vendors close idle connections after about a minute. The gateway closes its own before that.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of streams per HTTP/2 connection, if the vendor's

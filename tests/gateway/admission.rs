@@ -381,6 +381,24 @@ fn a_body_that_breaks_off_is_400() {
 }
 
 #[test]
+fn a_body_that_came_while_the_gateway_was_stopped_is_read() {
+    let world = Plan::default().limit("body_read_seconds", 1).start();
+    let account = world.account();
+    let request = Chat.whole(&account.key, "input=1 output=1");
+    let request = request.header("expect", "100-continue");
+    let mut connection = world.connect();
+    connection.send(&request.head());
+    let interim = connection.head().expect("an interim response");
+    assert!(interim.starts_with("HTTP/1.1 100 "), "it reads the body");
+    world.signal("STOP");
+    connection.send(&request.framed_body());
+    std::thread::sleep(Duration::from_millis(1_500));
+    world.signal("CONT");
+    assert_eq!(connection.answer().status, 200);
+    world.close();
+}
+
+#[test]
 fn a_body_that_stalls_is_408() {
     let world = Plan::default().limit("body_read_seconds", 1).start();
     let account = world.account();
