@@ -23,7 +23,7 @@ use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::{self, PassthroughContext, RequestEdits};
 use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
 use llm_protocol::usage::{MeteringTerms, UsageEstimator};
-use llm_protocol::vendor_response::{self, ResponseForm, StreamConverter};
+use llm_protocol::vendor_response::{self, ResponseForm, ResponseStream};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -268,18 +268,10 @@ impl Case {
     }
 
     fn stream<'a>(&self, recall: Option<ResponseContext>, pieces: impl Iterator<Item = &'a [u8]>) {
-        let mut stream = match recall {
-            None => StreamConverter::Same(Box::new(StreamPassthrough::new(
-                self.from,
-                "public-model",
-                false,
-                EVENT_BYTES_MAX,
-            ))),
-            Some(recall) => {
-                let stream =
-                    StreamTranslation::new(self.from, self.to, recall, true, EVENT_BYTES_MAX);
-                StreamConverter::Translated(Box::new(stream))
-            }
+        let (from, to, max) = (self.from, self.to, EVENT_BYTES_MAX);
+        let mut stream: Box<dyn ResponseStream> = match recall {
+            None => Box::new(StreamPassthrough::new(from, "public-model", false, max)),
+            Some(recall) => Box::new(StreamTranslation::new(from, to, recall, true, max)),
         };
         for piece in pieces {
             // Each piece is sent on as a buffer of its own.

@@ -29,6 +29,7 @@ use llm_protocol::request::{self, ContentSize, PassthroughContext, RequestEdits}
 use llm_protocol::responses::kinds::KINDS;
 use llm_protocol::translate::{self, StreamTranslation, TranslationRequest};
 use llm_protocol::usage::{MeteredUsage, MeteringTerms, Usage, UsageEstimator, UsageVerdict};
+use llm_protocol::vendor_response::ResponseStream as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -26,8 +26,9 @@ use super::state::responding::ResponseMode;
 use bytes::Bytes;
 use error::{collect_error, process_error};
 use llm_protocol::Protocol;
-use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::failure::Failure;
 use llm_protocol::keepalive;
+use llm_protocol::vendor_response::ResponseStream as _;
 use mode::decide_mode;
 use pingora::{Error, ErrorType, Result};
 use stream::{fold_stream, process_stream};
@@ -75,10 +76,9 @@ pub fn filter_body(
         }
         ResponseMode::Waiting | ResponseMode::Undecided { .. } | ResponseMode::Over => Ok(None),
     };
-    // The gateway itself ends a response that exceeds its buffer, so the vendor has not failed.
     if outcome
         .as_ref()
-        .is_err_and(|failure| failure.kind != Kind::UpstreamEventTooLarge)
+        .is_err_and(|failure| !failure.kind.is_of_gateway())
     {
         call.exchange.mark_vendor_failed();
     }

@@ -13,6 +13,7 @@ use crate::translation::{
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::ModelCapabilities;
 use llm_protocol::translate::{self, StreamTranslation};
+use llm_protocol::vendor_response::ResponseStream as _;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};

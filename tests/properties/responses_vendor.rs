@@ -19,6 +19,7 @@ use llm_protocol::passthrough::StreamPassthrough;
 use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::{self, PassthroughContext, RequestEdits};
 use llm_protocol::translate::{self, StreamTranslation};
+use llm_protocol::vendor_response::ResponseStream as _;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;

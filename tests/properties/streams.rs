@@ -6,6 +6,7 @@ use llm_protocol::Protocol;
 use llm_protocol::passthrough::StreamPassthrough;
 use llm_protocol::profile::VendorProfile;
 use llm_protocol::usage::{MeteringTerms, ServiceTier, Usage, UsageEstimator, text_tokens};
+use llm_protocol::vendor_response::ResponseStream as _;
 use llm_protocol::vendor_response::UpstreamError;
 use proptest::prelude::*;
 

@@ -18,6 +18,7 @@ use llm_protocol::profile::VendorProfile;
 use llm_protocol::sse::SseDecoder;
 use llm_protocol::translate::{self, StreamTranslation, TranslatedRequest, TranslationRequest};
 use llm_protocol::usage::Usage;
+use llm_protocol::vendor_response::ResponseStream as _;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ use llm_protocol::translate::StreamTranslation;
 use llm_protocol::usage::{
     MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
 };
-use llm_protocol::vendor_response::{self, ResponseForm, StreamConverter};
+use llm_protocol::vendor_response::{self, ResponseForm, ResponseStream};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -200,22 +200,21 @@ fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds
 }
 
 fn streamed(vendor: Protocol, surface: Protocol, stream: &str, bounds: &UsageBounds) -> Outcome {
-    let mut answer = if vendor == surface {
-        StreamConverter::Same(Box::new(
-            StreamPassthrough::new(vendor, "public", false, 1 << 20).with_request(terms(bounds), 1),
-        ))
+    let mut answer: Box<dyn ResponseStream> = if vendor == surface {
+        let pass = StreamPassthrough::new(vendor, "public", false, 1 << 20);
+        Box::new(pass.with_request(terms(bounds), 1))
     } else {
         let recall = ResponseContext {
             usage_bounds: *bounds,
             ..recall()
         };
-        StreamConverter::Translated(Box::new(StreamTranslation::new(
+        Box::new(StreamTranslation::new(
             vendor,
             surface,
             recall,
             true,
             1 << 20,
-        )))
+        ))
     };
     let mut out = Vec::new();
     answer.push(stream.as_bytes(), &mut out).unwrap();

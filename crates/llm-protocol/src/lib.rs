@@ -25,6 +25,7 @@
 //! use llm_protocol::capabilities::{MessagesModel, ModelCapabilities, TranslationTarget};
 //! use llm_protocol::profile::VendorProfile;
 //! use llm_protocol::translate::{StreamTranslation, TranslationRequest, translate_request};
+//! use llm_protocol::vendor_response::ResponseStream as _;
 //! use llm_protocol::usage::UsageEstimator;
 //!
 //! let accepts = ModelCapabilities::Messages(MessagesModel::default());

@@ -17,7 +17,7 @@ use super::json::scanner::Span;
 use super::keepalive;
 use super::responses::EventSequencer;
 use super::sse::{EventTooLarge, SseDecoder, SseEvent};
-use super::vendor_response::{Completion, StopReasonStatus};
+use super::vendor_response::{Completion, ResponseStream, StopReasonStatus};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage, VendorCounters};
 
 mod body;
@@ -143,62 +143,6 @@ impl StreamPassthrough {
         self
     }
 
-    /// Returns the stream's event sequencer, if its protocol numbers events.
-    pub fn sequencer(&self) -> Option<&EventSequencer> {
-        self.watch.sequencer.as_ref()
-    }
-
-    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
-    /// the terminal event are in `out` when [`StreamPassthrough::is_complete`] turns true within
-    /// this call: the caller must write its journal before it releases `out`. After an error or the
-    /// terminal event, further bytes are dropped.
-    ///
-    /// # Errors
-    /// Returns an [`UpstreamError`] if the stream cannot continue and the answer is not complete.
-    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        if self.is_over {
-            return Ok(());
-        }
-        self.decoder.feed(bytes);
-        let outcome = self
-            .process_events(out)
-            .or_else(|fault| self.end_without_last_event(Some(fault), out));
-        self.is_over = outcome.is_err() || self.is_complete();
-        outcome
-    }
-
-    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
-    /// its end.
-    ///
-    /// # Errors
-    /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
-    /// else [`UpstreamError::Cut`].
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        if self.is_over {
-            return if self.is_complete() {
-                Ok(())
-            } else {
-                Err(UpstreamError::Cut)
-            };
-        }
-        self.is_over = true;
-        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
-        // detected.
-        self.decoder.close();
-        self.watch.has_ended = true;
-        let fault = self.process_events(out).err();
-        if self.is_complete() {
-            return Ok(());
-        }
-        if fault.is_none() && self.watch.protocol == Protocol::Chat {
-            self.watch.derive_finish_reasons(false, out);
-        }
-        self.end_without_last_event(
-            fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))),
-            out,
-        )
-    }
-
     /// Ends an answer whose last event is missing.
     fn end_without_last_event(
         &mut self,
@@ -226,13 +170,57 @@ impl StreamPassthrough {
         self.watch.completion.record_last_event()
     }
 
-    /// Returns whether the stop reason has come and the last event has not.
-    pub fn is_finishing(&self) -> bool {
-        self.watch.completion.is_finishing()
+    fn process_events(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        while !self.watch.completion.is_complete() {
+            let Some(event) = self.decoder.next_event()? else {
+                break;
+            };
+            self.watch.handle_event(&event, out)?;
+        }
+        Ok(())
+    }
+}
+
+impl ResponseStream for StreamPassthrough {
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.decoder.feed(bytes);
+        let outcome = self
+            .process_events(out)
+            .or_else(|fault| self.end_without_last_event(Some(fault), out));
+        self.is_over = outcome.is_err() || self.is_complete();
+        outcome
     }
 
-    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
-    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return if self.is_complete() {
+                Ok(())
+            } else {
+                Err(UpstreamError::Cut)
+            };
+        }
+        self.is_over = true;
+        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
+        // detected.
+        self.decoder.close();
+        self.watch.has_ended = true;
+        let fault = self.process_events(out).err();
+        if self.is_complete() {
+            return Ok(());
+        }
+        if fault.is_none() && self.watch.protocol == Protocol::Chat {
+            self.watch.derive_finish_reasons(false, out);
+        }
+        self.end_without_last_event(
+            fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))),
+            out,
+        )
+    }
+
+    fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         let PassthroughState {
             protocol,
             model_json,
@@ -255,63 +243,50 @@ impl StreamPassthrough {
         self.is_over = true;
     }
 
-    /// Returns whether the answer is complete and its last byte was written to `out`.
-    pub fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.watch.completion.is_complete()
     }
 
-    /// Returns whether more than the opening was sent on. `message_start`, `response.created`, a
-    /// chunk with only the role, pings and comments are not content that a client waits for.
-    pub fn has_content(&self) -> bool {
-        self.watch.has_content
+    fn is_finishing(&self) -> bool {
+        self.watch.completion.is_finishing()
     }
 
-    /// Returns whether any event with data was sent on.
-    pub fn has_started(&self) -> bool {
+    fn has_started(&self) -> bool {
         self.watch.started
     }
 
-    /// Returns the usage once the vendor has reported final counts.
-    pub fn usage(&self) -> Option<MeteredUsage> {
+    fn has_content(&self) -> bool {
+        self.watch.has_content
+    }
+
+    fn usage(&self) -> Option<MeteredUsage> {
         self.watch.usage()
     }
 
-    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
-    pub fn counted_output(&self) -> u64 {
+    fn usage_so_far(&self) -> Option<Usage> {
+        self.watch.known_usage()
+    }
+
+    fn counted_output(&self) -> u64 {
         self.watch
             .counted_usage()
             .map_or(0, |metered| metered.counted_output)
     }
 
-    /// Returns the usage counted so far.
-    pub fn usage_so_far(&self) -> Option<Usage> {
-        self.watch.known_usage()
-    }
-
-    /// UTF-8 bytes of the text, reasoning, refusal and tool arguments sent on, for estimates.
-    pub fn generated_bytes(&self) -> u64 {
+    fn generated_bytes(&self) -> u64 {
         self.watch.generated_bytes
     }
 
-    /// Returns whether any thinking was seen, if only its signature.
-    pub fn shows_thinking(&self) -> bool {
+    fn shows_thinking(&self) -> bool {
         self.watch.shows_thinking
     }
 
-    /// Returns whether a messages vendor refused before any output. The vendor documents this as
-    /// free.
-    pub fn refused_free(&self) -> bool {
+    fn refused_free(&self) -> bool {
         self.watch.messages.refused_free(self.watch.generated_bytes)
     }
 
-    fn process_events(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        while !self.watch.completion.is_complete() {
-            let Some(event) = self.decoder.next_event()? else {
-                break;
-            };
-            self.watch.handle_event(&event, out)?;
-        }
-        Ok(())
+    fn sequencer(&self) -> Option<&EventSequencer> {
+        self.watch.sequencer.as_ref()
     }
 }
 

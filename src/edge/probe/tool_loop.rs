@@ -11,6 +11,7 @@ use bytes::Bytes;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::sse;
 use llm_protocol::translate::{self, StreamTranslation};
+use llm_protocol::vendor_response::ResponseStream as _;
 use llm_protocol::{Protocol, failure, request};
 use serde_json::{Value, json};
 use std::net::SocketAddr;

@@ -15,7 +15,6 @@ use llm_protocol::keepalive;
 use llm_protocol::passthrough::StreamPassthrough;
 use llm_protocol::sse;
 use llm_protocol::translate::StreamTranslation;
-use llm_protocol::vendor_response::StreamConverter;
 
 /// Decides how the body is processed, once its first bytes tell. Returns the bytes to process;
 /// `None` if more are needed.
@@ -85,10 +84,7 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
         )
         .with_request(call.metering_terms(), call.response.choices)
         .with_call_repair(call.call_seed());
-        return ResponseMode::Stream(
-            StreamConverter::Same(Box::new(pass)),
-            OpenStreamGuard::new(),
-        );
+        return ResponseMode::Stream(Box::new(pass), OpenStreamGuard::new());
     };
     let context = ResponseContext {
         usage_bounds: call.usage_bounds,
@@ -97,10 +93,7 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
     let vendor = call.model.protocol();
     let stream = StreamTranslation::new(vendor, surface, context, call.stream, event_bytes);
     if call.stream {
-        ResponseMode::Stream(
-            StreamConverter::Translated(Box::new(stream)),
-            OpenStreamGuard::new(),
-        )
+        ResponseMode::Stream(Box::new(stream), OpenStreamGuard::new())
     } else {
         ResponseMode::Fold {
             stream: Box::new(stream),

@@ -7,6 +7,8 @@ use super::debit::{ResponseUsage, record_for_replay, settle};
 use super::fault::handle_fault;
 use super::output_limit::{exceeds_output_limit, usage_at_hold};
 use super::whole::{RESPONSE_TOO_LARGE, max_buffered_bytes, release_whole};
+use crate::billing::Hold;
+use crate::catalog::CatalogModel;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::responding::ResponseMode;
 use crate::failpoint::{self, Point};
@@ -14,7 +16,8 @@ use crate::telemetry::METRICS;
 use bytes::Bytes;
 use llm_protocol::capabilities::ModelCapabilities;
 use llm_protocol::failure::{Failure, Kind};
-use llm_protocol::usage::MeteringTerms;
+use llm_protocol::usage::{MeteringTerms, UsageBounds, UsageEstimator};
+use llm_protocol::vendor_response::{ResponseStream, UpstreamError};
 
 pub(super) fn process_stream(
     call: &mut AdmittedRequest,
@@ -24,6 +27,7 @@ pub(super) fn process_stream(
     let ResponseMode::Stream(pass, _) = &mut call.response.mode else {
         return Ok(None);
     };
+    let pass = pass.as_mut();
     if pass.is_complete() {
         return Ok(None);
     }
@@ -34,10 +38,7 @@ pub(super) fn process_stream(
     }
     // The translation of an event may be longer than the event.
     let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));
-    let mut outcome = pass.push(piece, &mut out);
-    if outcome.is_ok() && end && !pass.is_complete() {
-        outcome = pass.finish(&mut out);
-    }
+    let outcome = convert(pass, piece, end, &mut out);
     let is_opening = !pass.has_content() && !pass.is_complete();
     if pass.generated_bytes() > 0 {
         if let Some(after) = call
@@ -66,32 +67,8 @@ pub(super) fn process_stream(
         call.response.unsent = out;
         return Err(handle_fault(call, &fault, is_opening));
     }
-    let mut counted = ResponseUsage {
-        usage: pass.usage(),
-        reported_usage: pass.usage_so_far(),
-        generated_bytes: pass.generated_bytes(),
-        refused_free: pass.refused_free(),
-        cut: None,
-    };
-    let generated = counted.generated_bytes;
-    if !pass.is_complete()
-        && !pass.is_finishing()
-        && exceeds_output_limit(
-            &call.model,
-            &call.usage_bounds,
-            pass.counted_output(),
-            generated,
-        )
-    {
-        counted.cut = usage_at_hold(
-            call.hold.as_ref(),
-            &MeteringTerms::new(call.turn.estimator(), call.usage_bounds),
-            &counted,
-        );
-    }
-    if let Some(usage) = &counted.cut {
-        pass.end_at_limit(usage, &mut out);
-    }
+    let bounds = (call.turn.estimator(), call.usage_bounds);
+    let counted = count(pass, &call.model, call.hold.as_ref(), bounds, &mut out);
     if pass.is_complete() {
         let is_cut = counted.cut.is_some();
         settle(call, counted)?;
@@ -129,6 +106,7 @@ pub(super) fn fold_stream(
     let ResponseMode::Fold { stream, bytes } = &mut call.response.mode else {
         return Ok(None);
     };
+    let stream = stream.as_mut();
     *bytes = bytes.saturating_add(piece.len());
     if *bytes > limit {
         // The gateway itself ends the response, so what was generated is billed.
@@ -138,42 +116,15 @@ pub(super) fn fold_stream(
         ));
     }
     let mut out = Vec::new();
-    let mut outcome = stream.push(piece, &mut out);
-    if outcome.is_ok() && end && !stream.is_complete() {
-        outcome = stream.finish(&mut out);
-    }
+    let outcome = convert(stream, piece, end, &mut out);
     let has_generated = stream.generated_bytes() > 0;
     call.exchange
         .set_finishing(stream.is_finishing(), stream.usage().is_some());
     if let Err(fault) = outcome {
         return Err(handle_fault(call, &fault, !has_generated));
     }
-    let mut counted = ResponseUsage {
-        usage: stream.usage(),
-        reported_usage: stream.usage_so_far(),
-        generated_bytes: stream.generated_bytes(),
-        refused_free: stream.refused_free(),
-        cut: None,
-    };
-    let generated = counted.generated_bytes;
-    if !stream.is_complete()
-        && !stream.is_finishing()
-        && exceeds_output_limit(
-            &call.model,
-            &call.usage_bounds,
-            stream.counted_output(),
-            generated,
-        )
-    {
-        counted.cut = usage_at_hold(
-            call.hold.as_ref(),
-            &MeteringTerms::new(call.turn.estimator(), call.usage_bounds),
-            &counted,
-        );
-    }
-    if let Some(usage) = &counted.cut {
-        stream.end_at_limit(usage, &mut out);
-    }
+    let bounds = (call.turn.estimator(), call.usage_bounds);
+    let counted = count(stream, &call.model, call.hold.as_ref(), bounds, &mut out);
     if !stream.is_complete() || out.is_empty() {
         return Ok(None);
     }
@@ -184,4 +135,45 @@ pub(super) fn fold_stream(
         call.exchange.complete_and_hang_up();
     }
     Ok(released)
+}
+
+fn convert(
+    stream: &mut dyn ResponseStream,
+    piece: &[u8],
+    end: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), UpstreamError> {
+    stream.push(piece, out)?;
+    if end && !stream.is_complete() {
+        stream.finish(out)?;
+    }
+    Ok(())
+}
+
+/// Counts what has come so far. Ends a response that has exceeded its output limit.
+fn count(
+    stream: &mut dyn ResponseStream,
+    model: &CatalogModel,
+    hold: Option<&Hold>,
+    (estimator, bounds): (UsageEstimator, UsageBounds),
+    out: &mut Vec<u8>,
+) -> ResponseUsage {
+    let mut counted = ResponseUsage {
+        usage: stream.usage(),
+        reported_usage: stream.usage_so_far(),
+        generated_bytes: stream.generated_bytes(),
+        refused_free: stream.refused_free(),
+        cut: None,
+    };
+    let (output, bytes) = (stream.counted_output(), counted.generated_bytes);
+    if !stream.is_complete()
+        && !stream.is_finishing()
+        && exceeds_output_limit(model, &bounds, output, bytes)
+    {
+        counted.cut = usage_at_hold(hold, &MeteringTerms::new(estimator, bounds), &counted);
+    }
+    if let Some(usage) = &counted.cut {
+        stream.end_at_limit(usage, out);
+    }
+    counted
 }

@@ -12,7 +12,7 @@ use llm_protocol::request::RequestSummary;
 use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate::StreamTranslation;
 use llm_protocol::usage::{MeteredUsage, MeteringTerms, Usage};
-use llm_protocol::vendor_response::StreamConverter;
+use llm_protocol::vendor_response::ResponseStream;
 use std::time::Instant;
 
 /// The state of the vendor's response.
@@ -48,7 +48,7 @@ pub(in crate::edge) enum ResponseMode {
         is_named_events: bool,
         opening: Vec<u8>,
     },
-    Stream(StreamConverter, OpenStreamGuard),
+    Stream(Box<dyn ResponseStream>, OpenStreamGuard),
     /// The vendor streams, but the client wants the whole response.
     Fold {
         stream: Box<StreamTranslation>,
@@ -144,9 +144,10 @@ impl Responding {
 
     /// Returns how the stream numbers its events, if it does.
     pub fn sequencer(&self) -> Option<&EventSequencer> {
+        let translated = || self.translation.as_ref()?.sequencer.as_ref();
         match &self.mode {
-            ResponseMode::Stream(StreamConverter::Same(pass), _) => pass.sequencer(),
-            _ => self.translation.as_ref()?.sequencer.as_ref(),
+            ResponseMode::Stream(stream, _) => stream.sequencer().or_else(translated),
+            _ => translated(),
         }
     }
 

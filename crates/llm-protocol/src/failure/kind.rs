@@ -134,4 +134,10 @@ impl Kind {
                 | Kind::UpstreamFailed
         )
     }
+
+    /// Returns whether the gateway itself ended the answer, so that its vendor has not failed: the
+    /// answer exceeds the gateway's buffer, or its debit cannot be recorded.
+    pub fn is_of_gateway(self) -> bool {
+        matches!(self, Kind::UpstreamEventTooLarge | Kind::LedgerUnavailable)
+    }
 }

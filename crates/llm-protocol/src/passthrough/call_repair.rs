@@ -318,6 +318,7 @@ fn legacy_call<'v>(message: JsonValue<'v>) -> Option<(JsonStr<'v>, JsonValue<'v>
 mod tests {
     use crate::Protocol;
     use crate::passthrough::StreamPassthrough;
+    use crate::vendor_response::ResponseStream as _;
     use serde_json::{Value, json};
 
     /// Passes chunks with these choices on. Returns the client's choices, or `None` if nothing was

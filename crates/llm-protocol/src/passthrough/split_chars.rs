@@ -121,6 +121,7 @@ impl SplitCharWalk<'_> {
 mod tests {
     use super::super::StreamPassthrough;
     use super::*;
+    use crate::vendor_response::ResponseStream as _;
     use serde_json::Value as Any;
 
     /// Returns the texts at `pointer` of the events that a client reads. Each event must be JSON

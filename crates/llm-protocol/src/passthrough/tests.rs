@@ -4,6 +4,7 @@
 use super::{StreamPassthrough, rewrite_response};
 use crate::ir::event::ResponseContext;
 use crate::usage::MeteringTerms;
+use crate::vendor_response::ResponseStream as _;
 use crate::{Protocol, translate};
 
 /// Returns whether the events hold anything but an opening.

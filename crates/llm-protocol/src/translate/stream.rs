@@ -11,6 +11,7 @@ use crate::ir::event::{Event, EventSink, ResponseContext, StopReason, UpstreamEr
 use crate::json::document::NodeBuffer;
 use crate::sse::SseDecoder;
 use crate::usage::{MeteredUsage, Usage};
+use crate::vendor_response::ResponseStream;
 use crate::{Protocol, chat, messages, responses};
 
 /// Maximum node buffer that a stream keeps for its next event.
@@ -28,6 +29,7 @@ const MAX_IDLE_NODES: usize = 1024;
 /// ```
 /// use llm_protocol::Protocol::{self, Chat, Messages, Responses};
 /// use llm_protocol::translate::StreamTranslation;
+/// use llm_protocol::vendor_response::ResponseStream as _;
 /// # use llm_protocol::capabilities::{
 /// #     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, TranslationTarget,
 /// # };
@@ -173,57 +175,6 @@ impl StreamTranslation {
         }
     }
 
-    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
-    /// the terminal event are in `out` when [`StreamTranslation::is_complete`] turns true within
-    /// this call: the caller must write its journal before it releases `out`. After an error or the
-    /// terminal event, further bytes are dropped.
-    ///
-    /// # Errors
-    /// Returns an [`UpstreamError`] if the stream cannot continue. Nothing of the faulty event was
-    /// sent on.
-    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        if self.is_over {
-            return Ok(());
-        }
-        self.decoder.feed(bytes);
-        let outcome = self
-            .process_events()
-            .or_else(|fault| self.end_without_last_event(Some(fault)));
-        self.observer.take(out);
-        self.is_over = outcome.is_err() || self.observer.is_complete();
-        outcome
-    }
-
-    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
-    /// its end.
-    ///
-    /// # Errors
-    /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
-    /// else [`UpstreamError::Cut`]; or [`UpstreamError::TooLarge`].
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        if self.is_over {
-            return if self.observer.is_complete() {
-                Ok(())
-            } else {
-                Err(UpstreamError::Cut)
-            };
-        }
-        self.is_over = true;
-        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
-        // detected.
-        self.decoder.close();
-        let fault = self.process_events().err();
-        if let (None, VendorReader::Chat(reader)) = (&fault, &mut self.reader) {
-            reader.end_of_body(&mut self.observer);
-        }
-        let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
-            _ if self.observer.is_complete() => Ok(()),
-            fault => self.end_without_last_event(fault),
-        };
-        self.observer.take(out);
-        outcome
-    }
-
     /// Ends an answer whose last event is missing.
     fn end_without_last_event(
         &mut self,
@@ -281,8 +232,52 @@ impl StreamTranslation {
         Ok(())
     }
 
-    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
-    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+    /// Returns the changes of the answer that a client must learn of. A client that streams has
+    /// them as comments.
+    pub fn warnings(&self) -> &[&'static str] {
+        &self.observer.warnings
+    }
+}
+
+impl ResponseStream for StreamTranslation {
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.decoder.feed(bytes);
+        let outcome = self
+            .process_events()
+            .or_else(|fault| self.end_without_last_event(Some(fault)));
+        self.observer.take(out);
+        self.is_over = outcome.is_err() || self.observer.is_complete();
+        outcome
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+        if self.is_over {
+            return if self.observer.is_complete() {
+                Ok(())
+            } else {
+                Err(UpstreamError::Cut)
+            };
+        }
+        self.is_over = true;
+        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
+        // detected.
+        self.decoder.close();
+        let fault = self.process_events().err();
+        if let (None, VendorReader::Chat(reader)) = (&fault, &mut self.reader) {
+            reader.end_of_body(&mut self.observer);
+        }
+        let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
+            _ if self.observer.is_complete() => Ok(()),
+            fault => self.end_without_last_event(fault),
+        };
+        self.observer.take(out);
+        outcome
+    }
+
+    fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         self.observer.is_limited = true;
         for event in [
             Event::Stop(StopReason::MaxTokens),
@@ -298,62 +293,45 @@ impl StreamTranslation {
         self.is_over = true;
     }
 
-    /// Returns whether the answer is complete and its last byte was written to `out`.
-    pub fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.observer.is_complete()
     }
 
-    /// Returns whether the stop reason has come and the last event has not.
-    pub fn is_finishing(&self) -> bool {
+    fn is_finishing(&self) -> bool {
         self.observer.completion.is_finishing()
     }
 
-    /// Returns whether more than the answer's opening has come.
-    pub fn has_content(&self) -> bool {
-        self.observer.has_content
-    }
-
-    /// Returns whether any event of the answer has come.
-    pub fn has_started(&self) -> bool {
+    fn has_started(&self) -> bool {
         self.observer.started
     }
 
-    /// Returns the usage once the vendor has reported final counts.
-    pub fn usage(&self) -> Option<MeteredUsage> {
+    fn has_content(&self) -> bool {
+        self.observer.has_content
+    }
+
+    fn usage(&self) -> Option<MeteredUsage> {
         self.observer.usage()
     }
 
-    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
-    pub fn counted_output(&self) -> u64 {
+    fn usage_so_far(&self) -> Option<Usage> {
+        self.observer.known_usage()
+    }
+
+    fn counted_output(&self) -> u64 {
         self.observer
             .counted_usage()
             .map_or(0, |metered| metered.counted_output)
     }
 
-    /// Returns the usage so far, if the vendor reports it before the end.
-    pub fn usage_so_far(&self) -> Option<Usage> {
-        self.observer.known_usage()
-    }
-
-    /// Returns the changes of the answer that a client must learn of. A client that streams has
-    /// them as comments.
-    pub fn warnings(&self) -> &[&'static str] {
-        &self.observer.warnings
-    }
-
-    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
-    pub fn generated_bytes(&self) -> u64 {
+    fn generated_bytes(&self) -> u64 {
         self.observer.generated_bytes
     }
 
-    /// Returns whether any thinking was seen, if only its signature.
-    pub fn shows_thinking(&self) -> bool {
+    fn shows_thinking(&self) -> bool {
         self.observer.shows_thinking
     }
 
-    /// Returns whether a messages vendor refused before any output. The vendor documents this as
-    /// free.
-    pub fn refused_free(&self) -> bool {
+    fn refused_free(&self) -> bool {
         self.observer.refused_free()
     }
 }

@@ -1,0 +1,68 @@
+//! What the edge asks of a streamed answer, whether it is translated or passed on.
+//!
+//! Must not know how a stream is read.
+
+use crate::ir::event::UpstreamError;
+use crate::responses::EventSequencer;
+use crate::usage::{MeteredUsage, Usage};
+use std::fmt::Debug;
+
+/// A streamed answer.
+pub trait ResponseStream: Debug + Send + Sync {
+    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
+    /// the terminal event are in `out` when [`ResponseStream::is_complete`] turns true within this
+    /// call: the caller must write its journal before it releases `out`. After an error or the
+    /// terminal event, further bytes are dropped.
+    ///
+    /// # Errors
+    /// Returns an [`UpstreamError`] if the stream cannot continue.
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError>;
+
+    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
+    /// its end.
+    ///
+    /// # Errors
+    /// Returns an [`UpstreamError`] if the answer is not complete.
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError>;
+
+    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
+    fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>);
+
+    /// Returns whether the answer is complete and its last byte was written to `out`.
+    fn is_complete(&self) -> bool;
+
+    /// Returns whether the stop reason has come and the last event has not: the answer is complete
+    /// even if nothing follows.
+    fn is_finishing(&self) -> bool;
+
+    /// Returns whether any event of the answer has come.
+    fn has_started(&self) -> bool;
+
+    /// Returns whether the stream has sent more than its opening: content that a client waits for.
+    /// Until then another vendor's answer may replace this one.
+    fn has_content(&self) -> bool;
+
+    /// Returns the usage once the vendor has reported final counts.
+    fn usage(&self) -> Option<MeteredUsage>;
+
+    /// Returns the usage so far, if the vendor reports it before the end.
+    fn usage_so_far(&self) -> Option<Usage>;
+
+    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
+    fn counted_output(&self) -> u64;
+
+    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
+    fn generated_bytes(&self) -> u64;
+
+    /// Returns whether any thinking was seen, if only its signature.
+    fn shows_thinking(&self) -> bool;
+
+    /// Returns whether a messages vendor refused before any output. The vendor documents this as
+    /// free.
+    fn refused_free(&self) -> bool;
+
+    /// Returns how the stream numbers the events that it passes on, if it does.
+    fn sequencer(&self) -> Option<&EventSequencer> {
+        None
+    }
+}
