@@ -2,6 +2,8 @@
 # directory. It must need nothing that a minimal Debian does not have: no Node.js, no Python.
 # shellcheck shell=bash
 
+# A service may have none.
+export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d : -f 6)}
 CACHE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/model-gateway
 # Where cargo builds: outside the clone, so that the next clone builds fast, and for each clone a folder of its own, since cargo
 # would take the build of one for that of another. See prepare_target.
@@ -37,6 +39,9 @@ install_missing() {
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   install_packages "${missing[@]}"
+  for pair in "$@"; do
+    command -v "${pair%%=*}" >/dev/null || fail "${pair#*=} is installed, but PATH does not lead to ${pair%%=*}: $PATH"
+  done
 }
 
 install_packages() {
@@ -87,12 +92,14 @@ install_postgres() { postgres_bin >/dev/null || install_services initdb=postgres
 # The tools that the build needs: Rust, and a C compiler, make and cmake for TLS, compression, SQLite and jemalloc.
 install_build_tools() {
   install_missing cc="gcc libc6-dev" make=make cmake=cmake curl=curl
-  # The shell of a script often lacks the PATH entry of a toolchain that rustup installed.
-  command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+  find_cargo
   command -v cargo >/dev/null || fail "Rust is missing: see https://rustup.rs"
   require_rust
   prepare_target
 }
+
+# The shell of a script often lacks the PATH entry of a toolchain that rustup installed.
+find_cargo() { command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin; }
 
 # prepare_target: gives a clone that has not been built yet the dependencies that another clone has built. If that clone is gone,
 # it takes over its whole folder.
@@ -136,8 +143,8 @@ copy_dependencies() {
     cd "$1"
     find . -ignore_readdir_race -path '*/.fingerprint/*' -type f -print0
     find . -ignore_readdir_race \( -name incremental -o -name .fingerprint -o -path ./tmp \) -prune -o \
-      -type f -path '*/deps/*' ! -name '*.*' -o -type f -path './*/*/*' -print0
-  ) | { tar -C "$1" --null --ignore-failed-read --files-from=- -cf - || [ $? = 1 ]; } | tar -C "$2" -xf -
+      \( -path '*/deps/*' ! -name '*.*' -o -name '*.rcgu.o' \) -o -type f -path './*/*/*' -print0
+  ) | { tar -C "$1" --null --ignore-failed-read --warning=no-failed-read --files-from=- -cf - || [ $? = 1 ]; } | tar -C "$2" -xf -
 }
 
 # An older cargo does not understand the manifest, and says so in a way that does not help.

@@ -154,6 +154,7 @@ fn every_surface_speaks_to_every_vendor_as_the_table_says() {
             }
         }
     }
+    assert!(!cells.is_empty(), "{SWITCH}: no vendor is called {switch}");
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {

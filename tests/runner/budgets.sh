@@ -9,10 +9,8 @@ WARN_PERCENT=120
 FAIL_PERCENT=150
 # If other processes use more than this percentage of the machine, costs say nothing: they are shown and fail nothing.
 MAX_OTHERS_PERCENT=12
-# A stage that takes this multiple of its wall budget is ended.
-LIMIT_FACTOR=6
-# No stage gets less, in seconds.
-MIN_LIMIT=300
+# A stage that takes longer hangs, and is ended: in seconds, also for a busy machine.
+STAGE_LIMIT=7200
 
 # Time that the processors of this machine have been busy, in ms.
 busy_ms() {
@@ -51,33 +49,24 @@ begin_measuring() {
 
 now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
 
-# budget_wall SECONDS: the wall budget on this machine, in seconds.
-budget_wall() {
-  local seconds=$(($1 * SPEED / 100))
-  [ "$CORES" -ge $BUDGET_CORES ] || seconds=$((seconds * BUDGET_CORES / CORES))
-  echo $seconds
-}
-
 # stage NAME WALL CPU PROGRAMS FUNCTION ARGS...: runs one stage. Budgets: wall time and CPU time in seconds, number of
 # programs of ours (- where nothing counts them).
 stage() {
   local name=$1 wall=$2 cpu=$3 programs=$4
   shift 4
-  local file status=0 limit started
+  local file status=0 started
   file=$RUN_DIR/$(tr ' /' '--' <<<"$name")
-  limit=$(($(budget_wall "$wall") * LIMIT_FACTOR))
-  [ $limit -ge $MIN_LIMIT ] || limit=$MIN_LIMIT
   started=$(now_ms)
   # In a shell of its own, whose children are those of this stage.
   (
     PROGRAMS_LOG=$file.programs TEST_COSTS=$file.costs STAGE_FILE=$file \
-      timeout --foreground --kill-after 30 $limit tests/runner/stage "$@" </dev/null >"$file.log" 2>&1 || status=$?
+      timeout --foreground --kill-after 30 $STAGE_LIMIT tests/runner/stage "$@" </dev/null >"$file.log" 2>&1 || status=$?
     measure_children
     echo $CHILDREN_MS >"$file.cpu"
     exit $status
   ) || status=$?
   wall_ms=$(($(now_ms) - started))
-  [ $status != 124 ] || echo "the stage was ended at its limit of $limit s" >>"$file.log"
+  [ $status != 124 ] || echo "the stage was ended at its limit of $STAGE_LIMIT s" >>"$file.log"
   local started_programs=-
   [ "$programs" = - ] || started_programs=$(count_programs "$file")
   printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$name" $status $wall_ms "$wall" "$(<"$file.cpu")" "$cpu" \
@@ -103,6 +92,9 @@ count_programs() {
   [ ! -e "$1.programs" ] || total=$((total + $(wc -l <"$1.programs")))
   echo "$total"
 }
+
+# built: whether the build has passed. Says so if the tests do not run.
+built() { passed "build" || { echo && echo "=== the build failed: no test of the program runs" && return 1; }; }
 
 # passed NAME: whether this stage has run and passed.
 passed() { awk -F '\t' -v name="$1" '$1 == name && $2 == 0 {found = 1} END {exit !found}' "$RUN_DIR/results"; }

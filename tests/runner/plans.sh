@@ -7,7 +7,7 @@ plan_full() {
   cheap_checks &
   #     name                                       wall  CPU  programs
   stage "build"                                     180  250  - build
-  if passed "build"; then
+  if built; then
     { stage "Rust tests"                            560  620  4300 rust_tests measured 4 ; } &
     { stage "SDKs for Python"                       300   65  170 python_sdks
       stage "SDKs for Node.js"                       70   30  70 node_sdks
@@ -35,7 +35,7 @@ plan_quick() {
   stage "format"                                     10   10  - check_format
   stage "build"                                     120  200  - build --lib --bins --test gateway --test vectors --test stores --test tidy \
     --test ledger_simulation
-  if passed "build"; then
+  if built; then
     { stage "Rust tests"                             90  120  500 rust_tests quick 3 ; } &
     { stage "SDKs for Python"                        30   20  400 python_sdks tests/sdk/python/test_chat.py
       stage "SDKs for Node.js"                       30   20  400 node_sdks tests/sdk/node/messages.test.mjs ; } &
@@ -69,7 +69,7 @@ has_long_part() { grep -q "^$1 " <<<"$LONG_PARTS"; }
 plan_long() {
   local part
   stage "build" 180 260 - build
-  passed "build" || return 0
+  built || return 0
   for part in $(sed -n 's/^\([a-z0-9-]*\) .*/\1/p' <<<"$LONG_PARTS"); do
     [[ $1 = all || $1 = "$part" ]] || continue
     case $part in
