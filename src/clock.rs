@@ -1,6 +1,7 @@
 //! The only source of wall-clock time. All other code receives the time as an argument.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970 UTC.
 #[expect(clippy::disallowed_methods, reason = "the one source")]
@@ -9,6 +10,14 @@ pub fn now_ms() -> i64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Milliseconds since 1970 UTC by a clock that nobody sets while this process runs: for what must
+/// be kept for a time, although the machine's clock is set forward.
+pub fn steady_now_ms() -> i64 {
+    static START: LazyLock<(i64, Instant)> = LazyLock::new(|| (now_ms(), Instant::now()));
+    let (start_ms, start) = *START;
+    start_ms.saturating_add(i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX))
 }
 
 /// Seconds since 1970 UTC.

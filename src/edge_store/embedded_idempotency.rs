@@ -71,7 +71,7 @@ impl EmbeddedIdempotency {
         let request_id = &completion.entry.request_id;
         match completion.spent {
             Some(retention) => {
-                let expires_at_ms = retention.expires_at_ms(clock::now_ms());
+                let expires_at_ms = retention.expires_at_ms(clock::steady_now_ms());
                 self.db.complete(request_id, response, expires_at_ms)
             }
             None => self.db.release(request_id),

@@ -73,10 +73,10 @@ impl IdempotencyHousekeeping {
                 let retried = self.service.retry_unwritten().await;
                 // A predecessor may have died after it handed over.
                 let retention = Retention::from_limits(limits);
-                let resolved = store.resolve_orphaned_keys(retention, clock::now_ms());
+                let resolved = store.resolve_orphaned_keys(retention, clock::steady_now_ms());
                 let mut outcome = retried.and(resolved.await);
                 if tick.is_multiple_of(CLEANUP_TICKS) {
-                    outcome = outcome.and(store.clean_keys(limits, clock::now_ms()).await);
+                    outcome = outcome.and(store.clean_keys(limits, clock::steady_now_ms()).await);
                 }
                 outcome.and(store.checkpoint_keys())
             });

@@ -213,7 +213,10 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         "1000",
     ]);
     let mut cookie = world.visitor("clock@example.test");
-    let (mut count, mut dates) = (0, HashSet::new());
+    let (mut count, mut dates) = (1, HashSet::new());
+    let keyed = Chat.whole(&account.key, "input=10 output=5");
+    let keyed = keyed.header("idempotency-key", "a-key");
+    let first = world.ask(&keyed).request_id();
     // A session ends after twelve idle hours, so a jump of one day ends it. Setting the clock back
     // ends no session.
     let jumps = [
@@ -244,6 +247,8 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         running.finish(&mut answer);
         assert!(Chat.is_complete(&answer), "{offset}: {}", answer.text());
         count += 3;
+        let replayed = world.ask(&keyed);
+        assert_eq!(replayed.request_id(), first, "{offset}: a key is forgotten");
         assert_eq!(
             world.page("/dashboard", &cookie).status == 200,
             sessions_live,

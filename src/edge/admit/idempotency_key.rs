@@ -47,7 +47,7 @@ pub async fn claim_key(
             &body_hash,
             request_id,
             &settings.limits,
-            clock::now_ms(),
+            clock::steady_now_ms(),
         )
         .await;
     let found = begun.map_err(store_failure)?;
@@ -83,7 +83,7 @@ pub async fn is_known(
     let scope = (&*principal.account_id, operation.path, key);
     gateway
         .idempotency
-        .is_known(scope, clock::now_ms())
+        .is_known(scope, clock::steady_now_ms())
         .await
         .map_err(store_failure)
 }
