@@ -313,6 +313,7 @@ fn build_edge(
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         pressure: Arc::clone(&gateway.pressure),
+        pulse: Arc::clone(&connections.pulse),
         access,
         traces,
         endpoints: Arc::clone(&gateway.endpoint_registry),
@@ -502,9 +503,11 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
                 settings.sidecar,
                 settings.admin
             );
+            let mut stopped = None;
             while !handle.draining.load(Ordering::Acquire)
                 && !handle.succeeded.load(Ordering::Acquire)
             {
+                handle.pulse.report(&mut stopped);
                 std::thread::sleep(SHUTDOWN_POLL_INTERVAL);
             }
             let cut = handle.wait_for_requests(&handle.settings.load().limits);

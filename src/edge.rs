@@ -26,6 +26,7 @@ mod outbound;
 mod pages;
 pub mod panics;
 pub mod probe;
+pub mod pulse;
 mod rate_limits;
 mod recorders;
 mod reject;

@@ -94,10 +94,7 @@ fn folder(path: &Path) -> &Path {
 /// the nearest folder above it, and with this process's user.
 pub fn explain(path: &Path, error: &io::Error) -> io::Error {
     let shown = path.display();
-    let is_refused = matches!(
-        error.kind(),
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-    );
+    let is_refused = error.kind() == ErrorKind::PermissionDenied;
     let owner = path
         .ancestors()
         .find_map(|there| Some((there, std::fs::metadata(there).ok()?.uid())));

@@ -89,10 +89,16 @@ impl ServerHandle {
         {
             reasons.push(reason("store", trouble));
         }
+        if self.pulse.has_stopped() {
+            reasons.push(reason(
+                "edge",
+                "the threads that serve requests do not run: the disk of data_dir may not answer",
+            ));
+        }
         if !self.store.is_healthy() {
             reasons.push(reason(
                 "ledger",
-                "completed requests do not reach the ledger, or the journal has no room",
+                "completed requests do not reach the ledger, or the journal cannot be written",
             ));
         }
         match self.pressure.recent_shortage() {

@@ -2,9 +2,10 @@
 //! has changed.
 //!
 //! All or nothing: if one of the files has faults, all settings stay as they were, the log says
-//! why, and there is no further attempt until a file changes. Settings that a running process
-//! cannot change are reported by their key and keep their values. Must not cut anything: a request
-//! keeps the settings under which it was admitted.
+//! why, and there is no further attempt until a file changes. If only the gateway's own disk
+//! refuses, it tries again by itself. Settings that a running process cannot change are reported by
+//! their key and keep their values. Must not cut anything: a request keeps the settings under which
+//! it was admitted.
 
 use super::certificate::ReloadableCertificate;
 use crate::config::{self, FileChecks, FileStamp, Limits, Settings, SourceFile};
@@ -21,6 +22,9 @@ use std::time::{Duration, Instant};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that the files must be unchanged before a reload, so that a half-written file is not read.
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time after which a reload that the gateway's own disk refused is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Updates billing: stores the prices of models before they are used, and billing's limits.
 type BillingUpdate = Box<dyn Fn(&Settings) -> Result<(), StoreError> + Send + Sync>;
@@ -104,8 +108,8 @@ impl ConfigReloader {
         match changing {
             Some((before, since)) if *before == now => {
                 if since.elapsed() >= QUIET_INTERVAL {
-                    *changing = None;
-                    self.reload_sources(&mut sources);
+                    let is_repeated = self.reload_sources(&mut sources);
+                    *changing = is_repeated.then(|| (now, Instant::now() + RETRY_INTERVAL));
                 }
             }
             _ => *changing = Some((now, Instant::now())),
@@ -116,7 +120,9 @@ impl ConfigReloader {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reload_sources(&self, sources: &mut Vec<SourceFile>) {
+    /// Returns whether a later attempt may succeed with the same files.
+    fn reload_sources(&self, sources: &mut Vec<SourceFile>) -> bool {
+        let mut is_repeated = false;
         let checks = match self.access {
             Some(_) => FileChecks::Edge,
             None => FileChecks::Sidecar,
@@ -124,8 +130,16 @@ impl ConfigReloader {
         let is_file = std::fs::metadata(&self.config_file).map_or(true, |file| file.is_file());
         let outcome = match is_file.then(|| config::load(&self.config_file, checks)) {
             Some(Ok(new)) => {
-                sources.clone_from(&new.sources);
-                self.apply(new)
+                let read = new.sources.clone();
+                let applied = self.apply(new);
+                // The files are not at fault if a price cannot be stored: they stay unread.
+                is_repeated = applied
+                    .as_ref()
+                    .is_err_and(|error| error.is::<StoreError>());
+                if !is_repeated {
+                    *sources = read;
+                }
+                applied
             }
             Some(Err(faults)) => {
                 sources.clone_from(&faults.sources);
@@ -156,6 +170,7 @@ impl ConfigReloader {
         };
         // Count after logging: the log line exists as soon as the metric shows the reload.
         METRICS.config_reloads.with_label_values(&[result]).inc();
+        is_repeated
     }
 
     fn apply(&self, mut new: Settings) -> anyhow::Result<()> {
@@ -340,5 +355,51 @@ fn retain_setting<T: Clone + PartialEq>(
     if kept != new {
         new.clone_from(kept);
         waiting.push(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_that_the_gateways_own_disk_refuses_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("gateway.yaml");
+        let text = include_str!("../../conf/local.yaml");
+        std::fs::write(&file, text).unwrap();
+        let settings = config::load(&file, FileChecks::Sidecar).unwrap();
+        let settings = Arc::new(ArcSwap::from_pointee(settings));
+        let has_room = Arc::new(Mutex::new(false));
+        let room = Arc::clone(&has_room);
+        let apply = move |_: &Settings| match *room.lock().unwrap() {
+            true => Ok(()),
+            false => Err(StoreError::io(
+                "store a price version",
+                std::io::ErrorKind::StorageFull.into(),
+            )),
+        };
+        let reloader = ConfigReloader::new(&file, &settings, None, None, Box::new(apply));
+        let loaded = settings.load_full();
+        let is_loaded = || !Arc::ptr_eq(&loaded, &settings.load());
+        let mut changing = None;
+        // Moves the time at which the files are next read to now.
+        let mut poll = || {
+            for _ in 0..2 {
+                reloader.poll_files(&mut changing);
+                if let Some((_, since)) = &mut changing {
+                    *since = Instant::now() - QUIET_INTERVAL;
+                }
+            }
+        };
+        poll();
+        std::fs::write(&file, format!("{text}\n# changed\n")).unwrap();
+        poll();
+        poll();
+        assert!(!is_loaded(), "the disk is full");
+        *has_room.lock().unwrap() = true;
+        poll();
+        assert!(is_loaded(), "nobody has touched the file");
+        assert!(changing.is_none());
     }
 }

@@ -5,6 +5,7 @@
 use super::reload::ConfigReloader;
 use crate::billing::store_health::StoreHealthMonitor;
 use crate::config::{Limits, Settings};
+use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard::ResourceGuard;
 use crate::edge::shutdown::Shutdown;
 use crate::edge_store::EdgeStore;
@@ -42,6 +43,7 @@ pub(super) struct ServerHandle {
     pub(super) succeeded: Arc<AtomicBool>,
     pub(super) in_flight: Arc<AtomicUsize>,
     pub(super) pressure: Arc<ResourceGuard>,
+    pub(super) pulse: Arc<Pulse>,
     pub(super) access: AccessLog,
     pub(super) traces: TraceExporter,
     pub(super) endpoints: Arc<EndpointRegistry>,

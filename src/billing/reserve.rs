@@ -42,7 +42,7 @@ impl Billing {
         serving.writer.state.backlog.check_room()?;
         if serving.journal.is_degraded() {
             return Err(ReserveError::Unavailable(
-                "the journal's disk is full".into(),
+                "the journal cannot be written".into(),
             ));
         }
         if serving.open.load(Ordering::Relaxed) >= serving.max_open {

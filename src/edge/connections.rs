@@ -119,6 +119,7 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for ConnectionLimiter<A> {
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
+        self.connections.pulse.start();
         let connection = self.connections.enter(stream.get_socket_digest())?;
         stream.set_proxy_digest(connection_digest(Arc::clone(&connection)).ok()?);
         self.connections.watch(&connection);

@@ -4,6 +4,7 @@
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::state::SidecarState;
+use crate::telemetry::METRICS;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -90,6 +91,7 @@ impl IntoResponse for PageError {
                 )
             }
             Self::Internal(what) => {
+                METRICS.ledger_error("accounts");
                 reference = new_reference();
                 let shown = reference.as_deref().unwrap_or("none");
                 log::error!("sidecar: {what} (reference {shown})");

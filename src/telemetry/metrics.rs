@@ -97,7 +97,8 @@ pub struct Metrics {
 }
 
 /// Values of the label `reason` of `gateway_ledger_errors_total`.
-pub const LEDGER_ERROR_REASONS: [&str; 43] = [
+pub const LEDGER_ERROR_REASONS: [&str; 45] = [
+    "accounts",
     "anchor",
     "announce",
     "archive",
@@ -106,6 +107,7 @@ pub const LEDGER_ERROR_REASONS: [&str; 43] = [
     "courier_task",
     "dead_guests",
     "dead_journals",
+    "edge_stopped",
     "find_partitions",
     "follow_events",
     "index",

@@ -388,6 +388,11 @@ fn without_the_reserve_answers_are_withheld_and_void() {
         withheld > 0,
         "the disk was full, the reserve gone, and every answer was journalled"
     );
+    assert_eq!(
+        world.metric("gateway_upstream_breaker_opened_total", &[]),
+        0.0,
+        "the vendor has answered each time"
+    );
     settled_as_seen(&world, &account, &seen);
     works_again(world, &account, &seen);
 }

@@ -40,7 +40,9 @@ impl SharedBilling {
         let inner = &self.0;
         let opened_ms = inner.store.clock().to_store_time(now_ms);
         if inner.journal.is_degraded() {
-            return Err(ReserveError::Unavailable("the journal has no room".into()));
+            return Err(ReserveError::Unavailable(
+                "the journal cannot be written".into(),
+            ));
         }
         // Check this before journalling: without a request to the store, there is nothing to
         // release later.

@@ -11,6 +11,7 @@ use crate::edge::client_counts::{ClientCounts, ExceededLimit};
 use crate::edge::framing;
 use crate::edge::intake::BodyBytes;
 use crate::edge::malformed::{self, MalformedResponse, NO_TUNNELS};
+use crate::edge::pulse::Pulse;
 use crate::edge::recorders::Recorders;
 use crate::telemetry::METRICS;
 use crate::telemetry::log_path::{loggable_method, loggable_path};
@@ -33,6 +34,7 @@ pub struct Connections {
     recorders: Recorders,
     /// Maximum number of connections that the limit on open files allows.
     descriptors: u64,
+    pub pulse: Arc<Pulse>,
     open: Mutex<OpenConnections>,
 }
 
@@ -102,6 +104,7 @@ impl Connections {
             settings,
             recorders,
             descriptors,
+            pulse: Arc::default(),
             open: Mutex::default(),
         })
     }

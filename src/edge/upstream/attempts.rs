@@ -351,7 +351,8 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         // The status was counted and evaluated when it arrived.
         return call.may_retry();
     }
-    if *error.esource() == ErrorSource::Upstream {
+    let is_own = |failure: &Failure| failure.kind.is_of_gateway();
+    if *error.esource() == ErrorSource::Upstream && !call.failure.as_ref().is_some_and(is_own) {
         call.exchange.mark_vendor_failed();
     }
     // The model has finished. The gateway writes the missing end itself and does not retry.
