@@ -42,6 +42,7 @@
 //!
 //! * [`address`]: client addresses and trusted networks.
 //! * [`clock`]: the only source of wall-clock time.
+//! * [`blocking`]: calls that may wait for a disk, on the threads that serve requests.
 //! * [`queue`]: a bounded queue between threads.
 //! * [`file_owner`]: opens and creates files for the owner of their folder.
 //! * [`failpoint`]: named points at which tests kill the process.
@@ -72,6 +73,7 @@ pub mod address;
 pub mod admin;
 pub mod app;
 pub mod billing;
+pub mod blocking;
 pub mod catalog;
 pub mod cli;
 pub mod client_guides;

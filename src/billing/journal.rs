@@ -28,6 +28,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
+use crate::blocking::may_block;
 use crate::failpoint::{self, Point};
 use crate::file_owner;
 use crate::store::StoreError;
@@ -49,11 +50,18 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// Bytes that must be free for new requests after the disk was full.
 const MIN_FREE_BYTES: u64 = 65_536;
+
+/// Time after which a write shows that the disk does not answer, in ms.
+const MAX_WRITE_MS: u64 = 1_000;
+/// How often a thread looks whether the files are free before it waits for them: for longer than
+/// another one writes a line.
+const LOCK_SPINS: usize = 1_000;
 
 /// A running process's journal.
 pub struct Journal {
@@ -65,6 +73,9 @@ pub struct Journal {
     files: Mutex<Files>,
     /// Whether a write failed or the reserve is not complete.
     short: AtomicBool,
+    began: Instant,
+    /// When the write that runs began, in ms since `began`; 0 if none runs.
+    writing_since_ms: AtomicU64,
 }
 
 /// A running process's files. One record is written at a time, so a torn record can be undone.
@@ -109,6 +120,8 @@ impl Journal {
             is_synced: false,
             files: Mutex::new(files),
             short: AtomicBool::new(set_aside.is_err()),
+            began: Instant::now(),
+            writing_since_ms: AtomicU64::new(0),
         })
     }
 
@@ -131,7 +144,7 @@ impl Journal {
         let segment = self.append(record)?;
         // Sync without the lock, so that requests that end at the same time share a sync.
         if self.is_synced && matches!(record, JournalRecord::End(_)) {
-            self.sync(&segment);
+            may_block(|| self.sync(&segment));
         }
         Ok(segment)
     }
@@ -152,14 +165,27 @@ impl Journal {
 
     fn append(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
         let mut line = encode_unnumbered(record)?;
-        let mut files = self.lock_files();
+        let mut files = self.lock_files_for_write();
+        self.writing_since_ms
+            .store(self.now_ms(), Ordering::Release);
+        let written = self.append_line(&mut files, record, &mut line);
+        self.writing_since_ms.store(0, Ordering::Release);
+        written
+    }
+
+    fn append_line(
+        &self,
+        files: &mut Files,
+        record: &JournalRecord,
+        line: &mut [u8],
+    ) -> io::Result<Arc<Segment>> {
         files.roll(&self.directory.dir, self.segment_bytes);
         if matches!(record, JournalRecord::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
-            set_number(&mut line, files.active.next.load(Ordering::Relaxed));
+            set_number(line, files.active.next.load(Ordering::Relaxed));
             let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
             failpoint::kill_self();
         }
-        let Err(error) = files.active.append(&mut line) else {
+        let Err(error) = files.active.append(line) else {
             return Ok(Arc::clone(&files.active));
         };
         if !self.short.swap(true, Ordering::AcqRel) {
@@ -170,7 +196,7 @@ impl Journal {
         match record {
             JournalRecord::End(_) => files
                 .reserve
-                .append(&mut line)
+                .append(line)
                 .map(|()| Arc::clone(&files.reserve)),
             _ => Err(error),
         }
@@ -180,15 +206,36 @@ impl Journal {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a write failed or the reserve is not complete; no request may begin then.
+    /// Locks the files. A disk that does not answer holds up the thread that writes; the others
+    /// must go on with what needs no journal.
+    fn lock_files_for_write(&self) -> MutexGuard<'_, Files> {
+        for _ in 0..LOCK_SPINS {
+            match self.files.try_lock() {
+                Ok(files) => return files,
+                Err(TryLockError::Poisoned(files)) => return files.into_inner(),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        may_block(|| self.lock_files())
+    }
+
+    /// Milliseconds since the journal was created, at least 1.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1
+    }
+
+    /// Whether a write failed, a write does not end, or the reserve is not complete; no request may
+    /// begin then.
     pub fn is_degraded(&self) -> bool {
-        self.short.load(Ordering::Acquire)
+        let since_ms = self.writing_since_ms.load(Ordering::Acquire);
+        let is_stuck = since_ms != 0 && self.now_ms().saturating_sub(since_ms) > MAX_WRITE_MS;
+        is_stuck || self.short.load(Ordering::Acquire)
     }
 
     /// Restores the reserve after a failed write, once the ledger covers its records and the disk
     /// has room.
     pub fn restore_reserve(&self) {
-        if !self.is_degraded() {
+        if !self.short.load(Ordering::Acquire) {
             return;
         }
         let files = self.lock_files();

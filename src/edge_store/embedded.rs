@@ -11,6 +11,7 @@ use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
+use crate::blocking::may_block;
 use crate::clock;
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
@@ -112,12 +113,10 @@ impl EdgeStore for EmbeddedStore {
         _: Retention,
         now_ms: i64,
     ) -> Result<IdempotencyLookup, ClaimError> {
-        self.idempotency
-            .claim(request, now_ms)
-            .map_err(|source| ClaimError {
-                source,
-                may_be_entered: false,
-            })
+        may_block(|| self.idempotency.claim(request, now_ms)).map_err(|source| ClaimError {
+            source,
+            may_be_entered: false,
+        })
     }
 
     async fn is_known_key(
@@ -126,11 +125,11 @@ impl EdgeStore for EmbeddedStore {
         _: &IdempotencyEntry,
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        self.idempotency.db.is_known(request, now_ms)
+        may_block(|| self.idempotency.db.is_known(request, now_ms))
     }
 
     fn complete_key(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
-        self.idempotency.complete_or_drop_response(completion)?;
+        may_block(|| self.idempotency.complete_or_drop_response(completion))?;
         Ok(KeyWrite::Written)
     }
 

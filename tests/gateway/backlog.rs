@@ -1,7 +1,7 @@
 //! A ledger that is slower than its requests: admission slows, the account that floods is refused
 //! before anyone else, and all is settled once when the ledger has caught up.
 //!
-//! A fail point makes each entry of the ledger take 30 ms. If the gateway is killed then, the next
+//! A fail point makes each entry of the ledger take 80 ms. If the gateway is killed then, the next
 //! start enters what waited.
 
 use crate::account::Account;
@@ -14,8 +14,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The ledger settles some 30 requests a second, fewer than any machine takes.
-const SLOW_ENTRIES: &str = "slow@ledger_entry:30000";
+/// The ledger settles some twelve requests a second, fewer than any machine takes.
+const SLOW_ENTRIES: &str = "crawl@ledger_entry:7500";
 const BOUND_SECONDS: u64 = 6;
 /// More requests at one time than a wait of a second each slows down to the rate of the ledger.
 const CLIENTS: usize = 64;

@@ -18,6 +18,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{RwLock, RwLockReadGuard};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const SEGMENT: u64 = 1 << 20;
@@ -890,4 +891,42 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
     ];
     assert_eq!(all, expected);
     drop(held);
+}
+
+/// A pipe that nobody reads stands in for a disk that does not answer.
+#[test]
+fn a_disk_that_does_not_answer_holds_up_only_the_thread_that_writes_and_admits_nothing() {
+    let dir = DataDir::new();
+    let journal = Arc::new(begin(dir.path()));
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let fcntl = rustix::fs::fcntl_getfl(&writer).unwrap();
+    rustix::fs::fcntl_setfl(&writer, fcntl | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'\n'; 4_096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, fcntl).unwrap();
+    let mut stuck = Segment::create(dir.path().join("stuck")).unwrap();
+    stuck.file = File::from(std::os::fd::OwnedFd::from(writer));
+    let active = std::mem::replace(&mut journal.lock_files().active, Arc::new(stuck));
+
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(2).build().unwrap();
+    let write = |request: &'static str| {
+        let journal = Arc::clone(&journal);
+        runtime.spawn(async move { journal.write(&open(request)).is_ok() })
+    };
+    let writes = [write("req_1"), write("req_2"), write("req_3")];
+    test_world::wait_for("the journal to be stuck", Duration::from_secs(60), || {
+        journal.is_degraded().then_some(())
+    });
+    let other = runtime.block_on(runtime.spawn(async { 1 }));
+    assert_eq!(other.unwrap(), 1, "a worker runs what needs no journal");
+    assert!(writes.iter().all(|write| !write.is_finished()));
+
+    let reads = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    for write in writes {
+        assert!(runtime.block_on(write).unwrap());
+    }
+    assert!(!journal.is_degraded());
+    // Closes the pipe.
+    journal.lock_files().active = active;
+    reads.join().unwrap().unwrap();
 }

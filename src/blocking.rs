@@ -1,0 +1,16 @@
+//! Calls that may wait for a disk, on the threads that serve requests.
+//!
+//! Must not know what is waited for.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// Runs what may wait for a disk. On a worker thread of a runtime, another thread takes over the
+/// worker's other tasks meanwhile, which costs some microseconds.
+pub fn may_block<T>(work: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
+    }
+}
