@@ -1,10 +1,12 @@
 //! Tables of the outcome of every member of a request that the gateway translates, by the client's
 //! protocol.
 //!
-//! Data only: the readers and the writers of all protocols look up here.
+//! Data only: the readers and the writers of all protocols look up here. The rows are in the text
+//! files beside the sources, which `fields/rows.rs` parses when the crate is compiled.
 //!
 //! Read next: `fields/chat.rs`.
 
 pub(crate) mod chat;
 pub(crate) mod messages;
 pub(crate) mod responses;
+pub mod rows;

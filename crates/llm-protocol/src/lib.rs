@@ -140,6 +140,7 @@ pub mod request;
 pub mod responses;
 pub mod sse;
 mod surrogates;
+mod table_text;
 pub mod translate;
 pub mod usage;
 pub mod vendor_response;

@@ -6,7 +6,7 @@
 //!
 //! Read next: `translate/request.rs`, `translate/stream.rs`, `translate/response.rs`.
 
-use super::capabilities::FieldMapping;
+use super::fields::rows::OutcomeRow;
 pub use super::ir::write_context::{EncodedRequest, WriteContext};
 use super::{Protocol, fields};
 pub use chat_shape::rewrite_as_chat;
@@ -26,7 +26,7 @@ mod tests;
 
 /// Returns the outcome of every member of a surface's requests in translation. Each table explains
 /// its path syntax.
-pub fn field_mappings(surface: Protocol) -> &'static [(&'static str, FieldMapping)] {
+pub fn field_mappings(surface: Protocol) -> &'static [OutcomeRow] {
     match surface {
         Protocol::Chat => fields::chat::FIELDS,
         Protocol::Messages => fields::messages::FIELDS,

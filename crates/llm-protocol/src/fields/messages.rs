@@ -12,161 +12,22 @@
 //!
 //! Read next: `messages/read_request/blocks.rs`.
 
-use crate::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
+use super::rows::{OutcomeRow, find_outcome, parse_rows};
+use crate::capabilities::FieldMapping;
+use crate::table_text::count_lines;
+
+/// Text of the table: `fields/messages.txt`.
+const ROWS: &str = include_str!("messages.txt");
 
 /// Outcome of each member by path, sorted bytewise.
-pub const FIELDS: &[(&str, FieldMapping)] = &[
-    ("betas", Drop),
-    ("billing_policy", Warn),
-    ("cache_control", Drop),
-    ("compaction", Refuse),
-    ("container", Refuse),
-    ("context_management", Warn),
-    ("diagnostics", Drop),
-    ("fallback_credit_token", Warn),
-    ("fallbacks", Warn),
-    ("inference_geo", Refuse),
-    ("max_tokens", Map),
-    ("mcp_servers", Refuse),
-    ("messages", Map),
-    ("messages[].clear_at", Warn),
-    ("messages[].content", Map),
-    ("messages[].content[*]", Refuse),
-    ("messages[].content[advisor_tool_result]", Warn),
-    ("messages[].content[bash_code_execution_tool_result]", Warn),
-    ("messages[].content[browser_state]", Map),
-    ("messages[].content[code_execution_tool_result]", Warn),
-    ("messages[].content[compaction].cache_control", Map),
-    ("messages[].content[compaction].content", Map),
-    ("messages[].content[compaction].encrypted_content", Drop),
-    ("messages[].content[compaction].signature", Drop),
-    ("messages[].content[compaction].tool_changes", Warn),
-    ("messages[].content[compaction].type", Map),
-    ("messages[].content[container_upload]", Refuse),
-    ("messages[].content[document].cache_control", Map),
-    ("messages[].content[document].citations", Warn),
-    ("messages[].content[document].context", Map),
-    ("messages[].content[document].source", Map),
-    ("messages[].content[document].source.content", Map),
-    ("messages[].content[document].source.data", Map),
-    ("messages[].content[document].source.file_id", Refuse),
-    ("messages[].content[document].source.media_type", Map),
-    ("messages[].content[document].source.type", Map),
-    ("messages[].content[document].source.url", Refuse),
-    ("messages[].content[document].title", Map),
-    ("messages[].content[document].type", Map),
-    ("messages[].content[fallback]", Drop),
-    ("messages[].content[image].cache_control", Map),
-    ("messages[].content[image].source", Map),
-    ("messages[].content[image].source.data", Map),
-    ("messages[].content[image].source.file_id", Refuse),
-    ("messages[].content[image].source.media_type", Map),
-    ("messages[].content[image].source.type", Map),
-    ("messages[].content[image].source.url", Map),
-    ("messages[].content[image].transformations", Drop),
-    ("messages[].content[image].type", Map),
-    ("messages[].content[mcp_tool_listing]", Drop),
-    ("messages[].content[mcp_tool_result]", Warn),
-    ("messages[].content[mcp_tool_use]", Warn),
-    ("messages[].content[redacted_thinking]", Drop),
-    ("messages[].content[search_result].cache_control", Map),
-    ("messages[].content[search_result].citations", Warn),
-    ("messages[].content[search_result].content", Map),
-    ("messages[].content[search_result].source", Map),
-    ("messages[].content[search_result].title", Map),
-    ("messages[].content[search_result].type", Map),
-    ("messages[].content[server_tool_use]", Warn),
-    ("messages[].content[text].cache_control", Map),
-    ("messages[].content[text].citations", Drop),
-    ("messages[].content[text].text", Map),
-    ("messages[].content[text].type", Map),
-    (
-        "messages[].content[text_editor_code_execution_tool_result]",
-        Warn,
-    ),
-    ("messages[].content[thinking].signature", Map),
-    ("messages[].content[thinking].thinking", Map),
-    ("messages[].content[thinking].type", Map),
-    ("messages[].content[tool_addition]", Refuse),
-    ("messages[].content[tool_reference]", Map),
-    ("messages[].content[tool_removal]", Refuse),
-    ("messages[].content[tool_result].cache_control", Drop),
-    ("messages[].content[tool_result].content", Map),
-    ("messages[].content[tool_result].is_error", Map),
-    ("messages[].content[tool_result].tool_use_id", Map),
-    ("messages[].content[tool_result].toolset_name", Drop),
-    ("messages[].content[tool_result].type", Map),
-    ("messages[].content[tool_search_tool_result]", Warn),
-    ("messages[].content[tool_use].cache_control", Drop),
-    ("messages[].content[tool_use].caller", Drop),
-    ("messages[].content[tool_use].id", Map),
-    ("messages[].content[tool_use].input", Map),
-    ("messages[].content[tool_use].name", Map),
-    ("messages[].content[tool_use].toolset_name", Refuse),
-    ("messages[].content[tool_use].type", Map),
-    ("messages[].content[web_fetch_tool_result]", Warn),
-    ("messages[].content[web_search_tool_result]", Warn),
-    ("messages[].output_config", Warn),
-    ("messages[].role", Map),
-    ("metadata", Map),
-    ("metadata.user_id", Map),
-    ("model", Map),
-    ("output_config", Map),
-    ("output_config.effort", Map),
-    ("output_config.format", Map),
-    ("output_config.format.schema", Map),
-    ("output_config.format.type", Map),
-    ("output_config.task_budget", Warn),
-    ("output_format", Map),
-    ("output_format.schema", Map),
-    ("output_format.type", Map),
-    ("service_tier", Map),
-    ("speed", Warn),
-    ("stop_sequences", Map),
-    ("stream", Map),
-    ("system", Map),
-    ("system[text].cache_control", Map),
-    ("system[text].citations", Drop),
-    ("system[text].text", Map),
-    ("system[text].type", Map),
-    ("temperature", Map),
-    ("thinking", Map),
-    ("thinking.block_binding", Drop),
-    ("thinking.budget_tokens", Map),
-    ("thinking.display", Map),
-    ("thinking.type", Map),
-    ("thread", Refuse),
-    ("tool_choice", Map),
-    ("tool_choice.disable_parallel_tool_use", Map),
-    ("tool_choice.name", Map),
-    ("tool_choice.type", Map),
-    ("tools", Map),
-    ("tools[*]", Refuse),
-    ("tools[custom].allowed_callers", Refuse),
-    ("tools[custom].cache_control", Drop),
-    ("tools[custom].defer_loading", Drop),
-    ("tools[custom].description", Map),
-    ("tools[custom].eager_input_streaming", Drop),
-    ("tools[custom].input_examples", Map),
-    ("tools[custom].input_schema", Map),
-    ("tools[custom].name", Map),
-    ("tools[custom].strict", Map),
-    ("tools[custom].type", Map),
-    ("tools[tool_search_tool_bm25]", Warn),
-    ("tools[tool_search_tool_bm25_20251119]", Warn),
-    ("tools[tool_search_tool_regex]", Warn),
-    ("tools[tool_search_tool_regex_20251119]", Warn),
-    ("top_k", Warn),
-    ("top_p", Map),
-    ("user_profile_id", Warn),
-    ("workspace_id", Warn),
-];
+pub const FIELDS: &[OutcomeRow] = &parse_rows::<{ count_lines(ROWS) }>(ROWS);
 
 /// Returns the outcome of the member `name` of the object at `parent`, which is empty for the top
 /// level. Returns `None` if there is no row.
 pub(crate) fn outcome(parent: &str, name: &str) -> Option<FieldMapping> {
     let dot = if parent.is_empty() { "" } else { "." };
-    row(parent.bytes().chain(dot.bytes()).chain(name.bytes()))
+    let path = parent.bytes().chain(dot.bytes()).chain(name.bytes());
+    find_outcome(FIELDS, path)
 }
 
 /// Returns the outcome of a block of this type, if one row covers the whole block.
@@ -176,7 +37,7 @@ pub(crate) fn block_outcome(kind: &str) -> Option<FieldMapping> {
 
 /// Returns the outcome of a tool of this type, if one row covers the whole tool.
 pub(crate) fn tool_outcome(kind: &str) -> Option<FieldMapping> {
-    typed_row("tools", kind).or_else(|| is_advisor(kind).then_some(Warn))
+    typed_row("tools", kind).or_else(|| is_advisor(kind).then_some(FieldMapping::Warn))
 }
 
 /// Returns whether a tool of this type asks a second model, at that model's price. The gateway has
@@ -186,18 +47,8 @@ pub(crate) fn is_advisor(kind: &str) -> bool {
 }
 
 fn typed_row(list: &str, kind: &str) -> Option<FieldMapping> {
-    row(list
-        .bytes()
-        .chain("[".bytes())
-        .chain(kind.bytes())
-        .chain("]".bytes()))
-}
-
-fn row(path: impl Iterator<Item = u8> + Clone) -> Option<FieldMapping> {
-    let found = FIELDS
-        .binary_search_by(|(listed, _)| listed.bytes().cmp(path.clone()))
-        .ok()?;
-    FIELDS.get(found).map(|(_, outcome)| *outcome)
+    let row = list.bytes().chain("[".bytes()).chain(kind.bytes());
+    find_outcome(FIELDS, row.chain("]".bytes()))
 }
 
 #[cfg(test)]

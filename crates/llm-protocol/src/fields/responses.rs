@@ -9,68 +9,19 @@
 //!
 //! Read next: `responses/read_request/items.rs`.
 
-use crate::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
+use super::rows::{OutcomeRow, find_outcome, parse_rows};
+use crate::capabilities::FieldMapping;
+use crate::table_text::count_lines;
+
+/// Text of the table: `fields/responses.txt`.
+const ROWS: &str = include_str!("responses.txt");
 
 /// Outcome of each member by path, sorted bytewise.
-pub const FIELDS: &[(&str, FieldMapping)] = &[
-    ("access_programs", Refuse),
-    ("background", Refuse),
-    ("background_options", Drop),
-    ("cache_control", Map),
-    ("client_metadata", Drop),
-    ("context_management", Warn),
-    ("conversation", Refuse),
-    ("image", Drop),
-    ("include", Drop),
-    ("inference_geo", Map),
-    ("input", Map),
-    ("instructions", Map),
-    ("max_output_tokens", Map),
-    ("max_tool_calls", Drop),
-    ("metadata", Drop),
-    ("model", Map),
-    ("moderation", Refuse),
-    ("output_config", Map),
-    ("parallel_tool_calls", Map),
-    ("previous_response_id", Refuse),
-    ("prompt", Refuse),
-    ("prompt_cache_key", Map),
-    ("prompt_cache_options", Drop),
-    ("prompt_cache_options.mode", Map),
-    ("prompt_cache_options.prewarm", Refuse),
-    ("prompt_cache_retention", Drop),
-    ("reasoning", Map),
-    ("reasoning.context", Drop),
-    ("reasoning.effort", Map),
-    ("reasoning.generate_summary", Map),
-    ("reasoning.mode", Warn),
-    ("reasoning.summary", Map),
-    ("safety_identifier", Map),
-    ("service_tier", Map),
-    ("speed", Map),
-    ("store", Warn),
-    ("stream", Map),
-    ("stream_options", Drop),
-    ("temperature", Map),
-    ("text", Map),
-    ("text.format", Map),
-    ("text.verbosity", Map),
-    ("thinking", Map),
-    ("tool_choice", Map),
-    ("tools", Map),
-    ("top_k", Map),
-    ("top_logprobs", Refuse),
-    ("top_p", Map),
-    ("truncation", Warn),
-    ("user", Map),
-];
+pub const FIELDS: &[OutcomeRow] = &parse_rows::<{ count_lines(ROWS) }>(ROWS);
 
 /// Returns the outcome of the member at `path`, or `None` if the table has no row for it.
 pub(crate) fn outcome(path: &str) -> Option<FieldMapping> {
-    let row = FIELDS
-        .binary_search_by(|(known, _)| (*known).cmp(path))
-        .ok()?;
-    FIELDS.get(row).map(|(_, outcome)| *outcome)
+    find_outcome(FIELDS, path.bytes())
 }
 
 #[cfg(test)]

@@ -7,10 +7,17 @@
 //!
 //! Read next: `read_request/items.rs`, `read_request/tools.rs`, `read_stream.rs`.
 
-use crate::capabilities::FieldMapping::{self, Drop, Map, Refuse, Warn};
+use crate::capabilities::FieldMapping::Map;
+use crate::fields::rows::{OutcomeRow, parse_rows};
+use crate::table_text::count_lines;
+
+const EVENT_ROWS: &str = include_str!("kinds/event.txt");
+const INPUT_ITEM_ROWS: &str = include_str!("kinds/input_item.txt");
+const OUTPUT_ITEM_ROWS: &str = include_str!("kinds/output_item.txt");
+const TOOL_ROWS: &str = include_str!("kinds/tool.txt");
 
 /// The tables, each under the name of its category.
-pub const KINDS: [(&str, &[(&str, FieldMapping)]); 5] = [
+pub const KINDS: [(&str, &[OutcomeRow]); 5] = [
     ("event", EVENTS),
     ("input_item", INPUT_ITEMS),
     ("input_part", INPUT_PARTS),
@@ -20,42 +27,11 @@ pub const KINDS: [(&str, &[(&str, FieldMapping)]); 5] = [
 
 /// Outcomes of input items. Items that only a vendor can have executed become text. An item
 /// reference is refused, because the gateway stores no items.
-pub const INPUT_ITEMS: &[(&str, FieldMapping)] = &[
-    ("additional_tools", Map),
-    ("apply_patch_call", Map),
-    ("apply_patch_call_output", Map),
-    ("code_interpreter_call", Warn),
-    ("compaction", Warn),
-    ("compaction_trigger", Refuse),
-    ("computer_call", Warn),
-    ("computer_call_output", Warn),
-    ("configuration_update", Map),
-    ("custom_tool_call", Map),
-    ("custom_tool_call_output", Map),
-    ("file_search_call", Warn),
-    ("function_call", Map),
-    ("function_call_output", Map),
-    ("image_generation_call", Warn),
-    ("item_reference", Refuse),
-    ("local_shell_call", Map),
-    ("local_shell_call_output", Map),
-    ("mcp_approval_request", Warn),
-    ("mcp_approval_response", Warn),
-    ("mcp_call", Warn),
-    ("mcp_list_tools", Drop),
-    ("message", Map),
-    ("program", Drop),
-    ("program_output", Drop),
-    ("reasoning", Map),
-    ("shell_call", Map),
-    ("shell_call_output", Map),
-    ("tool_search_call", Map),
-    ("tool_search_output", Map),
-    ("web_search_call", Warn),
-];
+pub const INPUT_ITEMS: &[OutcomeRow] =
+    &parse_rows::<{ count_lines(INPUT_ITEM_ROWS) }>(INPUT_ITEM_ROWS);
 
 /// Outcomes of the parts of a user message.
-pub const INPUT_PARTS: &[(&str, FieldMapping)] = &[
+pub const INPUT_PARTS: &[OutcomeRow] = &[
     ("input_file", Map),
     ("input_image", Map),
     ("input_text", Map),
@@ -63,129 +39,23 @@ pub const INPUT_PARTS: &[(&str, FieldMapping)] = &[
 
 /// Outcomes of tools. Tools that a client runs become functions. Tools that a vendor would run are
 /// refused, except web search, which agents offer with every request.
-pub const TOOLS: &[(&str, FieldMapping)] = &[
-    ("apply_patch", Map),
-    ("code_interpreter", Refuse),
-    ("computer", Refuse),
-    ("computer_use_preview", Refuse),
-    ("custom", Map),
-    ("file_search", Refuse),
-    ("function", Map),
-    ("image_generation", Refuse),
-    ("local_shell", Map),
-    ("mcp", Refuse),
-    ("namespace", Map),
-    ("programmatic_tool_calling", Warn),
-    ("shell", Map),
-    ("tool_search", Map),
-    ("web_search", Warn),
-    ("web_search_2025_08_26", Warn),
-    ("web_search_preview", Warn),
-    ("web_search_preview_2025_03_11", Warn),
-];
+pub const TOOLS: &[OutcomeRow] = &parse_rows::<{ count_lines(TOOL_ROWS) }>(TOOL_ROWS);
 
 /// Outcomes of the items of a vendor's answer, for clients of the other APIs. The model never calls
 /// a tool that no such client can offer.
-pub const OUTPUT_ITEMS: &[(&str, FieldMapping)] = &[
-    ("additional_tools", Drop),
-    ("apply_patch_call", Drop),
-    ("apply_patch_call_output", Drop),
-    ("code_interpreter_call", Drop),
-    ("compaction", Drop),
-    ("computer_call", Drop),
-    ("computer_call_output", Drop),
-    ("custom_tool_call", Map),
-    ("custom_tool_call_output", Drop),
-    ("file_search_call", Drop),
-    ("function_call", Map),
-    ("function_call_output", Drop),
-    ("image_generation_call", Drop),
-    ("local_shell_call", Drop),
-    ("local_shell_call_output", Drop),
-    ("mcp_approval_request", Drop),
-    ("mcp_approval_response", Drop),
-    ("mcp_call", Drop),
-    ("mcp_list_tools", Drop),
-    ("message", Map),
-    ("program", Drop),
-    ("program_output", Drop),
-    ("reasoning", Map),
-    ("shell_call", Drop),
-    ("shell_call_output", Drop),
-    ("tool_search_call", Drop),
-    ("tool_search_output", Drop),
-    ("web_search_call", Drop),
-];
+pub const OUTPUT_ITEMS: &[OutcomeRow] =
+    &parse_rows::<{ count_lines(OUTPUT_ITEM_ROWS) }>(OUTPUT_ITEM_ROWS);
 
 /// Outcomes of a vendor's stream events, for clients of the other APIs. Mapped are the events that
 /// carry information that no other event carries first.
-pub const EVENTS: &[(&str, FieldMapping)] = &[
-    ("error", Map),
-    ("response.audio.delta", Drop),
-    ("response.audio.done", Drop),
-    ("response.audio.transcript.delta", Drop),
-    ("response.audio.transcript.done", Drop),
-    ("response.code_interpreter_call.completed", Drop),
-    ("response.code_interpreter_call.in_progress", Drop),
-    ("response.code_interpreter_call.interpreting", Drop),
-    ("response.code_interpreter_call_code.delta", Drop),
-    ("response.code_interpreter_call_code.done", Drop),
-    ("response.compaction.compacting", Drop),
-    ("response.completed", Map),
-    ("response.content_part.added", Drop),
-    ("response.content_part.done", Drop),
-    ("response.created", Map),
-    ("response.custom_tool_call_input.delta", Map),
-    ("response.custom_tool_call_input.done", Map),
-    ("response.failed", Map),
-    ("response.file_search_call.completed", Drop),
-    ("response.file_search_call.in_progress", Drop),
-    ("response.file_search_call.searching", Drop),
-    ("response.function_call_arguments.delta", Map),
-    ("response.function_call_arguments.done", Map),
-    ("response.image_generation_call.completed", Drop),
-    ("response.image_generation_call.generating", Drop),
-    ("response.image_generation_call.in_progress", Drop),
-    ("response.image_generation_call.partial_image", Drop),
-    ("response.in_progress", Map),
-    ("response.incomplete", Map),
-    ("response.mcp_call.completed", Drop),
-    ("response.mcp_call.failed", Drop),
-    ("response.mcp_call.in_progress", Drop),
-    ("response.mcp_call_arguments.delta", Drop),
-    ("response.mcp_call_arguments.done", Drop),
-    ("response.mcp_list_tools.completed", Drop),
-    ("response.mcp_list_tools.failed", Drop),
-    ("response.mcp_list_tools.in_progress", Drop),
-    ("response.output_item.added", Map),
-    ("response.output_item.done", Map),
-    ("response.output_text.annotation.added", Map),
-    ("response.output_text.delta", Map),
-    ("response.output_text.done", Map),
-    ("response.queued", Map),
-    ("response.reasoning_summary_part.added", Drop),
-    ("response.reasoning_summary_part.done", Drop),
-    ("response.reasoning_summary_text.delta", Map),
-    ("response.reasoning_summary_text.done", Drop),
-    ("response.reasoning_text.delta", Map),
-    ("response.reasoning_text.done", Drop),
-    ("response.refusal.delta", Map),
-    ("response.refusal.done", Map),
-    ("response.shell_call_command.added", Drop),
-    ("response.shell_call_command.delta", Drop),
-    ("response.shell_call_command.done", Drop),
-    ("response.shell_call_output_content.delta", Drop),
-    ("response.shell_call_output_content.done", Drop),
-    ("response.web_search_call.completed", Drop),
-    ("response.web_search_call.in_progress", Drop),
-    ("response.web_search_call.searching", Drop),
-];
+pub const EVENTS: &[OutcomeRow] = &parse_rows::<{ count_lines(EVENT_ROWS) }>(EVENT_ROWS);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use crate::Protocol;
+    use crate::capabilities::FieldMapping::{self, Drop, Refuse, Warn};
     use crate::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
     use crate::ir::event::{Event, EventSink, OutputPart};
     use crate::json::document::NodeBuffer;
