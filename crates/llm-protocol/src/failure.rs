@@ -1,8 +1,8 @@
 //! All failures that the edge can respond with, and their form on each surface.
 //!
 //! It must not decide *that* something failed, know HTTP types or log. `failure/kind.rs` lists the
-//! kinds, `failure/constructors.rs` makes a failure of one. One total match in `failure/table.rs`
-//! defines the appearance of each kind; `failure/vendor.rs` interprets a vendor's errors.
+//! kinds, `failure/constructors.rs` makes a failure of one. `failure/table.rs` and its text
+//! define the appearance of each kind; `failure/vendor.rs` interprets a vendor's errors.
 //!
 //! Read next: `failure/constructors.rs`, `failure/table.rs`, then `failure/vendor.rs`.
 
@@ -45,7 +45,7 @@ impl Failure {
         let (status, error_type) = row.status_and_type(surface);
         let message = surface_message::message_for_surface(self, surface);
         let code = match surface {
-            Protocol::Responses => responses::error_code(self, &row, status),
+            Protocol::Responses => responses::error_code(self, row, status),
             Protocol::Chat | Protocol::Messages => self.code.as_deref().or(row.code),
         };
         let body = match surface {
@@ -73,7 +73,7 @@ impl Failure {
         RenderedFailure {
             status,
             body,
-            headers: self.headers(&row, status),
+            headers: self.headers(row, status),
         }
     }
 

@@ -1,13 +1,22 @@
-//! Defines the appearance of each kind of failure: ONE total match, so that a new kind cannot be
-//! forgotten.
+//! Defines the appearance of each kind of failure: `failure/table.txt` has one row for each kind,
+//! in the order of `Kind`. A kind without a row is an error of the compiler.
 //!
-//! It must not depend on anything but the kind.
+//! The columns are the kind, the status and error type on the surfaces chat (also responses) and
+//! messages, and the members of `FailureRow`. `retry` is the seconds to wait, or `never`. A `-`
+//! stands for nothing. It must not depend on anything but the kind.
 //!
 //! Read next: `failure/vendor.rs`.
 
 use super::kind::Kind;
 use crate::Protocol;
+use crate::table_text::split_at_byte;
 
+/// The text of the table, under a line with the names of the columns.
+const TABLE: &str = include_str!("table.txt");
+
+static ROWS: [FailureRow; Kind::ALL.len()] = parse_table(TABLE);
+
+#[derive(Clone, Copy)]
 pub(super) struct FailureRow {
     /// Status and error type on the chat surface.
     chat: (u16, &'static str),
@@ -44,26 +53,6 @@ impl FailureRow {
             }
         })
     }
-
-    fn with_code(mut self, code: &'static str) -> Self {
-        self.code = Some(code);
-        self
-    }
-
-    fn with_param(mut self, param: &'static str) -> Self {
-        self.param = Some(param);
-        self
-    }
-
-    fn with_retry_after(mut self, seconds: u32) -> Self {
-        self.retry_after = Some(seconds);
-        self
-    }
-
-    fn with_never_retry(mut self) -> Self {
-        self.never_retry = true;
-        self
-    }
 }
 
 impl Kind {
@@ -79,272 +68,72 @@ impl Kind {
 }
 
 /// Returns the appearance of a kind.
-#[allow(clippy::too_many_lines)] // One table, read as one.
-pub(super) fn failure_row(kind: Kind) -> FailureRow {
-    match kind {
-        Kind::InvalidRequest => client_error(400, "invalid_request", "The request is not valid."),
-        Kind::MissingKey => unauthorized(
-            "missing_key",
-            "You did not provide an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
-        ),
-        Kind::BadKey => unauthorized("bad_key", "The API key is not valid."),
-        Kind::KeyExpired => unauthorized("key_expired", "The API key has expired."),
-        Kind::KeyDisabled => forbidden(
-            "key_disabled",
-            "This API key, or the account it belongs to, is disabled.",
-        ),
-        Kind::ModelNotAllowed => {
-            forbidden("model_not_allowed", "This key may not use the model.").with_param("model")
-        }
-        Kind::ModelNotFound => model_not_found("model_not_found"),
-        Kind::UnknownPath => not_found("unknown_path", "Unknown path."),
-        Kind::WrongMethod => client_error(
-            405,
-            "wrong_method",
-            "This path does not support this method.",
-        ),
-        Kind::NoWebSocket => client_error(
-            426,
-            "no_web_socket",
-            "This path does not serve WebSockets. Send a POST request, and `stream: true` for a stream.",
-        )
-        .with_code("web_socket_not_supported"),
-        Kind::InsufficientCredits => payment_required(
-            "insufficient_credits",
-            "The available credits do not cover this request. Add credits, or set a lower output limit.",
-        ),
-        Kind::TrialExpired => payment_required(
-            "trial_expired",
-            "The trial has ended. Add credits to continue.",
-        ),
-        Kind::KeySpendLimit => {
-            payment_required("key_spend_limit", "This key has reached its spend limit.")
-        }
-        Kind::RateLimited => {
-            too_many_requests("rate_limited", "Too many requests. Try again shortly.")
-        }
-        Kind::RequestsPerMinute => {
-            too_many_requests("requests_per_minute", "Too many requests in one minute.")
-        }
-        Kind::TokensPerMinute => {
-            too_many_requests("tokens_per_minute", "Too many tokens in one minute.")
-        }
-        Kind::Concurrent => {
-            too_many_requests("concurrent_requests", "Too many concurrent requests.")
-        }
-        Kind::TooManyOpen => too_many_requests(
-            "too_many_open",
-            "This account has too many running requests.",
-        ),
-        Kind::FreeRequests => too_many_requests(
-            "free_requests_per_minute",
-            "Too many free requests in one minute.",
-        ),
-        Kind::KeyLookups => too_many_requests(
-            "key_lookups",
-            "Too many unknown API keys arrive at this gateway to check this one. Try again shortly.",
-        ),
-        Kind::AccountBodies => too_many_requests(
-            "account_bodies",
-            "The running requests of this account have too many bytes of request bodies.",
-        ),
-        Kind::ConnectionBodies => too_many_requests(
-            "connection_bodies",
-            "The running requests of this client connection have too many bytes of request bodies.",
-        ),
-        Kind::BodyTooLarge => FailureRow {
-            messages: (413, "request_too_large"),
-            ..client_error(413, "body_too_large", "The request body is too large.")
-        }
-        .with_code("request_too_large"),
-        Kind::HeaderTooLarge => client_error(
-            431,
-            "header_too_large",
-            "The request's header is too large.",
-        ),
-        Kind::BodyTimeout => client_error(
-            408,
-            "body_timeout",
-            "The request body did not arrive in time.",
-        )
-        .with_code("request_timeout"),
-        Kind::ContextTooLong => client_error(400, "context_too_long", "prompt is too long")
-            .with_code("context_length_exceeded")
-            .with_param("messages"),
-        Kind::ContentPolicy => client_error(
-            400,
-            "content_policy",
-            "The vendor refused the input because of its content.",
-        )
-        .with_code("content_policy_violation"),
-        Kind::UnpricedFeature => client_error(
-            400,
-            "unpriced_feature",
-            "This gateway has no price for this feature, so you cannot use it here.",
-        )
-        .with_code("unpriced_feature"),
-        Kind::ThreadUnsupported => client_error(
-            400,
-            "thread_unsupported",
-            "This message thread cannot be continued here. Send the whole conversation.",
-        )
-        .with_code("thread_unsupported_request"),
-        Kind::IdempotencyRunning => conflict(
-            "idempotency_running",
-            "A request with this idempotency key is still running.",
-        )
-        .with_code("idempotency_running")
-        .with_retry_after(1),
-        Kind::IdempotencyConflict => client_error(
-            422,
-            "idempotency_conflict",
-            "This idempotency key was already used with a different request body. Use a new key.",
-        )
-        .with_code("idempotency_conflict"),
-        Kind::IdempotencyResultUnavailable => conflict(
-            "idempotency_result_unavailable",
-            "The request with this idempotency key has completed, but its response is not stored.",
-        )
-        .with_code("idempotency_result_unavailable")
-        .with_never_retry(),
-        Kind::Conflict => conflict("vendor_conflict", "The vendor reported a conflict."),
-        Kind::Unprocessable => FailureRow {
-            messages: (400, "invalid_request_error"),
-            ..client_error(
-                422,
-                "vendor_unprocessable",
-                "The vendor could not process the request.",
-            )
-        },
-        Kind::VendorRequestTimeout => client_error(
-            408,
-            "vendor_request_timeout",
-            "The vendor did not receive the request in time.",
-        )
-        .with_code("request_timeout"),
-        Kind::VendorNotFound => not_found(
-            "vendor_not_found",
-            "The vendor did not find something that the request refers to.",
-        ),
-        Kind::VendorModelMissing => model_not_found("vendor_model_missing"),
-        Kind::VendorRefusedUs => bad_gateway(
-            "vendor_refused_us",
-            "The model's vendor is not available at the moment.",
-        )
-        .with_never_retry(),
-        Kind::VendorQuota => service_unavailable(
-            "vendor_quota",
-            "overloaded",
-            "The model's vendor has no capacity at the moment.",
-        )
-        .with_retry_after(30),
-        Kind::UpstreamUnreachable => bad_gateway(
-            "upstream_unreachable",
-            "The model's vendor could not be reached.",
-        ),
-        Kind::UpstreamTimeout => FailureRow {
-            chat: (504, "server_error"),
-            messages: (504, "timeout_error"),
-            ..bad_gateway(
-                "upstream_timeout",
-                "The model's vendor did not answer in time.",
-            )
-        }
-        .with_code("upstream_timeout"),
-        Kind::UpstreamClosed => bad_gateway(
-            "upstream_closed",
-            "The model's vendor ended its answer early.",
-        ),
-        Kind::UpstreamFailed => bad_gateway(
-            "upstream_failed",
-            "The model's vendor did not answer correctly.",
-        ),
-        Kind::UpstreamEventTooLarge => bad_gateway(
-            "upstream_event_too_large",
-            "The model's vendor sent an event that is too large.",
-        ),
-        Kind::Overloaded => service_unavailable(
-            "overloaded",
-            "overloaded",
-            "The model is overloaded at the moment. Try again shortly.",
-        )
-        .with_retry_after(5),
-        Kind::CpuQueueFull => service_unavailable(
-            "cpu_queue",
-            "overloaded",
-            "This gateway is overloaded at the moment. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::MemoryShort => service_unavailable(
-            "memory",
-            "overloaded",
-            "This gateway is overloaded at the moment. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::FilesShort => service_unavailable(
-            "files",
-            "overloaded",
-            "This gateway is overloaded at the moment. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::BodiesFull => service_unavailable(
-            "bodies_full",
-            "overloaded",
-            "This gateway has no room for more request bodies at the moment. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::TooManyPages => service_unavailable(
-            "pages",
-            "overloaded",
-            "Too many pages are open at the moment. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::TooManyPagesOfAddress => too_many_requests(
-            "pages_per_address",
-            "Too many pages are open from your address. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::TooManyLiveStreams => service_unavailable(
-            "live_streams",
-            "overloaded",
-            "Too many live balances are open at the moment. Reload the page.",
-        )
-        .with_retry_after(15),
-        Kind::TooManyLiveStreamsOfAddress => too_many_requests(
-            "live_streams_per_address",
-            "Too many live balances are open from your address. Reload the page.",
-        )
-        .with_retry_after(15),
-        Kind::Draining => service_unavailable(
-            "draining",
-            "draining",
-            "This gateway is shutting down. Try again shortly.",
-        )
-        .with_retry_after(1),
-        Kind::LedgerBacklog => too_many_requests(
-            "ledger_backlog",
-            "This gateway is busy, and this account sends more than its share of the requests. Try again shortly.",
-        ),
-        Kind::LedgerUnavailable => service_unavailable(
-            "ledger_unavailable",
-            "ledger_unavailable",
-            "The credit ledger is not available at the moment. Try again shortly.",
-        )
-        .with_retry_after(2),
-        Kind::ReceiptArchived => service_unavailable(
-            "receipt_archived",
-            "receipt_archived",
-            "The receipt of this request is archived and cannot be read at the moment. Ask the operator of this gateway, with the request's id.",
-        ),
-        Kind::Internal => FailureRow {
-            chat: (500, "server_error"),
-            messages: (500, "api_error"),
-            ..bad_gateway(
-                "internal",
-                "Something went wrong in the gateway. Try again.",
-            )
-        }
-        .with_code("internal_error"),
+pub(super) fn failure_row(kind: Kind) -> &'static FailureRow {
+    &ROWS[kind as usize]
+}
+
+const fn parse_table(text: &'static str) -> [FailureRow; Kind::ALL.len()] {
+    let (_, mut rest) = split_at_byte(text, b'\n');
+    let (first, _) = split_at_byte(rest, b'\n');
+    let mut rows = [parse_row(first); Kind::ALL.len()];
+    let mut at = 0;
+    while at < rows.len() {
+        let (line, behind) = split_at_byte(rest, b'\n');
+        rows[at] = parse_row(line);
+        rest = behind;
+        at += 1;
+    }
+    assert!(
+        rest.is_empty(),
+        "the table has more rows than there are kinds"
+    );
+    rows
+}
+
+const fn parse_row(line: &'static str) -> FailureRow {
+    let (_kind, rest) = split_at_byte(line, b'|');
+    let (chat, rest) = split_at_byte(rest, b'|');
+    let (messages, rest) = split_at_byte(rest, b'|');
+    let (reason, rest) = split_at_byte(rest, b'|');
+    let (code, rest) = split_at_byte(rest, b'|');
+    let (param, rest) = split_at_byte(rest, b'|');
+    let (retry, message) = split_at_byte(rest, b'|');
+    let (retry_after, never_retry) = match parse_cell(retry) {
+        Some(seconds) if matches!(seconds.as_bytes(), b"never") => (None, true),
+        Some(seconds) => (Some(parse_number(seconds)), false),
+        None => (None, false),
+    };
+    FailureRow {
+        chat: parse_status(chat),
+        messages: parse_status(messages),
+        code: parse_cell(code),
+        param: parse_cell(param),
+        retry_after,
+        never_retry,
+        reason: reason.trim_ascii(),
+        message: message.trim_ascii(),
+    }
+}
+
+/// Returns the text of a cell, unless it is a `-`.
+const fn parse_cell(cell: &'static str) -> Option<&'static str> {
+    match cell.trim_ascii().as_bytes() {
+        b"-" => None,
+        _ => Some(cell.trim_ascii()),
+    }
+}
+
+/// Parses a status and an error type.
+const fn parse_status(cell: &'static str) -> (u16, &'static str) {
+    let (status, error_type) = split_at_byte(cell.trim_ascii(), b' ');
+    (parse_number(status) as u16, error_type)
+}
+
+#[expect(clippy::panic, reason = "only the compiler runs this")]
+const fn parse_number(text: &str) -> u32 {
+    match u32::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a cell of the table is not a number"),
     }
 }
 
@@ -384,96 +173,16 @@ pub(super) fn responses_code(kind: Kind) -> &'static str {
 /// Code for missing capacity at which clients of the responses surface stop.
 pub(super) const OVERLOADED_CODE: &str = "server_is_overloaded";
 
-/// An error of the caller: the same status and type on all surfaces.
-fn client_error(status: u16, reason: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        chat: (status, "invalid_request_error"),
-        messages: (status, "invalid_request_error"),
-        code: None,
-        param: None,
-        retry_after: None,
-        never_retry: false,
-        reason,
-        message,
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn unauthorized(reason: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        messages: (401, "authentication_error"),
-        ..client_error(401, reason, message)
+    #[test]
+    fn the_rows_stand_in_the_order_of_the_kinds() {
+        let names = TABLE.lines().skip(1).map(|row| row.split('|').next());
+        let kinds = Kind::ALL.iter().map(|kind| format!("{kind:?}"));
+        for (name, kind) in names.zip(kinds) {
+            assert_eq!(name.unwrap().trim(), kind);
+        }
     }
-    .with_code("invalid_api_key")
-}
-
-fn forbidden(code: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        messages: (403, "permission_error"),
-        ..client_error(403, code, message)
-    }
-    .with_code(code)
-}
-
-fn not_found(reason: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        messages: (404, "not_found_error"),
-        ..client_error(404, reason, message)
-    }
-}
-
-fn model_not_found(reason: &'static str) -> FailureRow {
-    not_found(
-        reason,
-        "The model does not exist or you do not have access to it.",
-    )
-    .with_code("model_not_found")
-    .with_param("model")
-}
-
-fn payment_required(code: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        chat: (402, "insufficient_quota"),
-        messages: (402, "billing_error"),
-        ..client_error(402, code, message)
-    }
-    .with_code(code)
-}
-
-fn too_many_requests(reason: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        chat: (429, "rate_limit_error"),
-        messages: (429, "rate_limit_error"),
-        ..client_error(429, reason, message)
-    }
-    .with_code("rate_limit_exceeded")
-    .with_retry_after(1)
-}
-
-fn conflict(reason: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        messages: (409, "conflict_error"),
-        ..client_error(409, reason, message)
-    }
-}
-
-fn bad_gateway(reason: &'static str, message: &'static str) -> FailureRow {
-    FailureRow {
-        chat: (502, "server_error"),
-        messages: (500, "api_error"),
-        ..client_error(502, reason, message)
-    }
-    .with_code("upstream_error")
-}
-
-fn service_unavailable(
-    reason: &'static str,
-    code: &'static str,
-    message: &'static str,
-) -> FailureRow {
-    FailureRow {
-        chat: (503, "server_error"),
-        messages: (529, "overloaded_error"),
-        ..client_error(503, reason, message)
-    }
-    .with_code(code)
 }
