@@ -98,21 +98,21 @@ pub struct ReasoningItem {
 /// Packs a messages vendor's thinking block. Returns `None` if the token would be too long.
 pub fn pack_thinking(text: &JsonStr<'_>, signature: &JsonStr<'_>) -> Option<String> {
     encode_payload('m', |json| {
-        json.key("t").text(text).key("s").text(signature);
+        json.member_text("t", text).member_text("s", signature);
     })
 }
 
 /// Packs a messages vendor's redacted block. Returns `None` if the token would be too long.
 pub fn pack_hidden(data: &JsonStr<'_>) -> Option<String> {
     encode_payload('m', |json| {
-        json.key("d").text(data);
+        json.member_text("d", data);
     })
 }
 
 /// Packs a chat vendor's reasoning text. Returns `None` if the token would be too long.
 pub fn pack_chat_text(text: &JsonStr<'_>) -> Option<String> {
     encode_payload('c', |json| {
-        json.key("t").text(text);
+        json.member_text("t", text);
     })
 }
 
@@ -120,7 +120,7 @@ pub fn pack_chat_text(text: &JsonStr<'_>) -> Option<String> {
 /// too long.
 pub fn pack_chat_details(details_json: &str) -> Option<String> {
     encode_payload('c', |json| {
-        json.key("a").compact(details_json);
+        json.member_compact("a", details_json);
     })
 }
 
@@ -132,11 +132,11 @@ pub fn pack_state(place: StatePlace, write: impl FnOnce(&mut JsonWriter)) -> Opt
             StatePlace::Message => "m",
             StatePlace::NextCall | StatePlace::Call(_) => "x",
         };
-        json.key(name).open_object();
+        json.member_object(name);
         write(json);
         json.close_object();
         if let StatePlace::Call(index) = place {
-            json.key("n").number(index);
+            json.member_number("n", index);
         }
     })
 }
@@ -144,18 +144,15 @@ pub fn pack_state(place: StatePlace, write: impl FnOnce(&mut JsonWriter)) -> Opt
 /// Packs a responses vendor's item. Returns `None` if the token would be too long.
 pub fn pack_item(item: &ReasoningItem) -> Option<String> {
     encode_payload('r', |json| {
-        json.key("i")
-            .str(&item.id)
-            .key("e")
-            .str(&item.encrypted)
-            .key("n")
-            .open_array();
+        json.member_str("i", &item.id)
+            .member_str("e", &item.encrypted)
+            .member_array("n");
         for length in &item.lengths {
             json.number(*length);
         }
         json.close_array();
         if let Some(content) = &item.content {
-            json.key("c").compact(content);
+            json.member_compact("c", content);
         }
     })
 }
@@ -330,21 +327,21 @@ mod tests {
             ),
             (
                 pack_state(StatePlace::Message, |json| {
-                    json.key("a").number(1);
+                    json.member_number("a", 1);
                 }),
                 "c",
                 ReasoningPayload::State(StatePlace::Message, "{\"a\":1}".into()),
             ),
             (
                 pack_state(StatePlace::NextCall, |json| {
-                    json.key("a").str("b");
+                    json.member_str("a", "b");
                 }),
                 "c",
                 ReasoningPayload::State(StatePlace::NextCall, "{\"a\":\"b\"}".into()),
             ),
             (
                 pack_state(StatePlace::Call(2), |json| {
-                    json.key("a").null();
+                    json.member_null("a");
                 }),
                 "c",
                 ReasoningPayload::State(StatePlace::Call(2), "{\"a\":null}".into()),

@@ -31,7 +31,7 @@ pub fn write_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) -> bool {
     json.open_object();
     let is_broken = !value.is_empty() && value != "null";
     if is_broken {
-        json.key(INVALID_ARGUMENTS).text(arguments);
+        json.member_text(INVALID_ARGUMENTS, arguments);
     }
     json.close_object();
     is_broken
@@ -45,8 +45,7 @@ pub fn write_truncated_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) {
         write_input(arguments, json);
     } else {
         json.open_object()
-            .key(INVALID_ARGUMENTS)
-            .text(arguments)
+            .member_text(INVALID_ARGUMENTS, arguments)
             .close_object();
     }
 }

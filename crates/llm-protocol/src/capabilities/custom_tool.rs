@@ -44,8 +44,7 @@ pub fn write_description(
     let note = JsonStr::from_value(description_note(format));
     let words = words.filter(|words| !words.is_blank());
     let gap = words.map(|_| JsonStr::from_value("\n\n"));
-    json.key("description")
-        .concat(words.into_iter().chain(&gap).chain([&note]));
+    json.member_concat("description", words.into_iter().chain(&gap).chain([&note]));
 }
 
 /// Writes the member `format` for chat, where a grammar is in an object of its own.
@@ -56,11 +55,7 @@ pub fn write_chat_format(format: JsonValue<'_>, json: &mut JsonWriter) {
         json.compact(format.raw());
         return;
     }
-    json.open_object()
-        .key("type")
-        .str("grammar")
-        .key("grammar")
-        .open_object();
+    json.open_typed("grammar").member_object("grammar");
     for (name, value) in format
         .members()
         .filter(|(name, value)| !name.is("type") && !value.is_null())
@@ -73,13 +68,13 @@ pub fn write_chat_format(format: JsonValue<'_>, json: &mut JsonWriter) {
 /// Writes the member `format` for responses, where the grammar's members are beside its type.
 pub fn write_responses_format(format: JsonValue<'_>, json: &mut JsonWriter) {
     let Some(grammar) = format.get("grammar") else {
-        json.key("format").raw(format.raw());
+        json.member_raw("format", format.raw());
         return;
     };
-    json.key("format").open_object().key("type").str("grammar");
+    json.member_typed("format", "grammar");
     for member in ["syntax", "definition"] {
         if let Some(value) = grammar.get(member) {
-            json.key(member).raw(value.raw());
+            json.member_raw(member, value.raw());
         }
     }
     json.close_object();
@@ -88,6 +83,9 @@ pub fn write_responses_format(format: JsonValue<'_>, json: &mut JsonWriter) {
 /// Writes the arguments of a call, as a string.
 pub fn write_arguments(input: &JsonStr<'_>, json: &mut JsonWriter) {
     let mut inner = JsonWriter::default();
-    inner.open_object().key("input").text(input).close_object();
+    inner
+        .open_object()
+        .member_text("input", input)
+        .close_object();
     json.str(std::str::from_utf8(inner.as_bytes()).unwrap_or("{}"));
 }

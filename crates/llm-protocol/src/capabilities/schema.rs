@@ -104,13 +104,13 @@ fn clean_top_level(schema: JsonValue<'_>, vendor: SchemaTarget) -> Cow<'_, str> 
         return Cow::Borrowed(schema.raw());
     }
     let mut json = JsonWriter::with_capacity(schema.raw().len().saturating_add(64));
-    json.open_object().key("type").str("object");
+    json.open_typed("object");
     write_members(schema, vendor, &|key| key.is("type"), &mut json);
     if vendor == SchemaTarget::Chat
         && !has_type(schema, "object")
         && schema.get("properties").is_none()
     {
-        json.key("properties").raw("{}");
+        json.member_raw("properties", "{}");
     }
     json.close_object();
     Cow::Owned(into_string(json))
@@ -186,7 +186,7 @@ fn write_members(
         );
     }
     for keyword in missing_keywords(schema, vendor) {
-        json.key(keyword).raw("{}");
+        json.member_raw(keyword, "{}");
     }
 }
 

@@ -74,8 +74,7 @@ pub fn write(
     writer
         .json
         .open_object()
-        .key("model")
-        .str(write_context.target.upstream_model);
+        .member_str("model", write_context.target.upstream_model);
     writer.settings(request)?;
     let has_tools = writer.tools(request)?;
     let support = effort::EffortSupport {
@@ -89,15 +88,13 @@ pub fn write(
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
-        writer.json.key("stream").bool(true);
+        writer.json.member_bool("stream", true);
         // A vendor without this member reports the usage in the last chunk unasked.
         if write_context.target.profile.takes("stream_options") {
             writer
                 .json
-                .key("stream_options")
-                .open_object()
-                .key("include_usage")
-                .bool(true)
+                .member_object("stream_options")
+                .member_bool("include_usage", true)
                 .close_object();
         }
     }
@@ -121,7 +118,8 @@ impl ChatRequestWriter<'_> {
         if let Some(limit) =
             api_variant::output_limit(request, self.write_context, 1, self.fallback.warnings)?
         {
-            self.json.key(self.model.output_limit_field).number(limit);
+            self.json
+                .member_number(self.model.output_limit_field, limit);
         }
         api_variant::write_sampling(
             request,
@@ -131,7 +129,7 @@ impl ChatRequestWriter<'_> {
         );
         if let Some(top_k) = request.sampling.top_k {
             if self.model.top_k {
-                self.json.key("top_k").raw(top_k.raw());
+                self.json.member_raw("top_k", top_k.raw());
             } else {
                 self.fallback.warnings.add(WarningAction::Dropped, "top_k");
             }
@@ -158,7 +156,7 @@ impl ChatRequestWriter<'_> {
                 .warnings
                 .add(WarningAction::Clamped, "stop_sequences");
         }
-        self.json.key("stop").open_array();
+        self.json.member_array("stop");
         for text in stops().take(MAX_STOPS) {
             self.json.text(text);
         }
@@ -208,7 +206,7 @@ impl ChatRequestWriter<'_> {
             };
             self.fallback.warnings.add(WarningAction::Dropped, field);
         } else if request.parallel_calls == Some(false) {
-            self.json.key("parallel_tool_calls").bool(false);
+            self.json.member_bool("parallel_tool_calls", false);
         }
         Ok(true)
     }
@@ -221,11 +219,11 @@ impl ChatRequestWriter<'_> {
             _ => &[],
         };
         for (name, json) in switch {
-            self.json.key(name).raw(json);
+            self.json.member_raw(name, json);
         }
         let is_said = effort == Some(Effort::None) && !switch.is_empty();
         if let Some(effort) = effort.filter(|_| !is_said && self.model.takes_effort) {
-            self.json.key("reasoning_effort").str(effort.as_str());
+            self.json.member_str("reasoning_effort", effort.as_str());
         }
     }
 
@@ -234,10 +232,10 @@ impl ChatRequestWriter<'_> {
         let takes_tier = self.takes("service_tier");
         if request.surface == Protocol::Messages {
             if tier.is("standard_only") && takes_tier {
-                self.json.key("service_tier").str("default");
+                self.json.member_str("service_tier", "default");
             }
         } else if takes_tier {
-            self.json.key("service_tier").text(tier);
+            self.json.member_text("service_tier", tier);
         } else if !tier.is("auto") && !tier.is("default") {
             self.fallback
                 .warnings
@@ -262,7 +260,7 @@ impl ChatRequestWriter<'_> {
                 // Written with the end user.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention" if !self.takes(&name) => {}
-                name => drop(self.json.key(name).raw(opaque.value.raw())),
+                name => drop(self.json.member_raw(name, opaque.value.raw())),
             }
         }
     }

@@ -32,10 +32,8 @@ pub(super) fn error_code<'f>(
 pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
     failure.write_responses_events(0, &mut out, |json| {
-        json.key("id")
-            .str(&response_ids::generate_id("resp_", request_id, 0))
-            .key("object")
-            .str("response");
+        json.member_str("id", &response_ids::generate_id("resp_", request_id, 0))
+            .member_str("object", "response");
     });
     out
 }
@@ -53,50 +51,31 @@ impl Failure {
         let message = surface_message::message_for_surface(self, Protocol::Responses);
         out.extend_from_slice(b"event: error\ndata: ");
         let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_object()
-            .key("type")
-            .str("error")
-            .key("sequence_number")
-            .number(sequence);
-        json.key("code")
-            .str(code)
-            .key("message")
-            .str(&message)
-            .key("param")
-            .null();
-        json.key("error")
-            .open_object()
-            .key("type")
-            .str("server_error");
-        json.key("code")
-            .str(code)
-            .key("message")
-            .str(&message)
-            .key("param")
-            .null()
+        json.open_typed("error")
+            .member_number("sequence_number", sequence);
+        json.member_str("code", code)
+            .member_str("message", &message)
+            .member_null("param");
+        json.member_typed("error", "server_error");
+        json.member_str("code", code)
+            .member_str("message", &message)
+            .member_null("param")
             .close_object()
             .close_object();
         *out = json.into_bytes();
         out.extend_from_slice(b"\n\nevent: response.failed\ndata: ");
         let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_object().key("type").str("response.failed");
-        json.key("sequence_number")
-            .number(sequence.saturating_add(1))
-            .key("response")
-            .open_object();
+        json.open_typed("response.failed");
+        json.member_number("sequence_number", sequence.saturating_add(1))
+            .member_object("response");
         envelope(&mut json);
-        json.key("status").str("failed");
-        json.key("error")
-            .open_object()
-            .key("code")
-            .str(code)
-            .key("message")
-            .str(&message)
+        json.member_str("status", "failed");
+        json.member_object("error")
+            .member_str("code", code)
+            .member_str("message", &message)
             .close_object();
-        json.key("incomplete_details")
-            .null()
-            .key("usage")
-            .null()
+        json.member_null("incomplete_details")
+            .member_null("usage")
             .close_object()
             .close_object();
         *out = json.into_bytes();

@@ -218,6 +218,26 @@ impl<'a> JsonValue<'a> {
         }
     }
 
+    /// Returns the string token under this key.
+    pub fn text_of(self, key: &str) -> Option<JsonStr<'a>> {
+        self.get(key)?.text()
+    }
+
+    /// Returns the string token under this key, unless it is empty.
+    pub fn filled_text(self, key: &str) -> Option<JsonStr<'a>> {
+        self.text_of(key).filter(|text| !text.is_empty())
+    }
+
+    /// Returns the value of the string under this key.
+    pub fn string_of(self, key: &str) -> Option<Cow<'a, str>> {
+        self.get(key)?.string()
+    }
+
+    /// Returns whether the value under this key is the string `expected`.
+    pub fn member_is(self, key: &str, expected: &str) -> bool {
+        self.get(key).is_some_and(|value| value.is(expected))
+    }
+
     /// Returns the items of the array under this key; nothing if there is none.
     pub fn items_of(self, key: &str) -> impl Iterator<Item = JsonValue<'a>> + use<'a> {
         self.get(key).into_iter().flat_map(JsonValue::items)

@@ -134,6 +134,62 @@ impl JsonWriter {
         self.out.push(b'"');
         self
     }
+
+    /// Begins a member that is an object.
+    pub fn member_object(&mut self, name: &str) -> &mut Self {
+        self.key(name).open_object()
+    }
+
+    /// Begins a member that is an array.
+    pub fn member_array(&mut self, name: &str) -> &mut Self {
+        self.key(name).open_array()
+    }
+
+    /// Begins an object whose first member is its type.
+    pub fn open_typed(&mut self, kind: &str) -> &mut Self {
+        self.open_object().member_str("type", kind)
+    }
+
+    /// Begins a member that is an object whose first member is its type.
+    pub fn member_typed(&mut self, name: &str, kind: &str) -> &mut Self {
+        self.key(name).open_typed(kind)
+    }
+
+    pub fn member_str(&mut self, name: &str, text: &str) -> &mut Self {
+        self.key(name).str(text)
+    }
+
+    pub fn member_text(&mut self, name: &str, text: &JsonStr<'_>) -> &mut Self {
+        self.key(name).text(text)
+    }
+
+    pub fn member_number(&mut self, name: &str, number: u64) -> &mut Self {
+        self.key(name).number(number)
+    }
+
+    pub fn member_bool(&mut self, name: &str, value: bool) -> &mut Self {
+        self.key(name).bool(value)
+    }
+
+    pub fn member_null(&mut self, name: &str) -> &mut Self {
+        self.key(name).null()
+    }
+
+    pub fn member_raw(&mut self, name: &str, json: &str) -> &mut Self {
+        self.key(name).raw(json)
+    }
+
+    pub fn member_compact(&mut self, name: &str, json: &str) -> &mut Self {
+        self.key(name).compact(json)
+    }
+
+    pub fn member_concat<'t, 'a: 't>(
+        &mut self,
+        name: &str,
+        texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
+    ) -> &mut Self {
+        self.key(name).concat(texts)
+    }
 }
 
 /// Appends valid JSON without the white space between its tokens.

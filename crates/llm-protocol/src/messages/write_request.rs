@@ -106,12 +106,10 @@ pub fn write(
     writer
         .json
         .open_object()
-        .key("model")
-        .str(write_context.target.upstream_model)
-        .key("max_tokens")
-        .number(max_tokens);
+        .member_str("model", write_context.target.upstream_model)
+        .member_number("max_tokens", max_tokens);
     if streams {
-        writer.json.key("stream").bool(true);
+        writer.json.member_bool("stream", true);
     }
     write_system(&mut writer, &request.system, &form)?;
     turns::write_messages(&mut writer, &arranged)?;
@@ -123,13 +121,11 @@ pub fn write(
     let user_id = identifiers::hash_end_user(write_context.account_id, end_user.as_deref());
     writer
         .json
-        .key("metadata")
-        .open_object()
-        .key("user_id")
-        .str(&user_id)
+        .member_object("metadata")
+        .member_str("user_id", &user_id)
         .close_object();
     for (name, value) in &extras.copied {
-        writer.json.key(name).compact(value.raw());
+        writer.json.member_compact(name, value.raw());
     }
     if let Some(cache) = extras.cache {
         block_writer::write_cache_control(&mut writer.json, cache);
@@ -151,7 +147,7 @@ fn write_system(
     if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Instruction(_)) {
         return Ok(());
     }
-    writer.json.key("system").open_array();
+    writer.json.member_array("system");
     for block in blocks {
         writer.block(block, markers::MarkerSection::System)?;
     }
@@ -190,17 +186,13 @@ fn write_output_config(
     if own.is_empty() && schema.is_none() && thinking.effort.is_none() {
         return;
     }
-    json.key("output_config").open_object();
+    json.member_object("output_config");
     if let Some(effort) = thinking.effort {
-        json.key("effort").str(effort.as_str());
+        json.member_str("effort", effort.as_str());
     }
     if let Some(schema) = schema {
-        json.key("format")
-            .open_object()
-            .key("type")
-            .str("json_schema")
-            .key("schema")
-            .compact(schema)
+        json.member_typed("format", "json_schema")
+            .member_compact("schema", schema)
             .close_object();
     }
     for (name, value) in own {

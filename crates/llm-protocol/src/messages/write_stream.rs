@@ -365,32 +365,24 @@ impl MessagesStreamWriter {
             return;
         };
         let mut json = self.frame("content_block_start");
-        json.key("index")
-            .number(self.next_index)
-            .key("content_block")
-            .open_object();
+        json.member_number("index", self.next_index)
+            .member_object("content_block");
         match &first.content {
             MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
-                json.key("type").str("text").key("text").str("")
+                json.member_str("type", "text").member_str("text", "")
             }
             MessagesQueuedBlockKind::Thinking { .. } => json
-                .key("type")
-                .str("thinking")
-                .key("thinking")
-                .str("")
-                .key("signature")
-                .str(""),
+                .member_str("type", "thinking")
+                .member_str("thinking", "")
+                .member_str("signature", ""),
             MessagesQueuedBlockKind::Hidden => json
-                .key("type")
-                .str("redacted_thinking")
-                .key("data")
-                .text(&first.kept.text()),
+                .member_str("type", "redacted_thinking")
+                .member_text("data", &first.kept.text()),
             MessagesQueuedBlockKind::Call(call) => {
-                json.key("type").str("tool_use").key("id").str(&call.id);
-                json.key("name")
-                    .str(&call.name)
-                    .key("input")
-                    .open_object()
+                json.member_str("type", "tool_use")
+                    .member_str("id", &call.id);
+                json.member_str("name", &call.name)
+                    .member_object("input")
                     .close_object()
             }
         };
@@ -434,24 +426,20 @@ impl MessagesStreamWriter {
         if let MessagesQueuedBlockKind::Thinking { signature } = &first.content {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
             let mut json = self.frame("content_block_delta");
-            json.key("index")
-                .number(self.next_index)
-                .key("delta")
-                .open_object();
+            json.member_number("index", self.next_index)
+                .member_object("delta");
             let signature = if signature.is_empty() {
                 reasoning_token::TOKEN_PREFIX
             } else {
                 signature
             };
-            json.key("type")
-                .str("signature_delta")
-                .key("signature")
-                .str(signature)
+            json.member_str("type", "signature_delta")
+                .member_str("signature", signature)
                 .close_object();
             self.end_frame(json);
         }
         let mut json = self.frame("content_block_stop");
-        json.key("index").number(self.next_index);
+        json.member_number("index", self.next_index);
         self.end_frame(json);
         let names = match &first.content {
             MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
@@ -478,18 +466,18 @@ impl MessagesStreamWriter {
 
     fn start(&mut self) {
         let mut json = self.frame("message_start");
-        json.key("message").open_object();
+        json.member_object("message");
         self.completion.write_envelope(&mut json);
-        json.key("content").open_array().close_array();
-        json.key("stop_reason").null().key("stop_sequence").null();
-        json.key("usage").open_object();
-        json.key("input_tokens")
-            .number(self.completion.response_context.input_estimate);
-        json.key("cache_creation_input_tokens")
-            .number(0)
-            .key("cache_read_input_tokens")
-            .number(0);
-        json.key("output_tokens").number(0);
+        json.member_array("content").close_array();
+        json.member_null("stop_reason").member_null("stop_sequence");
+        json.member_object("usage");
+        json.member_number(
+            "input_tokens",
+            self.completion.response_context.input_estimate,
+        );
+        json.member_number("cache_creation_input_tokens", 0)
+            .member_number("cache_read_input_tokens", 0);
+        json.member_number("output_tokens", 0);
         json.close_object().close_object();
         self.end_frame(json);
         self.out.extend_from_slice(KEEP_ALIVE);
@@ -498,9 +486,9 @@ impl MessagesStreamWriter {
     fn end(&mut self) {
         self.advance(true);
         let mut json = self.frame("message_delta");
-        json.key("delta").open_object();
+        json.member_object("delta");
         self.completion.write_stop(&mut json);
-        json.key("container").null().close_object();
+        json.member_null("container").close_object();
         json.key("usage");
         write_usage(&self.completion.usage(), &mut json);
         self.end_frame(json);
@@ -517,7 +505,7 @@ impl MessagesStreamWriter {
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\ndata: ");
         let mut json = JsonWriter::with_buffer(out);
-        json.open_object().key("type").str(kind);
+        json.open_typed(kind);
         json
     }
 
@@ -589,30 +577,28 @@ impl MessagesQueuedBlock {
 pub fn write_usage(usage: &Usage, json: &mut JsonWriter) {
     // The protocol's counters exclude the compaction passes, which have a list of their own.
     let (passes, usage) = (&usage.compactions, &usage.without_passes());
-    json.open_object()
-        .key("input_tokens")
-        .number(usage.input.saturating_add(usage.audio_input));
-    json.key("cache_creation_input_tokens")
-        .number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
-    json.key("cache_read_input_tokens").number(usage.cache_read);
-    json.key("output_tokens").number(usage.output_total());
-    json.key("output_tokens_details")
-        .open_object()
-        .key("thinking_tokens")
-        .number(usage.reasoning)
+    json.open_object().member_number(
+        "input_tokens",
+        usage.input.saturating_add(usage.audio_input),
+    );
+    json.member_number(
+        "cache_creation_input_tokens",
+        usage.cache_write_5m.saturating_add(usage.cache_write_1h),
+    );
+    json.member_number("cache_read_input_tokens", usage.cache_read);
+    json.member_number("output_tokens", usage.output_total());
+    json.member_object("output_tokens_details")
+        .member_number("thinking_tokens", usage.reasoning)
         .close_object();
     if usage.cache_write_1h > 0 {
-        json.key("cache_creation").open_object();
-        json.key("ephemeral_5m_input_tokens")
-            .number(usage.cache_write_5m);
-        json.key("ephemeral_1h_input_tokens")
-            .number(usage.cache_write_1h)
+        json.member_object("cache_creation");
+        json.member_number("ephemeral_5m_input_tokens", usage.cache_write_5m);
+        json.member_number("ephemeral_1h_input_tokens", usage.cache_write_1h)
             .close_object();
     }
     if usage.web_searches > 0 {
-        json.key("server_tool_use").open_object();
-        json.key("web_search_requests")
-            .number(usage.web_searches)
+        json.member_object("server_tool_use");
+        json.member_number("web_search_requests", usage.web_searches)
             .close_object();
     }
     write_iterations(passes, json);
@@ -623,7 +609,7 @@ fn write_iterations(passes: &CompactionPasses, json: &mut JsonWriter) {
     if passes.is_empty() {
         return;
     }
-    json.key("iterations").open_array();
+    json.member_array("iterations");
     for pass in passes.iter() {
         let [input, read, short, long, output] = [
             pass.input,
@@ -633,23 +619,14 @@ fn write_iterations(passes: &CompactionPasses, json: &mut JsonWriter) {
             pass.output,
         ]
         .map(u64::from);
-        json.open_object()
-            .key("type")
-            .str("compaction")
-            .key("input_tokens")
-            .number(input);
-        json.key("output_tokens")
-            .number(output)
-            .key("cache_read_input_tokens")
-            .number(read);
-        json.key("cache_creation_input_tokens")
-            .number(short.saturating_add(long));
-        json.key("cache_creation")
-            .open_object()
-            .key("ephemeral_5m_input_tokens")
-            .number(short);
-        json.key("ephemeral_1h_input_tokens")
-            .number(long)
+        json.open_typed("compaction")
+            .member_number("input_tokens", input);
+        json.member_number("output_tokens", output)
+            .member_number("cache_read_input_tokens", read);
+        json.member_number("cache_creation_input_tokens", short.saturating_add(long));
+        json.member_object("cache_creation")
+            .member_number("ephemeral_5m_input_tokens", short);
+        json.member_number("ephemeral_1h_input_tokens", long)
             .close_object()
             .close_object();
     }

@@ -25,9 +25,9 @@ pub(crate) enum ApiVariant {
 impl ApiVariant {
     /// Opens an object of this type.
     pub fn open(self, kind: &str, json: &mut JsonWriter) {
-        json.open_object().key("type").str(kind);
+        json.open_typed(kind);
         if self == ApiVariant::Nested {
-            json.key(kind).open_object();
+            json.member_object(kind);
         }
     }
 
@@ -42,13 +42,7 @@ impl ApiVariant {
     pub fn format(self, name: &str, format: &OutputFormat<'_>, json: &mut JsonWriter) {
         match format {
             OutputFormat::Free => {}
-            OutputFormat::Json => drop(
-                json.key(name)
-                    .open_object()
-                    .key("type")
-                    .str("json_object")
-                    .close_object(),
-            ),
+            OutputFormat::Json => drop(json.member_typed(name, "json_object").close_object()),
             OutputFormat::Schema {
                 schema,
                 description,
@@ -62,11 +56,13 @@ impl ApiVariant {
                     None => json.str("output"),
                 };
                 if let Some(description) = description {
-                    json.key("description").text(description);
+                    json.member_text("description", description);
                 }
-                json.key("schema").raw(schema.raw());
-                json.key("strict")
-                    .bool(strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)));
+                json.member_raw("schema", schema.raw());
+                json.member_bool(
+                    "strict",
+                    strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)),
+                );
                 self.close(json);
             }
         }
@@ -121,7 +117,7 @@ pub(crate) fn write_sampling(
     ] {
         let Some(value) = value else { continue };
         if is_taken {
-            json.key(name).raw(value.raw());
+            json.member_raw(name, value.raw());
         } else if value.number() != Some(1.0) {
             warnings.add(WarningAction::Dropped, name);
         }
@@ -137,15 +133,16 @@ pub(crate) fn write_end_user(
     let profile = write_context.target.profile;
     if profile.takes("safety_identifier") {
         let user = request.end_user.as_ref().map(JsonStr::value);
-        json.key("safety_identifier")
-            .str(&identifiers::hash_end_user(
-                write_context.account_id,
-                user.as_deref(),
-            ));
+        json.member_str(
+            "safety_identifier",
+            &identifiers::hash_end_user(write_context.account_id, user.as_deref()),
+        );
     }
     if profile.takes("prompt_cache_key") {
-        json.key("prompt_cache_key")
-            .str(&cache_key(request, write_context.account_id));
+        json.member_str(
+            "prompt_cache_key",
+            &cache_key(request, write_context.account_id),
+        );
     }
 }
 

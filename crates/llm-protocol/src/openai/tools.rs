@@ -108,7 +108,7 @@ impl ToolWriter<'_, '_> {
             let message = format!("Tool '{}' not found in provided tools", chosen.value());
             return Err(invalid_param(self.surface, "tool_choice", &message));
         }
-        self.json.key("tools").open_array();
+        self.json.member_array("tools");
         for tool in sent {
             let at = JsonPath::Tool(tool.index);
             match &tool.kind {
@@ -141,9 +141,9 @@ impl ToolWriter<'_, '_> {
             .fallback
             .tool_name(&function.name, format_args!("{at}.name"));
         self.variant.open("function", self.json);
-        self.json.key("name").str(&name);
+        self.json.member_str("name", &name);
         write_description(self.json, function, cleaned.note.as_deref());
-        self.json.key("parameters").raw(&cleaned.json);
+        self.json.member_raw("parameters", &cleaned.json);
         let is_strict = function.strict
             && self.takes_strict
             && !cleaned.rewritten
@@ -155,7 +155,7 @@ impl ToolWriter<'_, '_> {
         }
         // If `strict` is absent, the responses protocol treats a function as strict.
         if is_strict || self.variant == ApiVariant::Flat {
-            self.json.key("strict").bool(is_strict);
+            self.json.member_bool("strict", is_strict);
         }
         self.variant.close(self.json);
         Ok(())
@@ -183,12 +183,13 @@ impl ToolWriter<'_, '_> {
             "function"
         };
         self.variant.open(kind, self.json);
-        self.json.key("name").str(&name);
+        self.json.member_str("name", &name);
         if !self.takes_custom {
             custom_tool::write_description(description, format, self.json);
-            self.json.key("parameters").raw(custom_tool::INPUT_SCHEMA);
+            self.json
+                .member_raw("parameters", custom_tool::INPUT_SCHEMA);
             if self.variant == ApiVariant::Flat {
-                self.json.key("strict").bool(false);
+                self.json.member_bool("strict", false);
             }
             self.fallback
                 .response_context
@@ -196,7 +197,7 @@ impl ToolWriter<'_, '_> {
                 .push(own.value().into_owned());
         } else {
             if let Some(description) = description {
-                self.json.key("description").text(description);
+                self.json.member_text("description", description);
             }
             match (format, self.variant) {
                 (Some(format), ApiVariant::Nested) => {
@@ -214,9 +215,9 @@ impl ToolWriter<'_, '_> {
     fn choice(&mut self, choice: &ToolChoice<'_>, sent: &[&Tool<'_>]) {
         match choice {
             ToolChoice::Absent => {}
-            ToolChoice::Auto => drop(self.json.key("tool_choice").str("auto")),
-            ToolChoice::None => drop(self.json.key("tool_choice").str("none")),
-            ToolChoice::Required => drop(self.json.key("tool_choice").str("required")),
+            ToolChoice::Auto => drop(self.json.member_str("tool_choice", "auto")),
+            ToolChoice::None => drop(self.json.member_str("tool_choice", "none")),
+            ToolChoice::Required => drop(self.json.member_str("tool_choice", "required")),
             ToolChoice::Tool(name) => {
                 self.json.key("tool_choice");
                 self.write_tool_reference(name, sent);
@@ -225,10 +226,8 @@ impl ToolWriter<'_, '_> {
                 self.json.key("tool_choice");
                 self.variant.open("allowed_tools", self.json);
                 self.json
-                    .key("mode")
-                    .str(if *required { "required" } else { "auto" })
-                    .key("tools")
-                    .open_array();
+                    .member_str("mode", if *required { "required" } else { "auto" })
+                    .member_array("tools");
                 names
                     .iter()
                     .for_each(|name| self.write_tool_reference(name, sent));
@@ -245,7 +244,7 @@ impl ToolWriter<'_, '_> {
         let name = self.fallback.tool_name(name, "tool_choice.name");
         self.variant
             .open(if is_custom { "custom" } else { "function" }, self.json);
-        self.json.key("name").str(&name);
+        self.json.member_str("name", &name);
         self.variant.close(self.json);
     }
 }
@@ -283,6 +282,6 @@ fn write_description(json: &mut JsonWriter, function: &FunctionTool<'_>, note: O
         lines.push(line);
     }
     if !lines.is_empty() {
-        json.key("description").concat(&lines);
+        json.member_concat("description", &lines);
     }
 }

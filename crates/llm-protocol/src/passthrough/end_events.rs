@@ -61,15 +61,11 @@ fn write_chat_chunk(
     out.extend_from_slice(b"data: ");
     let mut json = JsonWriter::with_buffer(std::mem::take(out));
     json.open_object();
-    json.key("id")
-        .raw(seen.id_json())
-        .key("object")
-        .str("chat.completion.chunk");
-    json.key("created")
-        .number(seen.created())
-        .key("model")
-        .raw(model_json);
-    json.key("choices").open_array();
+    json.member_raw("id", seen.id_json())
+        .member_str("object", "chat.completion.chunk");
+    json.member_number("created", seen.created())
+        .member_raw("model", model_json);
+    json.member_array("choices");
     choices(&mut json);
     json.close_array();
     if let Some(usage) = usage {
@@ -89,12 +85,9 @@ pub(super) fn write_messages_end(
 ) {
     write_block_stop(seen, out);
     write_event("message_delta", out, |json| {
-        json.key("delta")
-            .open_object()
-            .key("stop_reason")
-            .str("max_tokens")
-            .key("stop_sequence")
-            .null();
+        json.member_object("delta")
+            .member_str("stop_reason", "max_tokens")
+            .member_null("stop_sequence");
         json.close_object().key("usage");
         write_messages_usage(usage, json);
     });
@@ -110,7 +103,7 @@ pub(super) fn write_messages_stop(seen: &messages::MessagesStreamState, out: &mu
 fn write_block_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
     if let Some(index) = seen.open_block() {
         write_event("content_block_stop", out, |json| {
-            json.key("index").number(index);
+            json.member_number("index", index);
         });
     }
 }
@@ -123,26 +116,17 @@ pub(super) fn write_responses_end(
     out: &mut Vec<u8>,
 ) {
     write_event("response.incomplete", out, |json| {
-        json.key("sequence_number")
-            .number(seen.next_sequence())
-            .key("response")
-            .open_object();
-        json.key("id")
-            .raw(seen.id_json())
-            .key("object")
-            .str("response")
-            .key("created_at")
-            .number(seen.created());
-        json.key("status").str("incomplete").key("error").null();
-        json.key("incomplete_details")
-            .open_object()
-            .key("reason")
-            .str("max_output_tokens")
+        json.member_number("sequence_number", seen.next_sequence())
+            .member_object("response");
+        json.member_raw("id", seen.id_json())
+            .member_str("object", "response")
+            .member_number("created_at", seen.created());
+        json.member_str("status", "incomplete").member_null("error");
+        json.member_object("incomplete_details")
+            .member_str("reason", "max_output_tokens")
             .close_object();
-        json.key("model")
-            .raw(model_json)
-            .key("output")
-            .open_array()
+        json.member_raw("model", model_json)
+            .member_array("output")
             .close_array();
         json.key("usage");
         write_responses_usage(usage, json);
@@ -155,7 +139,7 @@ fn write_event(kind: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut JsonWrit
     out.extend_from_slice(kind.as_bytes());
     out.extend_from_slice(b"\ndata: ");
     let mut json = JsonWriter::with_buffer(std::mem::take(out));
-    json.open_object().key("type").str(kind);
+    json.open_typed(kind);
     members(&mut json);
     json.close_object();
     *out = json.into_bytes();

@@ -158,7 +158,7 @@ impl EventSequencer {
                     state,
                     &ResponsesStatus::InProgress,
                     |json| {
-                        json.key("usage").null();
+                        json.member_null("usage");
                     },
                     json,
                 );
@@ -219,13 +219,15 @@ impl EventSequencer {
             ),
             ResponsesStatus::InProgress | ResponsesStatus::Incomplete(_) => drop(json.null()),
         }
-        json.key("status")
-            .str(word)
-            .key("error")
-            .null()
+        json.member_str("status", word)
+            .member_null("error")
             .key("incomplete_details");
         match reason {
-            Some(reason) => drop(json.open_object().key("reason").str(reason).close_object()),
+            Some(reason) => drop(
+                json.open_object()
+                    .member_str("reason", reason)
+                    .close_object(),
+            ),
             None => drop(json.null()),
         }
         usage(json);
@@ -241,34 +243,25 @@ impl EventSequencer {
             echo,
             ..
         } = &*self.response;
-        json.key("id")
-            .str(&format!("resp_{}", state.id))
-            .key("object")
-            .str("response");
-        json.key("created_at")
-            .number(*created)
-            .key("model")
-            .str(model);
-        json.key("output").open_array();
+        json.member_str("id", &format!("resp_{}", state.id))
+            .member_str("object", "response");
+        json.member_number("created_at", *created)
+            .member_str("model", model);
+        json.member_array("output");
         for item in state.items.iter().flatten() {
             json.raw(std::str::from_utf8(item).unwrap_or("null"));
         }
         json.close_array();
         for (name, value) in echo {
-            json.key(name).raw(value);
+            json.member_raw(name, value);
         }
-        json.key("store")
-            .bool(false)
-            .key("background")
-            .bool(false)
-            .key("previous_response_id")
-            .null();
+        json.member_bool("store", false)
+            .member_bool("background", false)
+            .member_null("previous_response_id");
         // The protocol's own vendor repeats both in three events of every stream, tens of kilobytes
         // each. No client reads them.
-        json.key("instructions")
-            .null()
-            .key("tools")
-            .open_array()
+        json.member_null("instructions")
+            .member_array("tools")
             .close_array();
     }
 }
@@ -285,11 +278,8 @@ impl SequencerState {
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\ndata: ");
         let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_object()
-            .key("type")
-            .str(kind)
-            .key("sequence_number")
-            .number(self.sequence);
+        json.open_typed(kind)
+            .member_number("sequence_number", self.sequence);
         write(&mut json, self);
         json.close_object();
         *out = json.into_bytes();

@@ -84,15 +84,12 @@ pub fn write(
     writer
         .json
         .open_object()
-        .key("model")
-        .str(write_context.target.upstream_model)
-        .key("store")
-        .bool(false);
+        .member_str("model", write_context.target.upstream_model)
+        .member_bool("store", false);
     if model.reasoning {
         writer
             .json
-            .key("include")
-            .open_array()
+            .member_array("include")
             .str("reasoning.encrypted_content")
             .close_array();
     }
@@ -103,21 +100,19 @@ pub fn write(
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
-        writer.json.key("stream").bool(true);
+        writer.json.member_bool("stream", true);
         // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
         // not need.
         if write_context.target.profile.takes("include_obfuscation") {
             writer
                 .json
-                .key("stream_options")
-                .open_object()
-                .key("include_obfuscation")
-                .bool(false)
+                .member_object("stream_options")
+                .member_bool("include_obfuscation", false)
                 .close_object();
         }
     }
     for (name, value) in &extras.copied {
-        writer.json.key(name).raw(value.raw());
+        writer.json.member_raw(name, value.raw());
     }
     writer.input(request)?;
     writer.json.close_object();
@@ -141,7 +136,7 @@ impl ResponsesRequestWriter<'_> {
             MIN_OUTPUT_TOKENS,
             self.fallback.warnings,
         )? {
-            self.json.key("max_output_tokens").number(limit);
+            self.json.member_number("max_output_tokens", limit);
         }
         api_variant::write_sampling(
             request,
@@ -187,12 +182,12 @@ impl ResponsesRequestWriter<'_> {
         if effort.is_none() && !is_shown {
             return;
         }
-        self.json.key("reasoning").open_object();
+        self.json.member_object("reasoning");
         if let Some(effort) = effort {
-            self.json.key("effort").str(effort.as_str());
+            self.json.member_str("effort", effort.as_str());
         }
         if is_shown {
-            self.json.key("summary").str("auto");
+            self.json.member_str("summary", "auto");
         }
         self.json.close_object();
     }
@@ -203,9 +198,9 @@ impl ResponsesRequestWriter<'_> {
         if is_free && extras.verbosity.is_none() {
             return;
         }
-        self.json.key("text").open_object();
+        self.json.member_object("text");
         if let Some(verbosity) = &extras.verbosity {
-            self.json.key("verbosity").text(verbosity);
+            self.json.member_text("verbosity", verbosity);
         }
         ApiVariant::Flat.format("format", &request.format, &mut self.json);
         self.json.close_object();
@@ -230,10 +225,12 @@ impl ResponsesRequestWriter<'_> {
             json: &mut self.json,
         };
         writer.write(&sent, &request.choice)?;
-        match request.parallel_calls {
-            _ if request.legacy_functions => drop(self.json.key("parallel_tool_calls").bool(false)),
-            Some(parallel) => drop(self.json.key("parallel_tool_calls").bool(parallel)),
-            None => {}
+        let parallel = match request.legacy_functions {
+            true => Some(false),
+            false => request.parallel_calls,
+        };
+        if let Some(parallel) = parallel {
+            self.json.member_bool("parallel_tool_calls", parallel);
         }
         Ok(())
     }
@@ -252,10 +249,10 @@ impl ResponsesRequestWriter<'_> {
                 }
             }
             Protocol::Chat | Protocol::Responses => {
-                self.json.key("service_tier").text(tier);
+                self.json.member_text("service_tier", tier);
             }
             Protocol::Messages if tier.is("standard_only") => {
-                self.json.key("service_tier").str("default");
+                self.json.member_str("service_tier", "default");
             }
             Protocol::Messages => {}
         }

@@ -157,19 +157,18 @@ fn write_tool(tool: JsonValue<'_>, json: &mut JsonWriter) {
         return;
     }
     // The messages protocol calls its functions custom, too, and gives them a schema.
-    let is_custom =
-        tool.get("type").is_some_and(|kind| kind.is("custom")) && !is_object(tool, "input_schema");
+    let is_custom = tool.member_is("type", "custom") && !is_object(tool, "input_schema");
     let kind = if is_custom { "custom" } else { "function" };
-    json.open_object().key("type").str(kind);
+    json.open_typed(kind);
     if let Some(marker) = tool.get("cache_control") {
-        json.key("cache_control").raw(marker.raw());
+        json.member_raw("cache_control", marker.raw());
     }
-    json.key(kind).open_object();
+    json.member_object(kind);
     for (key, value) in tool.members() {
         match key.value().as_ref() {
             "type" | "cache_control" => {}
-            "input_schema" => drop(json.key("parameters").raw(value.raw())),
-            "format" if is_custom && value.get("type").is_some_and(|kind| kind.is("grammar")) => {
+            "input_schema" => drop(json.member_raw("parameters", value.raw())),
+            "format" if is_custom && value.member_is("type", "grammar") => {
                 write_grammar(value, json);
             }
             _ => drop(json.key_text(&key).raw(value.raw())),
@@ -180,11 +179,11 @@ fn write_tool(tool: JsonValue<'_>, json: &mut JsonWriter) {
 
 fn write_grammar(format: JsonValue<'_>, json: &mut JsonWriter) {
     if is_object(format, "grammar") {
-        json.key("format").raw(format.raw());
+        json.member_raw("format", format.raw());
         return;
     }
-    json.key("format").open_object().key("type").str("grammar");
-    json.key("grammar").open_object();
+    json.member_typed("format", "grammar");
+    json.member_object("grammar");
     for (key, value) in format.members() {
         if !key.is("type") {
             json.key_text(&key).raw(value.raw());
@@ -194,16 +193,12 @@ fn write_grammar(format: JsonValue<'_>, json: &mut JsonWriter) {
 }
 
 fn write_tool_choice(choice: JsonValue<'_>, json: &mut JsonWriter) {
-    let kind = |name: &str| choice.get("type").is_some_and(|kind| kind.is(name));
+    let kind = |name: &str| choice.member_is("type", name);
     if lacks_wrapper(choice) {
         let kind = if kind("custom") { "custom" } else { "function" };
-        json.open_object()
-            .key("type")
-            .str(kind)
-            .key(kind)
-            .open_object();
-        if let Some(name) = choice.get("name").and_then(JsonValue::text) {
-            json.key("name").text(&name);
+        json.open_typed(kind).member_object(kind);
+        if let Some(name) = choice.text_of("name") {
+            json.member_text("name", &name);
         }
         json.close_object().close_object();
     } else if kind("any") {
@@ -216,7 +211,7 @@ fn write_tool_choice(choice: JsonValue<'_>, json: &mut JsonWriter) {
 }
 
 fn part_kind<'v>(part: JsonValue<'v>) -> JsonStr<'v> {
-    let kind = part.get("type").and_then(JsonValue::text);
+    let kind = part.text_of("type");
     kind.unwrap_or_else(|| JsonStr::from_value(""))
 }
 
@@ -260,9 +255,9 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
     json.open_object();
     for (key, value) in message.members() {
         match key.value().as_ref() {
-            "content" if !has_content => drop(json.key("content").null()),
+            "content" if !has_content => drop(json.member_null("content")),
             "content" => {
-                json.key("content").open_array();
+                json.member_array("content");
                 images().for_each(|part| write_part(part, json));
                 parts()
                     .filter(is_content)
@@ -275,7 +270,7 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
     }
     if has_calls {
         let own = message.get("tool_calls").into_iter();
-        json.key("tool_calls").open_array();
+        json.member_array("tool_calls");
         own.flat_map(JsonValue::items).for_each(|call| {
             json.raw(call.raw());
         });
@@ -290,26 +285,23 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
 fn write_call(call: JsonValue<'_>, json: &mut JsonWriter) {
     json.open_object();
     if let Some(id) = call.get("id") {
-        json.key("id").raw(id.raw());
+        json.member_raw("id", id.raw());
     }
-    json.key("type")
-        .str("function")
-        .key("function")
-        .open_object();
+    json.member_str("type", "function")
+        .member_object("function");
     if let Some(name) = call.get("name") {
-        json.key("name").raw(name.raw());
+        json.member_raw("name", name.raw());
     }
     let input = call.get("input").map_or("{}", JsonValue::raw);
-    json.key("arguments")
-        .str(input)
+    json.member_str("arguments", input)
         .close_object()
         .close_object();
 }
 
 fn write_tool_result(result: JsonValue<'_>, json: &mut JsonWriter) {
-    json.open_object().key("role").str("tool");
+    json.open_object().member_str("role", "tool");
     if let Some(id) = result.get("tool_use_id") {
-        json.key("tool_call_id").raw(id.raw());
+        json.member_raw("tool_call_id", id.raw());
     }
     json.key("content");
     match result.get("content") {
@@ -329,22 +321,19 @@ fn write_part(part: JsonValue<'_>, json: &mut JsonWriter) {
     let kind = part_kind(part);
     let source = part.get("source").filter(|_| kind.is("image"));
     if kind.is("input_text") || kind.is("output_text") {
-        json.open_object().key("type").str("text");
+        json.open_typed("text");
         for name in ["text", "cache_control"] {
             if let Some(value) = part.get(name) {
-                json.key(name).raw(value.raw());
+                json.member_raw(name, value.raw());
             }
         }
         json.close_object();
     } else if let Some(url) = part.get("image_url").filter(|_| kind.is("input_image")) {
-        json.open_object()
-            .key("type")
-            .str("image_url")
-            .key("image_url");
+        json.open_typed("image_url").key("image_url");
         if url.is_string() {
-            json.open_object().key("url").raw(url.raw());
+            json.open_object().member_raw("url", url.raw());
             if let Some(detail) = part.get("detail") {
-                json.key("detail").raw(detail.raw());
+                json.member_raw("detail", detail.raw());
             }
             json.close_object();
         } else {
@@ -352,8 +341,8 @@ fn write_part(part: JsonValue<'_>, json: &mut JsonWriter) {
         }
         json.close_object();
     } else if let Some(url) = source.and_then(image_url) {
-        json.open_object().key("type").str("image_url");
-        json.key("image_url").open_object().key("url").str(&url);
+        json.open_typed("image_url");
+        json.member_object("image_url").member_str("url", &url);
         json.close_object().close_object();
     } else {
         json.raw(part.raw());
@@ -361,7 +350,7 @@ fn write_part(part: JsonValue<'_>, json: &mut JsonWriter) {
 }
 
 fn image_url(source: JsonValue<'_>) -> Option<String> {
-    let text = |name| source.get(name).and_then(JsonValue::string);
+    let text = |name| source.string_of(name);
     match text("type")?.as_ref() {
         "url" => text("url").map(std::borrow::Cow::into_owned),
         "base64" => Some(format!(

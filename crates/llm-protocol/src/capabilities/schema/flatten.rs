@@ -83,7 +83,7 @@ impl<'a> NamedValues<'a> {
                 json.raw(only.raw());
                 continue;
             }
-            json.open_object().key(combinator).open_array();
+            json.open_object().member_array(combinator);
             for value in values {
                 json.raw(value.raw());
             }
@@ -116,14 +116,14 @@ impl<'a> SchemaFlattener<'a> {
             }
         }
         let mut json = JsonWriter::with_capacity(schema.raw().len());
-        json.open_object().key("type").str("object");
+        json.open_typed("object");
         merged
             .others
             .all
             .iter_mut()
             .for_each(|(_, values)| values.truncate(1));
         merged.others.write("", &mut json);
-        json.key("properties").open_object();
+        json.member_object("properties");
         merged
             .properties
             .write(if has_properties { "allOf" } else { "anyOf" }, &mut json);
@@ -133,7 +133,7 @@ impl<'a> SchemaFlattener<'a> {
             .required
             .retain(|name| seen.insert(name.value().into_owned()));
         if !merged.required.is_empty() {
-            json.key("required").open_array();
+            json.member_array("required");
             for name in &merged.required {
                 json.text(name);
             }

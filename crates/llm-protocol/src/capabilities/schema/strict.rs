@@ -201,10 +201,10 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
         }
     }
     if !is_note_written {
-        json.key("description").str(&note);
+        json.member_str("description", &note);
     }
     if has_type(schema, "object") || schema.get("properties").is_some() {
-        json.key("additionalProperties").bool(false);
+        json.member_bool("additionalProperties", false);
     }
     json.close_object();
 }

@@ -188,7 +188,7 @@ fn details_json(entries: &[ReasoningDetail]) -> String {
     for entry in entries {
         json.open_object();
         for (key, value) in &entry.members {
-            json.key(key).raw(value);
+            json.member_raw(key, value);
         }
         json.close_object();
     }

@@ -64,8 +64,7 @@ impl ChatRequestWriter<'_> {
         }
         self.json
             .open_object()
-            .key("role")
-            .str(self.model.system_role)
+            .member_str("role", self.model.system_role)
             .key("content");
         self.content(parts);
         self.json.close_object();
@@ -76,13 +75,10 @@ impl ChatRequestWriter<'_> {
 fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
-        PartContent::Text(text) => drop(json.str("text").key("text").text(text)),
-        PartContent::Texts(texts) => drop(json.str("text").key("text").concat(texts)),
+        PartContent::Text(text) => drop(json.str("text").member_text("text", text)),
+        PartContent::Texts(texts) => drop(json.str("text").member_concat("text", texts)),
         PartContent::Image(image) => {
-            json.str("image_url")
-                .key("image_url")
-                .open_object()
-                .key("url");
+            json.str("image_url").member_object("image_url").key("url");
             image.source.write_url(json);
             if let Some(detail) = image.detail {
                 // The chat protocol has no higher level.
@@ -91,31 +87,32 @@ fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
                 } else {
                     detail
                 };
-                json.key("detail").str(detail.as_str());
+                json.member_str("detail", detail.as_str());
             }
             json.close_object();
         }
         PartContent::File(file, data) if takes_url => {
-            json.str(DOCUMENT_URL)
-                .key(DOCUMENT_URL)
-                .concat(&[JsonStr::from_value(PDF_DATA_URL), data.reborrow()]);
-            json.key("document_name").str(&file_name(file));
+            json.str(DOCUMENT_URL).member_concat(
+                DOCUMENT_URL,
+                &[JsonStr::from_value(PDF_DATA_URL), data.reborrow()],
+            );
+            json.member_str("document_name", &file_name(file));
         }
         PartContent::File(file, data) => {
-            json.str("file").key("file").open_object();
-            json.key("filename").str(&file_name(file));
-            json.key("file_data")
-                .concat(&[JsonStr::from_value(PDF_DATA_URL), data.reborrow()]);
+            json.str("file").member_object("file");
+            json.member_str("filename", &file_name(file));
+            json.member_concat(
+                "file_data",
+                &[JsonStr::from_value(PDF_DATA_URL), data.reborrow()],
+            );
             json.close_object();
         }
         // The request was refused before; the URL as text would not be the document.
-        PartContent::FileAt(url) => drop(json.str("text").key("text").text(url)),
+        PartContent::FileAt(url) => drop(json.str("text").member_text("text", url)),
     }
     if part.is_marked {
-        json.key("prompt_cache_breakpoint")
-            .open_object()
-            .key("mode")
-            .str("explicit")
+        json.member_object("prompt_cache_breakpoint")
+            .member_str("mode", "explicit")
             .close_object();
     }
     json.close_object();

@@ -57,11 +57,9 @@ impl ChatRequestWriter<'_> {
         }
         self.json
             .open_object()
-            .key("role")
-            .str("tool")
-            .key("tool_call_id")
-            .str(id);
-        self.json.key("content").concat(&lines).close_object();
+            .member_str("role", "tool")
+            .member_str("tool_call_id", id);
+        self.json.member_concat("content", &lines).close_object();
         media
     }
 

@@ -35,7 +35,7 @@ impl ChatRequestWriter<'_> {
     /// # Errors
     /// Returns an error if the whole conversation is empty.
     pub(super) fn messages(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
-        self.json.key("messages").open_array();
+        self.json.member_array("messages");
         let empty = self.json.as_bytes().len();
         let leading = self.leading_instructions(request);
         let last = request.turns.len().saturating_sub(1);
@@ -160,14 +160,15 @@ impl ChatRequestWriter<'_> {
             return;
         }
         if self.is_behind_result && !self.model.user_after_tool {
-            self.json.open_object().key("role").str("assistant");
-            self.json.key("content").str(ACKNOWLEDGEMENT).close_object();
+            self.json.open_object().member_str("role", "assistant");
+            self.json
+                .member_str("content", ACKNOWLEDGEMENT)
+                .close_object();
         }
         self.is_behind_result = false;
         self.json
             .open_object()
-            .key("role")
-            .str("user")
+            .member_str("role", "user")
             .key("content");
         self.content(&parts);
         self.json.close_object();
@@ -186,9 +187,9 @@ impl ChatRequestWriter<'_> {
             self.fallback.warnings.add(WarningAction::Emulated, turn.at);
         }
         self.is_behind_result = false;
-        self.json.open_object().key("role").str("assistant");
+        self.json.open_object().member_str("role", "assistant");
         if is_prefix && self.model.prefix {
-            self.json.key("prefix").bool(true);
+            self.json.member_bool("prefix", true);
         }
         self.json.key("content");
         if has_text {
@@ -213,7 +214,7 @@ impl ChatRequestWriter<'_> {
             }
         }
         if has_calls {
-            self.json.key("tool_calls").open_array();
+            self.json.member_array("tool_calls");
             // The first call of a message without any state, another vendor's, has the placeholder
             // that the vendor takes instead.
             let mut placeholder = profile.call_placeholder.as_ref();
@@ -246,15 +247,11 @@ impl ChatRequestWriter<'_> {
         };
         self.json
             .open_object()
-            .key("id")
-            .str(&id)
-            .key("type")
-            .str(kind);
+            .member_str("id", &id)
+            .member_str("type", kind);
         self.json
-            .key(kind)
-            .open_object()
-            .key("name")
-            .str(&name)
+            .member_object(kind)
+            .member_str("name", &name)
             .key(arguments);
         match &call.arguments {
             ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
@@ -347,7 +344,7 @@ impl ChatRequestWriter<'_> {
                 };
                 let has_text = !texts.iter().all(JsonStr::is_empty);
                 if has_text {
-                    self.json.key(member).concat(&texts);
+                    self.json.member_concat(member, &texts);
                     self.carries_thinking = true;
                 }
                 has_text
@@ -363,7 +360,8 @@ impl ChatRequestWriter<'_> {
                 });
                 let items: Vec<String> = details.collect();
                 if !items.is_empty() {
-                    self.json.key(member).raw(&format!("[{}]", items.join(",")));
+                    self.json
+                        .member_raw(member, &format!("[{}]", items.join(",")));
                     self.carries_thinking = true;
                 }
                 !items.is_empty()

@@ -27,15 +27,11 @@ const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
 /// Writes the entry of a choice that ends without more output.
 pub(crate) fn write_finished_choice(json: &mut JsonWriter, index: u64, reason: &str) {
     json.open_object()
-        .key("index")
-        .number(index)
-        .key("delta")
-        .open_object()
+        .member_number("index", index)
+        .member_object("delta")
         .close_object();
-    json.key("logprobs")
-        .null()
-        .key("finish_reason")
-        .str(reason)
+    json.member_null("logprobs")
+        .member_str("finish_reason", reason)
         .close_object();
 }
 
@@ -91,22 +87,16 @@ impl ChatChunkEncoder {
 impl ChatEncoder for ChatChunkEncoder {
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
         let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
-        json.open_object()
-            .key("id")
-            .str(&response_ids::chat_response_id(
-                start.id.as_ref(),
-                &response_context.seed,
-            ));
-        json.key("object")
-            .str("chat.completion.chunk")
-            .key("created")
-            .number(response_context.created);
-        json.key("model")
-            .str(&response_context.public_model)
-            .key("system_fingerprint")
-            .null();
+        json.open_object().member_str(
+            "id",
+            &response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
+        );
+        json.member_str("object", "chat.completion.chunk")
+            .member_number("created", response_context.created);
+        json.member_str("model", &response_context.public_model)
+            .member_null("system_fingerprint");
         write_tier(start.tier.as_ref(), response_context, &mut json);
-        json.key("choices").open_array();
+        json.member_array("choices");
         self.head = json.into_bytes();
         let usage = if response_context.include_usage {
             USAGE_NULL
@@ -137,10 +127,8 @@ impl ChatEncoder for ChatChunkEncoder {
         if form == ChatCallForm::Legacy {
             return self.member_chunk("function_call", |json| {
                 json.open_object()
-                    .key("name")
-                    .str(name)
-                    .key("arguments")
-                    .str("")
+                    .member_str("name", name)
+                    .member_str("arguments", "")
                     .close_object();
             });
         }
@@ -151,18 +139,12 @@ impl ChatEncoder for ChatChunkEncoder {
         self.member_chunk("tool_calls", |json| {
             json.open_array()
                 .open_object()
-                .key("index")
-                .number(number)
-                .key("id")
-                .text(id);
-            json.key("type")
-                .str(kind)
-                .key(kind)
-                .open_object()
-                .key("name")
-                .str(name);
-            json.key(arguments)
-                .str("")
+                .member_number("index", number)
+                .member_text("id", id);
+            json.member_str("type", kind)
+                .member_object(kind)
+                .member_str("name", name);
+            json.member_str(arguments, "")
                 .close_object()
                 .close_object()
                 .close_array();

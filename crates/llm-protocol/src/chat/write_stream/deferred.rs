@@ -135,23 +135,19 @@ impl ReasoningDetailsBuffer {
             json.open_object().key("type");
             match reasoning {
                 BufferedThinking::Shown { text, signature } => {
-                    json.str("reasoning.text").key("text").text(&text.text());
+                    json.str("reasoning.text").member_text("text", &text.text());
                     if !signature.is_empty() {
-                        json.key("signature").text(&signature.text());
+                        json.member_text("signature", &signature.text());
                     }
                 }
                 BufferedThinking::Hidden { data } => {
                     json.str("reasoning.encrypted")
-                        .key("data")
-                        .text(&data.text());
+                        .member_text("data", &data.text());
                 }
             }
-            json.key("format")
-                .str(MESSAGES_REASONING_FORMAT)
-                .key("index")
-                .number(index)
-                .key("anchor")
-                .str(&anchor)
+            json.member_str("format", MESSAGES_REASONING_FORMAT)
+                .member_number("index", index)
+                .member_str("anchor", &anchor)
                 .close_object();
             index += 1;
         }
@@ -192,19 +188,12 @@ fn write_responses_item(
         JsonStr::from_value(item.encrypted.as_str()),
     );
     for (kind, member, text) in texts.chain([sealed]) {
-        json.open_object()
-            .key("type")
-            .str(kind)
-            .key(member)
-            .text(&text)
-            .key("id")
-            .str(&item.id);
-        json.key("format")
-            .str(RESPONSES_REASONING_FORMAT)
-            .key("index")
-            .number(*index)
-            .key("anchor")
-            .str(anchor)
+        json.open_typed(kind)
+            .member_text(member, &text)
+            .member_str("id", &item.id);
+        json.member_str("format", RESPONSES_REASONING_FORMAT)
+            .member_number("index", *index)
+            .member_str("anchor", anchor)
             .close_object();
         *index += 1;
     }
@@ -283,20 +272,14 @@ impl ChatCitations {
         for (index, source) in (0_u64..).zip(&self.0) {
             json.open_object();
             if indexed {
-                json.key("index").number(index);
+                json.member_number("index", index);
             }
-            json.key("type")
-                .str("url_citation")
-                .key("url_citation")
-                .open_object();
-            json.key("start_index")
-                .number(source.start)
-                .key("end_index")
-                .number(source.end);
-            json.key("title")
-                .text(&source.title.text())
-                .key("url")
-                .text(&source.url.text());
+            json.member_str("type", "url_citation")
+                .member_object("url_citation");
+            json.member_number("start_index", source.start)
+                .member_number("end_index", source.end);
+            json.member_text("title", &source.title.text())
+                .member_text("url", &source.url.text());
             json.close_object().close_object();
         }
         json.close_array();

@@ -45,8 +45,7 @@ impl ChatMessageEncoder {
 
     fn write(&self, builder: &ChatAnswerBuilder, json: &mut JsonWriter) {
         json.open_object()
-            .key("role")
-            .str("assistant")
+            .member_str("role", "assistant")
             .key("content");
         let has_refusal = !self.refusal.is_empty() || builder.refusal_explanation().is_some();
         if builder.has_text || (self.calls.is_empty() && !has_refusal) {
@@ -66,8 +65,10 @@ impl ChatMessageEncoder {
         }
         self.write_calls(json);
         if builder.details.texts().any(|text| !text.is_empty()) {
-            json.key("reasoning_content")
-                .concat(builder.details.texts().collect::<Vec<_>>().iter());
+            json.member_concat(
+                "reasoning_content",
+                builder.details.texts().collect::<Vec<_>>().iter(),
+            );
         }
         if !builder.details.is_empty() {
             json.key("reasoning_details");
@@ -86,33 +87,26 @@ impl ChatMessageEncoder {
             },
         ] = self.calls.as_slice()
         {
-            json.key("function_call")
-                .open_object()
-                .key("name")
-                .str(name);
-            json.key("arguments").text(&arguments.text()).close_object();
+            json.member_object("function_call").member_str("name", name);
+            json.member_text("arguments", &arguments.text())
+                .close_object();
             return;
         }
         if self.calls.is_empty() {
             return;
         }
-        json.key("tool_calls").open_array();
+        json.member_array("tool_calls");
         for call in &self.calls {
             let (kind, arguments) = match call.form {
                 ChatCallForm::Function | ChatCallForm::Legacy => ("function", "arguments"),
                 ChatCallForm::Custom => ("custom", "input"),
             };
             json.open_object()
-                .key("id")
-                .text(&call.id.text())
-                .key("type")
-                .str(kind)
-                .key(kind)
-                .open_object();
-            json.key("name")
-                .str(&call.name)
-                .key(arguments)
-                .text(&call.arguments.text());
+                .member_text("id", &call.id.text())
+                .member_str("type", kind)
+                .member_object(kind);
+            json.member_str("name", &call.name)
+                .member_text(arguments, &call.arguments.text());
             json.close_object().close_object();
         }
         json.close_array();
@@ -138,23 +132,16 @@ impl ChatMessageEncoder {
 
 impl ChatEncoder for ChatMessageEncoder {
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
+        self.head.open_object().member_str(
+            "id",
+            &response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
+        );
         self.head
-            .open_object()
-            .key("id")
-            .str(&response_ids::chat_response_id(
-                start.id.as_ref(),
-                &response_context.seed,
-            ));
+            .member_str("object", "chat.completion")
+            .member_number("created", response_context.created);
         self.head
-            .key("object")
-            .str("chat.completion")
-            .key("created")
-            .number(response_context.created);
-        self.head
-            .key("model")
-            .str(&response_context.public_model)
-            .key("system_fingerprint")
-            .null();
+            .member_str("model", &response_context.public_model)
+            .member_null("system_fingerprint");
         write_tier(start.tier.as_ref(), response_context, &mut self.head);
     }
 
@@ -195,17 +182,13 @@ impl ChatEncoder for ChatMessageEncoder {
             self.unwrap_code_fence(builder);
         }
         let mut json = std::mem::take(&mut self.head);
-        json.key("choices")
-            .open_array()
+        json.member_array("choices")
             .open_object()
-            .key("index")
-            .number(0)
+            .member_number("index", 0)
             .key("message");
         self.write(builder, &mut json);
-        json.key("logprobs")
-            .null()
-            .key("finish_reason")
-            .str(builder.finish_reason());
+        json.member_null("logprobs")
+            .member_str("finish_reason", builder.finish_reason());
         json.close_object().close_array().key("usage");
         builder.usage_tracker.write(&mut json);
         json.close_object();
@@ -227,11 +210,14 @@ pub(super) fn write_tier(
 ) {
     if response_context.report_tier {
         let tier = tier.map(JsonStr::value);
-        json.key("service_tier").str(match tier.as_deref() {
-            Some("priority") => "priority",
-            Some("batch") => "flex",
-            _ => "default",
-        });
+        json.member_str(
+            "service_tier",
+            match tier.as_deref() {
+                Some("priority") => "priority",
+                Some("batch") => "flex",
+                _ => "default",
+            },
+        );
     }
 }
 

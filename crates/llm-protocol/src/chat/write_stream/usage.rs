@@ -54,27 +54,21 @@ impl ChatUsageTracker {
 pub fn write(usage: &Usage, json: &mut JsonWriter) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
     json.open_object()
-        .key("prompt_tokens")
-        .number(usage.input_total());
-    json.key("completion_tokens").number(usage.output_total());
-    json.key("total_tokens")
-        .number(usage.input_total().saturating_add(usage.output_total()));
-    json.key("prompt_tokens_details").open_object();
-    json.key("cached_tokens")
-        .number(usage.cache_read)
-        .key("cache_write_tokens")
-        .number(written);
-    json.key("audio_tokens")
-        .number(usage.audio_input)
+        .member_number("prompt_tokens", usage.input_total());
+    json.member_number("completion_tokens", usage.output_total());
+    json.member_number(
+        "total_tokens",
+        usage.input_total().saturating_add(usage.output_total()),
+    );
+    json.member_object("prompt_tokens_details");
+    json.member_number("cached_tokens", usage.cache_read)
+        .member_number("cache_write_tokens", written);
+    json.member_number("audio_tokens", usage.audio_input)
         .close_object();
-    json.key("completion_tokens_details").open_object();
-    json.key("reasoning_tokens")
-        .number(usage.reasoning)
-        .key("audio_tokens")
-        .number(usage.audio_output);
-    json.key("accepted_prediction_tokens")
-        .number(0)
-        .key("rejected_prediction_tokens")
-        .number(0);
+    json.member_object("completion_tokens_details");
+    json.member_number("reasoning_tokens", usage.reasoning)
+        .member_number("audio_tokens", usage.audio_output);
+    json.member_number("accepted_prediction_tokens", 0)
+        .member_number("rejected_prediction_tokens", 0);
     json.close_object().close_object();
 }

@@ -80,11 +80,8 @@ impl<'w> BlockWriter<'w> {
     /// Writes a text block with the gateway's own text.
     pub fn text_block(&mut self, words: &str) {
         self.json
-            .open_object()
-            .key("type")
-            .str("text")
-            .key("text")
-            .str(words)
+            .open_typed("text")
+            .member_str("text", words)
             .close_object();
     }
 
@@ -94,12 +91,7 @@ impl<'w> BlockWriter<'w> {
         texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
         cache: Option<CacheBreakpoint>,
     ) {
-        self.json
-            .open_object()
-            .key("type")
-            .str("text")
-            .key("text")
-            .concat(texts);
+        self.json.open_typed("text").member_concat("text", texts);
         self.cache_control(cache, MarkerSection::Messages);
         self.json.close_object();
     }
@@ -115,26 +107,23 @@ impl<'w> BlockWriter<'w> {
     }
 
     fn text(&mut self, text: &JsonStr<'_>) {
-        self.json.key("type").str("text").key("text").text(text);
+        self.json
+            .member_str("type", "text")
+            .member_text("text", text);
     }
 
     fn image(&mut self, image: &ImageSource<'_>, at: JsonPath) -> Result<(), BoxedFailure> {
         let json = self
             .json
-            .key("type")
-            .str("image")
-            .key("source")
-            .open_object();
+            .member_str("type", "image")
+            .member_object("source");
         match image {
             ImageSource::Base64 { media_type, data } => json
-                .key("type")
-                .str("base64")
-                .key("media_type")
-                .text(media_type)
-                .key("data")
-                .text(data),
+                .member_str("type", "base64")
+                .member_text("media_type", media_type)
+                .member_text("data", data),
             ImageSource::Url(url) if is_https(url) => {
-                json.key("type").str("url").key("url").text(url)
+                json.member_str("type", "url").member_text("url", url)
             }
             ImageSource::Url(_) => {
                 let message = "Image URLs must use https or a base64 data URL.";
@@ -157,29 +146,21 @@ impl<'w> BlockWriter<'w> {
     ) -> Result<(), BoxedFailure> {
         let json = self
             .json
-            .key("type")
-            .str("document")
-            .key("source")
-            .open_object();
+            .member_str("type", "document")
+            .member_object("source");
         match &file.content {
             FileContent::Pdf(data) => {
-                json.key("type")
-                    .str("base64")
-                    .key("media_type")
-                    .str("application/pdf")
-                    .key("data")
-                    .text(data);
+                json.member_str("type", "base64")
+                    .member_str("media_type", "application/pdf")
+                    .member_text("data", data);
             }
             FileContent::Text(text) => {
-                json.key("type")
-                    .str("text")
-                    .key("media_type")
-                    .str("text/plain")
-                    .key("data")
-                    .text(text);
+                json.member_str("type", "text")
+                    .member_str("media_type", "text/plain")
+                    .member_text("data", text);
             }
             FileContent::Url(url) if is_https(url) => {
-                json.key("type").str("url").key("url").text(url);
+                json.member_str("type", "url").member_text("url", url);
             }
             FileContent::Url(_) => {
                 let failure = Failure::invalid_param(
@@ -190,7 +171,7 @@ impl<'w> BlockWriter<'w> {
                 return Err(Box::new(failure));
             }
             FileContent::Blocks(blocks) => {
-                json.key("type").str("content").key("content").open_array();
+                json.member_str("type", "content").member_array("content");
                 for block in blocks {
                     self.block(block, section)?;
                 }
@@ -200,15 +181,13 @@ impl<'w> BlockWriter<'w> {
         self.json.close_object();
         for (name, text) in [("title", &file.title), ("context", &file.context)] {
             if let Some(text) = text {
-                self.json.key(name).text(text);
+                self.json.member_text(name, text);
             }
         }
         if file.wants_citations {
             self.json
-                .key("citations")
-                .open_object()
-                .key("enabled")
-                .bool(true)
+                .member_object("citations")
+                .member_bool("enabled", true)
                 .close_object();
         }
         Ok(())
@@ -219,20 +198,16 @@ impl<'w> BlockWriter<'w> {
         match thinking {
             Thinking::Shown { text, signature } => {
                 self.json
-                    .key("type")
-                    .str("thinking")
-                    .key("thinking")
-                    .text(text);
+                    .member_str("type", "thinking")
+                    .member_text("thinking", text);
                 if let Some(signature) = signature {
-                    self.json.key("signature").text(signature);
+                    self.json.member_text("signature", signature);
                 }
             }
             Thinking::Hidden { data } => {
                 self.json
-                    .key("type")
-                    .str("redacted_thinking")
-                    .key("data")
-                    .text(data);
+                    .member_str("type", "redacted_thinking")
+                    .member_text("data", data);
             }
         }
     }
@@ -250,12 +225,9 @@ impl<'w> BlockWriter<'w> {
             self.response_context,
         );
         self.json
-            .key("type")
-            .str("tool_use")
-            .key("id")
-            .str(&id)
-            .key("name")
-            .str(&name)
+            .member_str("type", "tool_use")
+            .member_str("id", &id)
+            .member_str("name", &name)
             .key("input");
         self.open.push_back(id);
         match &call.arguments {
@@ -265,8 +237,7 @@ impl<'w> BlockWriter<'w> {
             ToolArguments::Text(text) if call.is_custom => {
                 self.json
                     .open_object()
-                    .key("input")
-                    .text(text)
+                    .member_text("input", text)
                     .close_object();
             }
             ToolArguments::Text(text) => {
@@ -292,16 +263,14 @@ impl<'w> BlockWriter<'w> {
         // The pairing step puts results directly after their calls, in the same order.
         let id = self.open.pop_front().unwrap_or_default();
         self.json
-            .key("type")
-            .str("tool_result")
-            .key("tool_use_id")
-            .str(&id);
+            .member_str("type", "tool_result")
+            .member_str("tool_use_id", &id);
         match &outcome.content {
             ToolResultContent::Text(text) if !text.is_blank() => {
-                self.json.key("content").text(text);
+                self.json.member_text("content", text);
             }
             ToolResultContent::Blocks(blocks) if !blocks.is_empty() => {
-                self.json.key("content").open_array();
+                self.json.member_array("content");
                 for block in blocks {
                     self.block(block, section)?;
                 }
@@ -312,7 +281,7 @@ impl<'w> BlockWriter<'w> {
             | ToolResultContent::Blocks(_) => {}
         }
         if outcome.is_error {
-            self.json.key("is_error").bool(true);
+            self.json.member_bool("is_error", true);
         }
         Ok(())
     }
@@ -366,17 +335,14 @@ impl std::fmt::Display for CallPath<'_, '_> {
 /// Writes the member `cache_control` with its type and lifetime only, without any other member that
 /// the caller may have added.
 pub(super) fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
-    json.key("cache_control")
-        .open_object()
-        .key("type")
-        .str("ephemeral");
+    json.member_typed("cache_control", "ephemeral");
     match cache {
         CacheBreakpoint::Usual => {}
         CacheBreakpoint::FiveMinutes => {
-            json.key("ttl").str("5m");
+            json.member_str("ttl", "5m");
         }
         CacheBreakpoint::OneHour => {
-            json.key("ttl").str("1h");
+            json.member_str("ttl", "1h");
         }
     }
     json.close_object();

@@ -116,7 +116,7 @@ fn add_description(
         words = format!("{words}{gap}{note}");
     }
     let mut json = JsonWriter::with_capacity(schema.len() + words.len());
-    json.open_object().key("description").str(&words);
+    json.open_object().member_str("description", &words);
     for (name, value) in root.members().filter(|(name, _)| !name.is("description")) {
         json.key_text(&name).compact(value.raw());
     }

@@ -57,7 +57,7 @@ pub(super) fn write(
         if model.sampling == SamplingSupport::Fixed || manual {
             writer.warnings.add(WarningAction::Dropped, "top_k");
         } else {
-            writer.json.key("top_k").raw(top_k.raw());
+            writer.json.member_raw("top_k", top_k.raw());
         }
     }
     stop(writer, &request.stop);
@@ -83,11 +83,11 @@ fn temperature(
     }
     if number > 1.0 && !is_default {
         writer.warnings.add(WarningAction::Clamped, "temperature");
-        writer.json.key("temperature").number(1);
+        writer.json.member_number("temperature", 1);
     } else if manual && !is_default {
         writer.warnings.add(WarningAction::Dropped, "temperature");
     } else {
-        writer.json.key("temperature").raw(temperature.raw());
+        writer.json.member_raw("temperature", temperature.raw());
     }
 }
 
@@ -108,7 +108,7 @@ fn top_p(
         }
     };
     if is_taken {
-        writer.json.key("top_p").raw(top_p.raw());
+        writer.json.member_raw("top_p", top_p.raw());
     } else if !is_silent {
         writer.warnings.add(WarningAction::Dropped, "top_p");
     }
@@ -123,7 +123,7 @@ fn stop(writer: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
     }
     let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
     if kept.peek().is_some() {
-        writer.json.key("stop_sequences").open_array();
+        writer.json.member_array("stop_sequences");
         for text in kept {
             writer.json.text(text);
         }
@@ -136,13 +136,13 @@ fn tier(writer: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
     match tier.value().as_ref() {
         "auto" => {}
         "default" | "standard_only" => {
-            writer.json.key("service_tier").str("standard_only");
+            writer.json.member_str("service_tier", "standard_only");
         }
         "priority" | "fast" | "ultrafast" | "scale" => {
             writer
                 .warnings
                 .add(WarningAction::Downgraded, "service_tier");
-            writer.json.key("service_tier").str("auto");
+            writer.json.member_str("service_tier", "auto");
         }
         // `flex`, and any future value.
         _ => writer.warnings.add(WarningAction::Dropped, "service_tier"),

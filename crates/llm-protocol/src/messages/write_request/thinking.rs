@@ -92,7 +92,7 @@ impl ThinkingPlan<'_> {
         let kind = match &self.mode {
             ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => return,
             ThinkingMode::Verbatim(Some(thinking)) => {
-                json.key("thinking").compact(thinking.raw());
+                json.member_compact("thinking", thinking.raw());
                 return;
             }
             ThinkingMode::Disabled => "disabled",
@@ -100,18 +100,17 @@ impl ThinkingPlan<'_> {
             ThinkingMode::Adaptive => "adaptive",
             ThinkingMode::Budget(_) => "enabled",
         };
-        json.key("thinking").open_object().key("type").str(kind);
+        json.member_typed("thinking", kind);
         match &self.mode {
             ThinkingMode::Budget(tokens) => {
-                json.key("budget_tokens").number(*tokens);
+                json.member_number("budget_tokens", *tokens);
                 if self.hide && self.takes_display {
-                    json.key("display").str("omitted");
+                    json.member_str("display", "omitted");
                 }
             }
             // Vendors omit the text unless the request asks for it.
             ThinkingMode::Adaptive if self.takes_display => {
-                json.key("display")
-                    .str(if self.hide { "omitted" } else { "summarized" });
+                json.member_str("display", if self.hide { "omitted" } else { "summarized" });
             }
             ThinkingMode::Adaptive
             | ThinkingMode::Unsaid

@@ -245,7 +245,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         if self.list.is_empty() && self.stubs.is_empty() && self.web_search.is_none() {
             return Ok(());
         }
-        writer.json.key("tools").open_array();
+        writer.json.member_array("tools");
         for (tool, name) in &self.list {
             writer.json.open_object();
             match &tool.kind {
@@ -258,12 +258,11 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     ..
                 } if self.surface == Protocol::Responses => {
                     // Nothing is lost: the answer returns the input inside the object unchanged.
-                    writer.json.key("name").str(name);
+                    writer.json.member_str("name", name);
                     custom_tool::write_description(description.as_ref(), *format, &mut writer.json);
                     writer
                         .json
-                        .key("input_schema")
-                        .raw(custom_tool::INPUT_SCHEMA);
+                        .member_raw("input_schema", custom_tool::INPUT_SCHEMA);
                 }
                 ToolKind::Custom {
                     description,
@@ -292,10 +291,9 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             writer.json.close_object();
         }
         for name in &self.stubs {
-            let json = writer.json.open_object().key("name").str(name);
-            json.key("description").str("Not available in this turn.");
-            json.key("input_schema")
-                .raw(r#"{"type":"object"}"#)
+            let json = writer.json.open_object().member_str("name", name);
+            json.member_str("description", "Not available in this turn.");
+            json.member_raw("input_schema", r#"{"type":"object"}"#)
                 .close_object();
         }
         if let Some(options) = self.web_search {
@@ -314,12 +312,12 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             MessagesToolChoice::Any => "any",
             MessagesToolChoice::Tool(_) => "tool",
         };
-        json.key("tool_choice").open_object().key("type").str(kind);
+        json.member_typed("tool_choice", kind);
         if let MessagesToolChoice::Tool(name) = &self.choice {
-            json.key("name").str(name);
+            json.member_str("name", name);
         }
         if self.one_at_a_time && self.choice != MessagesToolChoice::None {
-            json.key("disable_parallel_tool_use").bool(true);
+            json.member_bool("disable_parallel_tool_use", true);
         }
         json.close_object();
     }
@@ -348,7 +346,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 .warnings
                 .add(WarningAction::Rewritten, format_args!("{list}[{index}]"));
         }
-        writer.json.key("name").str(name);
+        writer.json.member_str("name", name);
         write_description(
             &mut writer.json,
             function.description.as_ref(),
@@ -365,7 +363,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             .and_then(|json| schema::restrict_for_messages(json))
         {
             Some(restricted) => {
-                writer.json.raw(&restricted).key("strict").bool(true);
+                writer.json.raw(&restricted).member_bool("strict", true);
             }
             None => {
                 writer.warnings.add(
@@ -393,8 +391,7 @@ fn write_description(
     }
     let gap = words.and(note).map(|_| JsonStr::from_value(gap));
     let note = note.map(JsonStr::from_value);
-    json.key("description")
-        .concat(words.into_iter().chain(&gap).chain(&note));
+    json.member_concat("description", words.into_iter().chain(&gap).chain(&note));
 }
 
 /// Writes a tool that takes free text as a tool that takes an object with one string.
@@ -404,7 +401,7 @@ fn write_wrapped_custom_tool(
     words: Option<&JsonStr<'_>>,
     format: Option<JsonValue<'_>>,
 ) {
-    json.key("name").str(name);
+    json.member_str("name", name);
     // The format allows any text, so it needs no note.
     let format = format.filter(|format| !format.get("type").is_some_and(|kind| kind.is("text")));
     let note = format.map(|format| {
@@ -416,18 +413,15 @@ fn write_wrapped_custom_tool(
         )
     });
     write_description(json, words, note.as_deref(), "\n\n");
-    json.key("input_schema").raw(CUSTOM_SCHEMA);
+    json.member_raw("input_schema", CUSTOM_SCHEMA);
 }
 
 /// Writes the search tool. `options` come from chat or from the search tool of responses.
 fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Option<u64>) {
-    json.open_object()
-        .key("type")
-        .str(WEB_SEARCH_TYPE)
-        .key("name")
-        .str("web_search");
+    json.open_typed(WEB_SEARCH_TYPE)
+        .member_str("name", "web_search");
     if let Some(max_uses) = max_uses.filter(|uses| *uses > 0) {
-        json.key("max_uses").number(max_uses);
+        json.member_number("max_uses", max_uses);
     }
     let domains = options
         .get("filters")
@@ -438,7 +432,7 @@ fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Opt
         .filter_map(JsonValue::text)
         .peekable();
     if domains.peek().is_some() {
-        json.key("allowed_domains").open_array();
+        json.member_array("allowed_domains");
         for domain in domains {
             json.text(&domain);
         }
@@ -449,10 +443,7 @@ fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Opt
         .filter(|location| location.is_object());
     let location = location.map(|location| location.get("approximate").unwrap_or(location));
     if let Some(location) = location {
-        json.key("user_location")
-            .open_object()
-            .key("type")
-            .str("approximate");
+        json.member_typed("user_location", "approximate");
         for (key, value) in location
             .members()
             .filter(|(key, value)| !key.is("type") && !value.is_null())

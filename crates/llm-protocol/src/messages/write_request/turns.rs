@@ -370,7 +370,7 @@ pub(super) fn write_messages(
     writer: &mut BlockWriter<'_>,
     arranged: &[MessagesTurn<'_, '_>],
 ) -> Result<(), BoxedFailure> {
-    writer.json.key("messages").open_array();
+    writer.json.member_array("messages");
     for turn in arranged {
         let role = match turn.side {
             TurnRole::User => "user",
@@ -380,10 +380,8 @@ pub(super) fn write_messages(
         writer
             .json
             .open_object()
-            .key("role")
-            .str(role)
-            .key("content")
-            .open_array();
+            .member_str("role", role)
+            .member_array("content");
         for piece in &turn.pieces {
             match piece {
                 MessagesTurnPart::Block(block) => writer.block(block, MarkerSection::Messages)?,

@@ -108,7 +108,9 @@ impl ArgumentScanner {
         if was_cut && (self.is_custom || self.state != ArgumentScanState::Whole) {
             write_truncated_input(&text, &mut json);
         } else if self.is_custom {
-            json.open_object().key("input").text(&text).close_object();
+            json.open_object()
+                .member_text("input", &text)
+                .close_object();
         } else if text.is_blank() {
             return JsonStr::from_value("");
         } else if !write_input(&text, &mut json) && self.state == ArgumentScanState::Whole {

@@ -71,14 +71,14 @@ impl MessagesBodyWriter {
         let mut json = JsonWriter::with_capacity(self.bytes + 1024);
         json.open_object();
         self.completion.write_envelope(&mut json);
-        json.key("content").open_array();
+        json.member_array("content");
         let last = self.blocks.len().saturating_sub(1);
         for (at, block) in self.blocks.iter().enumerate() {
             block.write(at == last && self.completion.is_cut_short(), &mut json);
         }
         json.close_array();
         self.completion.write_stop(&mut json);
-        json.key("container").null();
+        json.member_null("container");
         self.write_usage(&mut json);
         json.close_object();
         json.into_bytes()
@@ -87,30 +87,30 @@ impl MessagesBodyWriter {
     fn write_usage(&self, json: &mut JsonWriter) {
         let usage = self.completion.usage();
         let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
-        json.key("usage").open_object();
-        json.key("input_tokens")
-            .number(usage.input.saturating_add(usage.audio_input));
-        json.key("cache_creation_input_tokens").number(cache_write);
-        json.key("cache_read_input_tokens").number(usage.cache_read);
-        json.key("cache_creation").open_object();
-        json.key("ephemeral_5m_input_tokens")
-            .number(usage.cache_write_5m);
-        json.key("ephemeral_1h_input_tokens")
-            .number(usage.cache_write_1h)
+        json.member_object("usage");
+        json.member_number(
+            "input_tokens",
+            usage.input.saturating_add(usage.audio_input),
+        );
+        json.member_number("cache_creation_input_tokens", cache_write);
+        json.member_number("cache_read_input_tokens", usage.cache_read);
+        json.member_object("cache_creation");
+        json.member_number("ephemeral_5m_input_tokens", usage.cache_write_5m);
+        json.member_number("ephemeral_1h_input_tokens", usage.cache_write_1h)
             .close_object();
-        json.key("output_tokens").number(usage.output_total());
-        json.key("output_tokens_details")
-            .open_object()
-            .key("thinking_tokens")
-            .number(usage.reasoning)
+        json.member_number("output_tokens", usage.output_total());
+        json.member_object("output_tokens_details")
+            .member_number("thinking_tokens", usage.reasoning)
             .close_object();
-        json.key("server_tool_use").null();
-        json.key("service_tier")
-            .str(if self.completion.is_priority() {
+        json.member_null("server_tool_use");
+        json.member_str(
+            "service_tier",
+            if self.completion.is_priority() {
                 "priority"
             } else {
                 "standard"
-            });
+            },
+        );
         json.close_object();
     }
 
@@ -258,12 +258,8 @@ impl MessagesBodyBlock {
             // Vendors refuse a blank block when it comes back with the history.
             MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal if text.is_blank() => {}
             MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal => {
-                json.open_object()
-                    .key("type")
-                    .str("text")
-                    .key("text")
-                    .text(&text);
-                json.key("citations").null().close_object();
+                json.open_typed("text").member_text("text", &text);
+                json.member_null("citations").close_object();
             }
             MessagesBodyBlockKind::Thinking { signature }
                 if text.is_empty() && signature.is_empty() => {}
@@ -273,19 +269,12 @@ impl MessagesBodyBlock {
                 } else {
                     signature
                 };
-                json.open_object()
-                    .key("type")
-                    .str("thinking")
-                    .key("thinking")
-                    .text(&text);
-                json.key("signature").str(signature).close_object();
+                json.open_typed("thinking").member_text("thinking", &text);
+                json.member_str("signature", signature).close_object();
             }
             MessagesBodyBlockKind::Hidden => {
-                json.open_object()
-                    .key("type")
-                    .str("redacted_thinking")
-                    .key("data")
-                    .text(&text)
+                json.open_typed("redacted_thinking")
+                    .member_text("data", &text)
                     .close_object();
             }
             MessagesBodyBlockKind::Call {
@@ -293,18 +282,16 @@ impl MessagesBodyBlock {
                 name,
                 is_custom,
             } => {
-                json.open_object()
-                    .key("type")
-                    .str("tool_use")
-                    .key("id")
-                    .str(id)
-                    .key("name")
-                    .str(name)
+                json.open_typed("tool_use")
+                    .member_str("id", id)
+                    .member_str("name", name)
                     .key("input");
                 if was_cut {
                     write_truncated_input(&text, json);
                 } else if *is_custom {
-                    json.open_object().key("input").text(&text).close_object();
+                    json.open_object()
+                        .member_text("input", &text)
+                        .close_object();
                 } else {
                     write_input(&text, json);
                 }

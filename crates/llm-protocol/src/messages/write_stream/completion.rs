@@ -121,13 +121,10 @@ impl MessagesCompletion {
 
     /// Writes the members from `id` to `model`.
     pub(super) fn write_envelope(&self, json: &mut JsonWriter) {
-        json.key("id")
-            .str(&self.id)
-            .key("type")
-            .str("message")
-            .key("role")
-            .str("assistant");
-        json.key("model").str(&self.response_context.public_model);
+        json.member_str("id", &self.id)
+            .member_str("type", "message")
+            .member_str("role", "assistant");
+        json.member_str("model", &self.response_context.public_model);
     }
 
     /// Writes `stop_reason`, `stop_sequence` and `stop_details`.
@@ -142,20 +139,15 @@ impl MessagesCompletion {
             StopReason::ContextFull => "model_context_window_exceeded",
             StopReason::Refusal { .. } => "refusal",
         };
-        json.key("stop_reason")
-            .str(reason)
-            .key("stop_sequence")
-            .null()
+        json.member_str("stop_reason", reason)
+            .member_null("stop_sequence")
             .key("stop_details");
         let StopReason::Refusal { explanation, .. } = &self.stop else {
             json.null();
             return;
         };
-        json.open_object()
-            .key("type")
-            .str("refusal")
-            .key("category")
-            .null()
+        json.open_typed("refusal")
+            .member_null("category")
             .key("explanation");
         match explanation {
             Some(explanation) => json.text(explanation),

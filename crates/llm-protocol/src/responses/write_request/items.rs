@@ -25,7 +25,7 @@ impl ResponsesRequestWriter<'_> {
     /// # Errors
     /// Returns an error if the whole conversation is empty.
     pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
-        self.json.key("input").open_array();
+        self.json.member_array("input");
         let empty = self.json.as_bytes().len();
         self.instructions(&request.system);
         let last = request.turns.len().saturating_sub(1);
@@ -74,13 +74,9 @@ impl ResponsesRequestWriter<'_> {
 
     fn message(&mut self, role: &str, parts: &[ContentPart<'_>]) {
         self.json
-            .open_object()
-            .key("type")
-            .str("message")
-            .key("role")
-            .str(role)
-            .key("content")
-            .open_array();
+            .open_typed("message")
+            .member_str("role", role)
+            .member_array("content");
         let takes_detail = self.write_context.target.profile.takes("detail");
         for part in parts {
             write_part(part, takes_detail, &mut self.json);
@@ -152,37 +148,27 @@ impl ResponsesRequestWriter<'_> {
     /// `output_text` part without the id, the status and the annotations of the original answer.
     fn assistant_message(&mut self, texts: &[JsonStr<'_>], phase: &str) {
         self.json
-            .open_object()
-            .key("type")
-            .str("message")
-            .key("role")
-            .str("assistant");
-        self.json.key("content").concat(texts);
+            .open_typed("message")
+            .member_str("role", "assistant");
+        self.json.member_concat("content", texts);
         self.phase(phase);
         self.json.close_object();
     }
 
     fn phase(&mut self, phase: &str) {
         if self.write_context.target.profile.takes("phase") {
-            self.json.key("phase").str(phase);
+            self.json.member_str("phase", phase);
         }
     }
 
     fn refusal_message(&mut self, text: &JsonStr<'_>) {
         self.json
-            .open_object()
-            .key("type")
-            .str("message")
-            .key("role")
-            .str("assistant");
+            .open_typed("message")
+            .member_str("role", "assistant");
         self.json
-            .key("content")
-            .open_array()
-            .open_object()
-            .key("type")
-            .str("refusal")
-            .key("refusal")
-            .text(text);
+            .member_array("content")
+            .open_typed("refusal")
+            .member_text("refusal", text);
         self.json.close_object().close_array();
         self.phase("final_answer");
         self.json.close_object();
@@ -206,13 +192,9 @@ impl ResponsesRequestWriter<'_> {
             ("function_call", "arguments")
         };
         self.json
-            .open_object()
-            .key("type")
-            .str(kind)
-            .key("call_id")
-            .str(&id)
-            .key("name")
-            .str(&name)
+            .open_typed(kind)
+            .member_str("call_id", &id)
+            .member_str("name", &name)
             .key(member);
         match &call.arguments {
             ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
@@ -248,11 +230,8 @@ impl ResponsesRequestWriter<'_> {
                 "function_call_output"
             };
             self.json
-                .open_object()
-                .key("type")
-                .str(kind)
-                .key("call_id")
-                .str(&sent.id)
+                .open_typed(kind)
+                .member_str("call_id", &sent.id)
                 .key("output");
             self.tool_output(result);
             self.json.close_object();
@@ -344,32 +323,34 @@ fn has_text(block: &Block<'_>) -> bool {
 fn write_part(part: &ContentPart<'_>, takes_detail: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
-        PartContent::Text(text) => drop(json.str("input_text").key("text").text(text)),
-        PartContent::Texts(texts) => drop(json.str("input_text").key("text").concat(texts)),
+        PartContent::Text(text) => drop(json.str("input_text").member_text("text", text)),
+        PartContent::Texts(texts) => drop(json.str("input_text").member_concat("text", texts)),
         PartContent::Image(image) => {
             json.str("input_image").key("image_url");
             image.source.write_url(json);
             // The protocol's own vendor wants one; others may not know it.
             let unasked = takes_detail.then_some(ImageDetail::Auto);
             if let Some(detail) = image.detail.or(unasked) {
-                json.key("detail").str(detail.as_str());
+                json.member_str("detail", detail.as_str());
             }
         }
         PartContent::File(file, data) => {
-            json.str("input_file").key("filename").str(&file_name(file));
-            json.key("file_data").concat(&[
-                JsonStr::from_value("data:application/pdf;base64,"),
-                data.reborrow(),
-            ]);
+            json.str("input_file")
+                .member_str("filename", &file_name(file));
+            json.member_concat(
+                "file_data",
+                &[
+                    JsonStr::from_value("data:application/pdf;base64,"),
+                    data.reborrow(),
+                ],
+            );
         }
         // The vendor accepts no file name next to a URL.
-        PartContent::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
+        PartContent::FileAt(url) => drop(json.str("input_file").member_text("file_url", url)),
     }
     if part.is_marked {
-        json.key("prompt_cache_breakpoint")
-            .open_object()
-            .key("mode")
-            .str("explicit")
+        json.member_object("prompt_cache_breakpoint")
+            .member_str("mode", "explicit")
             .close_object();
     }
     json.close_object();

@@ -32,27 +32,23 @@ impl ResponsesRequestWriter<'_> {
     }
 
     fn write_reasoning_item(&mut self, item: &ReasoningItem, text: &JsonStr<'_>) {
-        self.json.open_object().key("type").str("reasoning");
+        self.json.open_typed("reasoning");
         if !item.id.is_empty() {
-            self.json.key("id").str(&item.id);
+            self.json.member_str("id", &item.id);
         }
-        self.json.key("summary").open_array();
+        self.json.member_array("summary");
         for part in split_summary(text, &item.lengths).unwrap_or_default() {
             self.json
-                .open_object()
-                .key("type")
-                .str("summary_text")
-                .key("text")
-                .text(&part)
+                .open_typed("summary_text")
+                .member_text("text", &part)
                 .close_object();
         }
         self.json.close_array();
         if let Some(content) = &item.content {
-            self.json.key("content").raw(content);
+            self.json.member_raw("content", content);
         }
         self.json
-            .key("encrypted_content")
-            .str(&item.encrypted)
+            .member_str("encrypted_content", &item.encrypted)
             .close_object();
     }
 }

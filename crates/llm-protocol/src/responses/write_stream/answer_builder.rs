@@ -170,7 +170,8 @@ impl ResponsesAnswerBuilder {
     /// content.
     fn emit_item_added(&mut self, index: usize, write: impl FnOnce(&mut JsonWriter)) {
         self.emit("response.output_item.added", |json, _| {
-            json.key("output_index").number(to_u64(index)).key("item");
+            json.member_number("output_index", to_u64(index))
+                .key("item");
             write(json);
         });
     }
@@ -188,7 +189,8 @@ impl ResponsesAnswerBuilder {
         let item = json.into_bytes();
         if is_announced {
             self.emit("response.output_item.done", |json, _| {
-                json.key("output_index").number(to_u64(index)).key("item");
+                json.member_number("output_index", to_u64(index))
+                    .key("item");
                 json.raw(std::str::from_utf8(&item).unwrap_or("null"));
             });
         }
@@ -205,10 +207,8 @@ impl ResponsesAnswerBuilder {
         write: impl FnOnce(&mut JsonWriter),
     ) {
         self.emit(kind, |json, _| {
-            json.key("item_id")
-                .str(id)
-                .key("output_index")
-                .number(to_u64(index));
+            json.member_str("item_id", id)
+                .member_number("output_index", to_u64(index));
             write(json);
         });
     }
@@ -385,7 +385,7 @@ impl ResponsesAnswerBuilder {
             item::write_message(&id, "in_progress", None, json)
         });
         self.emit_item_event("response.content_part.added", (index, &id), |json| {
-            json.key("content_index").number(0).key("part");
+            json.member_number("content_index", 0).key("part");
             item::write_text_part(&JsonStr::from_value(""), &[], json);
         });
         let (text, sources) = (JsonStrBuf::default(), Vec::new());
@@ -411,8 +411,9 @@ impl ResponsesAnswerBuilder {
             "response.output_text.delta",
             (message.index, &message.id),
             |json| {
-                json.key("content_index").number(0).key("delta").text(text);
-                json.key("logprobs").open_array().close_array();
+                json.member_number("content_index", 0)
+                    .member_text("delta", text);
+                json.member_array("logprobs").close_array();
             },
         );
         self.talk = Some(ResponsesOpenItem::Message(message));
@@ -426,12 +427,13 @@ impl ResponsesAnswerBuilder {
             let item = (reasoning.index, reasoning.id.as_str());
             if reasoning.text.is_empty() {
                 self.emit_item_event("response.reasoning_summary_part.added", item, |json| {
-                    json.key("summary_index").number(0).key("part");
+                    json.member_number("summary_index", 0).key("part");
                     write_summary(&JsonStr::from_value(""), json);
                 });
             }
             self.emit_item_event("response.reasoning_summary_text.delta", item, |json| {
-                json.key("summary_index").number(0).key("delta").text(text);
+                json.member_number("summary_index", 0)
+                    .member_text("delta", text);
             });
         }
         reasoning.text.push(text);
@@ -451,7 +453,7 @@ impl ResponsesAnswerBuilder {
             return;
         };
         self.emit_item_event(input_events(is_custom).0, (index, &id), |json| {
-            json.key("delta").text(text);
+            json.member_text("delta", text);
         });
     }
 
@@ -488,10 +490,8 @@ impl ResponsesAnswerBuilder {
                 "response.output_text.annotation.added",
                 (message.index, &message.id),
                 |json| {
-                    json.key("content_index")
-                        .number(0)
-                        .key("annotation_index")
-                        .number(number_of)
+                    json.member_number("content_index", 0)
+                        .member_number("annotation_index", number_of)
                         .key("annotation");
                     source.write(json);
                 },
@@ -549,11 +549,12 @@ impl ResponsesAnswerBuilder {
         } = message;
         let (at, text) = ((*index, id.as_str()), text.text());
         self.emit_item_event("response.output_text.done", at, |json| {
-            json.key("content_index").number(0).key("text").text(&text);
-            json.key("logprobs").open_array().close_array();
+            json.member_number("content_index", 0)
+                .member_text("text", &text);
+            json.member_array("logprobs").close_array();
         });
         self.emit_item_event("response.content_part.done", at, |json| {
-            json.key("content_index").number(0).key("part");
+            json.member_number("content_index", 0).key("part");
             item::write_text_part(&text, sources, json);
         });
         let part = |json: &mut JsonWriter| item::write_text_part(&text, sources, json);
@@ -575,10 +576,11 @@ impl ResponsesAnswerBuilder {
             Some(&text).filter(|text| self.response_context.show_thinking && !text.is_empty());
         if let Some(text) = shown {
             self.emit_item_event("response.reasoning_summary_text.done", at, |json| {
-                json.key("summary_index").number(0).key("text").text(text);
+                json.member_number("summary_index", 0)
+                    .member_text("text", text);
             });
             self.emit_item_event("response.reasoning_summary_part.done", at, |json| {
-                json.key("summary_index").number(0).key("part");
+                json.member_number("summary_index", 0).key("part");
                 write_summary(text, json);
             });
         }
@@ -628,7 +630,7 @@ impl ResponsesAnswerBuilder {
                 (call.position.clone(), call.tool.kind)
             {
                 self.emit_item_event(input_events(false).0, (index, &id), |json| {
-                    json.key("delta").text(&empty);
+                    json.member_text("delta", &empty);
                 });
             }
         }
@@ -668,15 +670,14 @@ impl ResponsesAnswerBuilder {
         let (delta, done) = input_events(is_custom);
         if (!was_added || matches!(final_input, CallInput::Kept(_))) && !kept.is_empty() {
             self.emit_item_event(delta, (index, &id), |json| {
-                json.key("delta").text(&kept);
+                json.member_text("delta", &kept);
             });
         }
         self.emit_item_event(done, (index, &id), |json| {
             if !is_custom {
-                json.key("name").str(&call.tool.name);
+                json.member_str("name", &call.tool.name);
             }
-            json.key(if is_custom { "input" } else { "arguments" })
-                .text(&kept);
+            json.member_text(if is_custom { "input" } else { "arguments" }, &kept);
         });
         self.finish_item(index, true, |json| {
             item::write_call((&id, &call.call_id, "completed"), &call.tool, &kept, json);
@@ -781,23 +782,19 @@ impl ResponsesAnswerBuilder {
             item::write_message(&id, "in_progress", None, json)
         });
         self.emit_item_event("response.content_part.added", at, |json| {
-            json.key("content_index").number(0).key("part");
+            json.member_number("content_index", 0).key("part");
             item::write_refusal_part(&JsonStr::from_value(""), json);
         });
         self.emit_item_event("response.refusal.delta", at, |json| {
-            json.key("content_index")
-                .number(0)
-                .key("delta")
-                .text(&words);
+            json.member_number("content_index", 0)
+                .member_text("delta", &words);
         });
         self.emit_item_event("response.refusal.done", at, |json| {
-            json.key("content_index")
-                .number(0)
-                .key("refusal")
-                .text(&words);
+            json.member_number("content_index", 0)
+                .member_text("refusal", &words);
         });
         self.emit_item_event("response.content_part.done", at, |json| {
-            json.key("content_index").number(0).key("part");
+            json.member_number("content_index", 0).key("part");
             item::write_refusal_part(&words, json);
         });
         let part = |json: &mut JsonWriter| item::write_refusal_part(&words, json);
@@ -822,11 +819,8 @@ fn input_events(is_custom: bool) -> (&'static str, &'static str) {
 }
 
 fn write_summary(text: &JsonStr<'_>, json: &mut JsonWriter) {
-    json.open_object()
-        .key("type")
-        .str("summary_text")
-        .key("text")
-        .text(text)
+    json.open_typed("summary_text")
+        .member_text("text", text)
         .close_object();
 }
 

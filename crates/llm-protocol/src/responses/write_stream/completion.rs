@@ -81,21 +81,15 @@ impl ResponsesCompletion {
 pub(crate) fn write_usage(usage: &Usage, json: &mut JsonWriter) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
     json.open_object()
-        .key("input_tokens")
-        .number(usage.input_total());
-    json.key("input_tokens_details").open_object();
-    json.key("cached_tokens")
-        .number(usage.cache_read)
-        .key("cache_write_tokens")
-        .number(written)
+        .member_number("input_tokens", usage.input_total());
+    json.member_object("input_tokens_details");
+    json.member_number("cached_tokens", usage.cache_read)
+        .member_number("cache_write_tokens", written)
         .close_object();
-    json.key("output_tokens").number(usage.output_total());
-    json.key("output_tokens_details")
-        .open_object()
-        .key("reasoning_tokens")
-        .number(usage.reasoning)
+    json.member_number("output_tokens", usage.output_total());
+    json.member_object("output_tokens_details")
+        .member_number("reasoning_tokens", usage.reasoning)
         .close_object();
-    json.key("total_tokens")
-        .number(usage.tokens_total())
+    json.member_number("total_tokens", usage.tokens_total())
         .close_object();
 }

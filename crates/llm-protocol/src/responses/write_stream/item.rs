@@ -20,15 +20,11 @@ pub(super) struct ResponsesCitation {
 
 impl ResponsesCitation {
     pub fn write(&self, json: &mut JsonWriter) {
-        json.open_object().key("type").str("url_citation");
-        json.key("start_index")
-            .number(self.start)
-            .key("end_index")
-            .number(self.end);
-        json.key("title")
-            .str(&self.title)
-            .key("url")
-            .str(&self.url)
+        json.open_typed("url_citation");
+        json.member_number("start_index", self.start)
+            .member_number("end_index", self.end);
+        json.member_str("title", &self.title)
+            .member_str("url", &self.url)
             .close_object();
     }
 }
@@ -39,28 +35,20 @@ pub(super) fn write_text_part(
     sources: &[ResponsesCitation],
     json: &mut JsonWriter,
 ) {
-    json.open_object()
-        .key("type")
-        .str("output_text")
-        .key("text")
-        .text(text)
-        .key("annotations")
-        .open_array();
+    json.open_typed("output_text")
+        .member_text("text", text)
+        .member_array("annotations");
     sources.iter().for_each(|source| source.write(json));
     json.close_array()
-        .key("logprobs")
-        .open_array()
+        .member_array("logprobs")
         .close_array()
         .close_object();
 }
 
 /// Writes a refusal part.
 pub(super) fn write_refusal_part(text: &JsonStr<'_>, json: &mut JsonWriter) {
-    json.open_object()
-        .key("type")
-        .str("refusal")
-        .key("refusal")
-        .text(text)
+    json.open_typed("refusal")
+        .member_text("refusal", text)
         .close_object();
 }
 
@@ -72,16 +60,10 @@ pub(super) fn write_message(
     json: &mut JsonWriter,
 ) {
     json.open_object()
-        .key("id")
-        .str(id)
-        .key("type")
-        .str("message")
-        .key("status")
-        .str(status);
-    json.key("role")
-        .str("assistant")
-        .key("content")
-        .open_array();
+        .member_str("id", id)
+        .member_str("type", "message")
+        .member_str("status", status);
+    json.member_str("role", "assistant").member_array("content");
     if let Some(part) = part {
         part(json);
     }
@@ -96,23 +78,17 @@ pub(super) fn write_reasoning(
     json: &mut JsonWriter,
 ) {
     json.open_object()
-        .key("id")
-        .str(id)
-        .key("type")
-        .str("reasoning")
-        .key("summary")
-        .open_array();
+        .member_str("id", id)
+        .member_str("type", "reasoning")
+        .member_array("summary");
     if let Some(text) = summary {
-        json.open_object()
-            .key("type")
-            .str("summary_text")
-            .key("text")
-            .text(text)
+        json.open_typed("summary_text")
+            .member_text("text", text)
             .close_object();
     }
     json.close_array();
     if let Some(carrier) = carrier {
-        json.key("encrypted_content").str(carrier);
+        json.member_str("encrypted_content", carrier);
     }
     json.close_object();
 }
@@ -120,19 +96,12 @@ pub(super) fn write_reasoning(
 /// Writes a web search that the vendor ran.
 pub(super) fn write_search((id, status): (&str, &str), query: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_object()
-        .key("id")
-        .str(id)
-        .key("type")
-        .str("web_search_call")
-        .key("status")
-        .str(status);
-    json.key("action")
-        .open_object()
-        .key("type")
-        .str("search")
-        .key("query")
-        .text(query);
-    json.key("queries").open_array().text(query).close_array();
+        .member_str("id", id)
+        .member_str("type", "web_search_call")
+        .member_str("status", status);
+    json.member_typed("action", "search")
+        .member_text("query", query);
+    json.member_array("queries").text(query).close_array();
     json.close_object().close_object();
 }
 
@@ -157,36 +126,33 @@ pub(super) fn write_call(
 ) {
     let (kind, _) = type_and_prefix(tool.kind);
     json.open_object()
-        .key("id")
-        .str(id)
-        .key("type")
-        .str(kind)
-        .key("status")
-        .str(status);
-    json.key("call_id").str(call_id);
+        .member_str("id", id)
+        .member_str("type", kind)
+        .member_str("status", status);
+    json.member_str("call_id", call_id);
     match tool.kind {
         ToolCallKind::Function | ToolCallKind::Custom => {
-            json.key("name").str(&tool.name);
+            json.member_str("name", &tool.name);
             if let Some(namespace) = &tool.namespace {
-                json.key("namespace").str(namespace);
+                json.member_str("namespace", namespace);
             }
-            json.key(if tool.kind == ToolCallKind::Custom {
-                "input"
-            } else {
-                "arguments"
-            })
-            .text(input);
+            json.member_text(
+                if tool.kind == ToolCallKind::Custom {
+                    "input"
+                } else {
+                    "arguments"
+                },
+                input,
+            );
         }
         ToolCallKind::ToolSearch => {
-            json.key("execution")
-                .str("client")
-                .key("arguments")
-                .compact(&input.value());
+            json.member_str("execution", "client")
+                .member_compact("arguments", &input.value());
         }
         ToolCallKind::LocalShell => {
             // Clients require both members, even if the model omitted them.
             let value = input.value();
-            json.key("action").open_object().key("type").str("exec");
+            json.member_typed("action", "exec");
             with_object(&value, |arguments| {
                 let has_env = arguments.get("env").is_some();
                 for (name, value) in arguments
@@ -196,13 +162,13 @@ pub(super) fn write_call(
                     json.key_text(&name).compact(value.raw());
                 }
                 if !has_env {
-                    json.key("env").open_object().close_object();
+                    json.member_object("env").close_object();
                 }
             });
             json.close_object();
         }
-        ToolCallKind::Shell => drop(json.key("action").compact(&input.value())),
-        ToolCallKind::ApplyPatch => drop(json.key("operation").compact(&input.value())),
+        ToolCallKind::Shell => drop(json.member_compact("action", &input.value())),
+        ToolCallKind::ApplyPatch => drop(json.member_compact("operation", &input.value())),
     }
     json.close_object();
 }
