@@ -96,6 +96,17 @@ pub struct Block<'a> {
     pub kind: BlockKind<'a>,
 }
 
+impl<'a> Block<'a> {
+    /// Creates a block without a cache marker.
+    pub fn new(at: JsonPath, kind: BlockKind<'a>) -> Self {
+        Block {
+            at,
+            cache: None,
+            kind,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub enum BlockKind<'a> {
     Text(JsonStr<'a>),

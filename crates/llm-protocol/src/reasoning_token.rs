@@ -166,11 +166,7 @@ pub fn unpack(carrier: &str) -> Option<ReasoningPayload> {
     let json = decode_payload(packed)?;
     let tree = parse_payload(&json)?;
     let root = tree.root();
-    let text = |name| {
-        root.get(name)
-            .and_then(JsonValue::string)
-            .map(std::borrow::Cow::into_owned)
-    };
+    let text = |name| root.string_of(name).map(std::borrow::Cow::into_owned);
     let array = |name| {
         root.get(name)
             .filter(|value| value.is_array())

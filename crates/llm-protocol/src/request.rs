@@ -154,18 +154,18 @@ impl SummaryReader<'_> {
             self.summary.hints.mark_present(setting);
         }
         if let Some(object) = VendorObject::from_top_level_member(self.protocol, name) {
-            return Ok(vendor_state::record_reference(
-                &mut self.summary.features.vendor_reference,
-                object,
-                scan,
-            )?);
+            return Ok(self
+                .summary
+                .features
+                .vendor_reference
+                .record(object, scan)?);
         }
         if let Some(object) = VendorObject::from_value(self.protocol, name, scan.kind()?) {
-            return Ok(vendor_state::record_reference(
-                &mut self.summary.features.vendor_reference,
-                object,
-                scan,
-            )?);
+            return Ok(self
+                .summary
+                .features
+                .vendor_reference
+                .record(object, scan)?);
         }
         match (name, self.protocol) {
             ("model", _) => self.model(scan),
@@ -217,13 +217,9 @@ impl SummaryReader<'_> {
                     .features
                     .read_member(self.protocol, name, scan)?;
                 if is_present {
-                    self.summary.conversation.record_member(
-                        name,
-                        Span {
-                            start,
-                            end: scan.position(),
-                        },
-                    );
+                    self.summary
+                        .conversation
+                        .record_member(name, scan.span_from(start));
                 }
                 Ok(())
             }
@@ -468,13 +464,7 @@ impl SummaryReader<'_> {
                 self.summary
                     .features
                     .read_member(self.protocol, name, scan)?;
-                head.record_member(
-                    "content",
-                    Span {
-                        start,
-                        end: scan.position(),
-                    },
-                );
+                head.record_member("content", scan.span_from(start));
                 self.summary.conversation.record_message(head);
             }
             _ => self
@@ -540,7 +530,7 @@ impl SummaryReader<'_> {
             let failure = Failure::invalid_param(self.protocol, "model", message);
             return Err(failure.with_code("missing_required_parameter"));
         }
-        if let Some(reference) = summary.features.vendor_reference {
+        if let Some(reference) = summary.features.vendor_reference.0 {
             return Err(reference.to_failure(self.protocol, self.text));
         }
         if self.protocol == Protocol::Responses {

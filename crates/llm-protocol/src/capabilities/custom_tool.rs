@@ -16,16 +16,11 @@ pub const INPUT_SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type"
 /// Returns the note that is appended to the tool's own description.
 pub fn description_note(format: Option<JsonValue<'_>>) -> String {
     let mut note = "Put the raw text into \"input\".".to_owned();
-    let grammar = format.filter(|format| format.get("type").is_some_and(|kind| kind.is("grammar")));
+    let grammar = format.filter(|format| format.member_is("type", "grammar"));
     // Chat nests it one level deeper.
     let grammar = grammar.map(|format| format.get("grammar").unwrap_or(format));
     if let Some(grammar) = grammar {
-        let text = |name| {
-            grammar
-                .get(name)
-                .and_then(JsonValue::string)
-                .unwrap_or_default()
-        };
+        let text = |name| grammar.string_of(name).unwrap_or_default();
         note.push_str(&format!(
             "\nThe text must match this {} grammar:\n{}",
             text("syntax"),
@@ -50,8 +45,7 @@ pub fn write_description(
 /// Writes the member `format` for chat, where a grammar is in an object of its own.
 pub fn write_chat_format(format: JsonValue<'_>, json: &mut JsonWriter) {
     json.key("format");
-    if !format.get("type").is_some_and(|kind| kind.is("grammar")) || format.get("grammar").is_some()
-    {
+    if !format.member_is("type", "grammar") || format.get("grammar").is_some() {
         json.compact(format.raw());
         return;
     }

@@ -394,11 +394,7 @@ mod tests {
     };
 
     fn block(at: JsonPath, kind: BlockKind<'static>) -> Block<'static> {
-        Block {
-            at,
-            cache: None,
-            kind,
-        }
+        Block::new(at, kind)
     }
 
     fn text(text: &'static str) -> BlockKind<'static> {

@@ -99,7 +99,7 @@ fn clean_schema(
 
 /// Adapts a top level without combinators.
 fn clean_top_level(schema: JsonValue<'_>, vendor: SchemaTarget) -> Cow<'_, str> {
-    let is_named = schema.get("type").is_some_and(|kind| kind.is("object"));
+    let is_named = schema.member_is("type", "object");
     if is_named && !needs_cleaning(schema, vendor) {
         return Cow::Borrowed(schema.raw());
     }

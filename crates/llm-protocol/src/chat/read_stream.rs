@@ -398,7 +398,7 @@ impl ChatStreamReader {
         };
         for annotation in annotations.into_iter().flat_map(JsonValue::items) {
             let source = annotation.get("url_citation");
-            let text = |name| source.and_then(|source| source.get(name)?.text());
+            let text = |name| source.and_then(|source| source.text_of(name));
             if let Some(url) = text("url") {
                 to.event(Event::Citation {
                     slot,
@@ -420,7 +420,7 @@ impl ChatStreamReader {
             for text in thinking.flat_map(thinking_texts) {
                 self.emit_text(ChatTextKind::Thinking, &text, to);
             }
-            if let Some(text) = part.get("text").and_then(JsonValue::text) {
+            if let Some(text) = part.text_of("text") {
                 self.emit_text(ChatTextKind::Text, &text, to);
             }
         }
@@ -579,7 +579,7 @@ pub fn read_body(
 
 /// Returns the texts of a part of the type `thinking`.
 fn thinking_texts(thinking: JsonValue<'_>) -> impl Iterator<Item = JsonStr<'_>> {
-    let listed = thinking.items().filter_map(|item| item.get("text")?.text());
+    let listed = thinking.items().filter_map(|item| item.text_of("text"));
     thinking.text().into_iter().chain(listed)
 }
 

@@ -301,6 +301,14 @@ impl<'a> JsonScanner<'a> {
         self.at
     }
 
+    /// Returns the span from `start` to this position.
+    pub fn span_from(&self, start: usize) -> Span {
+        Span {
+            start,
+            end: self.at,
+        }
+    }
+
     /// Returns the text from this position to the last token.
     pub fn text_from(&self, start: usize) -> &'a str {
         self.text.get(start..self.at).unwrap_or_default()

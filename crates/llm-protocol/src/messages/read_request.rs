@@ -24,7 +24,10 @@ mod blocks;
 mod check;
 mod tools;
 
-use check::{bool_or_false, expect_object, expect_string, invalid_param, pick_members, require};
+use check::{
+    bool_or_false, expect_object, expect_string, invalid_param, optional_string, pick_members,
+    require, require_object, require_string,
+};
 
 /// Minimum thinking budget, in tokens.
 const MIN_BUDGET_TOKENS: u64 = 1_024;
@@ -200,9 +203,7 @@ fn end_user<'a>(
     let [user_id] = pick_members(metadata, ["user_id"], |name, value| {
         push_extra("metadata", &name, value, extra)
     });
-    user_id
-        .map(|id| expect_string(id, "metadata.user_id"))
-        .transpose()
+    optional_string(user_id, "metadata.user_id")
 }
 
 /// Reads `output_config`, and `output_format`, the older name of one of its members.
@@ -263,8 +264,7 @@ fn format<'a>(
             "Input should be 'json_schema'",
         ));
     }
-    let schema = require(schema, format_args!("{path}.schema"))?;
-    expect_object(schema, format_args!("{path}.schema"))?;
+    let schema = require_object(schema, format_args!("{path}.schema"))?;
     Ok(OutputFormat::Schema {
         schema,
         description: None,
@@ -285,10 +285,8 @@ fn thinking<'a>(
         pick_members(value, ["type", "budget_tokens", "display"], |name, _| {
             check::warn_dropped_member("thinking", "thinking", &name, warnings);
         });
-    let kind = expect_string(require(kind, "thinking.type")?, "thinking.type")?;
-    display
-        .map(|display| expect_string(display, "thinking.display"))
-        .transpose()?;
+    let kind = require_string(kind, "thinking.type")?;
+    optional_string(display, "thinking.display")?;
     match kind.value().as_ref() {
         "adaptive" | "between_tools" | "disabled" => return Ok(Some(value)),
         "enabled" => {}

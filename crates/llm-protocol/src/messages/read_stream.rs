@@ -106,7 +106,7 @@ impl MessagesStreamReader {
     ) -> Result<(), UpstreamError> {
         // The newest clients use the type in the JSON, all others the name of the event. Accept
         // either.
-        let kind = event.get("type").and_then(JsonValue::text);
+        let kind = event.text_of("type");
         let is =
             |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
         if is("error") || (kind.is_none() && event.get("error").is_some_and(JsonValue::is_object)) {
@@ -404,7 +404,7 @@ pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), Ups
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
-    let is_error = body.get("type").is_some_and(|kind| kind.is("error"));
+    let is_error = body.member_is("type", "error");
     if is_error || body.get("error").is_some_and(JsonValue::is_object) {
         return Err(UpstreamError::from_error_body(body.raw().as_bytes()));
     }

@@ -2,7 +2,7 @@
 //!
 //! It must not count markers: `messages/write_request/marker_budget.rs` does.
 
-use super::check::{MemberType, cache_control, check_type};
+use super::check::{cache_control, optional_object};
 use crate::ir::{BoxedFailure, CacheBreakpoint};
 use crate::json::document::JsonValue;
 
@@ -15,22 +15,14 @@ pub(crate) fn cache_marker(
     if let Some(marker) = of.get("cache_control") {
         return cache_control(marker, format_args!("{path}.cache_control")).map(Some);
     }
-    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else {
+    let Some(breakpoint) = optional_object(of, "prompt_cache_breakpoint", path)? else {
         return Ok(None);
     };
-    check_type(
-        breakpoint,
-        MemberType::Object,
-        format_args!("{path}.prompt_cache_breakpoint"),
-    )?;
-    if !breakpoint
-        .get("mode")
-        .is_some_and(|mode| mode.is("explicit"))
-    {
+    if !breakpoint.member_is("mode", "explicit") {
         return Ok(None);
     }
     // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
-    let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
+    let is_long = breakpoint.member_is("ttl", "12h");
     Ok(Some(if is_long {
         CacheBreakpoint::OneHour
     } else {

@@ -123,67 +123,79 @@ pub(crate) fn unknown_value(
 /// Maximum number of characters of a client's value that an error message repeats.
 const MAX_ECHOED_VALUE_CHARS: usize = 64;
 
-/// Reads a string member that may be absent.
+/// Returns the path of a member. `within` is the path of its object; that of the body is empty.
+pub(crate) fn member_path(within: impl Display, name: &str) -> String {
+    let mut path = within.to_string();
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+    path
+}
+
+/// Reads a string member that may be absent. `within` is the path of the object, here and below.
 pub(crate) fn optional_text<'a>(
     of: JsonValue<'a>,
     name: &str,
-    path: impl Display,
+    within: impl Display,
 ) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
-    match of.get(name) {
-        None => Ok(None),
-        Some(value) => value
-            .text()
-            .map(Some)
-            .ok_or_else(|| wrong_type(path, "a string", value)),
-    }
+    let Some(value) = of.get(name) else {
+        return Ok(None);
+    };
+    let wrong = || wrong_type(member_path(within, name), "a string", value);
+    value.text().ok_or_else(wrong).map(Some)
 }
 
 pub(crate) fn optional_bool(
     of: JsonValue<'_>,
     name: &str,
-    path: impl Display,
+    within: impl Display,
 ) -> Result<Option<bool>, BoxedFailure> {
+    let Some(value) = of.get(name) else {
+        return Ok(None);
+    };
+    let wrong = || wrong_type(member_path(within, name), "a boolean", value);
+    value.bool().ok_or_else(wrong).map(Some)
+}
+
+pub(crate) fn optional_object<'a>(
+    of: JsonValue<'a>,
+    name: &str,
+    within: impl Display,
+) -> Result<Option<JsonValue<'a>>, BoxedFailure> {
     match of.get(name) {
-        None => Ok(None),
-        Some(value) => value
-            .bool()
-            .map(Some)
-            .ok_or_else(|| wrong_type(path, "a boolean", value)),
+        Some(value) if !value.is_object() => {
+            Err(wrong_type(member_path(within, name), "an object", value))
+        }
+        value => Ok(value),
     }
 }
 
 pub(crate) fn required_text<'a>(
     of: JsonValue<'a>,
     name: &str,
-    path: impl Display,
+    within: impl Display,
 ) -> Result<JsonStr<'a>, BoxedFailure> {
-    match of.get(name) {
-        None => Err(missing(path)),
-        Some(value) => value
-            .text()
-            .ok_or_else(|| wrong_type(path, "a string", value)),
-    }
+    optional_text(of, name, &within)?.ok_or_else(|| missing(member_path(&within, name)))
 }
 
 pub(crate) fn required_object<'a>(
     of: JsonValue<'a>,
     name: &str,
-    path: impl Display,
+    within: impl Display,
 ) -> Result<JsonValue<'a>, BoxedFailure> {
-    let value = of.get(name).ok_or_else(|| missing(&path))?;
-    check_type(value, MemberType::Object, path)?;
-    Ok(value)
+    optional_object(of, name, &within)?.ok_or_else(|| missing(member_path(&within, name)))
 }
 
 /// Iterates over the items of an array that may be absent.
 pub(crate) fn optional_items<'a>(
     of: JsonValue<'a>,
     name: &str,
-    path: &dyn Display,
+    within: &dyn Display,
 ) -> Result<impl Iterator<Item = JsonValue<'a>> + use<'a>, BoxedFailure> {
     let value = of.get(name);
-    if let Some(value) = value {
-        check_type(value, MemberType::Array, path)?;
+    if let Some(value) = value.filter(|value| !value.is_array()) {
+        return Err(wrong_type(member_path(within, name), "an array", value));
     }
     Ok(value.into_iter().flat_map(JsonValue::items))
 }
@@ -222,7 +234,7 @@ pub(crate) fn cache_control(
     path: impl Display,
 ) -> Result<CacheBreakpoint, BoxedFailure> {
     check_type(value, MemberType::Object, &path)?;
-    let kind = required_text(value, "type", format_args!("{path}.type"))?;
+    let kind = required_text(value, "type", &path)?;
     if !kind.is("ephemeral") {
         return Err(unknown_value(
             format_args!("{path}.type"),
@@ -230,7 +242,7 @@ pub(crate) fn cache_control(
             "'ephemeral'",
         ));
     }
-    match optional_text(value, "ttl", format_args!("{path}.ttl"))? {
+    match optional_text(value, "ttl", &path)? {
         None => Ok(CacheBreakpoint::Usual),
         Some(ttl) if ttl.is("5m") => Ok(CacheBreakpoint::FiveMinutes),
         Some(ttl) if ttl.is("1h") => Ok(CacheBreakpoint::OneHour),

@@ -39,7 +39,7 @@ fn thinking_preference(request: &Request<'_>) -> ThinkingPreference {
                 ThinkingPreference::Budget(level_of(tokens))
             });
     };
-    let is = |expected| thinking.get("type").is_some_and(|kind| kind.is(expected));
+    let is = |expected| thinking.member_is("type", expected);
     if is("enabled") {
         let tokens = thinking
             .get("budget_tokens")

@@ -40,12 +40,8 @@ pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, Bo
 /// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
 pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
     let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
-    let safety_identifier = some(optional_text(
-        body,
-        "safety_identifier",
-        "safety_identifier",
-    )?);
-    let user = some(optional_text(body, "user", "user")?);
+    let safety_identifier = some(optional_text(body, "safety_identifier", "")?);
+    let user = some(optional_text(body, "user", "")?);
     let metadata = body
         .get("metadata")
         .and_then(|metadata| metadata.get("user_id"))

@@ -173,19 +173,11 @@ impl TextFallback<'_> {
         let (call, result) = match kind.as_ref() {
             "fallback" | "mcp_tool_listing" => return None,
             "server_tool_use" | "mcp_tool_use" => {
-                let id = opaque
-                    .value
-                    .get("id")
-                    .and_then(JsonValue::string)
-                    .unwrap_or_default();
+                let id = opaque.value.string_of("id").unwrap_or_default();
                 (Some(opaque.value), results.take(&id))
             }
             _ => {
-                let id = opaque
-                    .value
-                    .get("tool_use_id")
-                    .and_then(JsonValue::string)
-                    .unwrap_or_default();
+                let id = opaque.value.string_of("tool_use_id").unwrap_or_default();
                 if results.is_taken(&id) {
                     return None;
                 }
@@ -218,7 +210,7 @@ impl<'a> HostedToolResults<'a> {
         let mut results = HostedToolResults::default();
         for block in blocks {
             if let BlockKind::Opaque(opaque) = &block.kind
-                && let Some(id) = opaque.value.get("tool_use_id").and_then(JsonValue::string)
+                && let Some(id) = opaque.value.string_of("tool_use_id")
             {
                 results.open.insert(id.into_owned(), opaque.value);
             }
@@ -239,10 +231,7 @@ impl<'a> HostedToolResults<'a> {
 }
 
 fn describe_tool_use(call: JsonValue<'_>) -> String {
-    let name = call
-        .get("name")
-        .and_then(JsonValue::string)
-        .unwrap_or_default();
+    let name = call.string_of("name").unwrap_or_default();
     let mut input = Vec::new();
     compact(call.get("input").map_or("{}", JsonValue::raw), &mut input);
     format!(
@@ -283,14 +272,14 @@ impl ResultTextBuilder {
         if !value.is_object() {
             return;
         }
-        let text = |name| value.get(name).and_then(JsonValue::string);
+        let text = |name| value.string_of(name);
         if let Some(code) = text("error_code") {
             self.push_line(&format!("[error: {code}]"));
         } else if let (Some(title), Some(url)) = (text("title"), text("url")) {
             self.push_hit(&title, &url);
         } else if let Some(name) = text("tool_name") {
             self.push_line(&format!("[tool available: {name}]"));
-        } else if value.get("type").is_some_and(|kind| kind.is("base64")) {
+        } else if value.member_is("type", "base64") {
             // The bytes of a file are not text.
         } else {
             for name in [
@@ -359,7 +348,7 @@ fn push_attribute(name: &str, value: Option<&JsonStr<'_>>, out: &mut String) {
 
 /// Returns a string member of an opaque block.
 pub(super) fn text_member<'a>(value: JsonValue<'a>, name: &str) -> Option<JsonStr<'a>> {
-    value.get(name).and_then(JsonValue::text)
+    value.text_of(name)
 }
 
 /// Returns whether the tool's own text already reports a failure.

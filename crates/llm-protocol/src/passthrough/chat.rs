@@ -268,10 +268,7 @@ pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChun
             "usage" => {
                 let start = scan.value_start()?;
                 chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage);
-                chunk.usage_at = Some(Span {
-                    start,
-                    end: scan.position(),
-                });
+                chunk.usage_at = Some(scan.span_from(start));
             }
             // Groq's place for the usage of a stream.
             "x_groq" => {

@@ -132,10 +132,7 @@ impl MessagesEventScan<'_> {
             "usage" => {
                 let start = scan.value_start()?;
                 self.usage = counters::read_messages_usage(scan)?.or(self.usage);
-                self.usage_at = Some(Span {
-                    start,
-                    end: scan.position(),
-                });
+                self.usage_at = Some(scan.span_from(start));
             }
             "stop_reason" => self.read_stop_reason(scan)?,
             "stop_details" => self.read_stop_details(scan)?,

@@ -221,10 +221,7 @@ fn read_response(
             "usage" => {
                 let start = scan.value_start()?;
                 response.usage = counters::read_responses_usage(scan)?.or(response.usage);
-                response.usage_at = Some(Span {
-                    start,
-                    end: scan.position(),
-                });
+                response.usage_at = Some(scan.span_from(start));
             }
             "service_tier" => response.tier = counters::read_tier(scan)?.or(response.tier),
             "tool_usage" => response.uses_reported.web_search = read_search_count(scan)?,

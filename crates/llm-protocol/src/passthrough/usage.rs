@@ -187,10 +187,7 @@ fn read_usage_members(raw: &str, parts_name: &str) -> Result<UsageMembers, JsonE
                     }
                     Ok::<(), JsonError>(())
                 })?;
-                members.parts = Some(Span {
-                    start,
-                    end: scan.position(),
-                });
+                members.parts = Some(scan.span_from(start));
             }
             _ => drop(scan.skip()?),
         }

@@ -234,14 +234,14 @@ impl Features {
             "audio",
         ];
         if let Some(object) = VendorObject::from_top_level_member(protocol, name) {
-            return vendor_state::record_reference(&mut self.vendor_reference, object, scan);
+            return self.vendor_reference.record(object, scan);
         }
         if let Some(extension) = Extension::from_options(name) {
             return self.read_extension(protocol, extension, scan);
         }
         match name {
             name if AS_AT_TOP.contains(&name) => self.read_member(protocol, name, scan),
-            "container" => vendor_state::record_container(&mut self.vendor_reference, scan),
+            "container" => self.vendor_reference.record_container(scan),
             name if vendor_state::is_client_data(name) && name != "parameters" => {
                 scan.skip().map(drop)
             }

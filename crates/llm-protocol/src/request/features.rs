@@ -5,7 +5,7 @@
 //! Read next: `request/features/read.rs`, which finds them.
 
 use super::content::ContentSize;
-use super::vendor_state::VendorReference;
+use super::vendor_state::FirstReference;
 use crate::usage::{InferenceGeo, PerTool, ServiceTier, Speed};
 
 mod read;
@@ -25,7 +25,7 @@ pub struct Features {
     /// Whether the vendor must fetch anything from a URL.
     pub url_sources: bool,
     /// The first reference to an object in the vendor account.
-    pub vendor_reference: Option<VendorReference>,
+    pub vendor_reference: FirstReference,
     /// Whether there are tools that run at the vendor, whose results become input, and that have no
     /// price key.
     pub server_tools: bool,

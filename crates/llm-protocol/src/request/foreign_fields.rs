@@ -295,7 +295,7 @@ impl<'a> ForeignFieldRemover<'a> {
     /// choice.
     fn remove_advisors(&mut self, root: JsonValue<'a>) {
         let is_advisor = |tool: JsonValue<'a>| {
-            let kind = tool.get("type").and_then(JsonValue::string);
+            let kind = tool.string_of("type");
             kind.is_some_and(|kind| messages::is_advisor(&kind))
         };
         let tools = || root.items_of("tools").enumerate();
@@ -359,10 +359,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 .and_then(|edits| edits.get("edits"))
                 .into_iter()
         };
-        let of_thinking = |edit: &JsonValue<'_>| {
-            edit.get("type")
-                .is_some_and(|kind| kind.is(CLEAR_THINKING_EDIT))
-        };
+        let of_thinking = |edit: &JsonValue<'_>| edit.member_is("type", CLEAR_THINKING_EDIT);
         let (mut places, mut goes) = (Vec::new(), 0);
         for edit in edits().flat_map(JsonValue::items) {
             goes += usize::from(of_thinking(&edit));
@@ -383,7 +380,7 @@ impl<'a> ForeignFieldRemover<'a> {
     fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), CallIdMap::default());
         for (index, message) in root.items_of("messages").enumerate() {
-            let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
+            let is_assistant = message.member_is("role", "assistant");
             let blocks = || message.items_of("content");
             let goes = |block: &JsonValue<'_>| is_assistant && goes(*block);
             let is_lost = |block: &JsonValue<'_>| goes(block) && !is_gateway_thinking(*block);
@@ -459,12 +456,11 @@ fn asks_nothing(place: ChatPlace, name: &str, value: JsonValue<'_>) -> bool {
 
 /// Returns whether no messages vendor can have signed the thinking block.
 fn is_unsigned_thinking(block: JsonValue<'_>) -> bool {
-    let is_shown = block.get("type").is_some_and(|kind| kind.is("thinking"));
+    let is_shown = block.member_is("type", "thinking");
     !is_shown && is_gateway_thinking(block)
         || is_shown
             && block
-                .get("signature")
-                .and_then(JsonValue::text)
+                .text_of("signature")
                 .is_none_or(|signature| !reasoning_token::is_vendor_signature(&signature.value()))
 }
 

@@ -45,7 +45,7 @@ pub enum VendorObject {
     StoredFile,
 }
 
-/// The first reference in a body, and the position of its value.
+/// A reference in a body, and the position of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VendorReference {
     pub object: VendorObject,
@@ -201,14 +201,102 @@ impl VendorReference {
     }
 }
 
-/// Records a reference if the file URL at `at` is one that the vendor reads with the
-/// operator's credentials.
-pub(super) fn record_storage_url(found: &mut Option<VendorReference>, address: &str, at: usize) {
-    if is_vendor_storage(address) && found.is_none() {
-        *found = Some(VendorReference {
-            object: VendorObject::StoredFile,
-            at,
-        });
+/// The first reference in a body, if there is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FirstReference(pub(super) Option<VendorReference>);
+
+impl FirstReference {
+    /// Adds what was found later.
+    pub(super) fn add(&mut self, later: Self) {
+        self.0 = self.0.or(later.0);
+    }
+
+    /// Records a reference if the file URL at `at` is one that the vendor reads with the
+    /// operator's credentials.
+    pub(super) fn record_storage_url(&mut self, address: &str, at: usize) {
+        if is_vendor_storage(address) && self.0.is_none() {
+            self.0 = Some(VendorReference {
+                object: VendorObject::StoredFile,
+                at,
+            });
+        }
+    }
+
+    /// Consumes the next value and records it as a reference to `object`. Null, false and an empty
+    /// list are no reference.
+    pub(super) fn record(
+        &mut self,
+        object: VendorObject,
+        scan: &mut JsonScanner<'_>,
+    ) -> Result<(), JsonError> {
+        let kind = scan.kind()?;
+        let at = scan.position();
+        let mut is_present = !matches!(kind, JsonKind::Null | JsonKind::False | JsonKind::Array);
+        if kind == JsonKind::Array {
+            scan.array(|scan| {
+                is_present = true;
+                scan.skip().map(drop)
+            })?;
+        } else {
+            scan.skip()?;
+        }
+        // A thread takes precedence: after its refusal the client resends the whole conversation,
+        // which may be valid.
+        let is_first = self
+            .0
+            .is_none_or(|first| object == VendorObject::Thread && first.object != object);
+        if is_present && is_first {
+            self.0 = Some(VendorReference { object, at });
+        }
+        Ok(())
+    }
+
+    /// Records the references in a value that is neither a message nor a tool, such as a tool's
+    /// environment.
+    pub(super) fn scan(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        match scan.kind()? {
+            JsonKind::Array => scan.array(|scan| self.scan(scan)).map(drop),
+            JsonKind::Object => {
+                let (mut is_public, mut skill) = (false, FirstReference::default());
+                scan.object(|scan, key| {
+                    let name = key.name();
+                    match VendorObject::from_member(&name) {
+                        // A skill that the vendor offers to everybody is not an object of the
+                        // account.
+                        Some(VendorObject::Skill) => skill.record(VendorObject::Skill, scan),
+                        Some(object) => self.record(object, scan),
+                        None if is_client_data(&name) => scan.skip().map(drop),
+                        None if name == "type" => {
+                            let kind = scan.string_or_skip()?;
+                            is_public = kind.is_some_and(|kind| kind.name() == "anthropic");
+                            Ok(())
+                        }
+                        None => self.scan(scan),
+                    }
+                })?;
+                if !is_public {
+                    self.add(skill);
+                }
+                Ok(())
+            }
+            _ => scan.skip().map(drop),
+        }
+    }
+
+    /// Reads the container of a request or a tool: an id, or an object that may contain one.
+    pub(super) fn record_container(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+        match scan.kind()? {
+            JsonKind::Object => scan
+                .object(|scan, key| match key.name().as_ref() {
+                    "id" => self.record(VendorObject::Container, scan),
+                    name => match VendorObject::from_member(name) {
+                        Some(object) => self.record(object, scan),
+                        None => self.scan(scan),
+                    },
+                })
+                .map(drop),
+            _ => self.record(VendorObject::Container, scan),
+        }
     }
 }
 
@@ -236,34 +324,6 @@ fn is_vendor_storage(address: &str) -> bool {
     host.eq_ignore_ascii_case("generativelanguage.googleapis.com")
 }
 
-/// Consumes the next value and records it as a reference to `object`. Null, false and an empty list
-/// are no reference.
-pub(super) fn record_reference(
-    found: &mut Option<VendorReference>,
-    object: VendorObject,
-    scan: &mut JsonScanner<'_>,
-) -> Result<(), JsonError> {
-    let kind = scan.kind()?;
-    let at = scan.position();
-    let mut is_present = !matches!(kind, JsonKind::Null | JsonKind::False | JsonKind::Array);
-    if kind == JsonKind::Array {
-        scan.array(|scan| {
-            is_present = true;
-            scan.skip().map(drop)
-        })?;
-    } else {
-        scan.skip()?;
-    }
-    // A thread takes precedence: after its refusal the client resends the whole conversation, which
-    // may be valid.
-    let is_first =
-        found.is_none_or(|first| object == VendorObject::Thread && first.object != object);
-    if is_present && is_first {
-        *found = Some(VendorReference { object, at });
-    }
-    Ok(())
-}
-
 /// Returns whether the member holds the caller's own data, at any level.
 pub(super) fn is_client_data(name: &str) -> bool {
     matches!(
@@ -282,59 +342,6 @@ pub(super) fn is_client_data(name: &str) -> bool {
             | "structured_content"
             | "structuredContent"
     )
-}
-
-/// Records the references in a value that is neither a message nor a tool, such as a tool's
-/// environment.
-pub(super) fn scan_references(
-    found: &mut Option<VendorReference>,
-    scan: &mut JsonScanner<'_>,
-) -> Result<(), JsonError> {
-    match scan.kind()? {
-        JsonKind::Array => scan.array(|scan| scan_references(found, scan)).map(drop),
-        JsonKind::Object => {
-            let (mut is_public, mut skill) = (false, None);
-            scan.object(|scan, key| {
-                let name = key.name();
-                match VendorObject::from_member(&name) {
-                    // A skill that the vendor offers to everybody is not an object of the account.
-                    Some(VendorObject::Skill) => {
-                        record_reference(&mut skill, VendorObject::Skill, scan)
-                    }
-                    Some(object) => record_reference(found, object, scan),
-                    None if is_client_data(&name) => scan.skip().map(drop),
-                    None if name == "type" => {
-                        let kind = scan.string_or_skip()?;
-                        is_public = kind.is_some_and(|kind| kind.name() == "anthropic");
-                        Ok(())
-                    }
-                    None => scan_references(found, scan),
-                }
-            })?;
-            *found = found.or(skill.filter(|_| !is_public));
-            Ok(())
-        }
-        _ => scan.skip().map(drop),
-    }
-}
-
-/// Reads the container of a request or a tool: an id, or an object that may contain one.
-pub(super) fn record_container(
-    found: &mut Option<VendorReference>,
-    scan: &mut JsonScanner<'_>,
-) -> Result<(), JsonError> {
-    match scan.kind()? {
-        JsonKind::Object => scan
-            .object(|scan, key| match key.name().as_ref() {
-                "id" => record_reference(found, VendorObject::Container, scan),
-                name => match VendorObject::from_member(name) {
-                    Some(object) => record_reference(found, object, scan),
-                    None => scan_references(found, scan),
-                },
-            })
-            .map(drop),
-        _ => record_reference(found, VendorObject::Container, scan),
-    }
 }
 
 /// Appends the path of the value at `target` to `path`. Returns false and restores `path` if the

@@ -73,7 +73,7 @@ impl ResponsesStreamReader {
         event: JsonValue<'_>,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
-        let kind = event.get("type").and_then(JsonValue::string);
+        let kind = event.string_of("type");
         let kind = kind
             .as_deref()
             .or(std::str::from_utf8(name).ok())
@@ -126,12 +126,7 @@ impl ResponsesStreamReader {
         event: JsonValue<'_>,
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
-        let text = |name| {
-            event
-                .get(name)
-                .and_then(JsonValue::text)
-                .filter(|text| !text.is_empty())
-        };
+        let text = |name| event.filled_text(name);
         let Some(index) = self.places.index_of_event(kind, event)? else {
             return Ok(());
         };
@@ -192,8 +187,8 @@ impl ResponsesStreamReader {
 
     fn record_item_refusal(&mut self, was_emitted: bool, item: JsonValue<'_>) {
         let parts = item.items_of("content").filter(|_| !was_emitted);
-        for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
-            self.record_refusal(part.get("refusal").and_then(JsonValue::text));
+        for part in parts.filter(|part| part.member_is("type", "refusal")) {
+            self.record_refusal(part.text_of("refusal"));
         }
     }
 
@@ -254,7 +249,7 @@ pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), Ups
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
-    let status = body.get("status").and_then(JsonValue::string);
+    let status = body.string_of("status");
     let output = body.get("output").filter(|output| output.is_array());
     match (status.as_deref(), output) {
         _ if has_error(body) => Err(UpstreamError::from_error_body(body.raw().as_bytes())),
@@ -293,8 +288,7 @@ fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
     let mut calls = PerTool::default();
     for item in response.items_of("output") {
         let tool = item
-            .get("type")
-            .and_then(JsonValue::string)
+            .string_of("type")
             .and_then(|kind| ServerTool::from_call_item(&kind));
         let action = item.get("action").and_then(|action| action.get("type"));
         // A search that only opened a page, or searched within one, is not billed.
@@ -304,7 +298,7 @@ fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
             calls.add(tool);
         }
     }
-    let tier = response.get("service_tier").and_then(JsonValue::string);
+    let tier = response.string_of("service_tier");
     let service_tier = tier
         .filter(|tier| tier != "auto")
         .map(|tier| ServiceTier::from_wire(&tier));

@@ -65,7 +65,7 @@ impl<'a> SchemaRefs<'a> {
         if let Some(known) = self.known.get(&value_address(schema)) {
             return *known;
         }
-        let reference = schema.get("$ref").and_then(JsonValue::string);
+        let reference = schema.string_of("$ref");
         let named = reference.and_then(|reference| self.resolve(&reference));
         self.known.insert(value_address(schema), named);
         named

@@ -17,8 +17,9 @@ use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_object, optional_text,
+    required_object, required_text, unknown_value, warn_unknown_members, warn_unlisted_members,
+    wrong_type,
 };
 
 const ROLES: &str = "'system', 'assistant', 'user', 'function', 'tool', and 'developer'";
@@ -37,7 +38,7 @@ pub(super) fn read<'a>(
     let mut is_leading = true;
     for (index, value) in messages.items().enumerate() {
         check_type(value, MemberType::Object, format_args!("messages[{index}]"))?;
-        let role = required_text(value, "role", format_args!("messages[{index}].role"))?;
+        let role = required_text(value, "role", format_args!("messages[{index}]"))?;
         let cache = cache_marker(value, format_args!("messages[{index}]"))?;
         let mut message = ChatMessageReader {
             index,
@@ -104,11 +105,10 @@ impl<'a> ChatMessageReader<'a, '_> {
         if blocks.is_empty() {
             // Keep the empty message: a request that consists of instructions alone needs its last
             // message.
-            blocks.push(Block {
-                at: JsonPath::Message(self.index),
-                cache: None,
-                kind: BlockKind::Text(JsonStr::from_value("")),
-            });
+            blocks.push(Block::new(
+                JsonPath::Message(self.index),
+                BlockKind::Text(JsonStr::from_value("")),
+            ));
         }
         apply_cache_to_last(&mut blocks, self.cache);
         Ok(blocks)
@@ -138,16 +138,13 @@ impl<'a> ChatMessageReader<'a, '_> {
         ]);
         let index = self.index;
         let mut texts = self.content(ChatPartContainer::Assistant)?;
-        if let Some(refusal) = optional_text(
-            self.value,
-            "refusal",
-            format_args!("messages[{index}].refusal"),
-        )? {
-            texts.push(Block {
-                at: JsonPath::Message(index),
-                cache: None,
-                kind: BlockKind::Refusal(refusal),
-            });
+        if let Some(refusal) =
+            optional_text(self.value, "refusal", format_args!("messages[{index}]"))?
+        {
+            texts.push(Block::new(
+                JsonPath::Message(index),
+                BlockKind::Refusal(refusal),
+            ));
         }
         if let Some(value) = self.value.get("audio") {
             let kind = Opaque {
@@ -155,11 +152,10 @@ impl<'a> ChatMessageReader<'a, '_> {
                 name: JsonStr::from_value("audio"),
                 value,
             };
-            texts.push(Block {
-                at: JsonPath::Message(index),
-                cache: None,
-                kind: BlockKind::Opaque(kind),
-            });
+            texts.push(Block::new(
+                JsonPath::Message(index),
+                BlockKind::Opaque(kind),
+            ));
         }
         let mut blocks = reasoning::interleave_reasoning(
             reasoning::read_reasoning(self.value),
@@ -173,11 +169,7 @@ impl<'a> ChatMessageReader<'a, '_> {
 
     fn calls(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
         let mut calls = Vec::new();
-        let items = optional_items(
-            self.value,
-            "tool_calls",
-            &format_args!("messages[{}].tool_calls", self.index),
-        )?;
+        let items = optional_items(self.value, "tool_calls", &JsonPath::Message(self.index))?;
         for (index, value) in items.enumerate() {
             let at = JsonPath::Call(self.index, index);
             check_type(value, MemberType::Object, at)?;
@@ -188,9 +180,9 @@ impl<'a> ChatMessageReader<'a, '_> {
                 kind,
             });
         }
-        if let Some(value) = self.value.get("function_call") {
-            let path = format!("messages[{}].function_call", self.index);
-            check_type(value, MemberType::Object, &path)?;
+        let message = JsonPath::Message(self.index);
+        if let Some(value) = optional_object(self.value, "function_call", message)? {
+            let path = format!("{message}.function_call");
             warn_unknown_members(
                 value,
                 &["name", "arguments"],
@@ -199,21 +191,17 @@ impl<'a> ChatMessageReader<'a, '_> {
             );
             let kind = BlockKind::Call(ToolCall {
                 id: Some(JsonStr::from_value(format!("fc_{}", self.index))),
-                name: required_text(value, "name", format_args!("{path}.name"))?,
+                name: required_text(value, "name", &path)?,
                 arguments: arguments(value, "arguments", &path)?,
                 is_custom: false,
             });
-            calls.push(Block {
-                at: JsonPath::Message(self.index),
-                cache: None,
-                kind,
-            });
+            calls.push(Block::new(JsonPath::Message(self.index), kind));
         }
         Ok(calls)
     }
 
     fn call(&mut self, value: JsonValue<'a>, at: JsonPath) -> Result<ToolCall<'a>, BoxedFailure> {
-        let kind = optional_text(value, "type", format_args!("{at}.type"))?;
+        let kind = optional_text(value, "type", at)?;
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
         // Some clients omit the type; it is then the original one, `function`.
         if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
@@ -235,8 +223,8 @@ impl<'a> ChatMessageReader<'a, '_> {
             "messages[].tool_calls[]",
             self.warnings,
         );
+        let inner = required_object(value, member, at)?;
         let path = format!("{at}.{member}");
-        let inner = required_object(value, member, &path)?;
         let inner_path = if is_custom {
             "messages[].tool_calls[].custom"
         } else {
@@ -244,8 +232,8 @@ impl<'a> ChatMessageReader<'a, '_> {
         };
         warn_unknown_members(inner, &["name", text], inner_path, self.warnings);
         Ok(ToolCall {
-            id: optional_text(value, "id", format_args!("{at}.id"))?.filter(|id| !id.is_empty()),
-            name: required_text(inner, "name", format_args!("{path}.name"))?,
+            id: optional_text(value, "id", at)?.filter(|id| !id.is_empty()),
+            name: required_text(inner, "name", &path)?,
             arguments: arguments(inner, text, &path)?,
             is_custom,
         })
@@ -254,18 +242,14 @@ impl<'a> ChatMessageReader<'a, '_> {
     fn tool(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
         // The call that the result belongs to has the name.
         self.check_members(&["tool_call_id", "is_error", "name"]);
-        let path = format!("messages[{}].tool_call_id", self.index);
-        let id = optional_text(self.value, "tool_call_id", path)?.filter(|id| !id.is_empty());
+        let message = JsonPath::Message(self.index);
+        let id = optional_text(self.value, "tool_call_id", message)?.filter(|id| !id.is_empty());
         self.result(id, None)
     }
 
     fn function(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
         self.check_members(&["is_error", "name"]);
-        let name = required_text(
-            self.value,
-            "name",
-            format_args!("messages[{}].name", self.index),
-        )?;
+        let name = required_text(self.value, "name", JsonPath::Message(self.index))?;
         self.result(None, Some(name))
     }
 
@@ -274,8 +258,8 @@ impl<'a> ChatMessageReader<'a, '_> {
         id: Option<JsonStr<'a>>,
         name: Option<JsonStr<'a>>,
     ) -> Result<Vec<Block<'a>>, BoxedFailure> {
-        let path = format!("messages[{}].is_error", self.index);
-        let is_error = optional_bool(self.value, "is_error", path)?.unwrap_or(false);
+        let message = JsonPath::Message(self.index);
+        let is_error = optional_bool(self.value, "is_error", message)?.unwrap_or(false);
         let mut cache = self.cache;
         let content = match self.value.get("content") {
             Some(content) if content.is_array() => {
@@ -313,7 +297,7 @@ fn arguments<'a>(
     member: &str,
     path: &str,
 ) -> Result<ToolArguments<'a>, BoxedFailure> {
-    let text = optional_text(of, member, format_args!("{path}.{member}"))?;
+    let text = optional_text(of, member, path)?;
     Ok(ToolArguments::Text(text.unwrap_or(JsonStr::from_value(""))))
 }
 

@@ -41,11 +41,10 @@ pub(super) fn content<'a>(
         return Ok(Vec::new());
     };
     if let Some(text) = content.text() {
-        return Ok(vec![Block {
-            at: JsonPath::Message(message),
-            cache: None,
-            kind: BlockKind::Text(text),
-        }]);
+        return Ok(vec![Block::new(
+            JsonPath::Message(message),
+            BlockKind::Text(text),
+        )]);
     }
     if !content.is_array() {
         let path = format_args!("messages[{message}].content");
@@ -75,11 +74,11 @@ fn part<'a>(
     warnings: &mut Warnings,
 ) -> Result<Option<Block<'a>>, BoxedFailure> {
     check_type(value, MemberType::Object, at)?;
-    let name = required_text(value, "type", format_args!("{at}.type"))?;
+    let name = required_text(value, "type", at)?;
     let kind = match (name.value().as_ref(), container) {
         ("text", _) => {
             warn_unknown_part_members(value, &["text", "citations"], warnings);
-            BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)
+            BlockKind::Text(required_text(value, "text", at)?)
         }
         (_, ChatPartContainer::Instructions) => {
             return Err(invalid(
@@ -89,11 +88,7 @@ fn part<'a>(
         }
         ("refusal", ChatPartContainer::Assistant) => {
             warn_unknown_part_members(value, &["refusal"], warnings);
-            BlockKind::Refusal(required_text(
-                value,
-                "refusal",
-                format_args!("{at}.refusal"),
-            )?)
+            BlockKind::Refusal(required_text(value, "refusal", at)?)
         }
         ("thinking" | "redacted_thinking", ChatPartContainer::Assistant) => return Ok(None),
         ("image_url", ChatPartContainer::User | ChatPartContainer::Result) => {
@@ -148,14 +143,14 @@ fn image<'a>(
 ) -> Result<BlockKind<'a>, BoxedFailure> {
     warn_unknown_part_members(value, &["image_url"], warnings);
     let path = format!("{at}.image_url");
-    let inner = required_object(value, "image_url", &path)?;
+    let inner = required_object(value, "image_url", at)?;
     warn_unknown_members(
         inner,
         &["url", "detail"],
         "messages[].content[].image_url",
         warnings,
     );
-    let url = required_text(inner, "url", format_args!("{path}.url"))?;
+    let url = required_text(inner, "url", &path)?;
     let source = media::parse_image_url(url).map_err(|message| invalid(&path, message))?;
     Ok(BlockKind::Image(Image {
         source,
@@ -170,15 +165,15 @@ fn file<'a>(
 ) -> Result<BlockKind<'a>, BoxedFailure> {
     warn_unknown_part_members(value, &["file"], warnings);
     let path = format!("{at}.file");
-    let inner = required_object(value, "file", &path)?;
+    let inner = required_object(value, "file", at)?;
     warn_unknown_members(
         inner,
         &["file_data", "file_id", "filename"],
         "messages[].content[].file",
         warnings,
     );
-    let title = optional_text(inner, "filename", format_args!("{path}.filename"))?;
-    let Some(data) = optional_text(inner, "file_data", format_args!("{path}.file_data"))? else {
+    let title = optional_text(inner, "filename", &path)?;
+    let Some(data) = optional_text(inner, "file_data", &path)? else {
         return match inner.get("file_id") {
             Some(_) => Ok(opaque(Protocol::Chat, &JsonStr::from_value("file"), value)),
             None => Err(missing(format_args!("{path}.file_data"))),
@@ -257,8 +252,8 @@ fn messages_document(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
         return None;
     }
     Some(BlockKind::File(File {
-        title: value.get("title").and_then(JsonValue::text),
-        context: value.get("context").and_then(JsonValue::text),
+        title: value.text_of("title"),
+        context: value.text_of("context"),
         content,
         wants_citations: citations
             .and_then(|citations| citations.get("enabled")?.bool())
@@ -296,10 +291,9 @@ fn messages_result<'a>(
         }
     };
     Ok(BlockKind::Result(ToolResult {
-        id: optional_text(value, "tool_use_id", format_args!("{at}.tool_use_id"))?
-            .filter(|id| !id.is_empty()),
+        id: optional_text(value, "tool_use_id", at)?.filter(|id| !id.is_empty()),
         name: None,
         content,
-        is_error: optional_bool(value, "is_error", format_args!("{at}.is_error"))?.unwrap_or(false),
+        is_error: optional_bool(value, "is_error", at)?.unwrap_or(false),
     }))
 }

@@ -48,10 +48,7 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
     if !signed.is_empty() {
         return signed;
     }
-    let bare = message
-        .get("reasoning_content")
-        .and_then(JsonValue::text)
-        .filter(|text| !text.is_empty());
+    let bare = message.filled_text("reasoning_content");
     let bare = bare.map(|text| ReasoningBlock {
         thinking: Thinking::Shown {
             text,
@@ -85,12 +82,11 @@ fn reasoning_detail<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
 /// of the summary and the encrypted content. Without encrypted content there is no item.
 fn responses_items(details: JsonValue<'_>) -> Vec<ReasoningBlock<'_>> {
     let mut items: Vec<(ReasoningItem, String, Option<ReasoningAnchor>)> = Vec::new();
-    for entry in details.items().filter(|entry| {
-        entry
-            .get("format")
-            .is_some_and(|format| format.is(RESPONSES_REASONING_FORMAT))
-    }) {
-        let text = |name| entry.get(name).and_then(JsonValue::string);
+    for entry in details
+        .items()
+        .filter(|entry| entry.member_is("format", RESPONSES_REASONING_FORMAT))
+    {
+        let text = |name| entry.string_of(name);
         let id = text("id").unwrap_or_default();
         let at = items
             .iter()
@@ -133,7 +129,7 @@ fn responses_items(details: JsonValue<'_>) -> Vec<ReasoningBlock<'_>> {
 }
 
 fn parse_anchor(entry: JsonValue<'_>) -> Option<ReasoningAnchor> {
-    let anchor = entry.get("anchor").and_then(JsonValue::string)?;
+    let anchor = entry.string_of("anchor")?;
     let (letters, calls) = anchor.split_once(':')?;
     Some(ReasoningAnchor {
         letters: letters.parse().ok()?,
@@ -190,10 +186,11 @@ pub(super) fn interleave_reasoning<'a>(
     message: usize,
 ) -> Vec<Block<'a>> {
     let mut blocks = Vec::with_capacity(pieces.len() + texts.len() + calls.len());
-    let block = |piece: ReasoningBlock<'a>| Block {
-        at: JsonPath::Message(message),
-        cache: None,
-        kind: BlockKind::Thinking(piece.thinking),
+    let block = |piece: ReasoningBlock<'a>| {
+        Block::new(
+            JsonPath::Message(message),
+            BlockKind::Thinking(piece.thinking),
+        )
     };
     if pieces.is_empty() || !has_valid_anchors(&pieces, &texts, calls.len()) {
         blocks.extend(pieces.into_iter().map(block));
@@ -341,11 +338,7 @@ fn split_text_block<'a>(block: Block<'a>, letters: u64) -> (Option<Block<'a>>, O
     match kind {
         BlockKind::Text(text) => {
             let (before, after) = text.split_at_code_point(letters);
-            let before = Block {
-                at,
-                cache: None,
-                kind: BlockKind::Text(before),
-            };
+            let before = Block::new(at, BlockKind::Text(before));
             (
                 Some(before),
                 Some(Block {
@@ -378,11 +371,7 @@ mod tests {
                 arguments,
                 is_custom: false,
             };
-            Block {
-                at: JsonPath::Call(1, 0),
-                cache: None,
-                kind: BlockKind::Call(call),
-            }
+            Block::new(JsonPath::Call(1, 0), BlockKind::Call(call))
         };
         let piece = |(index, anchor): (usize, &&str)| ReasoningBlock {
             thinking: Thinking::Hidden {

@@ -11,8 +11,8 @@ use crate::ir::{
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_bool, optional_text, required_object, required_text,
-    unknown_value, warn_unknown_members, wrong_type,
+    invalid, member_path, optional_bool, optional_object, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, wrong_type,
 };
 
 /// Maximum number of stop strings that the chat completions API accepts.
@@ -77,10 +77,9 @@ pub(super) fn include_usage(
     stream: bool,
     warnings: &mut Warnings,
 ) -> Result<bool, BoxedFailure> {
-    let Some(options) = body.get("stream_options") else {
+    let Some(options) = optional_object(body, "stream_options", "")? else {
         return Ok(false);
     };
-    check_type(options, MemberType::Object, "stream_options")?;
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(invalid("stream_options", message));
@@ -91,7 +90,7 @@ pub(super) fn include_usage(
         "stream_options",
         warnings,
     );
-    let include_usage = optional_bool(options, "include_usage", "stream_options.include_usage")?;
+    let include_usage = optional_bool(options, "include_usage", "stream_options")?;
     Ok(include_usage.unwrap_or(false))
 }
 
@@ -99,11 +98,10 @@ pub(super) fn format<'a>(
     body: JsonValue<'a>,
     warnings: &mut Warnings,
 ) -> Result<OutputFormat<'a>, BoxedFailure> {
-    let Some(format) = body.get("response_format") else {
+    let Some(format) = optional_object(body, "response_format", "")? else {
         return Ok(OutputFormat::Free);
     };
-    check_type(format, MemberType::Object, "response_format")?;
-    let kind = required_text(format, "type", "response_format.type")?;
+    let kind = required_text(format, "type", "response_format")?;
     warn_unknown_members(
         format,
         &["type", "json_schema"],
@@ -120,20 +118,13 @@ pub(super) fn format<'a>(
         let supported = "'json_object', 'json_schema', and 'text'";
         return Err(unknown_value("response_format.type", &kind, supported));
     }
-    let wrapper = required_object(format, "json_schema", "response_format.json_schema")?;
+    let wrapper = required_object(format, "json_schema", "response_format")?;
     let known = ["name", "description", "schema", "strict"];
     warn_unknown_members(wrapper, &known, "response_format.json_schema", warnings);
-    let schema = required_object(wrapper, "schema", "response_format.json_schema.schema")?;
-    let description = optional_text(
-        wrapper,
-        "description",
-        "response_format.json_schema.description",
-    )?;
+    let schema = required_object(wrapper, "schema", "response_format.json_schema")?;
+    let description = optional_text(wrapper, "description", "response_format.json_schema")?;
     let description = description.filter(|text| !text.is_empty());
-    let name = wrapper
-        .get("name")
-        .and_then(JsonValue::text)
-        .filter(|name| !name.is_empty());
+    let name = wrapper.text_of("name").filter(|name| !name.is_empty());
     Ok(OutputFormat::Schema {
         schema,
         description,
@@ -149,8 +140,7 @@ pub(super) fn reasoning<'a>(
     warnings: &mut Warnings,
 ) -> Result<ReasoningSettings<'a>, BoxedFailure> {
     let mut reasoning = ReasoningSettings::default();
-    if let Some(thinking) = body.get("thinking") {
-        check_type(thinking, MemberType::Object, "thinking")?;
+    if let Some(thinking) = optional_object(body, "thinking", "")? {
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
@@ -161,12 +151,11 @@ pub(super) fn reasoning<'a>(
     if reasoning.is_verbatim {
         return Ok(reasoning);
     }
-    if let Some(extension) = body.get("reasoning") {
-        check_type(extension, MemberType::Object, "reasoning")?;
+    if let Some(extension) = optional_object(body, "reasoning", "")? {
         read_reasoning_extension(extension, &mut reasoning, warnings)?;
     }
     if reasoning.effort.is_none() && reasoning.budget_tokens.is_none() {
-        reasoning.effort = effort(body, "reasoning_effort", "reasoning_effort")?;
+        reasoning.effort = effort(body, "reasoning_effort", "")?;
         reasoning.effort_field = "reasoning_effort";
     }
     Ok(reasoning)
@@ -184,9 +173,9 @@ fn read_reasoning_extension(
         "reasoning",
         warnings,
     );
-    reasoning.hide = optional_bool(extension, "exclude", "reasoning.exclude")?.unwrap_or(false);
-    let enabled = optional_bool(extension, "enabled", "reasoning.enabled")?;
-    let level = effort(extension, "effort", "reasoning.effort")?;
+    reasoning.hide = optional_bool(extension, "exclude", "reasoning")?.unwrap_or(false);
+    let enabled = optional_bool(extension, "enabled", "reasoning")?;
+    let level = effort(extension, "effort", "reasoning")?;
     let budget = match extension.get("max_tokens") {
         None => None,
         Some(value) => Some(
@@ -210,11 +199,11 @@ fn read_reasoning_extension(
     Ok(())
 }
 
-fn effort(of: JsonValue<'_>, name: &str, path: &str) -> Result<Option<Effort>, BoxedFailure> {
-    let Some(word) = optional_text(of, name, path)? else {
+fn effort(of: JsonValue<'_>, name: &str, within: &str) -> Result<Option<Effort>, BoxedFailure> {
+    let Some(word) = optional_text(of, name, within)? else {
         return Ok(None);
     };
     Effort::parse(&word.value())
         .map(Some)
-        .ok_or_else(|| unknown_value(path, &word, EFFORTS))
+        .ok_or_else(|| unknown_value(member_path(within, name), &word, EFFORTS))
 }

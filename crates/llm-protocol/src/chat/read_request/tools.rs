@@ -9,8 +9,8 @@ use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_bool, optional_items, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, wrong_type,
+    MemberType, check_type, invalid, optional_bool, optional_items, optional_object, optional_text,
+    required_object, required_text, unknown_value, warn_unknown_members, wrong_type,
 };
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -22,12 +22,12 @@ pub(super) fn read<'a>(
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
     let mut names = HashSet::new();
-    for (index, value) in optional_items(body, "tools", &"tools")?.enumerate() {
+    for (index, value) in optional_items(body, "tools", &"")?.enumerate() {
         let tool = tool(index, value, warnings)?;
         check_unique_name(&mut names, &tool, "tools", index)?;
         request.tools.push(tool);
     }
-    for (index, value) in optional_items(body, "functions", &"functions")?.enumerate() {
+    for (index, value) in optional_items(body, "functions", &"")?.enumerate() {
         if !request.legacy_functions && !request.tools.is_empty() {
             return Err(invalid(
                 "functions",
@@ -54,7 +54,7 @@ pub(super) fn read<'a>(
         check_unique_name(&mut names, &tool, "functions", index)?;
         request.tools.push(tool);
     }
-    request.parallel_calls = optional_bool(body, "parallel_tool_calls", "parallel_tool_calls")?;
+    request.parallel_calls = optional_bool(body, "parallel_tool_calls", "")?;
     request.choice = choice(body, &names)?;
     Ok(())
 }
@@ -68,7 +68,7 @@ fn check_unique_name<'a>(
     let name = match &tool.kind {
         ToolKind::Function(function) => function.name.clone(),
         ToolKind::Custom { name, .. } => name.clone(),
-        ToolKind::Vendor { value, .. } => match value.get("name").and_then(JsonValue::text) {
+        ToolKind::Vendor { value, .. } => match value.text_of("name") {
             Some(name) => name,
             None => return Ok(()),
         },
@@ -90,7 +90,7 @@ fn tool<'a>(
     warnings: &mut Warnings,
 ) -> Result<Tool<'a>, BoxedFailure> {
     check_type(value, MemberType::Object, format_args!("tools[{index}]"))?;
-    let kind = required_text(value, "type", format_args!("tools[{index}].type"))?;
+    let kind = required_text(value, "type", format_args!("tools[{index}]"))?;
     let own = cache_marker(value, format_args!("tools[{index}]"))?;
     if kind.is("function") {
         // Some clients repeat the name here.
@@ -100,8 +100,8 @@ fn tool<'a>(
             "tools[]",
             warnings,
         );
+        let inner = required_object(value, "function", format_args!("tools[{index}]"))?;
         let path = format!("tools[{index}].function");
-        let inner = required_object(value, "function", &path)?;
         let cache = own.or(cache_marker(inner, &path)?);
         let function = function(inner, "tools[].function", &path, warnings)?;
         return Ok(Tool {
@@ -117,8 +117,8 @@ fn tool<'a>(
             "tools[]",
             warnings,
         );
+        let inner = required_object(value, "custom", format_args!("tools[{index}]"))?;
         let path = format!("tools[{index}].custom");
-        let inner = required_object(value, "custom", &path)?;
         let cache = own.or(cache_marker(inner, &path)?);
         warn_unknown_members(
             inner,
@@ -127,8 +127,8 @@ fn tool<'a>(
             warnings,
         );
         let kind = ToolKind::Custom {
-            name: required_text(inner, "name", format_args!("{path}.name"))?,
-            description: optional_text(inner, "description", format_args!("{path}.description"))?,
+            name: required_text(inner, "name", &path)?,
+            description: optional_text(inner, "description", &path)?,
             format: inner.get("format"),
         };
         return Ok(Tool { index, kind, cache });
@@ -175,19 +175,12 @@ fn function<'a>(
         "cache_control",
     ];
     warn_unknown_members(value, &known, pattern, warnings);
-    let schema = value.get("parameters");
-    if let Some(schema) = schema {
-        check_type(
-            schema,
-            MemberType::Object,
-            format_args!("{path}.parameters"),
-        )?;
-    }
+    let schema = optional_object(value, "parameters", &path)?;
     Ok(FunctionTool {
-        name: required_text(value, "name", format_args!("{path}.name"))?,
-        description: optional_text(value, "description", format_args!("{path}.description"))?,
+        name: required_text(value, "name", &path)?,
+        description: optional_text(value, "description", &path)?,
         schema,
-        strict: optional_bool(value, "strict", format_args!("{path}.strict"))?.unwrap_or(false),
+        strict: optional_bool(value, "strict", &path)?.unwrap_or(false),
         examples: None,
     })
 }
@@ -244,7 +237,7 @@ fn tool_choice<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure>
             value,
         ));
     }
-    let kind = required_text(value, "type", "tool_choice.type")?;
+    let kind = required_text(value, "type", "tool_choice")?;
     match kind.value().as_ref() {
         "function" => tool_name(value, "function", "tool_choice").map(ToolChoice::Tool),
         "custom" => tool_name(value, "custom", "tool_choice").map(ToolChoice::Tool),
@@ -263,14 +256,14 @@ fn tool_name<'a>(
     member: &str,
     path: impl Display,
 ) -> Result<JsonStr<'a>, BoxedFailure> {
-    let inner = required_object(value, member, format_args!("{path}.{member}"))?;
-    required_text(inner, "name", format_args!("{path}.{member}.name"))
+    let inner = required_object(value, member, &path)?;
+    required_text(inner, "name", format_args!("{path}.{member}"))
 }
 
 fn allowed_tools<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
     let path = "tool_choice.allowed_tools";
-    let inner = required_object(value, "allowed_tools", path)?;
-    let mode = required_text(inner, "mode", "tool_choice.allowed_tools.mode")?;
+    let inner = required_object(value, "allowed_tools", "tool_choice")?;
+    let mode = required_text(inner, "mode", "tool_choice.allowed_tools")?;
     let required = mode.is("required");
     if !required && !mode.is("auto") {
         return Err(unknown_value(
@@ -280,9 +273,7 @@ fn allowed_tools<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailur
         ));
     }
     let mut names = Vec::new();
-    for (index, item) in
-        optional_items(inner, "tools", &"tool_choice.allowed_tools.tools")?.enumerate()
-    {
+    for (index, item) in optional_items(inner, "tools", &"tool_choice.allowed_tools")?.enumerate() {
         let path = format!("tool_choice.allowed_tools.tools[{index}]");
         let member = if item.get("custom").is_some() {
             "custom"
@@ -306,7 +297,7 @@ fn function_call<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailur
         Some(word) if word.is("none") => Ok(ToolChoice::None),
         Some(word) => Err(unknown_value("function_call", &word, "'none' and 'auto'")),
         None if value.is_object() => {
-            required_text(value, "name", "function_call.name").map(ToolChoice::Tool)
+            required_text(value, "name", "function_call").map(ToolChoice::Tool)
         }
         None => Err(wrong_type(
             "function_call",

@@ -6,7 +6,8 @@
 //! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 
 use super::check::{
-    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,
+    self, bool_or_false, expect_object, expect_string, invalid_param, optional_string,
+    pick_members, require, require_object, require_string,
 };
 use crate::Protocol;
 use crate::ir::{
@@ -36,11 +37,7 @@ pub(super) fn system<'a>(
         return Ok(Vec::new());
     };
     if let Some(text) = value.text() {
-        return Ok(vec![Block {
-            at: JsonPath::System(0),
-            cache: None,
-            kind: BlockKind::Text(text),
-        }]);
+        return Ok(vec![Block::new(JsonPath::System(0), BlockKind::Text(text))]);
     }
     if !value.is_array() {
         return Err(invalid_param("system", check::NOT_AN_ARRAY));
@@ -92,10 +89,7 @@ fn turn<'a>(
     let [role, content] = pick_members(value, ["role", "content"], |name, _| {
         check::warn_dropped_member("messages[]", at, &name, warnings)
     });
-    let role = expect_string(
-        require(role, format_args!("{at}.role"))?,
-        format_args!("{at}.role"),
-    )?;
+    let role = require_string(role, format_args!("{at}.role"))?;
     let side = match role.value().as_ref() {
         "user" => TurnRole::User,
         "assistant" => TurnRole::Assistant,
@@ -109,11 +103,7 @@ fn turn<'a>(
     };
     let content = require(content, format_args!("{at}.content"))?;
     let mut blocks = match content.text() {
-        Some(text) => vec![Block {
-            at,
-            cache: None,
-            kind: BlockKind::Text(text),
-        }],
+        Some(text) => vec![Block::new(at, BlockKind::Text(text))],
         None if !content.is_array() => {
             return Err(invalid_param(
                 format_args!("{at}.content"),
@@ -136,11 +126,7 @@ fn turn<'a>(
     if blocks.is_empty() {
         // An empty array means the same as an empty string. A turn without any block is one that
         // the pairing step emptied.
-        blocks.push(Block {
-            at,
-            cache: None,
-            kind: BlockKind::Text(JsonStr::from_value("")),
-        });
+        blocks.push(Block::new(at, BlockKind::Text(JsonStr::from_value(""))));
     }
     Ok(Turn {
         side,
@@ -156,10 +142,7 @@ fn block<'a>(
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
     expect_object(value, at)?;
-    let kind = expect_string(
-        require(value.get("type"), format_args!("{at}.type"))?,
-        format_args!("{at}.type"),
-    )?;
+    let kind = require_string(value.get("type"), format_args!("{at}.type"))?;
     let kind_name = kind.value();
     match kind_name.as_ref() {
         "text" => return text_block(value, at, "messages[].content[text]", warnings),
@@ -233,10 +216,7 @@ fn text_block<'a>(
     let [_, content, marker] = pick_members(value, ["type", "text", "cache_control"], |name, _| {
         check::warn_dropped_member(row, at, &name, warnings);
     });
-    let content = expect_string(
-        require(content, format_args!("{at}.text.text"))?,
-        format_args!("{at}.text.text"),
-    )?;
+    let content = require_string(content, format_args!("{at}.text.text"))?;
     Ok(Block {
         at,
         cache: cache(marker),
@@ -249,17 +229,13 @@ fn image<'a>(
     at: JsonPath,
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
-    let [kind, source, marker] =
+    let [_, source, marker] =
         pick_members(value, ["type", "source", "cache_control"], |name, _| {
             check::warn_dropped_member("messages[].content[image]", at, &name, warnings);
         });
     let path = format_args!("{at}.image.source");
-    let source = require(source, path)?;
-    expect_object(source, path)?;
-    let source_kind = expect_string(
-        require(source.get("type"), format_args!("{path}.type"))?,
-        format_args!("{path}.type"),
-    )?;
+    let source = require_object(source, path)?;
+    let source_kind = require_string(source.get("type"), format_args!("{path}.type"))?;
     let source = match source_kind.value().as_ref() {
         "base64" => {
             let media_type = member_text(source, "media_type", path)?;
@@ -275,14 +251,7 @@ fn image<'a>(
         }
         "url" => ImageSource::Url(member_text(source, "url", path)?),
         // A file in the vendor's own storage.
-        "file" => {
-            return Ok(opaque(
-                kind.and_then(JsonValue::text)
-                    .unwrap_or(JsonStr::from_value("image")),
-                value,
-                at,
-            ));
-        }
+        "file" => return Ok(opaque(JsonStr::from_value("image"), value, at)),
         other => {
             return Err(invalid_param(
                 path,
@@ -305,7 +274,7 @@ fn document<'a>(
     at: JsonPath,
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
-    let [kind, source, title, context, citations, marker] = pick_members(
+    let [_, source, title, context, citations, marker] = pick_members(
         value,
         [
             "type",
@@ -318,12 +287,8 @@ fn document<'a>(
         |name, _| check::warn_dropped_member("messages[].content[document]", at, &name, warnings),
     );
     let path = format_args!("{at}.document.source");
-    let source = require(source, path)?;
-    expect_object(source, path)?;
-    let source_kind = expect_string(
-        require(source.get("type"), format_args!("{path}.type"))?,
-        format_args!("{path}.type"),
-    )?;
+    let source = require_object(source, path)?;
+    let source_kind = require_string(source.get("type"), format_args!("{path}.type"))?;
     let content = match source_kind.value().as_ref() {
         "base64" => {
             if !member_text(source, "media_type", path)?.is("application/pdf") {
@@ -338,14 +303,7 @@ fn document<'a>(
         "content" => document_content(source, at, warnings)?,
         "url" => FileContent::Url(member_text(source, "url", path)?),
         // A file in the vendor's own storage.
-        "file" => {
-            return Ok(opaque(
-                kind.and_then(JsonValue::text)
-                    .unwrap_or(JsonStr::from_value("document")),
-                value,
-                at,
-            ));
-        }
+        "file" => return Ok(opaque(JsonStr::from_value("document"), value, at)),
         other => {
             return Err(invalid_param(
                 path,
@@ -354,12 +312,8 @@ fn document<'a>(
         }
     };
     let file = File {
-        title: title
-            .map(|title| expect_string(title, format_args!("{at}.document.title")))
-            .transpose()?,
-        context: context
-            .map(|context| expect_string(context, format_args!("{at}.document.context")))
-            .transpose()?,
+        title: optional_string(title, format_args!("{at}.document.title"))?,
+        context: optional_string(context, format_args!("{at}.document.context"))?,
         content,
         wants_citations: wants_citations(citations, at)?,
     };
@@ -386,20 +340,24 @@ fn document_content<'a>(
             "Input should be a valid string or array",
         ));
     }
+    let blocks = nested_blocks(content, at, MessagesBlockContainer::Document, warnings)?;
+    Ok(FileContent::Blocks(blocks))
+}
+
+/// Reads the blocks inside the block at `at`.
+fn nested_blocks<'a>(
+    content: JsonValue<'a>,
+    at: JsonPath,
+    container: MessagesBlockContainer,
+    warnings: &mut Warnings,
+) -> Result<Vec<Block<'a>>, BoxedFailure> {
     let nested = |index| match at {
         JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
         other => other,
     };
     let each = content.items().enumerate();
-    let blocks = each.map(|(index, value)| {
-        block(
-            value,
-            nested(index),
-            MessagesBlockContainer::Document,
-            warnings,
-        )
-    });
-    Ok(FileContent::Blocks(blocks.collect::<Result<_, _>>()?))
+    each.map(|(index, value)| block(value, nested(index), container, warnings))
+        .collect()
 }
 
 fn wants_citations(citations: Option<JsonValue<'_>>, at: JsonPath) -> Result<bool, BoxedFailure> {
@@ -414,10 +372,7 @@ fn member_text<'a>(
     name: &str,
     path: std::fmt::Arguments<'_>,
 ) -> Result<JsonStr<'a>, BoxedFailure> {
-    expect_string(
-        require(object.get(name), format_args!("{path}.{name}"))?,
-        format_args!("{path}.{name}"),
-    )
+    require_string(object.get(name), format_args!("{path}.{name}"))
 }
 
 fn base64<'a>(
@@ -447,7 +402,7 @@ fn call<'a>(
     at: JsonPath,
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
-    let [kind, id, name, input, toolset] = pick_members(
+    let [_, id, name, input, toolset] = pick_members(
         value,
         ["type", "id", "name", "input", "toolset_name"],
         |name, _| {
@@ -455,33 +410,17 @@ fn call<'a>(
         },
     );
     if toolset.is_some() {
-        return Ok(opaque(
-            kind.and_then(JsonValue::text)
-                .unwrap_or(JsonStr::from_value("tool_use")),
-            value,
-            at,
-        ));
+        return Ok(opaque(JsonStr::from_value("tool_use"), value, at));
     }
     let path = format_args!("{at}.tool_use.input");
-    let input = require(input, path)?;
-    expect_object(input, path)?;
+    let input = require_object(input, path)?;
     let call = ToolCall {
-        id: Some(expect_string(
-            require(id, format_args!("{at}.tool_use.id"))?,
-            format_args!("{at}.tool_use.id"),
-        )?),
-        name: expect_string(
-            require(name, format_args!("{at}.tool_use.name"))?,
-            format_args!("{at}.tool_use.name"),
-        )?,
+        id: Some(require_string(id, format_args!("{at}.tool_use.id"))?),
+        name: require_string(name, format_args!("{at}.tool_use.name"))?,
         arguments: ToolArguments::Json(input),
         is_custom: false,
     };
-    Ok(Block {
-        at,
-        cache: None,
-        kind: BlockKind::Call(call),
-    })
+    Ok(Block::new(at, BlockKind::Call(call)))
 }
 
 fn thinking<'a>(
@@ -491,11 +430,10 @@ fn thinking<'a>(
 ) -> Result<Block<'a>, BoxedFailure> {
     if let Some(data) = value.get("data") {
         let data = expect_string(data, format_args!("{at}.redacted_thinking.data"))?;
-        return Ok(Block {
+        return Ok(Block::new(
             at,
-            cache: None,
-            kind: BlockKind::Thinking(Thinking::Hidden { data }),
-        });
+            BlockKind::Thinking(Thinking::Hidden { data }),
+        ));
     }
     let [kind, content, signature] =
         pick_members(value, ["type", "thinking", "signature"], |name, _| {
@@ -508,18 +446,15 @@ fn thinking<'a>(
         ));
     }
     let path = format_args!("{at}.thinking.thinking");
-    let content = expect_string(require(content, path)?, path)?;
-    let signature = signature
-        .map(|signature| expect_string(signature, format_args!("{at}.thinking.signature")))
-        .transpose()?;
-    Ok(Block {
+    let content = require_string(content, path)?;
+    let signature = optional_string(signature, format_args!("{at}.thinking.signature"))?;
+    Ok(Block::new(
         at,
-        cache: None,
-        kind: BlockKind::Thinking(Thinking::Shown {
+        BlockKind::Thinking(Thinking::Shown {
             text: content,
             signature,
         }),
-    })
+    ))
 }
 
 fn result<'a>(
@@ -535,21 +470,14 @@ fn result<'a>(
         },
     );
     let path = format_args!("{at}.tool_result");
-    let id = expect_string(
-        require(id, format_args!("{path}.tool_use_id"))?,
-        format_args!("{path}.tool_use_id"),
-    )?;
+    let id = require_string(id, format_args!("{path}.tool_use_id"))?;
     let outcome = ToolResult {
         id: Some(id),
         name: None,
         content: result_content(content, at, warnings)?,
         is_error: bool_or_false(is_error, format_args!("{path}.is_error"))?,
     };
-    Ok(Block {
-        at,
-        cache: None,
-        kind: BlockKind::Result(outcome),
-    })
+    Ok(Block::new(at, BlockKind::Result(outcome)))
 }
 
 fn result_content<'a>(
@@ -569,18 +497,6 @@ fn result_content<'a>(
             "Input should be a valid string or array",
         ));
     }
-    let nested = |index| match at {
-        JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
-        other => other,
-    };
-    let each = content.items().enumerate();
-    let blocks = each.map(|(index, value)| {
-        block(
-            value,
-            nested(index),
-            MessagesBlockContainer::Result,
-            warnings,
-        )
-    });
-    Ok(ToolResultContent::Blocks(blocks.collect::<Result<_, _>>()?))
+    let blocks = nested_blocks(content, at, MessagesBlockContainer::Result, warnings)?;
+    Ok(ToolResultContent::Blocks(blocks))
 }

@@ -39,6 +39,32 @@ pub(super) fn expect_string(
         .ok_or_else(|| invalid_param(path, "Input should be a valid string"))
 }
 
+/// Reads a string that must be there.
+pub(super) fn require_string(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<JsonStr<'_>, BoxedFailure> {
+    expect_string(require(value, &path)?, &path)
+}
+
+/// Reads an object that must be there.
+pub(super) fn require_object(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<JsonValue<'_>, BoxedFailure> {
+    let value = require(value, &path)?;
+    expect_object(value, &path)?;
+    Ok(value)
+}
+
+/// Reads a string that may be absent.
+pub(super) fn optional_string(
+    value: Option<JsonValue<'_>>,
+    path: impl Display,
+) -> Result<Option<JsonStr<'_>>, BoxedFailure> {
+    value.map(|value| expect_string(value, path)).transpose()
+}
+
 pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Result<(), BoxedFailure> {
     if value.is_object() {
         Ok(())

@@ -5,7 +5,8 @@
 //! Read next: `openai/tools.rs`.
 
 use super::check::{
-    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require,
+    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require_object,
+    require_string,
 };
 use crate::ir::{BoxedFailure, FunctionTool, JsonPath, Tool, ToolChoice, ToolKind, Warnings};
 use crate::json::document::JsonValue;
@@ -85,18 +86,14 @@ fn tool<'a>(
             cache: None,
         });
     }
-    let name = expect_string(
-        require(name, format_args!("{at}.name"))?,
-        format_args!("{at}.name"),
-    )?;
+    let name = require_string(name, format_args!("{at}.name"))?;
     if name.is_empty() {
         return Err(invalid_param(
             format_args!("{at}.name"),
             "String should have at least 1 character",
         ));
     }
-    let schema = require(schema, format_args!("{at}.input_schema"))?;
-    expect_object(schema, format_args!("{at}.input_schema"))?;
+    let schema = require_object(schema, format_args!("{at}.input_schema"))?;
     if let Some(examples) = examples
         && !examples.is_array()
     {
@@ -138,15 +135,12 @@ pub(super) fn choice<'a>(
             check::warn_dropped_member("tool_choice", "tool_choice", &name, warnings);
         },
     );
-    let kind = expect_string(require(kind, "tool_choice.type")?, "tool_choice.type")?;
+    let kind = require_string(kind, "tool_choice.type")?;
     let choice = match kind.value().as_ref() {
         "auto" => ToolChoice::Auto,
         "any" => ToolChoice::Required,
         "none" => ToolChoice::None,
-        "tool" => ToolChoice::Tool(expect_string(
-            require(name, "tool_choice.name")?,
-            "tool_choice.name",
-        )?),
+        "tool" => ToolChoice::Tool(require_string(name, "tool_choice.name")?),
         other => {
             let message = format!(
                 "Input tag '{other}' found using 'type' does not match any of the expected tags: \

@@ -38,8 +38,7 @@ pub(super) fn is_wanted(request: &Request<'_>, model: &MessagesModel, input_toke
 
 fn is_marked(request: &Request<'_>) -> bool {
     let turns = request.turns.iter().flat_map(|turn| &turn.blocks);
-    let is_explicit =
-        |options: JsonValue<'_>| options.get("mode").is_some_and(|mode| mode.is("explicit"));
+    let is_explicit = |options: JsonValue<'_>| options.member_is("mode", "explicit");
     request
         .system
         .iter()

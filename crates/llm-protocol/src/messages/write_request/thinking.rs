@@ -63,9 +63,7 @@ impl ThinkingPlan<'_> {
         match &self.mode {
             ThinkingMode::Adaptive | ThinkingMode::Budget(_) => true,
             ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => self.thinks_by_default,
-            ThinkingMode::Verbatim(Some(thinking)) => {
-                !thinking.get("type").is_some_and(|kind| kind.is("disabled"))
-            }
+            ThinkingMode::Verbatim(Some(thinking)) => !thinking.member_is("type", "disabled"),
             ThinkingMode::Disabled | ThinkingMode::BetweenTools => false,
         }
     }

@@ -101,10 +101,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 ToolKind::Custom { name, .. } => (name, ".custom"),
                 // The vendor defines the name.
                 ToolKind::Vendor { value, .. } => {
-                    let name = value
-                        .get("name")
-                        .and_then(JsonValue::string)
-                        .unwrap_or_default();
+                    let name = value.string_of("name").unwrap_or_default();
                     if allowed
                         .as_ref()
                         .is_none_or(|allowed| allowed.contains(&name))
@@ -403,7 +400,7 @@ fn write_wrapped_custom_tool(
 ) {
     json.member_str("name", name);
     // The format allows any text, so it needs no note.
-    let format = format.filter(|format| !format.get("type").is_some_and(|kind| kind.is("text")));
+    let format = format.filter(|format| !format.member_is("type", "text"));
     let note = format.map(|format| {
         let mut compact = JsonWriter::default();
         compact.compact(format.raw());

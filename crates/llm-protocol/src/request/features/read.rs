@@ -14,7 +14,7 @@ use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
 use crate::openai::billing_header;
 use crate::reasoning_token;
 use crate::request::extensions::Extension;
-use crate::request::vendor_state::{self, VendorObject, VendorReference};
+use crate::request::vendor_state::{self, FirstReference, VendorObject};
 use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
 
 /// Maximum length of a call id at the vendor of the chat protocol.
@@ -98,9 +98,9 @@ impl Features {
                 if scan.kind()? != JsonKind::Null {
                     self.add_tool_offer(ServerTool::CodeExecution, None);
                 }
-                vendor_state::record_container(&mut self.vendor_reference, scan)
+                self.vendor_reference.record_container(scan)
             }
-            "attachments" => vendor_state::scan_references(&mut self.vendor_reference, scan),
+            "attachments" => self.vendor_reference.scan(scan),
             "fallbacks" | "models" => read_presence(scan, &mut self.fallback_models),
             "compaction" => read_presence(scan, &mut self.compaction),
             "context_management" => self.read_context_management(scan),
@@ -138,7 +138,7 @@ struct BlockFeatures<'a> {
     /// see `request/foreign_fields/responses.rs`.
     is_interpreter_call: bool,
     has_other_type: bool,
-    container: Option<VendorReference>,
+    container: FirstReference,
 }
 
 impl Features {
@@ -175,17 +175,13 @@ impl Features {
             scan.kind()?;
             let start = scan.position();
             self.read_block_member(&mut block, &name, scan)?;
-            member(
-                &name,
-                Span {
-                    start,
-                    end: scan.position(),
-                },
-            );
+            member(&name, scan.span_from(start));
             Ok(())
         })?;
         let goes = block.is_interpreter_call && !block.has_other_type;
-        self.vendor_reference = self.vendor_reference.or(block.container.filter(|_| !goes));
+        if !goes {
+            self.vendor_reference.add(block.container);
+        }
         self.images = self.images.saturating_add(u32::from(block.is_image));
         let is_text = block.has_text_source && !block.has_other_source;
         self.documents_or_files |= block.is_document && !is_text;
@@ -233,7 +229,7 @@ impl Features {
             } else {
                 &mut self.vendor_reference
             };
-            return vendor_state::record_reference(found, object, scan);
+            return found.record(object, scan);
         }
         match name {
             "type" => {
@@ -363,18 +359,13 @@ impl Features {
                     self.url_sources |= scan.kind()? != JsonKind::Null;
                     let at = scan.position();
                     if let Some(address) = scan.string_or_skip()? {
-                        vendor_state::record_storage_url(
-                            &mut self.vendor_reference,
-                            &address.name(),
-                            at,
-                        );
+                        self.vendor_reference
+                            .record_storage_url(&address.name(), at);
                     }
                 }
                 "data" => block.data = scan.string_or_skip()?,
                 name => match VendorObject::from_member(name) {
-                    Some(object) => {
-                        vendor_state::record_reference(&mut self.vendor_reference, object, scan)?
-                    }
+                    Some(object) => self.vendor_reference.record(object, scan)?,
                     None => self.read_content(scan)?,
                 },
             }
@@ -397,17 +388,9 @@ impl Features {
                         "url" => data = self.read_url(scan)?,
                         "file_data" | "data" => data = scan.string_or_skip()?,
                         // The audio of an earlier answer.
-                        "id" => vendor_state::record_reference(
-                            &mut self.vendor_reference,
-                            VendorObject::Audio,
-                            scan,
-                        )?,
+                        "id" => self.vendor_reference.record(VendorObject::Audio, scan)?,
                         name => match VendorObject::from_member(name) {
-                            Some(object) => vendor_state::record_reference(
-                                &mut self.vendor_reference,
-                                object,
-                                scan,
-                            )?,
+                            Some(object) => self.vendor_reference.record(object, scan)?,
                             None => drop(scan.skip()?),
                         },
                     }
@@ -440,7 +423,8 @@ impl Features {
         let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
         if is_far {
-            vendor_state::record_storage_url(&mut self.vendor_reference, &address.name(), at);
+            self.vendor_reference
+                .record_storage_url(&address.name(), at);
         }
         let is_bare = address.raw.len() > MAX_URL_BYTES;
         Ok(Some(address).filter(|_| !is_far || is_bare))
@@ -471,7 +455,7 @@ impl Features {
                 // If the member is duplicated, the vendor may read either.
                 "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
                 "cache_control" => self.read_cache_marker(scan)?,
-                "container" => vendor_state::record_container(&mut self.vendor_reference, scan)?,
+                "container" => self.vendor_reference.record_container(scan)?,
                 // The tools of a namespace.
                 "tools" => drop(scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?),
                 "function" => {
@@ -492,14 +476,12 @@ impl Features {
                 }
                 name if is_chat && Extension::is_vendor_tool(name) => {
                     is_vendors |= !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
-                    vendor_state::scan_references(&mut self.vendor_reference, scan)?;
+                    self.vendor_reference.scan(scan)?;
                 }
                 name if vendor_state::is_client_data(name) => drop(scan.skip()?),
                 name => match VendorObject::from_member(name) {
-                    Some(object) => {
-                        vendor_state::record_reference(&mut self.vendor_reference, object, scan)?
-                    }
-                    None => vendor_state::scan_references(&mut self.vendor_reference, scan)?,
+                    Some(object) => self.vendor_reference.record(object, scan)?,
+                    None => self.vendor_reference.scan(scan)?,
                 },
             }
             Ok::<(), JsonError>(())
@@ -550,9 +532,7 @@ impl Features {
                 return Ok(());
             }
             match VendorObject::from_member(&key.name()) {
-                Some(object) => {
-                    vendor_state::record_reference(&mut self.vendor_reference, object, scan)
-                }
+                Some(object) => self.vendor_reference.record(object, scan),
                 None => scan.skip().map(drop),
             }
         })

@@ -98,11 +98,7 @@ impl<'a> ForeignFieldRemover<'a> {
     fn clean_top_level(&mut self, root: JsonValue<'a>, sender: &PassthroughContext<'_>) {
         let inside = self.span(root.raw()).start.saturating_add(1);
         let mut added = String::new();
-        let member_text = |name: &str| {
-            root.get(name)
-                .and_then(JsonValue::text)
-                .filter(|text| !text.is_empty())
-        };
+        let member_text = |name: &str| root.filled_text(name);
         let user = member_text("safety_identifier").or_else(|| member_text("user"));
         let user = identifiers::hash_end_user(
             sender.account_id,
@@ -172,10 +168,7 @@ impl<'a> ForeignFieldRemover<'a> {
     ) -> Result<(), BoxedFailure> {
         let mut places = Vec::new();
         for (index, tool) in tools.items().enumerate() {
-            let kind = tool
-                .get("type")
-                .and_then(JsonValue::string)
-                .unwrap_or_default();
+            let kind = tool.string_of("type").unwrap_or_default();
             let is_far_shell = kind == "shell"
                 && tool
                     .get("environment")
@@ -219,8 +212,8 @@ impl<'a> ForeignFieldRemover<'a> {
         };
         let (mut places, mut carries, mut lost_reasoning) = (Vec::new(), false, false);
         for (index, item) in input.items().enumerate() {
-            let id = item.get("id").and_then(JsonValue::string);
-            let kind = match item.get("type").and_then(JsonValue::string) {
+            let id = item.string_of("id");
+            let kind = match item.string_of("type") {
                 Some(kind) => kind,
                 // A reference may omit its type.
                 None if id.is_some() && item.get("role").is_none() => {
@@ -228,8 +221,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 }
                 None => Cow::Borrowed("message"),
             };
-            let is_answer = kind.ends_with("_call")
-                || item.get("role").is_some_and(|role| role.is("assistant"));
+            let is_answer = kind.ends_with("_call") || item.member_is("role", "assistant");
             let mut goes = false;
             match kind.as_ref() {
                 "item_reference" => {
@@ -388,8 +380,7 @@ fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> Result
 /// Returns whether this vendor did not make the reasoning, or the item only has its id.
 fn is_foreign_reasoning(item: JsonValue<'_>) -> bool {
     match item
-        .get("encrypted_content")
-        .and_then(JsonValue::text)
+        .text_of("encrypted_content")
         .filter(|sealed| !sealed.is_empty())
     {
         Some(sealed) => sealed.value().starts_with(reasoning_token::TOKEN_PREFIX),

@@ -267,7 +267,7 @@ impl<'a> ForeignFieldRemover<'a> {
         let messages = || root.items_of("messages");
         let last = messages()
             .enumerate()
-            .filter(|(_, message)| message.get("role").is_some_and(|role| role.is("user")));
+            .filter(|(_, message)| message.member_is("role", "user"));
         let turn = last.map(|(index, _)| index).last().unwrap_or_default();
         let behind = || messages().skip(turn);
         let calls = |message: JsonValue<'_>| {
@@ -311,7 +311,7 @@ impl<'a> ForeignFieldRemover<'a> {
 }
 
 fn has_role(message: JsonValue<'_>, role: &str) -> bool {
-    message.get("role").is_some_and(|written| written.is(role))
+    message.member_is("role", role)
 }
 
 fn is_instruction(message: JsonValue<'_>) -> bool {

@@ -86,8 +86,7 @@ impl<'a> ForeignFieldRemover<'a> {
         rules: &RepairRules<'_>,
     ) -> Option<Effort> {
         let kind = thinking
-            .get("type")
-            .and_then(JsonValue::string)
+            .string_of("type")
             .and_then(|kind| ThinkingType::parse(&kind))?;
         let budget = thinking.get("budget_tokens").and_then(JsonValue::count);
         match kind {
@@ -266,14 +265,11 @@ fn content_blocks(message: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>>
 /// that thinks with a budget refuses to continue thinking there.
 fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
     let messages: Vec<JsonValue<'_>> = root.items_of("messages").collect();
-    let is_assistant =
-        |message: &JsonValue<'_>| message.get("role").is_some_and(|role| role.is("assistant"));
+    let is_assistant = |message: &JsonValue<'_>| message.member_is("role", "assistant");
     let Some(last) = messages.iter().rposition(is_assistant) else {
         return false;
     };
-    let is = |block: JsonValue<'_>, expected: &str| {
-        block.get("type").is_some_and(|kind| kind.is(expected))
-    };
+    let is = |block: JsonValue<'_>, expected: &str| block.member_is("type", expected);
     let behind = messages.iter().skip(last.saturating_add(1)).copied();
     let answers = behind
         .clone()
@@ -284,7 +280,7 @@ fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
         .get(last)
         .and_then(|message| content_blocks(*message).next());
     let begins_with_thought = first.is_some_and(|block| {
-        let signature = block.get("signature").and_then(JsonValue::text);
+        let signature = block.text_of("signature");
         is(block, "redacted_thinking")
             || is(block, "thinking")
                 && signature.is_some_and(|signature| {

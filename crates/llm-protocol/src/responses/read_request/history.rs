@@ -18,7 +18,7 @@ const MAX_FALLBACK_CHARS: usize = 2_000;
 pub(super) fn agent_message(item: JsonValue<'_>) -> (String, bool) {
     let mut text = String::from("<agent_message");
     for name in ["author", "recipient"] {
-        if let Some(value) = item.get(name).and_then(JsonValue::string) {
+        if let Some(value) = item.string_of(name) {
             let value = value
                 .replace('&', "&amp;")
                 .replace('<', "&lt;")
@@ -35,19 +35,11 @@ pub(super) fn agent_message(item: JsonValue<'_>) -> (String, bool) {
         }
         content => {
             for part in content.into_iter().flat_map(JsonValue::items) {
-                if part
-                    .get("type")
-                    .is_some_and(|kind| kind.is("encrypted_content"))
-                {
+                if part.member_is("type", "encrypted_content") {
                     is_sealed = true;
                     text.push_str("[content not readable here]");
                 } else {
-                    text.push_str(
-                        &part
-                            .get("text")
-                            .and_then(JsonValue::string)
-                            .unwrap_or_default(),
-                    );
+                    text.push_str(&part.string_of("text").unwrap_or_default());
                 }
             }
         }
@@ -61,11 +53,7 @@ pub(super) fn agent_message(item: JsonValue<'_>) -> (String, bool) {
 pub(super) fn hosted_call(kind: &str, item: JsonValue<'_>) -> Option<String> {
     let name = match kind {
         "mcp_list_tools" | "program" | "program_output" => return None,
-        "mcp_call" => item
-            .get("name")
-            .and_then(JsonValue::string)
-            .unwrap_or_default()
-            .into_owned(),
+        "mcp_call" => item.string_of("name").unwrap_or_default().into_owned(),
         _ => kind
             .trim_end_matches("_call")
             .trim_end_matches("_output")
@@ -104,10 +92,7 @@ pub(super) fn shell_output(item: JsonValue<'_>) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in item.items_of("output") {
         for name in ["stdout", "stderr"] {
-            let text = part
-                .get(name)
-                .and_then(JsonValue::string)
-                .unwrap_or_default();
+            let text = part.string_of(name).unwrap_or_default();
             if !text.is_empty() {
                 lines.push(text.trim_end_matches('\n').to_owned());
             }

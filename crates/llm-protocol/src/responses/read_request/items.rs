@@ -30,10 +30,7 @@ use crate::reasoning_token::{self, ReasoningPayload};
 pub(super) fn configuration_update(body: JsonValue<'_>) -> Option<JsonValue<'_>> {
     let items = body.items_of("input");
     items
-        .filter(|item| {
-            item.get("type")
-                .is_some_and(|kind| kind.is("configuration_update"))
-        })
+        .filter(|item| item.member_is("type", "configuration_update"))
         .last()
 }
 
@@ -43,12 +40,11 @@ pub(super) fn read<'a>(
     request: &mut Request<'a>,
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
-    let instructions =
-        optional_text(body, "instructions", "instructions")?.filter(|text| !text.is_blank());
+    let instructions = optional_text(body, "instructions", "")?.filter(|text| !text.is_blank());
     let has_instructions = instructions.is_some();
     request
         .system
-        .extend(instructions.map(|text| block(JsonPath::System(0), BlockKind::Text(text))));
+        .extend(instructions.map(|text| Block::new(JsonPath::System(0), BlockKind::Text(text))));
     let Some(input) = body.get("input") else {
         return if has_instructions {
             Ok(())
@@ -57,7 +53,7 @@ pub(super) fn read<'a>(
         };
     };
     if let Some(text) = input.text() {
-        let blocks = vec![block(JsonPath::Item(0), BlockKind::Text(text))];
+        let blocks = vec![Block::new(JsonPath::Item(0), BlockKind::Text(text))];
         request.turns.push(Turn {
             side: TurnRole::User,
             blocks,
@@ -91,14 +87,6 @@ pub(super) fn read<'a>(
     Ok(())
 }
 
-fn block(at: JsonPath, kind: BlockKind<'_>) -> Block<'_> {
-    Block {
-        at,
-        cache: None,
-        kind,
-    }
-}
-
 struct ResponsesInputReader<'r, 'a> {
     input: JsonValue<'a>,
     request: &'r mut Request<'a>,
@@ -108,7 +96,7 @@ struct ResponsesInputReader<'r, 'a> {
 impl<'a> ResponsesInputReader<'_, 'a> {
     fn item(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
         let at = JsonPath::Item(index);
-        let kind = optional_text(item, "type", format_args!("{at}.type"))?;
+        let kind = optional_text(item, "type", at)?;
         let word = kind.as_ref().map(JsonStr::value);
         match word.as_deref() {
             None if item.get("role").is_none() && item.get("id").is_some() => {
@@ -198,13 +186,13 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         self.push_turn(
             side,
             at,
-            vec![block(at, BlockKind::Text(JsonStr::from_value(text)))],
+            vec![Block::new(at, BlockKind::Text(JsonStr::from_value(text)))],
         );
     }
 
     fn message(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
         let at = JsonPath::Item(index);
-        let role = required_text(item, "role", format_args!("{at}.role"))?;
+        let role = required_text(item, "role", at)?;
         let side = match role.value().as_ref() {
             "user" => TurnRole::User,
             "system" | "developer" => TurnRole::System,
@@ -226,10 +214,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
     }
 
     fn reference(&mut self, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
-        let id = item
-            .get("id")
-            .and_then(JsonValue::string)
-            .unwrap_or_default();
+        let id = item.string_of("id").unwrap_or_default();
         // A reference to reasoning: only quality is lost.
         if id.starts_with("rs_") {
             self.warnings.add(WarningAction::Dropped, at);
@@ -250,7 +235,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
     /// produced it. Reasoning that only another vendor can decrypt is dropped, including its
     /// readable part, because it is not reasoning of the current model.
     fn reasoning(&mut self, item: JsonValue<'a>, at: JsonPath) {
-        let sealed = item.get("encrypted_content").and_then(JsonValue::string);
+        let sealed = item.string_of("encrypted_content");
         let made = |text: String| JsonStr::from_value(text);
         let thinking = match sealed.as_deref().filter(|sealed| !sealed.is_empty()) {
             None => {
@@ -287,14 +272,14 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                 None => return,
             },
         };
-        self.push_assistant_block(block(at, BlockKind::Thinking(thinking)));
+        self.push_assistant_block(Block::new(at, BlockKind::Thinking(thinking)));
     }
 
     fn call(&mut self, kind: &str, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
         if kind == "tool_search_call" && !is_client_executed(item) {
             return Ok(());
         }
-        let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
+        let id = required_text(item, "call_id", at)?;
         // The gateway never sent a client a value that is neither an object nor a string.
         let member_value = |member: &str| {
             let value = item
@@ -304,8 +289,8 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         };
         let (name, arguments) = match kind {
             "function_call" | "custom_tool_call" => {
-                let name = required_text(item, "name", format_args!("{at}.name"))?;
-                let namespace = optional_text(item, "namespace", format_args!("{at}.namespace"))?;
+                let name = required_text(item, "name", at)?;
+                let namespace = optional_text(item, "namespace", at)?;
                 let name = match namespace.as_ref().map(JsonStr::value) {
                     Some(namespace) => {
                         JsonStr::from_value(qualified_name(Some(&namespace), &name.value()))
@@ -317,7 +302,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                 } else {
                     "arguments"
                 };
-                let text = optional_text(item, member, format_args!("{at}.{member}"))?;
+                let text = optional_text(item, member, at)?;
                 (
                     name,
                     ToolArguments::Text(text.unwrap_or_else(|| JsonStr::from_value(""))),
@@ -335,7 +320,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             ),
         };
         let is_custom = kind == "custom_tool_call";
-        self.push_assistant_block(block(
+        self.push_assistant_block(Block::new(
             at,
             BlockKind::Call(ToolCall {
                 id: Some(id),
@@ -357,10 +342,10 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         if kind == "tool_search_output" && !is_client_executed(item) {
             return Ok(());
         }
-        let id = optional_text(item, "call_id", format_args!("{at}.call_id"))?;
+        let id = optional_text(item, "call_id", at)?;
         // The oldest item type of this kind has only one id.
         let own_id = if kind == "local_shell_call_output" {
-            item.get("id").and_then(JsonValue::text)
+            item.text_of("id")
         } else {
             None
         };
@@ -376,7 +361,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         let Some(id) = id.or(own_id) else {
             return self.orphan_output(item, at, content);
         };
-        let is_error = item.get("status").is_some_and(|status| status.is("failed"));
+        let is_error = item.member_is("status", "failed");
         let outcome = ToolResult {
             id: Some(id),
             name: None,
@@ -386,7 +371,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         self.push_turn(
             TurnRole::User,
             at,
-            vec![block(at, BlockKind::Result(outcome))],
+            vec![Block::new(at, BlockKind::Result(outcome))],
         );
         Ok(())
     }
@@ -398,7 +383,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         at: JsonPath,
         content: ToolResultContent<'a>,
     ) -> Result<(), BoxedFailure> {
-        let Some(name) = item.get("name").and_then(JsonValue::string) else {
+        let Some(name) = item.string_of("name") else {
             return Err(missing(format_args!("{at}.call_id")));
         };
         let text = match &content {
@@ -440,7 +425,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             self.push_turn(
                 TurnRole::User,
                 at,
-                vec![block(
+                vec![Block::new(
                     at,
                     BlockKind::Image(Image {
                         source,
@@ -453,16 +438,19 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         if HOSTED_ITEMS.contains(&kind) {
             if let Some(text) = history::hosted_call(kind, item) {
                 self.warnings.add(WarningAction::Rewritten, at);
-                self.push_assistant_block(block(at, BlockKind::Text(JsonStr::from_value(text))));
+                self.push_assistant_block(Block::new(
+                    at,
+                    BlockKind::Text(JsonStr::from_value(text)),
+                ));
             }
             return Ok(());
         }
-        let id = item.get("call_id").and_then(JsonValue::text);
+        let id = item.text_of("call_id");
         let has_partner = id.is_some_and(|id| {
             let id = id.value();
             self.input
                 .items()
-                .filter(|other| other.get("call_id").is_some_and(|other| other.is(&id)))
+                .filter(|other| other.member_is("call_id", &id))
                 .count()
                 > 1
         });
@@ -497,8 +485,7 @@ const HOSTED_ITEMS: [&str; 13] = [
 
 /// Returns whether the client ran the tool, not the vendor.
 fn is_client_executed(item: JsonValue<'_>) -> bool {
-    item.get("execution")
-        .is_some_and(|execution| execution.is("client"))
+    item.member_is("execution", "client")
 }
 
 fn arguments(value: JsonValue<'_>) -> ToolArguments<'_> {
@@ -545,9 +532,5 @@ fn summary_text(item: JsonValue<'_>) -> String {
 
 fn part_texts<'a>(item: JsonValue<'a>, name: &str) -> impl Iterator<Item = String> + use<'a> {
     let parts = item.get(name).into_iter().flat_map(JsonValue::items);
-    parts.filter_map(|part| {
-        part.get("text")
-            .and_then(JsonValue::string)
-            .map(std::borrow::Cow::into_owned)
-    })
+    parts.filter_map(|part| part.string_of("text").map(std::borrow::Cow::into_owned))
 }

@@ -33,11 +33,10 @@ pub(super) fn content<'a>(
         return Ok(Vec::new());
     };
     if let Some(text) = content.text() {
-        return Ok(vec![Block {
-            at: JsonPath::Item(index),
-            cache: None,
-            kind: BlockKind::Text(text),
-        }]);
+        return Ok(vec![Block::new(
+            JsonPath::Item(index),
+            BlockKind::Text(text),
+        )]);
     }
     let path = format_args!("input[{index}].content");
     if !content.is_array() {
@@ -96,17 +95,15 @@ fn part<'a>(
     warnings: &mut Warnings,
 ) -> Result<Block<'a>, BoxedFailure> {
     check_type(value, MemberType::Object, at)?;
-    let name = required_text(value, "type", format_args!("{at}.type"))?;
+    let name = required_text(value, "type", at)?;
     let takes_media = side.is_none_or(|side| side == TurnRole::User);
     let kind = match name.value().as_ref() {
         "input_text" | "output_text" | "text" | "summary_text" => {
-            BlockKind::Text(required_text(value, "text", format_args!("{at}.text"))?)
+            BlockKind::Text(required_text(value, "text", at)?)
         }
-        "refusal" if side == Some(TurnRole::Assistant) => BlockKind::Refusal(required_text(
-            value,
-            "refusal",
-            format_args!("{at}.refusal"),
-        )?),
+        "refusal" if side == Some(TurnRole::Assistant) => {
+            BlockKind::Refusal(required_text(value, "refusal", at)?)
+        }
         "input_image" if takes_media => image(value, at, warnings)?,
         "input_file" if takes_media => file(value, at)?,
         "input_audio" if takes_media => BlockKind::Opaque(Opaque {
@@ -150,9 +147,9 @@ fn image<'a>(
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
-    let path = format!("{at}.image_url");
-    let url = required_text(value, "image_url", &path)?;
-    let source = media::parse_image_url(url).map_err(|message| invalid(path, message))?;
+    let url = required_text(value, "image_url", at)?;
+    let refuse = |message| invalid(format_args!("{at}.image_url"), message);
+    let source = media::parse_image_url(url).map_err(refuse)?;
     Ok(BlockKind::Image(Image {
         source,
         detail: media::image_detail(value, at, warnings),
@@ -163,15 +160,13 @@ fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> Result<BlockKind<'a>, BoxedFa
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
-    let title = optional_text(value, "filename", format_args!("{at}.filename"))?
-        .filter(|title| !title.is_empty());
-    let content = match optional_text(value, "file_url", format_args!("{at}.file_url"))? {
+    let title = optional_text(value, "filename", at)?.filter(|title| !title.is_empty());
+    let content = match optional_text(value, "file_url", at)? {
         Some(url) => FileContent::Url(url),
         None => {
-            let path = format!("{at}.file_data");
-            let data = required_text(value, "file_data", &path)?;
-            media::parse_file_data(data, title.as_ref())
-                .map_err(|message| invalid(path, message))?
+            let data = required_text(value, "file_data", at)?;
+            let refuse = |message| invalid(format_args!("{at}.file_data"), message);
+            media::parse_file_data(data, title.as_ref()).map_err(refuse)?
         }
     };
     Ok(BlockKind::File(File {

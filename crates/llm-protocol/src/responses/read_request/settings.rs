@@ -15,8 +15,8 @@ use crate::ir::{
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_text, required_object, required_text, unknown_value,
-    warn_unknown_members, wrong_type,
+    MemberType, check_type, invalid, optional_object, optional_text, required_object,
+    required_text, unknown_value, warn_unknown_members, wrong_type,
 };
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
@@ -92,10 +92,9 @@ pub(super) fn check_stream_options(
     stream: bool,
     warnings: &mut Warnings,
 ) -> Result<(), BoxedFailure> {
-    let Some(options) = body.get("stream_options") else {
+    let Some(options) = optional_object(body, "stream_options", "")? else {
         return Ok(());
     };
-    check_type(options, MemberType::Object, "stream_options")?;
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(invalid("stream_options", message));
@@ -123,11 +122,10 @@ pub(super) fn format<'a>(
     };
     check_type(text, MemberType::Object, "text")?;
     warn_unknown_members(text, &["format", "verbosity"], "text", warnings);
-    let Some(format) = text.get("format") else {
+    let Some(format) = optional_object(text, "format", "text")? else {
         return Ok(OutputFormat::Free);
     };
-    check_type(format, MemberType::Object, "text.format")?;
-    let kind = required_text(format, "type", "text.format.type")?;
+    let kind = required_text(format, "type", "text.format")?;
     match kind.value().as_ref() {
         "text" => Ok(OutputFormat::Free),
         "json_object" => Ok(OutputFormat::Json),
@@ -138,13 +136,12 @@ pub(super) fn format<'a>(
                 "text.format",
                 warnings,
             );
-            let schema = required_object(format, "schema", "text.format.schema")?;
-            let description = optional_text(format, "description", "text.format.description")?;
+            let schema = required_object(format, "schema", "text.format")?;
+            let description = optional_text(format, "description", "text.format")?;
             Ok(OutputFormat::Schema {
                 schema,
                 description: description.filter(|text| !text.is_empty()),
-                name: optional_text(format, "name", "text.format.name")?
-                    .filter(|name| !name.is_empty()),
+                name: optional_text(format, "name", "text.format")?.filter(|name| !name.is_empty()),
                 strict: format.get("strict").and_then(JsonValue::bool),
             })
         }
@@ -187,8 +184,7 @@ pub(super) fn reasoning<'a>(
             warnings.add(WarningAction::Dropped, "reasoning.mode");
         }
     }
-    if let Some(thinking) = body.get("thinking") {
-        check_type(thinking, MemberType::Object, "thinking")?;
+    if let Some(thinking) = optional_object(body, "thinking", "")? {
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
@@ -200,7 +196,7 @@ pub(super) fn reasoning<'a>(
         .filter(|it| it.get("effort").is_some())
         .or(reasoning_value);
     let Some(word) = holder
-        .map(|holder| optional_text(holder, "effort", "reasoning.effort"))
+        .map(|holder| optional_text(holder, "effort", "reasoning"))
         .transpose()?
         .flatten()
     else {

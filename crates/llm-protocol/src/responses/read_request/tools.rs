@@ -19,7 +19,8 @@ use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
+    MemberType, check_type, invalid, optional_object, optional_text, required_text, unknown_value,
+    wrong_type,
 };
 use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 use std::collections::HashMap;
@@ -92,7 +93,7 @@ impl<'a> ResponsesTools<'a> {
         self.add(body.get("tools"), "tools", body, warnings)?;
         let items = body.items_of("input");
         for (index, item) in items.enumerate() {
-            let is = |expected| item.get("type").is_some_and(|kind| kind.is(expected));
+            let is = |expected| item.member_is("type", expected);
             if is("additional_tools") || is("tool_search_output") {
                 self.add(
                     item.get("tools"),
@@ -145,7 +146,7 @@ impl<'a> ResponsesTools<'a> {
     ) -> Result<(), BoxedFailure> {
         let ResponsesToolEntry { value, path, .. } = *found;
         check_type(value, MemberType::Object, path)?;
-        let kind = required_text(value, "type", format_args!("{path}.type"))?;
+        let kind = required_text(value, "type", path)?;
         if value
             .get("allowed_callers")
             .is_some_and(|callers| !callers.items().any(|caller| caller.is("direct")))
@@ -164,9 +165,7 @@ impl<'a> ResponsesTools<'a> {
             TOOL_SEARCH => {
                 // A tool search that the vendor would run has no effect here: the tools that it
                 // would find are sent directly.
-                let is_client = value
-                    .get("execution")
-                    .is_some_and(|execution| execution.is("client"));
+                let is_client = value.member_is("execution", "client");
                 if is_client {
                     self.tool_search(found)
                 } else {
@@ -206,10 +205,7 @@ impl<'a> ResponsesTools<'a> {
         body: JsonValue<'a>,
         warnings: &mut Warnings,
     ) -> Result<(), BoxedFailure> {
-        let model = body
-            .get("model")
-            .and_then(JsonValue::string)
-            .unwrap_or_default();
+        let model = body.string_of("model").unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
         if kind.starts_with("web_search") {
             warnings.add(WarningAction::Dropped, path);
@@ -242,8 +238,7 @@ impl<'a> ResponsesTools<'a> {
         let namespace = Namespace {
             name: required_name(value, path)?.into_value().into_owned(),
             description: value
-                .get("description")
-                .and_then(JsonValue::string)
+                .string_of("description")
                 .unwrap_or_default()
                 .trim()
                 .to_owned(),
@@ -271,17 +266,11 @@ impl<'a> ResponsesTools<'a> {
     fn function(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
         let ResponsesToolEntry { value, path, .. } = *found;
         let own = required_name(value, path)?;
-        if let Some(parameters) = value.get("parameters") {
-            check_type(
-                parameters,
-                MemberType::Object,
-                format_args!("{path}.parameters"),
-            )?;
-        }
+        let schema = optional_object(value, "parameters", path)?;
         let function = FunctionTool {
             name: self.register_name(found, &own, ToolCallKind::Function),
             description: full_description(found)?,
-            schema: value.get("parameters"),
+            schema,
             // If `strict` is absent, the responses vendor tries to be strict but promises only its
             // best effort.
             strict: value.get("strict").and_then(JsonValue::bool) == Some(true),
@@ -295,13 +284,11 @@ impl<'a> ResponsesTools<'a> {
     fn custom(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
         let ResponsesToolEntry { value, path, .. } = *found;
         let own = required_name(value, path)?;
-        if let Some(format) = value.get("format") {
-            check_type(format, MemberType::Object, format_args!("{path}.format"))?;
-        }
+        let format = optional_object(value, "format", path)?;
         let kind = ToolKind::Custom {
             name: self.register_name(found, &own, ToolCallKind::Custom),
             description: full_description(found)?,
-            format: value.get("format"),
+            format,
         };
         let cache = cache_marker(value, path)?;
         self.insert(found, kind, cache);
@@ -310,21 +297,15 @@ impl<'a> ResponsesTools<'a> {
 
     fn tool_search(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
         let ResponsesToolEntry { value, path, .. } = *found;
-        if let Some(parameters) = value.get("parameters") {
-            check_type(
-                parameters,
-                MemberType::Object,
-                format_args!("{path}.parameters"),
-            )?;
-        }
+        let schema = optional_object(value, "parameters", path)?;
         let function = FunctionTool {
             name: self.register_name(
                 found,
                 &JsonStr::from_value(TOOL_SEARCH),
                 ToolCallKind::ToolSearch,
             ),
-            description: optional_text(value, "description", format_args!("{path}.description"))?,
-            schema: value.get("parameters"),
+            description: optional_text(value, "description", path)?,
+            schema,
             strict: false,
             examples: None,
         };
@@ -400,14 +381,8 @@ impl<'a> ResponsesTools<'a> {
     pub fn list_found_tools(tools: Option<JsonValue<'_>>) -> String {
         let mut lines = Vec::new();
         let line = |namespace: Option<&str>, tool: JsonValue<'_>| {
-            let name = tool
-                .get("name")
-                .and_then(JsonValue::string)
-                .unwrap_or_default();
-            let description = tool
-                .get("description")
-                .and_then(JsonValue::string)
-                .unwrap_or_default();
+            let name = tool.string_of("name").unwrap_or_default();
+            let description = tool.string_of("description").unwrap_or_default();
             format!(
                 "- {}: {}",
                 qualified_name(namespace, &name),
@@ -415,8 +390,8 @@ impl<'a> ResponsesTools<'a> {
             )
         };
         for tool in tools.into_iter().flat_map(JsonValue::items) {
-            if tool.get("type").is_some_and(|kind| kind.is("namespace")) {
-                let namespace = tool.get("name").and_then(JsonValue::string);
+            if tool.member_is("type", "namespace") {
+                let namespace = tool.string_of("name");
                 let members = tool.items_of("tools");
                 lines.extend(members.map(|member| line(namespace.as_deref(), member)));
             } else {
@@ -483,11 +458,11 @@ impl<'a> ResponsesTools<'a> {
                 choice,
             ));
         }
-        let kind = required_text(choice, "type", "tool_choice.type")?;
+        let kind = required_text(choice, "type", "tool_choice")?;
         if !kind.is("allowed_tools") {
             return self.find_tool(choice, "tool_choice").map(ToolChoice::Tool);
         }
-        let mode = required_text(choice, "mode", "tool_choice.mode")?;
+        let mode = required_text(choice, "mode", "tool_choice")?;
         if !mode.is("auto") && !mode.is("required") {
             return Err(unknown_value(
                 "tool_choice.mode",
@@ -499,8 +474,7 @@ impl<'a> ResponsesTools<'a> {
         for (index, tool) in choice.items_of("tools").enumerate() {
             let path = format!("tool_choice.tools[{index}]");
             if tool
-                .get("type")
-                .and_then(JsonValue::string)
+                .string_of("type")
                 .is_some_and(|kind| kind.starts_with("web_search"))
                 && self.search.is_none()
             {
@@ -517,11 +491,11 @@ impl<'a> ResponsesTools<'a> {
 
     /// Returns the qualified name of the tool that a choice object identifies.
     fn find_tool(&self, choice: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
-        let kind = required_text(choice, "type", format_args!("{path}.type"))?;
+        let kind = required_text(choice, "type", path)?;
         let (own, namespace) = match kind.value().as_ref() {
             "function" | "custom" => {
                 let own = required_name(choice, path)?.into_value().into_owned();
-                (own, choice.get("namespace").and_then(JsonValue::string))
+                (own, choice.string_of("namespace"))
             }
             word if word.starts_with("web_search") && self.search.is_some() => {
                 return Ok(JsonStr::from_value(WEB_SEARCH));
@@ -545,7 +519,7 @@ impl<'a> ResponsesTools<'a> {
 }
 
 fn required_name<'a>(of: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
-    let name = required_text(of, "name", format_args!("{path}.name"))?;
+    let name = required_text(of, "name", path)?;
     if name.is_empty() {
         return Err(invalid(
             format_args!("{path}.name"),
@@ -559,11 +533,7 @@ fn required_name<'a>(of: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, Boxed
 fn full_description<'a>(
     found: &ResponsesToolEntry<'a, '_>,
 ) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
-    let own = optional_text(
-        found.value,
-        "description",
-        format_args!("{}.description", found.path),
-    )?;
+    let own = optional_text(found.value, "description", found.path)?;
     let Some(namespace) = found
         .namespace
         .filter(|namespace| !namespace.description.is_empty())

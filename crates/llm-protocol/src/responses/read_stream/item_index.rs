@@ -70,10 +70,7 @@ impl ResponsesItemIndex {
             | "custom_tool_call_input.done" => ResponsesItemKind::Call,
             _ => return Ok(reported_index),
         };
-        let id = event
-            .get("item_id")
-            .and_then(JsonValue::string)
-            .unwrap_or_default();
+        let id = event.string_of("item_id").unwrap_or_default();
         if let Some(index) = reported_index {
             if !self.places.iter().any(|item| item.index == index) {
                 self.add([id.as_ref(), ""], content, reported_index)?;
@@ -216,15 +213,11 @@ impl ResponsesIndexedItem {
 }
 
 fn ids(item: JsonValue<'_>) -> [Cow<'_, str>; 2] {
-    ["id", "call_id"].map(|name| {
-        item.get(name)
-            .and_then(JsonValue::string)
-            .unwrap_or_default()
-    })
+    ["id", "call_id"].map(|name| item.string_of(name).unwrap_or_default())
 }
 
 fn item_kind(item: JsonValue<'_>) -> ResponsesItemKind {
-    let kind = item.get("type").and_then(JsonValue::string);
+    let kind = item.string_of("type");
     match kind.as_deref() {
         None | Some("message") => ResponsesItemKind::Text,
         Some("reasoning") => ResponsesItemKind::Reasoning,

@@ -133,11 +133,7 @@ impl ResponsesItemTracker {
         let Some(is_custom) = call_is_custom(item) else {
             return Ok(());
         };
-        let text = |name| {
-            item.get(name)
-                .and_then(JsonValue::text)
-                .filter(|text| !text.is_empty())
-        };
+        let text = |name| item.filled_text(name);
         let Some(name) = text("name") else {
             return Ok(());
         };
@@ -268,10 +264,7 @@ impl ResponsesItemTracker {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
         }
-        let kind = item
-            .get("type")
-            .and_then(JsonValue::string)
-            .unwrap_or(Cow::Borrowed("message"));
+        let kind = item.string_of("type").unwrap_or(Cow::Borrowed("message"));
         match kind.as_ref() {
             "message" => self.message(index, item, to)?,
             "reasoning" => self.reasoning(index, item, to)?,
@@ -282,15 +275,9 @@ impl ResponsesItemTracker {
                 } else {
                     "input"
                 };
-                let whole = item
-                    .get(member)
-                    .and_then(JsonValue::text)
-                    .filter(|text| !text.is_empty());
+                let whole = item.filled_text(member);
                 self.complete_arguments(index, whole, to);
-                if item
-                    .get("status")
-                    .is_some_and(|status| status.is("incomplete"))
-                {
+                if item.member_is("status", "incomplete") {
                     self.has_cut_call = true;
                     return Ok(());
                 }
@@ -318,11 +305,7 @@ impl ResponsesItemTracker {
     ) -> Result<(), UpstreamError> {
         let (was_emitted, was_refused) = (self.item(index)?.is_emitted, self.has_refusal(index));
         for part in item.items_of("content") {
-            let text = |name| {
-                part.get(name)
-                    .and_then(JsonValue::text)
-                    .filter(|text| !text.is_empty())
-            };
+            let text = |name| part.filled_text(name);
             if let Some(text) = text("text").filter(|_| !was_emitted) {
                 self.text(index, Some(text), to)?;
                 for note in part.items_of("annotations") {
@@ -343,11 +326,7 @@ impl ResponsesItemTracker {
         to: &mut impl EventSink,
     ) -> Result<(), UpstreamError> {
         let parts = |name: &str| item.get(name).into_iter().flat_map(JsonValue::items);
-        let words = |part: JsonValue<'_>| {
-            part.get("text")
-                .and_then(JsonValue::text)
-                .map_or(0, |text| text.code_points())
-        };
+        let words = |part: JsonValue<'_>| part.text_of("text").map_or(0, |text| text.code_points());
         let lengths: Vec<u64> = parts("summary").map(words).collect();
         if !self.item(index)?.is_emitted {
             let name = if lengths.is_empty() {
@@ -356,10 +335,7 @@ impl ResponsesItemTracker {
                 "summary"
             };
             for (number, part) in (0_u64..).zip(parts(name)) {
-                let text = part
-                    .get("text")
-                    .and_then(JsonValue::text)
-                    .filter(|text| !text.is_empty());
+                let text = part.filled_text("text");
                 self.thinking_delta(index, (lengths.is_empty(), number), text, to)?;
             }
         }
@@ -375,11 +351,7 @@ impl ResponsesItemTracker {
                 });
             }
         }
-        let text = |name| {
-            item.get(name)
-                .and_then(JsonValue::string)
-                .map(Cow::into_owned)
-        };
+        let text = |name| item.string_of(name).map(Cow::into_owned);
         let Some(encrypted) = text("encrypted_content").filter(|encrypted| !encrypted.is_empty())
         else {
             return Ok(());

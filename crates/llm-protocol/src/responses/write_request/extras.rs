@@ -47,7 +47,7 @@ pub(super) fn check_extras<'a>(
         let name = name.value();
         match (origin, name.as_ref()) {
             (Protocol::Messages, "output_config") => {
-                let level = value.get("effort").and_then(JsonValue::string);
+                let level = value.string_of("effort");
                 extras.effort = level.and_then(|level| Effort::parse(&level));
             }
             // The vendor decides by itself what to cache.

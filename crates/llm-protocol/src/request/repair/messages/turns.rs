@@ -190,7 +190,7 @@ pub(in crate::request::repair) fn reminder_message(content: JsonValue<'_>) -> Op
         Some(text) => vec![text],
         None => content
             .items()
-            .filter_map(|block| block.get("text").and_then(JsonValue::text))
+            .filter_map(|block| block.text_of("text"))
             .collect(),
     };
     let raws: Vec<&str> = texts
