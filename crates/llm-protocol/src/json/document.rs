@@ -218,6 +218,11 @@ impl<'a> JsonValue<'a> {
         }
     }
 
+    /// Returns the value at the end of this path of keys.
+    pub fn find<const N: usize>(self, path: [&str; N]) -> Option<JsonValue<'a>> {
+        path.iter().try_fold(self, |value, key| value.get(key))
+    }
+
     /// Returns the string token under this key.
     pub fn text_of(self, key: &str) -> Option<JsonStr<'a>> {
         self.get(key)?.text()

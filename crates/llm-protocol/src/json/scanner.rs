@@ -24,6 +24,16 @@ pub(crate) struct Span {
     pub end: usize,
 }
 
+impl Span {
+    /// The empty span at this position.
+    pub fn at(position: usize) -> Self {
+        Span {
+            start: position,
+            end: position,
+        }
+    }
+}
+
 /// Why the scanner refuses a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JsonError {

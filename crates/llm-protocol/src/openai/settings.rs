@@ -42,9 +42,6 @@ pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> Result<Option<JsonStr<'a>>, B
     let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
     let safety_identifier = some(optional_text(body, "safety_identifier", "")?);
     let user = some(optional_text(body, "user", "")?);
-    let metadata = body
-        .get("metadata")
-        .and_then(|metadata| metadata.get("user_id"))
-        .and_then(JsonValue::text);
+    let metadata = body.find(["metadata", "user_id"]).and_then(JsonValue::text);
     Ok(safety_identifier.or(some(metadata)).or(user))
 }

@@ -87,9 +87,7 @@ impl TextFallback<'_> {
 
     /// Writes a search result between tags.
     fn search_result<'a>(&mut self, at: JsonPath, value: JsonValue<'a>) -> Vec<JsonStr<'a>> {
-        let wants_citations = value
-            .get("citations")
-            .and_then(|citations| citations.get("enabled"));
+        let wants_citations = value.find(["citations", "enabled"]);
         self.warn_citations(
             at,
             wants_citations.and_then(JsonValue::bool).unwrap_or(false),

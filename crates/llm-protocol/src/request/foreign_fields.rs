@@ -18,7 +18,6 @@ use crate::fields::messages;
 use crate::ir::{JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
-use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
 use crate::openai::billing_header;
 use crate::profile::{ChatPlace, VendorProfile, outermost};
@@ -240,14 +239,12 @@ impl<'a> ForeignFieldRemover<'a> {
             return;
         }
         if let Some(call) = message.items_of("tool_calls").find(|call| call.is_object()) {
-            let start = self.span(call.raw()).start.saturating_add(1);
             let comma = if call.members().next().is_some() {
                 ","
             } else {
                 ""
             };
-            self.edits
-                .push((Span { start, end: start }, format!("{placeholder}{comma}")));
+            self.insert_inside(call, format!("{placeholder}{comma}"));
         }
     }
 
@@ -261,9 +258,7 @@ impl<'a> ForeignFieldRemover<'a> {
         if message.items_of("tool_calls").next().is_none() || is_own {
             return;
         }
-        let start = self.span(message.raw()).start.saturating_add(1);
-        self.edits
-            .push((Span { start, end: start }, format!("{placeholder},")));
+        self.insert_inside(message, format!("{placeholder},"));
     }
 
     /// Removes the members that the server refuses at this place, with a warning unless they are
@@ -275,20 +270,19 @@ impl<'a> ForeignFieldRemover<'a> {
         place: ChatPlace,
         profile: &VendorProfile,
     ) {
-        let mut places = Vec::new();
         for (key, value) in object.members() {
             let name = key.value();
-            let is_refused = profile.refuses(place, &name);
             let span = self.member_span(&key, value);
-            // Removed before, without a warning.
-            let is_gone = self.gone.contains(&span);
-            if is_refused && !is_gone && !asks_nothing(place, &name, value) {
+            // One that was removed before has no warning.
+            if !profile.refuses(place, &name) || self.gone.contains(&span) {
+                continue;
+            }
+            if !asks_nothing(place, &name, value) {
                 self.warnings
                     .add(WarningAction::Dropped, format_args!("{path}{name}"));
             }
-            places.push((span, is_refused && !is_gone));
+            self.gone.push(span);
         }
-        self.remove_spans(&places);
     }
 
     /// Removes the tools that ask a second model. Without any other tool, the vendor refuses a tool
@@ -306,10 +300,9 @@ impl<'a> ForeignFieldRemover<'a> {
         if tools().all(|(_, tool)| is_advisor(tool)) {
             self.remove_members_silently(root, &["tools", "tool_choice"]);
         } else {
-            let places: Vec<_> = tools()
-                .map(|(_, tool)| (self.span(tool.raw()), is_advisor(tool)))
-                .collect();
-            self.remove_spans(&places);
+            for (_, tool) in tools().filter(|(_, tool)| is_advisor(*tool)) {
+                self.remove_value(tool);
+            }
         }
         self.is_repaired = true;
     }
@@ -334,7 +327,7 @@ impl<'a> ForeignFieldRemover<'a> {
             self.edits.push((self.span(system.raw()), rest));
             return;
         }
-        let mut places = Vec::new();
+        let (mut empty, mut is_empty_whole) = (Vec::new(), true);
         for block in system.items() {
             let text = block.get("text");
             let rest = text.and_then(|text| billing_header::without_header_json(text.raw()));
@@ -343,42 +336,38 @@ impl<'a> ForeignFieldRemover<'a> {
             if let (Some(text), Some(rest), false) = (text, rest, is_empty) {
                 self.edits.push((self.span(text.raw()), rest));
             }
-            places.push((self.span(block.raw()), is_empty));
+            is_empty_whole &= is_empty;
+            empty.extend(is_empty.then_some(block));
         }
-        if places.iter().all(|(_, is_empty)| *is_empty) {
+        if is_empty_whole {
             self.remove_members_silently(root, &["system"]);
         } else {
-            self.remove_spans(&places);
+            empty.into_iter().for_each(|block| self.remove_value(block));
         }
     }
 
     /// Removes the context edits that clear thinking.
     pub(super) fn remove_thinking_edits(&mut self, root: JsonValue<'a>) {
-        let edits = || {
-            root.get("context_management")
-                .and_then(|edits| edits.get("edits"))
-                .into_iter()
-        };
-        let of_thinking = |edit: &JsonValue<'_>| edit.member_is("type", CLEAR_THINKING_EDIT);
-        let (mut places, mut goes) = (Vec::new(), 0);
-        for edit in edits().flat_map(JsonValue::items) {
-            goes += usize::from(of_thinking(&edit));
-            places.push((self.span(edit.raw()), of_thinking(&edit)));
+        let edits = root.find(["context_management", "edits"]).into_iter();
+        let (of_thinking, others): (Vec<_>, Vec<_>) = edits
+            .flat_map(JsonValue::items)
+            .partition(|edit| edit.member_is("type", CLEAR_THINKING_EDIT));
+        if of_thinking.is_empty() {
+            return;
         }
-        match goes {
-            0 => {}
-            all if all == places.len() => self.remove_members(root, "", &["context_management"]),
-            _ => {
-                self.warnings
-                    .add(WarningAction::Dropped, "context_management.edits");
-                self.remove_spans(&places);
-            }
+        if others.is_empty() {
+            return self.remove_members(root, "", &["context_management"]);
         }
+        self.warnings
+            .add(WarningAction::Dropped, "context_management.edits");
+        of_thinking
+            .into_iter()
+            .for_each(|edit| self.remove_value(edit));
     }
 
     /// `goes`: selects the assistant's blocks that are removed.
     fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
-        let (mut places, mut calls) = (Vec::new(), CallIdMap::default());
+        let mut calls = CallIdMap::default();
         for (index, message) in root.items_of("messages").enumerate() {
             let is_assistant = message.member_is("role", "assistant");
             let blocks = || message.items_of("content");
@@ -391,18 +380,17 @@ impl<'a> ForeignFieldRemover<'a> {
             self.drops_gateways_reasoning |=
                 blocks().any(|block| goes(&block) && is_gateway_thinking(block));
             let is_left_empty = blocks().next().is_some() && blocks().all(|block| goes(&block));
-            places.push((self.span(message.raw()), is_left_empty));
-            if !is_left_empty {
-                let blocks: Vec<_> = blocks()
-                    .map(|block| (self.span(block.raw()), goes(&block)))
-                    .collect();
-                self.remove_spans(&blocks);
+            if is_left_empty {
+                self.remove_value(message);
+            } else {
+                blocks()
+                    .filter(goes)
+                    .for_each(|block| self.remove_value(block));
             }
             for block in blocks() {
                 self.fix_call_id(block, index, &mut calls);
             }
         }
-        self.remove_spans(&places);
     }
 
     /// Gives a call or its result an id that the vendor accepts.

@@ -15,7 +15,6 @@ use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{Effort, WarningAction};
 use crate::json::document::JsonValue;
 use crate::json::edit::json_string;
-use crate::json::scanner::Span;
 
 mod chat;
 mod messages;
@@ -101,23 +100,12 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Inserts a member before all others.
     fn insert_member(&mut self, object: JsonValue<'a>, name: &str, value: &str) {
-        let inside = self.span(object.raw()).start.saturating_add(1);
         let comma = if object.members().next().is_some() {
             ","
         } else {
             ""
         };
-        // Inserted before the removals, because the first member may be removed.
-        self.edits.insert(
-            0,
-            (
-                Span {
-                    start: inside,
-                    end: inside,
-                },
-                format!("{}:{value}{comma}", json_string(name)),
-            ),
-        );
+        self.insert_inside(object, format!("{}:{value}{comma}", json_string(name)));
     }
 
     /// Replaces a value with JSON.

@@ -275,9 +275,7 @@ fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
     let usage = response.get("usage")?;
     let counters =
         counters::read_responses_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH)).ok()??;
-    let searches = response
-        .get("tool_usage")
-        .and_then(|tools| tools.get("web_search"));
+    let searches = response.find(["tool_usage", "web_search"]);
     let reported = searches
         .and_then(|search| search.get("num_requests"))
         .and_then(JsonValue::count);
@@ -290,7 +288,7 @@ fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
         let tool = item
             .string_of("type")
             .and_then(|kind| ServerTool::from_call_item(&kind));
-        let action = item.get("action").and_then(|action| action.get("type"));
+        let action = item.find(["action", "type"]);
         // A search that only opened a page, or searched within one, is not billed.
         let is_billed =
             tool != Some(ServerTool::WebSearch) || action.is_none_or(|action| action.is("search"));

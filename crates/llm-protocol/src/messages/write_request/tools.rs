@@ -420,9 +420,7 @@ fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Opt
     if let Some(max_uses) = max_uses.filter(|uses| *uses > 0) {
         json.member_number("max_uses", max_uses);
     }
-    let domains = options
-        .get("filters")
-        .and_then(|filters| filters.get("allowed_domains"));
+    let domains = options.find(["filters", "allowed_domains"]);
     let mut domains = domains
         .into_iter()
         .flat_map(JsonValue::items)

@@ -10,41 +10,31 @@ use super::remover::ForeignFieldRemover;
 use crate::Protocol;
 use crate::ir::WarningAction;
 use crate::json::document::JsonValue;
-use crate::json::scanner::Span;
 use crate::request::extensions::Extension;
 use crate::request::vendor_state;
 
 impl<'a> ForeignFieldRemover<'a> {
     /// Removes output limits that the vendor might apply instead of the surface's.
     pub(super) fn remove_duplicate_limits(&mut self, root: JsonValue<'a>, protocol: Protocol) {
-        let mut places = Vec::new();
         for (key, value) in root.members() {
             match Extension::from_top_level(protocol, &key.value()) {
                 Some(Extension::OutputLimit(name)) => {
                     if !value.is_null() {
                         self.warnings.add(WarningAction::Dropped, name);
                     }
-                    places.push((self.member_span(&key, value), true));
+                    self.gone.push(self.member_span(&key, value));
                 }
-                Some(Extension::Options(object)) => {
-                    self.collect_option_limits(value, object, &mut places)
-                }
+                Some(Extension::Options(object)) => self.remove_option_limits(value, object),
                 _ => {}
             }
         }
-        self.remove_spans(&places);
     }
 
     /// Removes the limits in a vendor's own options, at any depth. `object`: name of the outermost
     /// member.
-    fn collect_option_limits(
-        &mut self,
-        value: JsonValue<'a>,
-        object: &'static str,
-        places: &mut Vec<(Span, bool)>,
-    ) {
+    fn remove_option_limits(&mut self, value: JsonValue<'a>, object: &'static str) {
         for item in value.items() {
-            self.collect_option_limits(item, object, places);
+            self.remove_option_limits(item, object);
         }
         for (key, value) in value.members() {
             let name = key.value();
@@ -54,10 +44,10 @@ impl<'a> ForeignFieldRemover<'a> {
                         self.warnings
                             .add(WarningAction::Dropped, format_args!("{object}.{name}"));
                     }
-                    places.push((self.member_span(&key, value), true));
+                    self.gone.push(self.member_span(&key, value));
                 }
                 _ if vendor_state::is_client_data(&name) && name != "parameters" => {}
-                _ => self.collect_option_limits(value, object, places),
+                _ => self.remove_option_limits(value, object),
             }
         }
     }

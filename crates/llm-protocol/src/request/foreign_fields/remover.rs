@@ -91,31 +91,26 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 
     pub fn remove_members(&mut self, object: JsonValue<'a>, path: &str, foreign: &[&str]) {
-        let is_foreign = |key: &JsonStr<'_>| foreign.iter().find(|name| key.is(name)).copied();
-        if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
-            return;
-        }
-        let mut places = Vec::new();
         for (key, value) in object.members() {
-            let name = is_foreign(&key);
-            if let Some(name) = name.filter(|_| !value.is_null()) {
+            let Some(name) = foreign.iter().find(|name| key.is(name)) else {
+                continue;
+            };
+            if !value.is_null() {
                 self.warnings
                     .add(WarningAction::Dropped, format_args!("{path}{name}"));
             }
-            places.push((self.member_span(&key, value), name.is_some()));
+            self.gone.push(self.member_span(&key, value));
         }
-        self.remove_spans(&places);
     }
 
     /// Removes the members of these names without a warning: the caller loses none of its own data.
     pub fn remove_members_silently(&mut self, object: JsonValue<'a>, names: &[&str]) {
-        let goes = |key: &JsonStr<'_>| names.iter().any(|name| key.is(name));
-        let places: Vec<_> = object
-            .members()
-            .map(|(key, value)| (self.member_span(&key, value), goes(&key)))
-            .collect();
         self.drops_gateways_reasoning = true;
-        self.remove_spans(&places);
+        for (key, value) in object.members() {
+            if names.iter().any(|name| key.is(name)) {
+                self.gone.push(self.member_span(&key, value));
+            }
+        }
     }
 
     pub fn replace_string(&mut self, value: JsonValue<'a>, text: &str) {
@@ -123,14 +118,15 @@ impl<'a> ForeignFieldRemover<'a> {
         self.edits.push((span, edit::json_string(text)));
     }
 
-    /// Removes the members or items that are marked `true`.
-    pub fn remove_spans(&mut self, places: &[(Span, bool)]) {
-        self.gone.extend(
-            places
-                .iter()
-                .filter(|(_, is_removed)| *is_removed)
-                .map(|(span, _)| *span),
-        );
+    /// Removes an item of an array, or all of an object.
+    pub fn remove_value(&mut self, value: JsonValue<'_>) {
+        self.gone.push(self.span(value.raw()));
+    }
+
+    /// Inserts a text before the first member of the object, in front of all that is removed there.
+    pub fn insert_inside(&mut self, object: JsonValue<'_>, text: String) {
+        let inside = self.span(object.raw()).start.saturating_add(1);
+        self.edits.insert(0, (Span::at(inside), text));
     }
 
     /// Returns the span of a member, from its name's first quote to its value's end.

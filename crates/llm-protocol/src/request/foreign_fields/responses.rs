@@ -17,7 +17,6 @@ use crate::ir::{BoxedFailure, JsonPath, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::edit::json_string;
 use crate::json::nesting::MAX_DEPTH;
-use crate::json::scanner::Span;
 use crate::json::string::JsonStr;
 use crate::profile::VendorProfile;
 use crate::reasoning_token;
@@ -96,7 +95,6 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Edits top-level members: removes some and sets others to the gateway's values.
     fn clean_top_level(&mut self, root: JsonValue<'a>, sender: &PassthroughContext<'_>) {
-        let inside = self.span(root.raw()).start.saturating_add(1);
         let mut added = String::new();
         let member_text = |name: &str| root.filled_text(name);
         let user = member_text("safety_identifier").or_else(|| member_text("user"));
@@ -106,9 +104,7 @@ impl<'a> ForeignFieldRemover<'a> {
         );
         let takes = |member: &str| sender.profile.takes(member);
         let (mut has_store, mut has_user) = (false, false);
-        let mut places = Vec::new();
         for (key, value) in root.members() {
-            let mut goes = false;
             match key.value().as_ref() {
                 "store" => {
                     has_store = true;
@@ -132,11 +128,10 @@ impl<'a> ForeignFieldRemover<'a> {
                     self.replace_string(value, &key);
                 }
                 "safety_identifier" | "prompt_cache_key" | "user" | "client_metadata" => {
-                    goes = true;
+                    self.gone.push(self.member_span(&key, value));
                 }
                 _ => {}
             }
-            places.push((self.member_span(&key, value), goes));
         }
         if !has_store {
             added.push_str(r#""store":false,"#);
@@ -144,18 +139,7 @@ impl<'a> ForeignFieldRemover<'a> {
         if !has_user && takes("safety_identifier") {
             added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
         }
-        // Inserted before the removals, because the first member may be removed.
-        self.edits.insert(
-            0,
-            (
-                Span {
-                    start: inside,
-                    end: inside,
-                },
-                added,
-            ),
-        );
-        self.remove_spans(&places);
+        self.insert_inside(root, added);
     }
 
     /// Edits tools that run at the vendor: removes web searches that are not sold, refuses all
@@ -166,19 +150,17 @@ impl<'a> ForeignFieldRemover<'a> {
         path: &str,
         sender: &PassthroughContext<'_>,
     ) -> Result<(), BoxedFailure> {
-        let mut places = Vec::new();
         for (index, tool) in tools.items().enumerate() {
             let kind = tool.string_of("type").unwrap_or_default();
             let is_far_shell = kind == "shell"
                 && tool
-                    .get("environment")
-                    .and_then(|environment| environment.get("type"))
+                    .find(["environment", "type"])
                     .is_some_and(|kind| !kind.is("local"));
             let is_search = kind.starts_with("web_search");
-            let goes = is_search && !sender.sold.web_search;
-            if goes {
+            if is_search && !sender.sold.web_search {
                 self.warnings
                     .add(WarningAction::Dropped, format_args!("{path}[{index}]"));
+                self.remove_value(tool);
             }
             let is_own = CLIENT_TOOLS.contains(&kind.as_ref()) || kind == "shell" && !is_far_shell;
             let is_own = is_own || is_sold_tool(&kind, sender);
@@ -193,9 +175,7 @@ impl<'a> ForeignFieldRemover<'a> {
                     "unsupported_value",
                 ));
             }
-            places.push((self.span(tool.raw()), goes));
         }
-        self.remove_spans(&places);
         Ok(())
     }
 
@@ -210,7 +190,7 @@ impl<'a> ForeignFieldRemover<'a> {
         let Some(input) = input.filter(|input| input.is_array()) else {
             return Ok(false);
         };
-        let (mut places, mut carries, mut lost_reasoning) = (Vec::new(), false, false);
+        let (mut carries, mut lost_reasoning) = (false, false);
         for (index, item) in input.items().enumerate() {
             let id = item.string_of("id");
             let kind = match item.string_of("type") {
@@ -278,18 +258,17 @@ impl<'a> ForeignFieldRemover<'a> {
                 Some(_) if !goes => carries |= is_answer,
                 _ => {}
             }
-            places.push((self.span(item.raw()), goes));
+            if goes {
+                self.remove_value(item);
+            }
         }
-        self.remove_spans(&places);
         Ok(carries)
     }
 
     fn remove_id(&mut self, item: JsonValue<'a>) {
-        let members: Vec<_> = item
-            .members()
-            .map(|(key, value)| (self.member_span(&key, value), key.is("id")))
-            .collect();
-        self.remove_spans(&members);
+        for (key, value) in item.members().filter(|(key, _)| key.is("id")) {
+            self.gone.push(self.member_span(&key, value));
+        }
     }
 }
 
@@ -357,8 +336,7 @@ fn is_sold_tool(kind: &str, sender: &PassthroughContext<'_>) -> bool {
 /// Refuses a choice of a tool that is not sent with the request.
 fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> Result<(), BoxedFailure> {
     let Some(kind) = root
-        .get("tool_choice")
-        .and_then(|choice| choice.get("type"))
+        .find(["tool_choice", "type"])
         .and_then(JsonValue::string)
     else {
         return Ok(());

@@ -243,13 +243,12 @@ impl<'a> ForeignFieldRemover<'a> {
                     self.gone.push(span);
                     let end = self.span(result.raw()).end;
                     self.edits
-                        .push((Span { start: end, end }, format!(",{before}{reminder}")));
+                        .push((Span::at(end), format!(",{before}{reminder}")));
                 }
                 (Some(reminder), None) => self.edits.push((span, format!("{before}{reminder}"))),
                 (None, _) if before.is_empty() => {}
                 (None, _) => {
-                    let start = span.start;
-                    self.edits.insert(0, (Span { start, end: start }, before));
+                    self.edits.insert(0, (Span::at(span.start), before));
                 }
             }
         }

@@ -156,14 +156,8 @@ impl<'a> ForeignFieldRemover<'a> {
         thinking: JsonValue<'a>,
         rules: &RepairRules<'_>,
     ) {
-        let effort = parse_effort(
-            root.get(OUTPUT_CONFIG)
-                .and_then(|config| config.get("effort")),
-        )
-        .unwrap_or(DEFAULT_EFFORT);
-        let choice = root
-            .get("tool_choice")
-            .and_then(|choice| choice.get("type"));
+        let effort = parse_effort(root.find([OUTPUT_CONFIG, "effort"])).unwrap_or(DEFAULT_EFFORT);
+        let choice = root.find(["tool_choice", "type"]);
         let is_forced = choice.is_some_and(|kind| kind.is("any") || kind.is("tool"));
         let budget = clamp_budget(budget_for_effort(effort), max_tokens(root, rules));
         match budget.filter(|_| !is_forced && !lacks_signed_thinking(root)) {

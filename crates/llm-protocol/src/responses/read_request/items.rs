@@ -415,10 +415,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         at: JsonPath,
     ) -> Result<(), BoxedFailure> {
         if kind == "computer_call_output"
-            && let Some(url) = item
-                .get("output")
-                .and_then(|output| output.get("image_url"))
-                .and_then(JsonValue::text)
+            && let Some(url) = item.find(["output", "image_url"]).and_then(JsonValue::text)
             && let Ok(source) = media::parse_image_url(url)
         {
             self.warnings.add(WarningAction::Rewritten, at);

@@ -178,8 +178,7 @@ impl<'a> ResponsesTools<'a> {
             }
             word => {
                 let is_local = value
-                    .get("environment")
-                    .and_then(|it| it.get("type"))
+                    .find(["environment", "type"])
                     .is_none_or(|it| it.is("local"));
                 if let Some(builtin) = builtin::find(word).filter(|_| is_local) {
                     self.builtin(found, builtin);

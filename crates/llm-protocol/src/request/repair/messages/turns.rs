@@ -62,8 +62,7 @@ impl<'a> ForeignFieldRemover<'a> {
             Some(results) => {
                 self.gone.push(self.span(message.raw()));
                 let end = self.span(results.raw()).end;
-                self.edits
-                    .push((Span { start: end, end }, format!(",{reminder}")));
+                self.edits.push((Span::at(end), format!(",{reminder}")));
             }
             None => self.replace_raw(message, reminder),
         }
@@ -129,7 +128,7 @@ impl<'a> ForeignFieldRemover<'a> {
             r#",{{"role":"user","content":{}}}"#,
             json_string(CONTINUE_PROMPT)
         );
-        self.edits.push((Span { start: end, end }, turn));
+        self.edits.push((Span::at(end), turn));
     }
 }
 
