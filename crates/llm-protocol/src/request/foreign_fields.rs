@@ -327,6 +327,10 @@ impl<'a> ForeignFieldRemover<'a> {
             self.edits.push((self.span(system.raw()), rest));
             return;
         }
+        // Another string than that line.
+        if !system.is_array() {
+            return;
+        }
         let (mut empty, mut is_empty_whole) = (Vec::new(), true);
         for block in system.items() {
             let text = block.get("text");
@@ -909,6 +913,23 @@ mod tests {
             None,
         );
         assert!(other.edits.is_empty() && other.warnings.is_empty());
+    }
+
+    #[test]
+    fn instructions_without_a_billing_header_stay_when_other_parts_go() {
+        let body = r#"{"system":"Be brief.","messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"gw1.x"},{"type":"text","text":"b"}]}]}"#;
+        let cleanup = clean_request(
+            Protocol::Messages,
+            VendorProfile::compatible(),
+            body.as_bytes(),
+            &summary(Protocol::Messages, body),
+            None,
+        );
+        let cleaned = rewrite::apply_cleanup(&Bytes::from_static(body.as_bytes()), cleanup);
+        assert_eq!(
+            cleaned,
+            &br#"{"system":"Be brief.","messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]}"#[..]
+        );
     }
 
     #[test]
