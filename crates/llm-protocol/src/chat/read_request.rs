@@ -10,6 +10,7 @@
 
 use crate::Protocol;
 use crate::failure::{Failure, Kind};
+use crate::fields::chat as chat_fields;
 use crate::ir::{
     BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
     Warnings,
@@ -78,32 +79,6 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<
     Ok(request)
 }
 
-/// Members that the IR represents, or that carry no information for it.
-const MAPPED_MEMBERS: [&str; 22] = [
-    "function_call",
-    "functions",
-    "max_completion_tokens",
-    "max_tokens",
-    "messages",
-    "model",
-    "parallel_tool_calls",
-    "reasoning",
-    "reasoning_effort",
-    "response_format",
-    "safety_identifier",
-    "service_tier",
-    "stop",
-    "stream",
-    "stream_options",
-    "temperature",
-    "thinking",
-    "tool_choice",
-    "tools",
-    "top_k",
-    "top_p",
-    "user",
-];
-
 /// Members of the messages protocol that the chat completions API also accepts.
 const MESSAGES_MEMBERS: [&str; 4] = ["cache_control", "inference_geo", "output_config", "speed"];
 
@@ -159,11 +134,7 @@ fn extra<'a>(body: JsonValue<'a>) -> Result<Vec<Opaque<'a>>, BoxedFailure> {
             });
         }
     }
-    let is_known = |name: &str| {
-        MAPPED_MEMBERS.contains(&name)
-            || MESSAGES_MEMBERS.contains(&name)
-            || CHAT_ONLY_MEMBERS.iter().any(|(known, _)| *known == name)
-    };
+    let is_known = |name: &str| chat_fields::is_top_level(name);
     let unknown = body
         .members()
         .filter(|(name, value)| !value.is_null() && !is_known(&name.value()));

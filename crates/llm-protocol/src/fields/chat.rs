@@ -24,6 +24,11 @@ pub(crate) fn outcome(path: &str) -> Option<FieldMapping> {
     find_outcome(FIELDS, path.bytes())
 }
 
+/// Returns whether a top-level member of this name has a row.
+pub(crate) fn is_top_level(name: &str) -> bool {
+    !name.contains(['.', '[']) && outcome(name).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{FIELDS, outcome};
