@@ -4,6 +4,7 @@
 //! It must not know a vendor by name: the config says which vendor takes what.
 
 use crate::Protocol;
+use crate::table_text::names_in;
 use std::sync::{Arc, LazyLock};
 
 /// What a server takes beyond the base of its protocol, and what it refuses.
@@ -47,21 +48,11 @@ pub struct VendorProfile {
     pub reads_billing_header: bool,
 }
 
+/// Members of chat requests, by what they are.
+const MEMBERS: &str = include_str!("profile.txt");
+
 /// Members of a chat request that every server takes.
-const CHAT_REQUEST: [&str; 12] = [
-    "max_completion_tokens",
-    "max_tokens",
-    "messages",
-    "model",
-    "response_format",
-    "stop",
-    "stream",
-    "temperature",
-    "tool_choice",
-    "tools",
-    "top_p",
-    "reasoning_effort",
-];
+const CHAT_REQUEST: [&str; 12] = names_in(MEMBERS, "request");
 /// Members of a chat message that every server takes.
 const CHAT_MESSAGE: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_call_id"];
 /// Members of a call in a chat message that every server takes.
@@ -69,53 +60,13 @@ const CHAT_CALL: [&str; 4] = ["id", "type", "function", "index"];
 
 /// Members of a part, a tool, a function, a schema or the usage that a chat request cannot do
 /// without.
-const CHAT_INNER: [&str; 23] = [
-    "arguments",
-    "custom",
-    "data",
-    "description",
-    "document_url",
-    "enum",
-    "file",
-    "file_data",
-    "filename",
-    "format",
-    "image_url",
-    "include_usage",
-    "input",
-    "input_audio",
-    "items",
-    "json_schema",
-    "parameters",
-    "properties",
-    "required",
-    "schema",
-    "text",
-    "url",
-    "value",
-];
+const CHAT_INNER: [&str; 23] = names_in(MEMBERS, "inner");
 
 /// Other members of a chat request that change what is billed, kept or answered.
-const CHAT_PRICED: [&str; 8] = [
-    "audio",
-    "function_call",
-    "functions",
-    "modalities",
-    "n",
-    "store",
-    "user",
-    "web_search_options",
-];
+const CHAT_PRICED: [&str; 8] = names_in(MEMBERS, "priced");
 
 /// Members in which a chat request carries reasoning, or asks for it, in the format of some vendor.
-const CHAT_REASONING: [&str; 6] = [
-    "output_config",
-    "reasoning",
-    "reasoning_content",
-    "reasoning_details",
-    "thinking",
-    "thinking_blocks",
-];
+const CHAT_REASONING: [&str; 6] = names_in(MEMBERS, "reasoning");
 
 /// Other members that some vendor added to the protocol. Reading a request for its features finds
 /// these and the reasoning.

@@ -1,4 +1,4 @@
-//! Splits the text of a table into its rows and columns, when the crate is compiled.
+//! Splits the text of a table or a list into its parts, when the crate is compiled.
 //!
 //! A text that does not fit its table is an error of the compiler. It must not know any table.
 
@@ -22,4 +22,37 @@ pub(crate) const fn count_lines(text: &str) -> usize {
         at += 1;
     }
     count
+}
+
+/// Returns the `N` names in a section of a list: one on each line behind `[section]`. Lines that
+/// begin with `#` are comments.
+pub(crate) const fn names_in<const N: usize>(
+    text: &'static str,
+    section: &str,
+) -> [&'static str; N] {
+    let (mut names, mut count) = ([""; N], 0);
+    let (mut rest, mut is_inside) = (text, false);
+    while !rest.is_empty() {
+        let (line, behind) = split_at_byte(rest, b'\n');
+        match line.as_bytes() {
+            [] | [b'#', ..] => {}
+            [b'[', name @ .., b']'] => is_inside = equals(name, section.as_bytes()),
+            _ if is_inside => {
+                names[count] = line;
+                count += 1;
+            }
+            _ => {}
+        }
+        rest = behind;
+    }
+    assert!(count == N, "the section has another number of names");
+    names
+}
+
+const fn equals(left: &[u8], right: &[u8]) -> bool {
+    let mut at = 0;
+    while at < left.len() && at < right.len() && left[at] == right[at] {
+        at += 1;
+    }
+    at == left.len() && at == right.len()
 }

@@ -3,6 +3,11 @@
 //!
 //! It must not write a message: `failure/surface_message.rs` does.
 
+use crate::table_text::{names_in, split_at_byte};
+
+/// What vendors write in their errors, by topic.
+pub(super) const VENDOR_TEXT: &str = include_str!("words.txt");
+
 /// Where a sentence has its numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Numbers {
@@ -16,92 +21,31 @@ enum Numbers {
 }
 
 /// Parts of the sentences, in lower case. The first one that a message contains counts.
-const SENTENCES: &[(&str, Numbers)] = &[
-    // Anthropic.
-    ("prompt is too long", Numbers::MaximumLast),
-    ("exceed context limit", Numbers::MaximumLast),
-    // Mistral: "Prompt contains 40000 tokens …, too large for model with 32768 maximum context
-    // length".
-    ("too large for model with", Numbers::MaximumLast),
-    // vLLM since 0.11: "You passed 40961 input tokens … context length is only 40960 tokens".
-    ("context length is only", Numbers::MaximumLast),
-    // LM Studio: "… keep the first 16170 tokens … loaded with context length of only 4096 tokens".
-    ("context length of only", Numbers::MaximumLast),
-    (
-        "tokens to keep from the initial prompt is greater than the context length",
-        Numbers::None,
-    ),
-    // OpenAI, DeepSeek, older vLLM, OpenRouter.
-    ("maximum context length is", Numbers::MaximumFirst),
-    ("exceeds the context window", Numbers::None),
-    // xAI: "This model's maximum prompt length is 131072 but the request contains 537812 tokens".
-    ("maximum prompt length is", Numbers::MaximumFirst),
-    // Gemini: "The input token count (1200000) exceeds the maximum number of tokens allowed
-    // (1048576)".
-    ("exceeds the maximum number of tokens", Numbers::MaximumLast),
-    // llama.cpp: "request (5000 tokens) exceeds the available context size (4096 tokens)".
-    ("exceeds the available context size", Numbers::MaximumLast),
-    // Together: "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens
-    // …".
-    (
-        "tokens + `max_new_tokens` must be <=",
-        Numbers::MaximumFirst,
-    ),
-    // vLLM, whole prompts and multimodal ones: "The decoder prompt (length 140000) is longer than
-    // the maximum model length of 131072. Make sure that `max_model_len` is no smaller than …".
-    (
-        "is longer than the maximum model length",
-        Numbers::MaximumSecond,
-    ),
-    // TGI, Hugging Face: "`inputs` must have less than 4096 tokens. Given: 5000".
-    ("`inputs` must have less than", Numbers::MaximumFirst),
-    // SGLang and Together: "The input (61709 tokens) is longer than the model's context length
-    // (40960 tokens)".
-    (
-        "is longer than the model's context length",
-        Numbers::MaximumLast,
-    ),
-    // SGLang: "Input length (140000 tokens) exceeds the maximum allowed length (131072 tokens). Use
-    // …".
-    (
-        "tokens) exceeds the maximum allowed length",
-        Numbers::MaximumSecond,
-    ),
-    // GitHub Copilot: "prompt token count of 140000 exceeds the limit of 128000".
-    ("prompt token count of", Numbers::MaximumSecond),
-    // Groq and Cerebras: "Please reduce the length of the messages or completion. Current length is
-    // 140000 while limit is 131072".
-    (
-        "reduce the length of the messages or completion",
-        Numbers::MaximumSecond,
-    ),
-    // Cohere: "… total number of tokens in the prompt cannot exceed 4081 - received 4292".
-    (
-        "number of tokens in the prompt cannot exceed",
-        Numbers::MaximumFirst,
-    ),
-    ("too many tokens: size limit exceeded", Numbers::None),
-    // Kimi: "Your request exceeded model token limit: 262144 (requested: 300000)".
-    ("exceeded model token limit", Numbers::MaximumFirst),
-    // Ollama.
-    ("exceeds maximum context length", Numbers::None),
-    ("exceeded max context length", Numbers::None),
-    ("exceeds the context length", Numbers::None),
-    // Qwen (DashScope): "Range of input length should be [1, 258048]".
-    ("range of input length should be", Numbers::None),
-    // Zhipu, MiniMax, Bedrock.
-    ("prompt exceeds max length", Numbers::None),
-    ("context window exceeds limit", Numbers::None),
-    ("input is too long for requested model", Numbers::None),
-    ("maximum context length", Numbers::None),
-];
+const SENTENCES: [(&str, Numbers); 29] =
+    parse_sentences(names_in(VENDOR_TEXT, "context sentences"));
+
+/// Parses rows of the place of the maximum and a sentence.
+const fn parse_sentences<const N: usize>(rows: [&'static str; N]) -> [(&'static str, Numbers); N] {
+    let (mut sentences, mut at) = ([("", Numbers::None); N], 0);
+    while at < N {
+        let (place, sentence) = split_at_byte(rows[at], b' ');
+        let numbers = match place.as_bytes() {
+            b"first" => Numbers::MaximumFirst,
+            b"second" => Numbers::MaximumSecond,
+            b"last" => Numbers::MaximumLast,
+            _ => {
+                assert!(matches!(place.as_bytes(), b"none"), "a row has no place");
+                Numbers::None
+            }
+        };
+        sentences[at] = (sentence, numbers);
+        at += 1;
+    }
+    sentences
+}
 
 /// Codes and types of such an error.
-pub(super) const CODES: &[&str] = &[
-    "context_length_exceeded",
-    "exceed_context_size_error",
-    "model_max_prompt_tokens_exceeded",
-];
+pub(super) const CODES: [&str; 3] = names_in(VENDOR_TEXT, "context codes");
 
 /// Tokens of a request, and the maximum that it exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

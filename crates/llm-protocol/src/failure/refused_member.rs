@@ -3,46 +3,17 @@
 //! It must not name a member that changes what is billed, or that a vendor may refuse for safety:
 //! those errors are the caller's.
 
+use super::context_length::VENDOR_TEXT;
 use super::vendor::VendorError;
+use crate::table_text::names_in;
 
 /// Members that a request can do without. The gateway adds some of them itself; the others are
 /// hints for the vendor.
-const DISPENSABLE: [&str; 17] = [
-    "chat_template_kwargs",
-    "frequency_penalty",
-    "logit_bias",
-    "logprobs",
-    "metadata",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "seed",
-    "store",
-    "stream_options",
-    "top_logprobs",
-    "user",
-    "verbosity",
-];
+const DISPENSABLE: [&str; 17] = names_in(VENDOR_TEXT, "dispensable members");
 
 /// Parts of the sentences by which servers say that they do not know a member, in lower case:
 /// OpenAI, Google, FastAPI with pydantic, Groq, Rust servers with serde, Python servers.
-const SENTENCES: [&str; 12] = [
-    "unrecognized request argument",
-    "unknown parameter",
-    "unknown name",
-    "unknown field",
-    "unknown variant",
-    "extra inputs",
-    "extra fields",
-    "extra_forbidden",
-    "is unsupported",
-    "not supported",
-    "unexpected keyword",
-    "not permitted",
-];
+const SENTENCES: [&str; 12] = names_in(VENDOR_TEXT, "unknown member");
 
 /// Returns the dispensable member that the error names as unknown.
 pub fn refused_member(status: u16, body: &[u8]) -> Option<&'static str> {

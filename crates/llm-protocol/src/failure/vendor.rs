@@ -7,33 +7,22 @@
 //! Read next: `failure/scrub.rs`.
 
 use super::constructors::{Failure, MAX_RETRY_AFTER_SECONDS, redact};
-use super::context_length::{self, ContextOverflow};
+use super::context_length::{self, ContextOverflow, VENDOR_TEXT};
 use super::kind::Kind;
 use super::scrub;
 use crate::profile::VendorProfile;
 use crate::sse::without_byte_order_mark;
+use crate::table_text::names_in;
 use serde_json::Value;
 
 /// Codes and types that concern the operator's account at the vendor.
-const ACCOUNT_ERROR_CODES: &[&str] = &[
-    "insufficient_quota",
-    "billing_error",
-    "billing_not_active",
-    "account_deactivated",
-];
+const ACCOUNT_ERROR_CODES: [&str; 4] = names_in(VENDOR_TEXT, "account codes");
 
 /// Words of a 403 that concerns one model. AWS: "You don't have access to the model with the
 /// specified model ID", "not authorized to perform: bedrock:InvokeModel on resource:
 /// …foundation-model/…". Google: "Permission … denied on resource '…/models/…'". OpenAI names a
 /// scope of the key in another way: "Missing scopes: model.request".
-const MODEL_REFUSALS: &[&str] = &[
-    "the model",
-    "this model",
-    "to model",
-    "model id",
-    "/models/",
-    "-model/",
-];
+const MODEL_REFUSALS: [&str; 6] = names_in(VENDOR_TEXT, "model refusals");
 
 /// Maximum length of the start of an unknown body in the log, in bytes.
 const MAX_EXCERPT_BYTES: usize = 200;
@@ -60,19 +49,7 @@ pub struct VendorError {
 /// and others have `errors`; Zhipu `msg`; AWS `Message`; Apigee, a gateway, `faultstring` below
 /// `fault`. Some frameworks have the name of the status in `error` or `title`, and their words
 /// elsewhere.
-const WORDS: [&str; 11] = [
-    "message",
-    "msg",
-    "detail",
-    "errors",
-    "error_description",
-    "faultstring",
-    "text",
-    "reason",
-    "title",
-    "fault",
-    "error",
-];
+const WORDS: [&str; 11] = names_in(VENDOR_TEXT, "members with words");
 
 /// Members that name an error and do not explain it.
 const NAMES: [&str; 6] = ["type", "code", "status", "param", "object", "id"];
@@ -290,7 +267,7 @@ impl VendorError {
     /// request would fail too. The check uses the vendor's own codes and the start of the message,
     /// never words inside it, because a message may quote the client.
     fn is_key_error(&self, status: u16) -> bool {
-        let is_by_code = self.has_code(ACCOUNT_ERROR_CODES)
+        let is_by_code = self.has_code(&ACCOUNT_ERROR_CODES)
             || self
                 .message
                 .to_ascii_lowercase()
@@ -341,7 +318,7 @@ impl VendorError {
 
     fn is_context_length_error(&self, profile: &VendorProfile) -> bool {
         let mut of_vendor = profile.full_context.iter();
-        self.has_code(context_length::CODES)
+        self.has_code(&context_length::CODES)
             || context_length::is_overflow(&self.message)
             || of_vendor.any(|words| self.message_contains(&[&words.to_ascii_lowercase()]))
     }
@@ -363,7 +340,7 @@ impl VendorError {
 
     /// Returns whether a 403 keeps the account from one model only.
     fn refuses_model(&self) -> bool {
-        self.has_code(&["model_not_found"]) || self.message_contains(MODEL_REFUSALS)
+        self.has_code(&["model_not_found"]) || self.message_contains(&MODEL_REFUSALS)
     }
 
     fn is_model_error(&self) -> bool {

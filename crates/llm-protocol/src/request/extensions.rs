@@ -15,107 +15,24 @@ use super::member_name::is_same_name;
 use super::vendor_state::{self, VendorObject};
 use crate::Protocol;
 use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
+use crate::table_text::names_in;
+
+/// The names, by their effect.
+const NAMES: &str = include_str!("extensions.txt");
 
 /// Members that make a vendor search, fetch or run something, by vendor. Sources: the vendors' API
 /// references, read 2026-11.
-const UNPRICED_MEMBERS: [&str; 24] = [
-    // OpenAI: guides/tools-web-search.
-    "web_search_options",
-    // OpenRouter: docs/requests and docs/features/web-search.
-    "plugins",
-    // xAI: docs/guides/live-search.
-    "search_parameters",
-    // Qwen (Alibaba Model Studio): "OpenAI compatible - Chat" and "Web search".
-    "enable_search",
-    "search_options",
-    "enable_code_interpreter",
-    // Groq: docs/compound.
-    "search_settings",
-    "compound_custom",
-    // Azure OpenAI On Your Data: references/on-your-data.
-    "data_sources",
-    // Qianfan (Baidu): "Chat completions".
-    "web_search",
-    // Hunyuan (Tencent): "ChatCompletions".
-    "enable_enhancement",
-    "force_search_enhancement",
-    "enable_deep_search",
-    // Cohere: reference/chat.
-    "connectors",
-    // Gemini: the `Tool` object of "generateContent".
-    "google_search",
-    "google_search_retrieval",
-    "google_maps",
-    "url_context",
-    "code_execution",
-    "computer_use",
-    "file_search",
-    "enterprise_web_search",
-    // Vertex AI: the `Tool` object.
-    "retrieval",
-    // Zhipu: the `Tool` object of "Chat completions".
-    "web_browser",
-];
+const UNPRICED_MEMBERS: [&str; 24] = names_in(NAMES, "unpriced");
 
 /// Output limits and answer counts under other names than the surface's.
-const FOREIGN_OUTPUT_LIMITS: [&str; 16] = [
-    // Names of the protocols, where they are not the surface's.
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    // llama.cpp: tools/server/README.md.
-    "n_predict",
-    // Ollama: docs/modelfile, in `options`.
-    "num_predict",
-    // Text Generation Inference and Transformers.
-    "max_new_tokens",
-    "max_length",
-    "num_return_sequences",
-    // Bedrock's Llama models.
-    "max_gen_len",
-    // TabbyAPI and KoboldCpp.
-    "max_gen_tokens",
-    "max_generated_tokens",
-    // The older completions API of Anthropic.
-    "max_tokens_to_sample",
-    "max_completion_length",
-    // Gemini: `GenerationConfig`.
-    "candidate_count",
-    // vLLM: generates this number of answers to return one.
-    "best_of",
-    "use_beam_search",
-];
+const FOREIGN_OUTPUT_LIMITS: [&str; 16] = names_in(NAMES, "output limits");
 
 /// Objects with a vendor's own options. Some vendors, and gateways before them, read their members
 /// as top-level members.
-const OPTION_OBJECTS: [&str; 10] = [
-    // LiteLLM; Gemini's "OpenAI compatibility".
-    "extra_body",
-    "google",
-    "vertex",
-    // Ollama.
-    "options",
-    // Text Generation Inference.
-    "parameters",
-    "generation_config",
-    // SGLang and vLLM.
-    "sampling_params",
-    "vllm_xargs",
-    // AI SDK and the gateways that take its requests.
-    "provider_options",
-    "extra_params",
-];
+const OPTION_OBJECTS: [&str; 10] = names_in(NAMES, "option objects");
 
 /// Members that decide the bill and must not be in an object of options.
-const BILLING_OPTIONS: [&str; 7] = [
-    "model",
-    "messages",
-    "n",
-    "stream",
-    "stream_options",
-    "service_tier",
-    "contents",
-];
+const BILLING_OPTIONS: [&str; 7] = names_in(NAMES, "billing options");
 
 /// Effect of a member at the vendor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
