@@ -8,7 +8,7 @@
 //! Read next: `usage/counters.rs`.
 
 use super::json::nesting::MAX_RESPONSE_DEPTH;
-use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT};
+use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, ScanResult};
 use crate::usage::{
     CacheWrites, ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier,
     UnknownUsage,
@@ -72,9 +72,7 @@ const COMPACTION: &str = "compaction";
 
 /// Reads a chat vendor's usage object; `None` if the next value is not one. Some servers count by
 /// the names of responses.
-pub(crate) fn read_chat_usage(
-    scan: &mut JsonScanner<'_>,
-) -> Result<Option<ChatCounters>, JsonError> {
+pub(crate) fn read_chat_usage(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ChatCounters>> {
     let start = scan.value_start()?;
     let own = read_usage(scan, &CHAT_NAMES)?;
     if own.is_none_or(|counters| counters.is_usage()) {
@@ -101,10 +99,7 @@ pub(crate) fn find_chat_usage(text: &str, paths: &[String]) -> Option<ChatCounte
     paths.iter().find_map(at)
 }
 
-fn read_usage_at(
-    scan: &mut JsonScanner<'_>,
-    path: &str,
-) -> Result<Option<ChatCounters>, JsonError> {
+fn read_usage_at(scan: &mut JsonScanner<'_>, path: &str) -> ScanResult<Option<ChatCounters>> {
     let mut found = None;
     if scan.kind()? == JsonKind::Array {
         scan.array_or_skip(|scan| {
@@ -127,16 +122,14 @@ fn read_usage_at(
 }
 
 /// Reads a responses vendor's usage object; `None` if the next value is not one.
-pub(crate) fn read_responses_usage(
-    scan: &mut JsonScanner<'_>,
-) -> Result<Option<ChatCounters>, JsonError> {
+pub(crate) fn read_responses_usage(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ChatCounters>> {
     read_usage(scan, &RESPONSES_NAMES)
 }
 
 fn read_usage(
     scan: &mut JsonScanner<'_>,
     names: &CounterNames,
-) -> Result<Option<ChatCounters>, JsonError> {
+) -> ScanResult<Option<ChatCounters>> {
     let mut counters = ChatCounters::default();
     let mut cache_hit = None;
     let mut irregular = false;
@@ -195,7 +188,7 @@ fn read_details<C>(
     counters: &mut C,
     irregular: &mut bool,
     counter_for: impl for<'c> Fn(&'c mut C, &str) -> Option<&'c mut Option<u64>>,
-) -> Result<(), JsonError> {
+) -> ScanResult {
     scan.object_or_skip(|scan, key| {
         match counter_for(counters, &key.name()) {
             Some(count) => *count = read_count(scan, irregular)?,
@@ -212,7 +205,7 @@ fn read_cache_writes(
     writes: &mut CacheWrites,
     unknown: &mut UnknownUsage,
     irregular: &mut bool,
-) -> Result<(), JsonError> {
+) -> ScanResult {
     scan.object_or_skip(|scan, key| {
         let name = key.name();
         let class = CACHE_LIFETIMES.iter().find(|(known, _)| name == *known);
@@ -235,7 +228,7 @@ fn read_cache_writes(
 }
 
 /// Reads the next value as a count. Sets `irregular` if it is neither digits only nor null.
-fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> Result<Option<u64>, JsonError> {
+fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> ScanResult<Option<u64>> {
     let kind = scan.kind()?;
     let span = scan.skip()?;
     let plain = scan.count(span).filter(|_| kind == JsonKind::Number);
@@ -274,7 +267,7 @@ fn parse_integer(number: &str) -> Option<u64> {
 }
 
 /// Reads the tier that the vendor reports; `None` if the next value is not a non-empty string.
-pub(crate) fn read_tier(scan: &mut JsonScanner<'_>) -> Result<Option<ServiceTier>, JsonError> {
+pub(crate) fn read_tier(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ServiceTier>> {
     let word = scan
         .string_or_skip()?
         .map(|word| word.name())
@@ -289,7 +282,7 @@ fn server_tool_by_key(key: &str) -> Option<ServerTool> {
 /// Reads a messages vendor's usage object; `None` if the next value is not one.
 pub(crate) fn read_messages_usage(
     scan: &mut JsonScanner<'_>,
-) -> Result<Option<MessagesCounters>, JsonError> {
+) -> ScanResult<Option<MessagesCounters>> {
     let mut counters = MessagesCounters::default();
     let mut irregular = false;
     let is_object = scan.object_or_skip(|scan, key| {
@@ -324,7 +317,7 @@ fn read_token_count(
     scan: &mut JsonScanner<'_>,
     counters: &mut MessagesCounters,
     irregular: &mut bool,
-) -> Result<(), JsonError> {
+) -> ScanResult {
     match name {
         "input_tokens" => counters.input = read_count(scan, irregular)?,
         "output_tokens" => counters.output = read_count(scan, irregular)?,
@@ -348,7 +341,7 @@ fn read_compaction_pass(
     scan: &mut JsonScanner<'_>,
     unknown: &mut UnknownUsage,
     irregular: &mut bool,
-) -> Result<Option<CompactionPass>, JsonError> {
+) -> ScanResult<Option<CompactionPass>> {
     let mut counters = MessagesCounters::default();
     let mut is_compaction = false;
     scan.object_or_skip(|scan, key| match key.name().as_ref() {

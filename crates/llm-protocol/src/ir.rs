@@ -521,6 +521,9 @@ impl fmt::Display for JsonPath {
 /// returned by value.
 pub type BoxedFailure = Box<Failure>;
 
+/// What reading or writing a request gives, or its refusal.
+pub type RequestResult<T = ()> = Result<T, BoxedFailure>;
+
 /// Changes that the translation made: tokens `action:path` for the header `x-gateway-warnings`.
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);

@@ -7,8 +7,8 @@
 //! Read next: `passthrough.rs`, then `translate.rs`.
 
 use super::Protocol;
-use super::ir::event::ResponseContext;
 pub use super::ir::event::UpstreamError;
+use super::ir::event::{ReadResult, ResponseContext};
 use super::passthrough;
 use super::translate;
 use crate::usage::MeteringTerms;
@@ -43,7 +43,7 @@ pub fn convert_response(
     form: ResponseForm<'_>,
     body: Bytes,
     terms: &MeteringTerms,
-) -> Result<CompleteResponse, UpstreamError> {
+) -> ReadResult<CompleteResponse> {
     match response_context {
         None => passthrough::rewrite_response(vendor, public_model, body, terms, form.call_seed),
         Some(response_context) => {

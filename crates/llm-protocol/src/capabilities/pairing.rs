@@ -8,8 +8,8 @@
 use crate::Protocol;
 use crate::failure::Failure;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, JsonPath, Request, ToolCall, ToolResult, Turn, TurnRole,
-    WarningAction, Warnings,
+    Block, BlockKind, BoxedFailure, JsonPath, Request, RequestResult, ToolCall, ToolResult, Turn,
+    TurnRole, WarningAction, Warnings,
 };
 use crate::json::string::JsonStr;
 use std::borrow::Cow;
@@ -22,10 +22,7 @@ use std::collections::{HashMap, HashSet};
 ///
 /// # Errors
 /// Returns a failure of the surface if a call has no result or a result has no call.
-pub fn pair_tool_results(
-    request: &mut Request<'_>,
-    warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+pub fn pair_tool_results(request: &mut Request<'_>, warnings: &mut Warnings) -> RequestResult {
     let surface = request.surface;
     let mut turns = std::mem::take(&mut request.turns);
     if surface == Protocol::Responses {
@@ -134,11 +131,7 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    fn push_user_turn(
-        &mut self,
-        mut turn: Turn<'a>,
-        warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    fn push_user_turn(&mut self, mut turn: Turn<'a>, warnings: &mut Warnings) -> RequestResult {
         let is_result = |block: &mut Block<'_>| matches!(block.kind, BlockKind::Result(_));
         let results: Vec<Block<'a>> = turn.blocks.extract_if(.., is_result).collect();
         let held_only_results = turn.blocks.is_empty() && !results.is_empty();
@@ -157,7 +150,7 @@ impl<'a> Pairing<'a> {
         block: Block<'a>,
         at: JsonPath,
         warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let BlockKind::Result(outcome) = &block.kind else {
             return Ok(());
         };
@@ -173,7 +166,7 @@ impl<'a> Pairing<'a> {
     }
 
     /// Ends the span of the last assistant turn: inserts its results after it.
-    fn close_calls(&mut self) -> Result<(), BoxedFailure> {
+    fn close_calls(&mut self) -> RequestResult {
         let OpenCalls { turn, calls, .. } = std::mem::take(&mut self.open);
         if calls.iter().any(|call| call.result.is_none()) {
             return Err(self.missing_result(&calls));

@@ -12,7 +12,7 @@ use crate::Protocol;
 use crate::failure::{Failure, Kind};
 use crate::fields::chat as chat_fields;
 use crate::ir::{
-    BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
+    Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
     Warnings,
 };
 use crate::json::document::JsonValue;
@@ -31,7 +31,7 @@ mod tools;
 ///
 /// # Errors
 /// Returns an error if the body breaks a rule of the chat completions API.
-pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<'a>, BoxedFailure> {
+pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<Request<'a>> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
             Kind::InvalidRequest,
@@ -108,7 +108,7 @@ const CHAT_ONLY_MEMBERS: [(&str, MemberType); 18] = [
 const MAX_UNKNOWN_MEMBERS: usize = 256;
 
 /// Collects the members that the IR does not represent, known or unknown.
-fn extra<'a>(body: JsonValue<'a>) -> Result<Vec<Opaque<'a>>, BoxedFailure> {
+fn extra<'a>(body: JsonValue<'a>) -> RequestResult<Vec<Opaque<'a>>> {
     let mut extra = Vec::new();
     for name in MESSAGES_MEMBERS {
         if let Some(value) = body.get(name) {

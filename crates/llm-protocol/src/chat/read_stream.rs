@@ -14,7 +14,8 @@ use crate::Protocol;
 use crate::chat::opaque_state::OpaqueState;
 use crate::counters;
 use crate::ir::event::{
-    Event, EventSink, OutputPart, ResponseContext, ResponseStart, StopReason, UpstreamError,
+    Event, EventSink, OutputPart, ReadResult, ResponseContext, ResponseStart, StopReason,
+    UpstreamError,
 };
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::scanner::JsonScanner;
@@ -152,7 +153,7 @@ impl ChatStreamReader {
         data: &[u8],
         nodes: NodeBuffer,
         to: &mut impl EventSink,
-    ) -> (NodeBuffer, Result<(), UpstreamError>) {
+    ) -> (NodeBuffer, ReadResult) {
         if data == b"[DONE]" {
             return (nodes, self.handle_done(to));
         }
@@ -192,7 +193,7 @@ impl ChatStreamReader {
     }
 
     /// Handles `[DONE]`: the vendor has finished, with or without a finish reason.
-    fn handle_done(&mut self, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+    fn handle_done(&mut self, to: &mut impl EventSink) -> ReadResult {
         if !self.started {
             return Err(if self.has_chunk {
                 UpstreamError::Empty
@@ -227,7 +228,7 @@ impl ChatStreamReader {
         chunk: JsonValue<'_>,
         is_whole: bool,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         self.has_chunk = true;
         self.has_output = false;
         let mut start = ResponseStart::default();
@@ -355,7 +356,7 @@ impl ChatStreamReader {
         message: JsonValue<'_>,
         is_whole: bool,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let delta = ChatDelta::parse(message);
         self.state_bytes += self.state.add(message, &self.places.state);
         if self.state_bytes > MAX_STATE_BYTES {
@@ -517,7 +518,7 @@ impl ChatStreamReader {
         entry: &ChatToolCallDelta<'_>,
         is_whole: bool,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         self.has_output = true;
         let begins = self.calls.is_new_call(entry, is_whole);
         if begins {
@@ -564,7 +565,7 @@ pub fn read_body(
     body: JsonValue<'_>,
     places: ChatAnswerPlaces,
     to: &mut impl EventSink,
-) -> Result<(), UpstreamError> {
+) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }

@@ -9,7 +9,7 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pair
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{BoxedFailure, Effort, Request, ToolChoice, WarningAction, Warnings};
+use crate::ir::{Effort, Request, RequestResult, ToolChoice, WarningAction, Warnings};
 use crate::json::writer::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -45,7 +45,7 @@ pub fn write(
     write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
-) -> Result<EncodedRequest, BoxedFailure> {
+) -> RequestResult<EncodedRequest> {
     unsupported::check_members(request, warnings)?;
     unsupported::check_blocks(request, false)?;
     strip_billing_header(request);
@@ -114,7 +114,7 @@ pub fn write(
 }
 
 impl ChatRequestWriter<'_> {
-    fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+    fn settings(&mut self, request: &Request<'_>) -> RequestResult {
         if let Some(limit) =
             api_variant::output_limit(request, self.write_context, 1, self.fallback.warnings)?
         {
@@ -164,7 +164,7 @@ impl ChatRequestWriter<'_> {
     }
 
     /// Writes `tools` and the related members. Returns true if there is a tool.
-    fn tools(&mut self, request: &Request<'_>) -> Result<bool, BoxedFailure> {
+    fn tools(&mut self, request: &Request<'_>) -> RequestResult<bool> {
         let model = self.write_context.target.public_model;
         let sent = tools::sendable_tools(request, model, self.fallback.warnings)?;
         if sent.len() > MAX_TOOLS {

@@ -9,7 +9,7 @@
 
 pub use super::client_tool::{ClientTool, ToolCallKind};
 pub use super::response_context::ResponseContext;
-pub use super::upstream_error::UpstreamError;
+pub use super::upstream_error::{ReadResult, UpstreamError};
 use crate::json::string::JsonStr;
 use crate::usage::{Usage, VendorCounters};
 

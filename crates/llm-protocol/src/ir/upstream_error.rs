@@ -22,6 +22,9 @@ pub enum UpstreamError {
     Empty,
 }
 
+/// What reading a vendor's answer gives.
+pub type ReadResult<T = ()> = Result<T, UpstreamError>;
+
 /// Names of the messages protocol's events.
 const MESSAGES_EVENTS: [&[u8]; 7] = [
     b"message_start",
@@ -44,11 +47,7 @@ impl UpstreamError {
     ///
     /// # Errors
     /// Returns an error if the event is an error, or if an event of that name must be JSON.
-    pub(crate) fn check_unreadable(
-        vendor: Protocol,
-        name: &[u8],
-        data: &[u8],
-    ) -> Result<(), UpstreamError> {
+    pub(crate) fn check_unreadable(vendor: Protocol, name: &[u8], data: &[u8]) -> ReadResult {
         let is_known = match vendor {
             _ if name == b"error" => return Err(UpstreamError::from_error_body(data)),
             _ if name.is_empty() => true,

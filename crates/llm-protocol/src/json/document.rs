@@ -6,7 +6,7 @@
 //!
 //! Read next: `ir.rs`, whose parts point into a document.
 
-use super::scanner::{self, JsonError, JsonKind, JsonScanner, MAX_COUNT};
+use super::scanner::{self, JsonError, JsonKind, JsonScanner, MAX_COUNT, ScanResult};
 use super::string::JsonStr;
 use std::borrow::Cow;
 
@@ -39,11 +39,7 @@ impl<'a> JsonDocument<'a> {
     ///
     /// # Errors
     /// Returns an error if the text is not JSON, is too deep, or is larger than 4 GiB.
-    pub(crate) fn parse(
-        text: &'a str,
-        depth_max: u32,
-        mut nodes: NodeBuffer,
-    ) -> Result<Self, JsonError> {
+    pub(crate) fn parse(text: &'a str, depth_max: u32, mut nodes: NodeBuffer) -> ScanResult<Self> {
         nodes.clear();
         if u32::try_from(text.len()).is_err() {
             return Err(JsonError::TooDeep);
@@ -65,7 +61,7 @@ impl<'a> JsonDocument<'a> {
     }
 }
 
-fn read_value(scan: &mut JsonScanner<'_>, nodes: &mut NodeBuffer) -> Result<(), JsonError> {
+fn read_value(scan: &mut JsonScanner<'_>, nodes: &mut NodeBuffer) -> ScanResult {
     let kind = scan.kind()?;
     if kind == JsonKind::String {
         nodes.push(JsonNode::string(&scan.string()?, nodes.len()));

@@ -47,6 +47,9 @@ pub(crate) enum JsonError {
     TooManyValues,
 }
 
+/// What scanning a text gives.
+pub(crate) type ScanResult<T = ()> = Result<T, JsonError>;
+
 /// Type of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JsonKind {
@@ -133,7 +136,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Returns the type of the next value, by its first byte.
-    pub fn kind(&mut self) -> Result<JsonKind, JsonError> {
+    pub fn kind(&mut self) -> ScanResult<JsonKind> {
         match self.peek() {
             Some(b'{') => Ok(JsonKind::Object),
             Some(b'[') => Ok(JsonKind::Array),
@@ -193,7 +196,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    pub fn string(&mut self) -> Result<StringToken<'a>, JsonError> {
+    pub fn string(&mut self) -> ScanResult<StringToken<'a>> {
         self.expect(b'"')?;
         let (bytes, start) = (self.text.as_bytes(), self.at);
         let (mut at, mut saved, mut before) = (start, 0_usize, SurrogateTracker::default());
@@ -241,7 +244,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Skips one value of any type.
-    pub fn skip(&mut self) -> Result<Span, JsonError> {
+    pub fn skip(&mut self) -> ScanResult<Span> {
         match self.kind()? {
             JsonKind::Object => self.object(|scan, _| scan.skip().map(drop)),
             JsonKind::Array => self.array(|scan| scan.skip().map(drop)),
@@ -254,7 +257,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Returns the string if the next value is one, else skips it.
-    pub fn string_or_skip(&mut self) -> Result<Option<StringToken<'a>>, JsonError> {
+    pub fn string_or_skip(&mut self) -> ScanResult<Option<StringToken<'a>>> {
         if self.kind()? == JsonKind::String {
             return self.string().map(Some);
         }
@@ -263,7 +266,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Returns the next value as a count: digits only, at most 2^53. Any other value (negative,
     /// fractional, a string, null) is not a count.
-    pub fn count_or_skip(&mut self) -> Result<Option<u64>, JsonError> {
+    pub fn count_or_skip(&mut self) -> ScanResult<Option<u64>> {
         let span = self.skip()?;
         Ok(self.count(span))
     }
@@ -334,7 +337,7 @@ impl<'a> JsonScanner<'a> {
         self.values
     }
 
-    fn count_value(&mut self) -> Result<(), JsonError> {
+    fn count_value(&mut self) -> ScanResult {
         self.values = self.values.wrapping_add(1);
         if self.values > self.values_max {
             Err(JsonError::TooManyValues)
@@ -344,12 +347,12 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Returns the position of the next value.
-    pub fn value_start(&mut self) -> Result<usize, JsonError> {
+    pub fn value_start(&mut self) -> ScanResult<usize> {
         self.kind().map(|_| self.at)
     }
 
     /// Checks that only white space is left.
-    pub fn end(&mut self) -> Result<(), JsonError> {
+    pub fn end(&mut self) -> ScanResult {
         match self.peek() {
             None => Ok(()),
             Some(_) => Err(self.syntax_error()),
@@ -370,7 +373,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    fn expect(&mut self, expected: u8) -> Result<(), JsonError> {
+    fn expect(&mut self, expected: u8) -> ScanResult {
         if self.peek() != Some(expected) {
             return Err(self.syntax_error());
         }
@@ -378,7 +381,7 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn open(&mut self, expected: u8) -> Result<usize, JsonError> {
+    fn open(&mut self, expected: u8) -> ScanResult<usize> {
         self.expect(expected)?;
         self.depth += 1;
         if self.depth > self.depth_max {
@@ -396,7 +399,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    fn number(&mut self) -> Result<Span, JsonError> {
+    fn number(&mut self) -> ScanResult<Span> {
         let start = self.at;
         if self.byte(self.at) == Some(b'-') {
             self.at += 1;
@@ -422,7 +425,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Consumes one digit or more.
-    fn digits(&mut self) -> Result<(), JsonError> {
+    fn digits(&mut self) -> ScanResult {
         let start = self.at;
         while self.byte(self.at).is_some_and(|byte| byte.is_ascii_digit()) {
             self.at += 1;
@@ -433,7 +436,7 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn literal(&mut self, word: &str) -> Result<Span, JsonError> {
+    fn literal(&mut self, word: &str) -> ScanResult<Span> {
         let (start, end) = (self.at, self.at + word.len());
         if self.text.as_bytes().get(start..end) != Some(word.as_bytes()) {
             return Err(self.syntax_error());

@@ -13,7 +13,7 @@ use crate::capabilities::FieldMapping;
 use crate::failure::{Failure, Kind};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
-    BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestedOutputLimit,
+    Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, RequestedOutputLimit,
     SamplingParams, Warnings,
 };
 use crate::json::document::JsonValue;
@@ -44,7 +44,7 @@ const EFFORTS: [Effort; 5] = [
 ///
 /// # Errors
 /// Returns an error if the body breaks a rule of the messages API.
-pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> Result<Request<'a>, BoxedFailure> {
+pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<Request<'a>> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
             Kind::InvalidRequest,
@@ -131,7 +131,7 @@ fn push_extra<'a>(
 
 /// Reads `max_tokens`. It keeps 0, which vendors of this protocol give a meaning; the writer
 /// refuses it where necessary.
-fn limit(value: Option<JsonValue<'_>>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
+fn limit(value: Option<JsonValue<'_>>) -> RequestResult<Option<RequestedOutputLimit>> {
     let Some(value) = value else { return Ok(None) };
     if let Some(tokens) = value.count() {
         return Ok(Some(RequestedOutputLimit {
@@ -151,7 +151,7 @@ fn limit(value: Option<JsonValue<'_>>) -> Result<Option<RequestedOutputLimit>, B
 fn check_unit_range<'a>(
     value: Option<JsonValue<'a>>,
     path: &str,
-) -> Result<Option<JsonValue<'a>>, BoxedFailure> {
+) -> RequestResult<Option<JsonValue<'a>>> {
     let Some(value) = value else { return Ok(None) };
     match value.number() {
         None => Err(invalid_param(path, "Input should be a valid number")),
@@ -160,7 +160,7 @@ fn check_unit_range<'a>(
     }
 }
 
-fn top_k(value: JsonValue<'_>) -> Result<JsonValue<'_>, BoxedFailure> {
+fn top_k(value: JsonValue<'_>) -> RequestResult<JsonValue<'_>> {
     if value.count().is_some() {
         Ok(value)
     } else {
@@ -168,7 +168,7 @@ fn top_k(value: JsonValue<'_>) -> Result<JsonValue<'_>, BoxedFailure> {
     }
 }
 
-fn stop_sequences(value: Option<JsonValue<'_>>) -> Result<Vec<JsonStr<'_>>, BoxedFailure> {
+fn stop_sequences(value: Option<JsonValue<'_>>) -> RequestResult<Vec<JsonStr<'_>>> {
     let Some(value) = value else {
         return Ok(Vec::new());
     };
@@ -180,7 +180,7 @@ fn stop_sequences(value: Option<JsonValue<'_>>) -> Result<Vec<JsonStr<'_>>, Boxe
         .collect()
 }
 
-fn service_tier(value: Option<JsonValue<'_>>) -> Result<Option<JsonStr<'_>>, BoxedFailure> {
+fn service_tier(value: Option<JsonValue<'_>>) -> RequestResult<Option<JsonStr<'_>>> {
     let Some(tier) = value else { return Ok(None) };
     let tier = expect_string(tier, "service_tier")?;
     if tier.is("auto") || tier.is("standard_only") {
@@ -195,7 +195,7 @@ fn service_tier(value: Option<JsonValue<'_>>) -> Result<Option<JsonStr<'_>>, Box
 fn end_user<'a>(
     metadata: Option<JsonValue<'a>>,
     extra: &mut Vec<Opaque<'a>>,
-) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+) -> RequestResult<Option<JsonStr<'a>>> {
     let Some(metadata) = metadata else {
         return Ok(None);
     };
@@ -210,7 +210,7 @@ fn end_user<'a>(
 fn output_config<'a>(
     body: JsonValue<'a>,
     extra: &mut Vec<Opaque<'a>>,
-) -> Result<(Option<Effort>, OutputFormat<'a>), BoxedFailure> {
+) -> RequestResult<(Option<Effort>, OutputFormat<'a>)> {
     let older = body.get("output_format");
     let Some(config) = body.get("output_config") else {
         return Ok((None, format(older, "output_format", extra)?));
@@ -233,7 +233,7 @@ fn output_config<'a>(
     Ok((effort.map(effort_level).transpose()?, format))
 }
 
-fn effort_level(effort: JsonValue<'_>) -> Result<Effort, BoxedFailure> {
+fn effort_level(effort: JsonValue<'_>) -> RequestResult<Effort> {
     let path = "output_config.effort";
     let named = Effort::parse(&expect_string(effort, path)?.value());
     named
@@ -250,7 +250,7 @@ fn format<'a>(
     value: Option<JsonValue<'a>>,
     path: &str,
     extra: &mut Vec<Opaque<'a>>,
-) -> Result<OutputFormat<'a>, BoxedFailure> {
+) -> RequestResult<OutputFormat<'a>> {
     let Some(value) = value else {
         return Ok(OutputFormat::Free);
     };
@@ -278,7 +278,7 @@ fn thinking<'a>(
     value: Option<JsonValue<'a>>,
     limit: Option<RequestedOutputLimit>,
     warnings: &mut Warnings,
-) -> Result<Option<JsonValue<'a>>, BoxedFailure> {
+) -> RequestResult<Option<JsonValue<'a>>> {
     let Some(value) = value else { return Ok(None) };
     expect_object(value, "thinking")?;
     let [kind, budget, display] =

@@ -9,8 +9,8 @@
 use crate::Protocol;
 use crate::capabilities::arguments;
 use crate::counters;
-use crate::ir::event::UpstreamError;
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason};
+use crate::ir::event::{ReadResult, UpstreamError};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
 use crate::json::scanner::JsonScanner;
@@ -72,7 +72,7 @@ impl MessagesStreamReader {
         data: &[u8],
         nodes: NodeBuffer,
         to: &mut impl EventSink,
-    ) -> (NodeBuffer, Result<(), UpstreamError>) {
+    ) -> (NodeBuffer, ReadResult) {
         // The end marker of the chat protocol, which some compatible servers send. It is an end if
         // the vendor has given a stop reason.
         if data == b"[DONE]" && self.stopped {
@@ -103,7 +103,7 @@ impl MessagesStreamReader {
         name: &[u8],
         event: JsonValue<'_>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         // The newest clients use the type in the JSON, all others the name of the event. Accept
         // either.
         let kind = event.text_of("type");
@@ -400,7 +400,7 @@ impl MessagesStreamReader {
 }
 
 /// Reads a whole answer into the same events as a stream.
-pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }

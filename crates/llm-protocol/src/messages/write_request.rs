@@ -9,7 +9,7 @@
 use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{Block, BoxedFailure, CacheMarkerOrigin, Request, Warnings};
+use crate::ir::{Block, CacheMarkerOrigin, Request, RequestResult, Warnings};
 use crate::json::writer::JsonWriter;
 use crate::{Protocol, estimate};
 use block_writer::BlockWriter;
@@ -43,7 +43,7 @@ pub fn write(
     write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
-) -> Result<EncodedRequest, BoxedFailure> {
+) -> RequestResult<EncodedRequest> {
     let adds_markers =
         automatic_markers::is_wanted(request, model, response_context.input_estimate);
     let emptied =
@@ -143,7 +143,7 @@ fn write_system(
     writer: &mut BlockWriter<'_>,
     blocks: &[Block<'_>],
     form: &MessagesOutputFormat,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     if blocks.is_empty() && !matches!(form, MessagesOutputFormat::Instruction(_)) {
         return Ok(());
     }

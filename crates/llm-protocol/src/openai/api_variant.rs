@@ -9,7 +9,7 @@ use crate::Protocol;
 use crate::capabilities::{identifiers, schema};
 use crate::ir::write_context::WriteContext;
 use crate::ir::{
-    BlockKind, BoxedFailure, OutputFormat, Request, RequestedOutputLimit, WarningAction, Warnings,
+    BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, WarningAction, Warnings,
 };
 use crate::json::string::JsonStr;
 use crate::json::writer::JsonWriter;
@@ -80,7 +80,7 @@ pub(crate) fn output_limit(
     write_context: &WriteContext<'_>,
     min_tokens: u64,
     warnings: &mut Warnings,
-) -> Result<Option<u64>, BoxedFailure> {
+) -> RequestResult<Option<u64>> {
     let model_max = write_context.target.max_output_tokens;
     let payable = write_context.output_limit.unwrap_or(u64::MAX);
     let Some(RequestedOutputLimit { field, tokens }) = request.limit else {

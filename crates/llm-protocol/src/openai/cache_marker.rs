@@ -3,7 +3,7 @@
 //! It must not count markers: `messages/write_request/marker_budget.rs` does.
 
 use super::check::{cache_control, optional_object};
-use crate::ir::{BoxedFailure, CacheBreakpoint};
+use crate::ir::{CacheBreakpoint, RequestResult};
 use crate::json::document::JsonValue;
 
 /// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
@@ -11,7 +11,7 @@ use crate::json::document::JsonValue;
 pub(crate) fn cache_marker(
     of: JsonValue<'_>,
     path: impl std::fmt::Display,
-) -> Result<Option<CacheBreakpoint>, BoxedFailure> {
+) -> RequestResult<Option<CacheBreakpoint>> {
     if let Some(marker) = of.get("cache_control") {
         return cache_control(marker, format_args!("{path}.cache_control")).map(Some);
     }

@@ -6,7 +6,7 @@
 
 use crate::Protocol;
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, CacheBreakpoint, WarningAction, Warnings};
+use crate::ir::{BoxedFailure, CacheBreakpoint, RequestResult, WarningAction, Warnings};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use std::fmt::Display;
@@ -59,7 +59,7 @@ pub(crate) fn check_type(
     value: JsonValue<'_>,
     shape: MemberType,
     path: impl Display,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     if shape.matches(value) {
         Ok(())
     } else {
@@ -138,7 +138,7 @@ pub(crate) fn optional_text<'a>(
     of: JsonValue<'a>,
     name: &str,
     within: impl Display,
-) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+) -> RequestResult<Option<JsonStr<'a>>> {
     let Some(value) = of.get(name) else {
         return Ok(None);
     };
@@ -150,7 +150,7 @@ pub(crate) fn optional_bool(
     of: JsonValue<'_>,
     name: &str,
     within: impl Display,
-) -> Result<Option<bool>, BoxedFailure> {
+) -> RequestResult<Option<bool>> {
     let Some(value) = of.get(name) else {
         return Ok(None);
     };
@@ -162,7 +162,7 @@ pub(crate) fn optional_object<'a>(
     of: JsonValue<'a>,
     name: &str,
     within: impl Display,
-) -> Result<Option<JsonValue<'a>>, BoxedFailure> {
+) -> RequestResult<Option<JsonValue<'a>>> {
     match of.get(name) {
         Some(value) if !value.is_object() => {
             Err(wrong_type(member_path(within, name), "an object", value))
@@ -175,7 +175,7 @@ pub(crate) fn required_text<'a>(
     of: JsonValue<'a>,
     name: &str,
     within: impl Display,
-) -> Result<JsonStr<'a>, BoxedFailure> {
+) -> RequestResult<JsonStr<'a>> {
     optional_text(of, name, &within)?.ok_or_else(|| missing(member_path(&within, name)))
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn required_object<'a>(
     of: JsonValue<'a>,
     name: &str,
     within: impl Display,
-) -> Result<JsonValue<'a>, BoxedFailure> {
+) -> RequestResult<JsonValue<'a>> {
     optional_object(of, name, &within)?.ok_or_else(|| missing(member_path(&within, name)))
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn optional_items<'a>(
     of: JsonValue<'a>,
     name: &str,
     within: &dyn Display,
-) -> Result<impl Iterator<Item = JsonValue<'a>> + use<'a>, BoxedFailure> {
+) -> RequestResult<impl Iterator<Item = JsonValue<'a>> + use<'a>> {
     let value = of.get(name);
     if let Some(value) = value.filter(|value| !value.is_array()) {
         return Err(wrong_type(member_path(within, name), "an array", value));
@@ -232,7 +232,7 @@ pub(crate) fn warn_unlisted_members(
 pub(crate) fn cache_control(
     value: JsonValue<'_>,
     path: impl Display,
-) -> Result<CacheBreakpoint, BoxedFailure> {
+) -> RequestResult<CacheBreakpoint> {
     check_type(value, MemberType::Object, &path)?;
     let kind = required_text(value, "type", &path)?;
     if !kind.is("ephemeral") {

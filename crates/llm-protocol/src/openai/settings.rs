@@ -3,29 +3,27 @@
 //! It must not know how a target handles them, only whether the client API accepts them.
 
 use super::check::{invalid, optional_text, wrong_type};
-use crate::ir::{BoxedFailure, SamplingParams};
+use crate::ir::{RequestResult, SamplingParams};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 
-pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, BoxedFailure> {
-    let number = |name: &'static str,
-                  maximum: f64,
-                  words: &str|
-     -> Result<Option<JsonValue<'a>>, BoxedFailure> {
-        let Some(value) = body.get(name) else {
-            return Ok(None);
+pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> RequestResult<SamplingParams<'a>> {
+    let number =
+        |name: &'static str, maximum: f64, words: &str| -> RequestResult<Option<JsonValue<'a>>> {
+            let Some(value) = body.get(name) else {
+                return Ok(None);
+            };
+            let number = value
+                .number()
+                .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
+            if !(0.0..=maximum).contains(&number) {
+                return Err(invalid(
+                    name,
+                    format!("Invalid '{name}': must be between 0 and {words}."),
+                ));
+            }
+            Ok(Some(value))
         };
-        let number = value
-            .number()
-            .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
-        if !(0.0..=maximum).contains(&number) {
-            return Err(invalid(
-                name,
-                format!("Invalid '{name}': must be between 0 and {words}."),
-            ));
-        }
-        Ok(Some(value))
-    };
     let top_k = body.get("top_k");
     if let Some(value) = top_k.filter(|value| value.count().is_none()) {
         return Err(wrong_type("top_k", "an integer", value));
@@ -38,7 +36,7 @@ pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> Result<SamplingParams<'a>, Bo
 }
 
 /// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
-pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> RequestResult<Option<JsonStr<'a>>> {
     let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
     let safety_identifier = some(optional_text(body, "safety_identifier", "")?);
     let user = some(optional_text(body, "user", "")?);

@@ -12,7 +12,7 @@ use crate::Protocol;
 use crate::capabilities::{FieldMapping, custom_tool, schema};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
-    BoxedFailure, FunctionTool, JsonPath, Request, Tool, ToolChoice, ToolKind, WarningAction,
+    FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
 use crate::json::document::JsonValue;
@@ -28,7 +28,7 @@ pub(crate) fn sendable_tools<'t, 'a>(
     request: &'t Request<'a>,
     model: &str,
     warnings: &mut Warnings,
-) -> Result<Vec<&'t Tool<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<&'t Tool<'a>>> {
     let mut sent = Vec::with_capacity(request.tools.len());
     for tool in &request.tools {
         match &tool.kind {
@@ -52,7 +52,7 @@ fn check_vendor_tool(
     (kind, value): (&JsonStr<'_>, JsonValue<'_>),
     model: &str,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let kind = kind.value();
     if messages_fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
         if let (ToolChoice::Tool(chosen), Some(name)) =
@@ -97,11 +97,7 @@ impl ToolWriter<'_, '_> {
     ///
     /// # Errors
     /// Returns an error if a schema is invalid, or if the choice names a tool that is not sent.
-    pub fn write(
-        &mut self,
-        sent: &[&Tool<'_>],
-        choice: &ToolChoice<'_>,
-    ) -> Result<(), BoxedFailure> {
+    pub fn write(&mut self, sent: &[&Tool<'_>], choice: &ToolChoice<'_>) -> RequestResult {
         if let ToolChoice::Tool(chosen) = choice
             && !sent.iter().any(|tool| has_name(tool, chosen))
         {
@@ -126,7 +122,7 @@ impl ToolWriter<'_, '_> {
         Ok(())
     }
 
-    fn function(&mut self, at: JsonPath, function: &FunctionTool<'_>) -> Result<(), BoxedFailure> {
+    fn function(&mut self, at: JsonPath, function: &FunctionTool<'_>) -> RequestResult {
         let cleaned = schema::clean_for_chat(function.schema).map_err(|_| {
             invalid_param(
                 self.surface,

@@ -11,16 +11,13 @@ use crate::capabilities::FieldMapping;
 use crate::failure::{Failure, Kind};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, File, FileContent, Opaque, Request, Thinking,
+    Block, BlockKind, BoxedFailure, File, FileContent, Opaque, Request, RequestResult, Thinking,
     ToolResultContent, TurnRole, WarningAction, Warnings,
 };
 use std::borrow::Cow;
 
 /// Checks the top-level members that only the messages protocol has.
-pub(crate) fn check_members(
-    request: &Request<'_>,
-    warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+pub(crate) fn check_members(request: &Request<'_>, warnings: &mut Warnings) -> RequestResult {
     let own = || {
         request
             .extra
@@ -72,7 +69,7 @@ struct BlockCheckContext {
 
 /// Checks the conversation before calls and results are paired, because a missing partner would
 /// only be a consequence. `fetches`: the vendor accepts the URL of a document.
-pub(crate) fn check_blocks(request: &Request<'_>, fetches: bool) -> Result<(), BoxedFailure> {
+pub(crate) fn check_blocks(request: &Request<'_>, fetches: bool) -> RequestResult {
     let context = BlockCheckContext {
         surface: request.surface,
         fetches,
@@ -87,7 +84,7 @@ fn check_each(
     blocks: &[Block<'_>],
     container: BlockContainer,
     context: BlockCheckContext,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     blocks
         .iter()
         .try_for_each(|block| check_block(block, container, context))
@@ -116,7 +113,7 @@ fn check_block(
     block: &Block<'_>,
     container: BlockContainer,
     context: BlockCheckContext,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let surface = context.surface;
     let is_supported = match &block.kind {
         BlockKind::Text(_) => true,

@@ -10,7 +10,7 @@ use super::chat::ChatChunk;
 use super::usage::{closing_brace, encode_usage, meter_billed, restate_usage, usage_edit};
 use super::{chat, messages, responses};
 use crate::Protocol;
-use crate::ir::event::UpstreamError;
+use crate::ir::event::{ReadResult, UpstreamError};
 use crate::json::edit::{self, JsonEdit};
 use crate::json::scanner::Span;
 use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
@@ -31,7 +31,7 @@ pub fn rewrite_response(
     body: Bytes,
     terms: &MeteringTerms,
     call_seed: Option<&str>,
-) -> Result<CompleteResponse, UpstreamError> {
+) -> ReadResult<CompleteResponse> {
     let (seen, completeness) = scan_body(protocol, &body, &terms.usage_paths, call_seed)?;
     completeness?;
     let usage = seen.usage(terms);
@@ -88,7 +88,7 @@ pub fn rewrite_token_count(
     protocol: Protocol,
     public_model: &str,
     body: Bytes,
-) -> Result<Bytes, UpstreamError> {
+) -> ReadResult<Bytes> {
     let (seen, _) = scan_body(protocol, &body, &[], None)?;
     Ok(edit_body(body, seen.model, public_model, &[]))
 }
@@ -133,7 +133,7 @@ fn scan_body(
     body: &[u8],
     usage_paths: &[String],
     call_seed: Option<&str>,
-) -> Result<(ResponseBodyScan, Result<(), UpstreamError>), UpstreamError> {
+) -> ReadResult<(ResponseBodyScan, ReadResult)> {
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let (seen, is_error, (is_answer, has_stopped)) = match protocol {
         Protocol::Chat => {

@@ -23,7 +23,7 @@ use crate::capabilities::response_ids::generate_id;
 use crate::chat::read_stream::{
     ChatCallTracker, ChatFinishReason, ChatToolCallDelta, SlotAllocator,
 };
-use crate::ir::event::{Event, EventSink, UpstreamError};
+use crate::ir::event::{Event, EventSink, ReadResult};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::edit::{json_string, span_of};
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
@@ -97,7 +97,7 @@ impl CallRepair {
         chunk: &ChatChunk,
         text: &str,
         form: AnswerForm,
-    ) -> Result<RepairEdits, UpstreamError> {
+    ) -> ReadResult<RepairEdits> {
         let mut repair = RepairEdits::default();
         if chunk.has_calls() {
             repair.edits = self.call_edits(text, form)?;
@@ -121,11 +121,7 @@ impl CallRepair {
         Ok(repair)
     }
 
-    fn call_edits(
-        &mut self,
-        text: &str,
-        form: AnswerForm,
-    ) -> Result<Vec<(Span, String)>, UpstreamError> {
+    fn call_edits(&mut self, text: &str, form: AnswerForm) -> ReadResult<Vec<(Span, String)>> {
         let mut edits = CallEdits {
             text,
             form,
@@ -164,7 +160,7 @@ impl CallEdits<'_> {
         message: JsonValue<'_>,
         seed: &str,
         calls: &mut ChoiceCalls,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let listed = || message.items_of("tool_calls");
         if listed().next().is_some() {
             calls.tracker.begin_chunk();
@@ -274,7 +270,7 @@ impl ChoiceCalls {
         read: &ChatToolCallDelta<'_>,
         is_whole: bool,
         seed: &str,
-    ) -> Result<RecordedCall, UpstreamError> {
+    ) -> ReadResult<RecordedCall> {
         if self.tracker.is_new_call(read, is_whole) {
             self.tracker
                 .open_pending(&mut self.slots, &mut IgnoredEvents);

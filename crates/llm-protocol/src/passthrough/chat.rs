@@ -8,7 +8,7 @@
 use crate::chat::read_stream::ChatFinishReason;
 use crate::counters;
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span, StringToken};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{StopReasonStatus, UsagePlace};
 
@@ -342,7 +342,7 @@ impl NullUsageFinder {
     }
 }
 
-fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> Result<(), JsonError> {
+fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult {
     let mut choice = ChunkChoice::default();
     let mut delta_bytes = DeltaBytes::default();
     let mut is_error = false;
@@ -411,7 +411,7 @@ struct DeltaBytes {
 
 /// Counts a delta or message. Vendors that use two names for reasoning repeat the same text under
 /// both.
-fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
+fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
     let (mut bytes, mut reasoning, mut sound) = (0_u64, 0_u64, 0_u64);
     let (mut has_other, mut has_calls) = (false, false);
     scan.object_or_skip(|scan, key| {
@@ -466,7 +466,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> Result<DeltaBytes, JsonError> {
 }
 
 /// Counts a string, or the parts that some vendors stream instead.
-fn content_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
+fn content_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     if scan.kind()? != JsonKind::Array {
         return text_bytes(scan);
     }
@@ -486,7 +486,7 @@ fn content_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
     Ok(bytes)
 }
 
-fn argument_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
+fn argument_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     let mut bytes = 0_u64;
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
@@ -499,7 +499,7 @@ fn argument_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
 }
 
 /// Returns the UTF-8 bytes of a string; 0 for any other value.
-fn text_bytes(scan: &mut JsonScanner<'_>) -> Result<u64, JsonError> {
+fn text_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     Ok(scan
         .string_or_skip()?
         .map_or(0, |text| text.decoded_bytes()))

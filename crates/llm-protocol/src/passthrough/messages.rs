@@ -7,7 +7,7 @@
 
 use crate::counters;
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
 use crate::messages::bills_refusal;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;
@@ -122,11 +122,7 @@ pub(super) fn parse_event(text: &str) -> Option<MessagesEventScan<'_>> {
 }
 
 impl MessagesEventScan<'_> {
-    fn read_response_member(
-        &mut self,
-        name: &str,
-        scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    fn read_response_member(&mut self, name: &str, scan: &mut JsonScanner<'_>) -> ScanResult {
         match name {
             "model" => self.model = scan.string_or_skip()?.map(|model| model.span),
             "usage" => {
@@ -142,11 +138,7 @@ impl MessagesEventScan<'_> {
         Ok(())
     }
 
-    fn read_delta_member(
-        &mut self,
-        name: &str,
-        scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    fn read_delta_member(&mut self, name: &str, scan: &mut JsonScanner<'_>) -> ScanResult {
         match name {
             "text" | "thinking" | "partial_json" => self.count_text(scan)?,
             // Hidden thinking leaves only its signature.
@@ -161,7 +153,7 @@ impl MessagesEventScan<'_> {
         Ok(())
     }
 
-    fn read_block(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_block(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "text" | "thinking" => self.count_text(scan)?,
@@ -199,7 +191,7 @@ impl MessagesEventScan<'_> {
         .map(drop)
     }
 
-    fn read_stop_details(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_stop_details(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         scan.object_or_skip(|scan, key| {
             if key.name() == "category" {
                 let category = scan.string_or_skip()?.map(|category| category.name());
@@ -211,14 +203,14 @@ impl MessagesEventScan<'_> {
         .map(drop)
     }
 
-    fn read_stop_reason(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_stop_reason(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         let reason = scan.string_or_skip()?;
         self.has_stop_reason |= reason.is_some_and(|reason| !reason.raw.is_empty());
         self.is_refusal |= reason.is_some_and(|reason| reason.raw == "refusal");
         Ok(())
     }
 
-    fn count_text(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn count_text(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         if let Some(text) = scan.string_or_skip()? {
             self.count_bytes(text.decoded_bytes());
         }

@@ -7,7 +7,7 @@
 
 use crate::counters;
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 
@@ -157,7 +157,7 @@ pub(super) fn parse_event(text: &str) -> Option<ResponsesEventScan<'_>> {
         return None;
     }
     let mut seen = ResponsesEventScan::default();
-    let outcome: Result<_, JsonError> = scan.object(|scan, key| {
+    let outcome: ScanResult<_> = scan.object(|scan, key| {
         match key.name().as_ref() {
             "type" => seen.kind = scan.string_or_skip()?.map(|kind| kind.name()),
             "sequence_number" => seen.sequence = scan.count_or_skip()?,
@@ -198,10 +198,7 @@ pub(super) fn parse_body(text: &str) -> Option<ResponsesBodyScan> {
     Some(whole)
 }
 
-fn read_response(
-    scan: &mut JsonScanner<'_>,
-    response: &mut ResponsesBodyScan,
-) -> Result<(), JsonError> {
+fn read_response(scan: &mut JsonScanner<'_>, response: &mut ResponsesBodyScan) -> ScanResult {
     response.is_present |= scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "id" => response.id = scan.string_or_skip()?.map(|id| id.span),
@@ -250,7 +247,7 @@ struct OutputItemScan {
 }
 
 impl OutputItemScan {
-    fn read_member(&mut self, name: &str, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_member(&mut self, name: &str, scan: &mut JsonScanner<'_>) -> ScanResult {
         match name {
             "type" => {
                 let kind = scan.string_or_skip()?;
@@ -282,7 +279,7 @@ impl OutputItemScan {
     }
 }
 
-fn read_search_count(scan: &mut JsonScanner<'_>) -> Result<Option<u64>, JsonError> {
+fn read_search_count(scan: &mut JsonScanner<'_>) -> ScanResult<Option<u64>> {
     let mut searches = None;
     scan.object_or_skip(|scan, key| {
         if key.name() != "web_search" {
@@ -301,7 +298,7 @@ fn read_search_count(scan: &mut JsonScanner<'_>) -> Result<Option<u64>, JsonErro
 }
 
 /// Reads an item and adds the bytes of all generated text in it, at any level.
-fn read_output(scan: &mut JsonScanner<'_>, bytes: &mut u64) -> Result<OutputItemScan, JsonError> {
+fn read_output(scan: &mut JsonScanner<'_>, bytes: &mut u64) -> ScanResult<OutputItemScan> {
     let mut item = OutputItemScan::default();
     match scan.kind()? {
         JsonKind::Array => drop(scan.array(|scan| read_output(scan, bytes).map(drop))?),

@@ -7,7 +7,7 @@ use crate::Protocol;
 use crate::chat::write_stream::write_usage as write_chat_usage;
 use crate::json::edit::{self, JsonEdit};
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
 use crate::json::writer::JsonWriter;
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
@@ -161,7 +161,7 @@ fn complete_usage(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String
     String::from_utf8(out).ok()
 }
 
-fn read_usage_members(raw: &str, parts_name: &str) -> Result<UsageMembers, JsonError> {
+fn read_usage_members(raw: &str, parts_name: &str) -> ScanResult<UsageMembers> {
     let (mut scan, mut members) = (
         JsonScanner::new(raw, MAX_RESPONSE_DEPTH),
         UsageMembers::default(),

@@ -7,7 +7,7 @@
 
 use super::summary::RequestSummary;
 use crate::json::nesting::MAX_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
 use sha2::{Digest as _, Sha256};
 use spans::ConversationSpans;
 use std::fmt;
@@ -217,7 +217,7 @@ impl ConversationHasher<'_> {
 
     /// Hashes every text in a value at any level, without the markers that clients move between
     /// turns.
-    fn hash_texts(&mut self, scan: &mut JsonScanner<'_>, mark: u8) -> Result<(), JsonError> {
+    fn hash_texts(&mut self, scan: &mut JsonScanner<'_>, mark: u8) -> ScanResult {
         match scan.kind()? {
             JsonKind::String => {
                 self.hash_text(scan.string()?.raw.as_bytes(), mark);

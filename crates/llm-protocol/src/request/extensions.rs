@@ -14,7 +14,7 @@ use super::features::Features;
 use super::member_name::is_same_name;
 use super::vendor_state::{self, VendorObject};
 use crate::Protocol;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult};
 use crate::table_text::names_in;
 
 /// The names, by their effect.
@@ -99,7 +99,7 @@ impl Features {
         protocol: Protocol,
         extension: Extension,
         scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         match extension {
             Extension::Unpriced(name) => {
                 if is_enabled(scan)? {
@@ -117,11 +117,7 @@ impl Features {
     }
 
     /// Reads a vendor's own options, at any depth: they count as top-level members.
-    fn read_options(
-        &mut self,
-        protocol: Protocol,
-        scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    fn read_options(&mut self, protocol: Protocol, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
             JsonKind::Array => scan
                 .array(|scan| self.read_options(protocol, scan))
@@ -138,7 +134,7 @@ impl Features {
         protocol: Protocol,
         name: &str,
         scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         const AS_AT_TOP: [&str; 9] = [
             "tools",
             "functions",
@@ -169,7 +165,7 @@ impl Features {
 
 /// Consumes the next value and returns whether it asks for the feature: it is not null, false, an
 /// empty list or an object that switches the feature off.
-fn is_enabled(scan: &mut JsonScanner<'_>) -> Result<bool, JsonError> {
+fn is_enabled(scan: &mut JsonScanner<'_>) -> ScanResult<bool> {
     match scan.kind()? {
         JsonKind::Null | JsonKind::False => scan.skip().map(|_| false),
         JsonKind::Array => {

@@ -7,7 +7,7 @@
 
 use crate::capabilities::ThinkingType;
 use crate::ir::Effort;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
+use crate::json::scanner::{JsonKind, JsonScanner, ScanResult};
 
 /// Findings of the pass over a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -135,7 +135,7 @@ impl RepairHints {
     }
 
     /// Reads an effort.
-    pub fn read_effort(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    pub fn read_effort(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         self.effort = read_enum(scan, Effort::parse)?;
         Ok(())
     }
@@ -152,7 +152,7 @@ impl RepairHints {
 fn read_enum<T>(
     scan: &mut JsonScanner<'_>,
     named: fn(&str) -> Option<T>,
-) -> Result<EnumMember<T>, JsonError> {
+) -> ScanResult<EnumMember<T>> {
     if scan.kind()? == JsonKind::Null {
         return scan.skip().map(|_| EnumMember::Absent);
     }

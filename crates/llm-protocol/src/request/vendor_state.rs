@@ -13,7 +13,7 @@ use super::member_name::is_same_name;
 use crate::Protocol;
 use crate::failure::{Failure, Kind as FailureKind};
 use crate::json::nesting::MAX_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult};
 
 /// Maximum length in bytes of a member's path in a refusal.
 const MAX_PATH_BYTES: usize = 256;
@@ -228,7 +228,7 @@ impl FirstReference {
         &mut self,
         object: VendorObject,
         scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         let kind = scan.kind()?;
         let at = scan.position();
         let mut is_present = !matches!(kind, JsonKind::Null | JsonKind::False | JsonKind::Array);
@@ -253,7 +253,7 @@ impl FirstReference {
 
     /// Records the references in a value that is neither a message nor a tool, such as a tool's
     /// environment.
-    pub(super) fn scan(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    pub(super) fn scan(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
             JsonKind::Array => scan.array(|scan| self.scan(scan)).map(drop),
             JsonKind::Object => {
@@ -284,7 +284,7 @@ impl FirstReference {
     }
 
     /// Reads the container of a request or a tool: an id, or an object that may contain one.
-    pub(super) fn record_container(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    pub(super) fn record_container(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
             JsonKind::Object => scan
                 .object(|scan, key| match key.name().as_ref() {
@@ -346,11 +346,7 @@ pub(super) fn is_client_data(name: &str) -> bool {
 
 /// Appends the path of the value at `target` to `path`. Returns false and restores `path` if the
 /// next value does not contain it.
-fn find_path(
-    scan: &mut JsonScanner<'_>,
-    target: usize,
-    path: &mut String,
-) -> Result<bool, JsonError> {
+fn find_path(scan: &mut JsonScanner<'_>, target: usize, path: &mut String) -> ScanResult<bool> {
     let kind = scan.kind()?;
     if scan.position() == target {
         scan.skip()?;

@@ -15,7 +15,7 @@
 use crate::Protocol;
 use crate::failure::{Failure, Kind};
 use crate::ir::{
-    BoxedFailure, Opaque, OutputFormat, ReasoningSettings, Request, SamplingParams, ToolChoice,
+    Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
     Warnings,
 };
 use crate::json::document::JsonValue;
@@ -60,7 +60,7 @@ pub fn read<'a>(
     body: JsonValue<'a>,
     may_search: bool,
     warnings: &mut Warnings,
-) -> Result<Request<'a>, BoxedFailure> {
+) -> RequestResult<Request<'a>> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
             Kind::InvalidRequest,
@@ -115,7 +115,7 @@ fn read_extra_members<'a>(
     body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     for (name, shape) in [
         ("cache_control", MemberType::Object),
         ("output_config", MemberType::Object),

@@ -12,7 +12,7 @@
 
 use crate::Protocol;
 use crate::counters;
-use crate::ir::event::{Event, EventSink, ResponseStart, StopReason, UpstreamError};
+use crate::ir::event::{Event, EventSink, ReadResult, ResponseStart, StopReason, UpstreamError};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::scanner::JsonScanner;
 use crate::json::string::{JsonStr, JsonStrBuf};
@@ -47,7 +47,7 @@ impl ResponsesStreamReader {
         data: &[u8],
         nodes: NodeBuffer,
         to: &mut impl EventSink,
-    ) -> (NodeBuffer, Result<(), UpstreamError>) {
+    ) -> (NodeBuffer, ReadResult) {
         // End marker of the chat protocol; some servers always send it.
         if data == b"[DONE]" {
             return (nodes, Ok(()));
@@ -72,7 +72,7 @@ impl ResponsesStreamReader {
         name: &[u8],
         event: JsonValue<'_>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let kind = event.string_of("type");
         let kind = kind
             .as_deref()
@@ -125,7 +125,7 @@ impl ResponsesStreamReader {
         kind: &str,
         event: JsonValue<'_>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let text = |name| event.filled_text(name);
         let Some(index) = self.places.index_of_event(kind, event)? else {
             return Ok(());
@@ -199,7 +199,7 @@ impl ResponsesStreamReader {
         response: Option<JsonValue<'_>>,
         kind: &str,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         self.start(response, to);
         let member = |name| response.and_then(|response| response.get(name));
         for (place, item) in (0_u64..).zip(member("output").into_iter().flat_map(JsonValue::items))
@@ -245,7 +245,7 @@ impl ResponsesStreamReader {
 ///
 /// # Errors
 /// Returns an error if the body is not a response, or if it reports a failure.
-pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> Result<(), UpstreamError> {
+pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }

@@ -12,7 +12,7 @@ use crate::capabilities::identifiers::CallIdAllocator;
 use crate::capabilities::{ResponsesModel, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{BoxedFailure, Effort, OutputFormat, Request, WarningAction, Warnings};
+use crate::ir::{Effort, OutputFormat, Request, RequestResult, WarningAction, Warnings};
 use crate::json::writer::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -44,7 +44,7 @@ pub fn write(
     write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
-) -> Result<EncodedRequest, BoxedFailure> {
+) -> RequestResult<EncodedRequest> {
     let extras = match request.surface {
         Protocol::Messages => {
             unsupported::check_members(request, warnings)?;
@@ -129,7 +129,7 @@ pub fn write(
 }
 
 impl ResponsesRequestWriter<'_> {
-    fn settings(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+    fn settings(&mut self, request: &Request<'_>) -> RequestResult {
         if let Some(limit) = api_variant::output_limit(
             request,
             self.write_context,
@@ -207,7 +207,7 @@ impl ResponsesRequestWriter<'_> {
     }
 
     /// Writes `tools` and the related members.
-    fn tools(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+    fn tools(&mut self, request: &Request<'_>) -> RequestResult {
         let sent = tools::sendable_tools(
             request,
             self.write_context.target.public_model,

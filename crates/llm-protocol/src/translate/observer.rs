@@ -6,7 +6,9 @@
 //! Read next: `vendor_response/completion.rs`.
 
 use crate::capabilities::identifiers::CallIdAllocator;
-use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext, StopReason, UpstreamError};
+use crate::ir::event::{
+    Event, EventSink, OutputPart, ReadResult, ResponseContext, StopReason, UpstreamError,
+};
 use crate::json::string::JsonStr;
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use crate::usage::{
@@ -244,7 +246,7 @@ impl StreamObserver {
     }
 
     /// Checks for errors that show only after an event was read.
-    pub fn check(&self) -> Result<(), UpstreamError> {
+    pub fn check(&self) -> ReadResult {
         if self.overflowed() {
             return Err(UpstreamError::TooLarge);
         }

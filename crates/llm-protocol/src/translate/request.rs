@@ -8,7 +8,7 @@ use crate::capabilities::{ModelCapabilities, TranslationTarget};
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{BlockKind, BoxedFailure, Request, Warnings};
+use crate::ir::{BlockKind, Request, RequestResult, Warnings};
 use crate::json::document::{JsonDocument, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
 use crate::responses::EventSequencer;
@@ -250,7 +250,7 @@ fn read_request<'a>(
     tree: &'a JsonDocument<'a>,
     may_search: bool,
     warnings: &mut Warnings,
-) -> Result<Request<'a>, BoxedFailure> {
+) -> RequestResult<Request<'a>> {
     match surface {
         Protocol::Chat => chat::read_request::read(tree.root(), warnings),
         Protocol::Messages => messages::read_request::read(tree.root(), warnings),

@@ -7,7 +7,7 @@ use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;
 use crate::failure::VendorError;
 use crate::ir::event::{
-    Event, EventSink, ResponseContext, ResponseStart, StopReason, UpstreamError,
+    Event, EventSink, ReadResult, ResponseContext, ResponseStart, StopReason, UpstreamError,
 };
 use crate::json::document::{JsonDocument, NodeBuffer};
 use crate::json::nesting::MAX_RESPONSE_DEPTH;
@@ -108,7 +108,7 @@ pub fn translate_response(
     response_context: ResponseContext,
     streamed: bool,
     body: &[u8],
-) -> Result<CompleteResponse, UpstreamError> {
+) -> ReadResult<CompleteResponse> {
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;

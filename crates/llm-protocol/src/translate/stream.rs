@@ -7,7 +7,7 @@
 
 use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;
-use crate::ir::event::{Event, EventSink, ResponseContext, StopReason, UpstreamError};
+use crate::ir::event::{Event, EventSink, ReadResult, ResponseContext, StopReason, UpstreamError};
 use crate::json::document::NodeBuffer;
 use crate::sse::SseDecoder;
 use crate::usage::{MeteredUsage, Usage};
@@ -176,10 +176,7 @@ impl StreamTranslation {
     }
 
     /// Ends an answer whose last event is missing.
-    fn end_without_last_event(
-        &mut self,
-        fault: Option<UpstreamError>,
-    ) -> Result<(), UpstreamError> {
+    fn end_without_last_event(&mut self, fault: Option<UpstreamError>) -> ReadResult {
         if self.observer.overflowed() {
             return Err(UpstreamError::TooLarge);
         }
@@ -195,7 +192,7 @@ impl StreamTranslation {
         self.observer.check()
     }
 
-    fn process_events(&mut self) -> Result<(), UpstreamError> {
+    fn process_events(&mut self) -> ReadResult {
         while !self.observer.is_complete() {
             let event = match self.decoder.next_event() {
                 Ok(Some(event)) => event,
@@ -240,7 +237,7 @@ impl StreamTranslation {
 }
 
 impl ResponseStream for StreamTranslation {
-    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> ReadResult {
         if self.is_over {
             return Ok(());
         }
@@ -253,7 +250,7 @@ impl ResponseStream for StreamTranslation {
         outcome
     }
 
-    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
+    fn finish(&mut self, out: &mut Vec<u8>) -> ReadResult {
         if self.is_over {
             return if self.observer.is_complete() {
                 Ok(())

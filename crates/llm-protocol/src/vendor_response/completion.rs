@@ -26,7 +26,7 @@
 //! It must not know the terms of a protocol, nor how long the gateway waits for the rest:
 //! `edge/intake/buffered_session.rs` does.
 
-use crate::ir::event::UpstreamError;
+use crate::ir::event::{ReadResult, UpstreamError};
 
 /// How much of an answer has a stop reason.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Completion {
     ///
     /// # Errors
     /// Returns [`UpstreamError::Cut`] if no stop reason has come.
-    pub fn record_last_event(&mut self) -> Result<(), UpstreamError> {
+    pub fn record_last_event(&mut self) -> ReadResult {
         if self.stop_reason == StopReasonStatus::Missing {
             return Err(UpstreamError::Cut);
         }
@@ -143,11 +143,7 @@ impl Completion {
     ///
     /// # Errors
     /// Returns the error, or [`UpstreamError::Cut`], if the answer is not complete.
-    pub fn check_end(
-        &self,
-        has_usage: bool,
-        fault: Option<UpstreamError>,
-    ) -> Result<(), UpstreamError> {
+    pub fn check_end(&self, has_usage: bool, fault: Option<UpstreamError>) -> ReadResult {
         match fault {
             Some(UpstreamError::Vendor(error)) if !(self.has_stopped() && has_usage) => {
                 Err(UpstreamError::Vendor(error))

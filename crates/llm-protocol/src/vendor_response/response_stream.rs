@@ -2,7 +2,7 @@
 //!
 //! Must not know how a stream is read.
 
-use crate::ir::event::UpstreamError;
+use crate::ir::event::ReadResult;
 use crate::responses::EventSequencer;
 use crate::usage::{MeteredUsage, Usage};
 use std::fmt::Debug;
@@ -16,14 +16,14 @@ pub trait ResponseStream: Debug + Send + Sync {
     ///
     /// # Errors
     /// Returns an [`UpstreamError`] if the stream cannot continue.
-    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError>;
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> ReadResult;
 
     /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
     /// its end.
     ///
     /// # Errors
     /// Returns an [`UpstreamError`] if the answer is not complete.
-    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError>;
+    fn finish(&mut self, out: &mut Vec<u8>) -> ReadResult;
 
     /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
     fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>);

@@ -10,7 +10,7 @@ use super::parts::{self, ChatPartContainer};
 use super::reasoning;
 use crate::Protocol;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, ToolArguments,
+    Block, BlockKind, CacheBreakpoint, JsonPath, Opaque, Request, RequestResult, ToolArguments,
     ToolCall, ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
 };
 use crate::json::document::JsonValue;
@@ -28,7 +28,7 @@ pub(super) fn read<'a>(
     body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let messages = body
         .get("messages")
         .filter(|messages| messages.items().next().is_some());
@@ -90,7 +90,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         warn_unlisted_members(self.value, &COMMON, own, "messages[]", self.warnings);
     }
 
-    fn content(&mut self, container: ChatPartContainer) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn content(&mut self, container: ChatPartContainer) -> RequestResult<Vec<Block<'a>>> {
         parts::content(
             self.value.get("content"),
             self.index,
@@ -99,7 +99,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         )
     }
 
-    fn instructions(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn instructions(&mut self) -> RequestResult<Vec<Block<'a>>> {
         self.check_members(&[]);
         let mut blocks = self.content(ChatPartContainer::Instructions)?;
         if blocks.is_empty() {
@@ -114,14 +114,14 @@ impl<'a> ChatMessageReader<'a, '_> {
         Ok(blocks)
     }
 
-    fn user(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn user(&mut self) -> RequestResult<Vec<Block<'a>>> {
         self.check_members(&[]);
         let mut blocks = self.content(ChatPartContainer::User)?;
         apply_cache_to_last(&mut blocks, self.cache);
         Ok(blocks)
     }
 
-    fn assistant(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn assistant(&mut self) -> RequestResult<Vec<Block<'a>>> {
         self.check_members(&[
             "refusal",
             "tool_calls",
@@ -167,7 +167,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         Ok(blocks)
     }
 
-    fn calls(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn calls(&mut self) -> RequestResult<Vec<Block<'a>>> {
         let mut calls = Vec::new();
         let items = optional_items(self.value, "tool_calls", &JsonPath::Message(self.index))?;
         for (index, value) in items.enumerate() {
@@ -200,7 +200,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         Ok(calls)
     }
 
-    fn call(&mut self, value: JsonValue<'a>, at: JsonPath) -> Result<ToolCall<'a>, BoxedFailure> {
+    fn call(&mut self, value: JsonValue<'a>, at: JsonPath) -> RequestResult<ToolCall<'a>> {
         let kind = optional_text(value, "type", at)?;
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
         // Some clients omit the type; it is then the original one, `function`.
@@ -239,7 +239,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         })
     }
 
-    fn tool(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn tool(&mut self) -> RequestResult<Vec<Block<'a>>> {
         // The call that the result belongs to has the name.
         self.check_members(&["tool_call_id", "is_error", "name"]);
         let message = JsonPath::Message(self.index);
@@ -247,7 +247,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         self.result(id, None)
     }
 
-    fn function(&mut self) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn function(&mut self) -> RequestResult<Vec<Block<'a>>> {
         self.check_members(&["is_error", "name"]);
         let name = required_text(self.value, "name", JsonPath::Message(self.index))?;
         self.result(None, Some(name))
@@ -257,7 +257,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         &mut self,
         id: Option<JsonStr<'a>>,
         name: Option<JsonStr<'a>>,
-    ) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    ) -> RequestResult<Vec<Block<'a>>> {
         let message = JsonPath::Message(self.index);
         let is_error = optional_bool(self.value, "is_error", message)?.unwrap_or(false);
         let mut cache = self.cache;
@@ -292,11 +292,7 @@ impl<'a> ChatMessageReader<'a, '_> {
     }
 }
 
-fn arguments<'a>(
-    of: JsonValue<'a>,
-    member: &str,
-    path: &str,
-) -> Result<ToolArguments<'a>, BoxedFailure> {
+fn arguments<'a>(of: JsonValue<'a>, member: &str, path: &str) -> RequestResult<ToolArguments<'a>> {
     let text = optional_text(of, member, path)?;
     Ok(ToolArguments::Text(text.unwrap_or(JsonStr::from_value(""))))
 }

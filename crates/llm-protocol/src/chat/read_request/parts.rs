@@ -8,7 +8,7 @@
 
 use crate::Protocol;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, File, FileContent, Image, ImageSource, JsonPath, Opaque,
+    Block, BlockKind, File, FileContent, Image, ImageSource, JsonPath, Opaque, RequestResult,
     ToolResult, ToolResultContent, Warnings,
 };
 use crate::json::document::JsonValue;
@@ -36,7 +36,7 @@ pub(super) fn content<'a>(
     message: usize,
     container: ChatPartContainer,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<Block<'a>>> {
     let Some(content) = content else {
         return Ok(Vec::new());
     };
@@ -72,7 +72,7 @@ fn part<'a>(
     at: JsonPath,
     container: ChatPartContainer,
     warnings: &mut Warnings,
-) -> Result<Option<Block<'a>>, BoxedFailure> {
+) -> RequestResult<Option<Block<'a>>> {
     check_type(value, MemberType::Object, at)?;
     let name = required_text(value, "type", at)?;
     let kind = match (name.value().as_ref(), container) {
@@ -140,7 +140,7 @@ fn image<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<BlockKind<'a>, BoxedFailure> {
+) -> RequestResult<BlockKind<'a>> {
     warn_unknown_part_members(value, &["image_url"], warnings);
     let path = format!("{at}.image_url");
     let inner = required_object(value, "image_url", at)?;
@@ -162,7 +162,7 @@ fn file<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<BlockKind<'a>, BoxedFailure> {
+) -> RequestResult<BlockKind<'a>> {
     warn_unknown_part_members(value, &["file"], warnings);
     let path = format!("{at}.file");
     let inner = required_object(value, "file", at)?;
@@ -265,7 +265,7 @@ fn messages_result<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<BlockKind<'a>, BoxedFailure> {
+) -> RequestResult<BlockKind<'a>> {
     warn_unknown_part_members(value, &["tool_use_id", "content", "is_error"], warnings);
     let content = match value.get("content") {
         None => ToolResultContent::Nothing,

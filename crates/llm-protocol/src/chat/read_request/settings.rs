@@ -6,7 +6,7 @@
 //! Read next: `read_request/tools.rs`.
 
 use crate::ir::{
-    BoxedFailure, Effort, OutputFormat, ReasoningSettings, RequestedOutputLimit, Warnings,
+    Effort, OutputFormat, ReasoningSettings, RequestResult, RequestedOutputLimit, Warnings,
 };
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
@@ -21,7 +21,7 @@ const MAX_STOPS: usize = 4;
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
 /// Reads the output limit. `max_completion_tokens` wins over the older `max_tokens`.
-pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
+pub(super) fn limit(body: JsonValue<'_>) -> RequestResult<Option<RequestedOutputLimit>> {
     for field in ["max_completion_tokens", "max_tokens"] {
         if let Some(value) = body.get(field) {
             let tokens = value.count().filter(|tokens| *tokens > 0).ok_or_else(|| {
@@ -38,7 +38,7 @@ pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>,
     Ok(None)
 }
 
-pub(super) fn stop<'a>(body: JsonValue<'a>) -> Result<Vec<JsonStr<'a>>, BoxedFailure> {
+pub(super) fn stop<'a>(body: JsonValue<'a>) -> RequestResult<Vec<JsonStr<'a>>> {
     let Some(stop) = body.get("stop") else {
         return Ok(Vec::new());
     };
@@ -76,7 +76,7 @@ pub(super) fn include_usage(
     body: JsonValue<'_>,
     stream: bool,
     warnings: &mut Warnings,
-) -> Result<bool, BoxedFailure> {
+) -> RequestResult<bool> {
     let Some(options) = optional_object(body, "stream_options", "")? else {
         return Ok(false);
     };
@@ -97,7 +97,7 @@ pub(super) fn include_usage(
 pub(super) fn format<'a>(
     body: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<OutputFormat<'a>, BoxedFailure> {
+) -> RequestResult<OutputFormat<'a>> {
     let Some(format) = optional_object(body, "response_format", "")? else {
         return Ok(OutputFormat::Free);
     };
@@ -138,7 +138,7 @@ pub(super) fn format<'a>(
 pub(super) fn reasoning<'a>(
     body: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<ReasoningSettings<'a>, BoxedFailure> {
+) -> RequestResult<ReasoningSettings<'a>> {
     let mut reasoning = ReasoningSettings::default();
     if let Some(thinking) = optional_object(body, "thinking", "")? {
         reasoning.thinking = Some(thinking);
@@ -166,7 +166,7 @@ fn read_reasoning_extension(
     extension: JsonValue<'_>,
     reasoning: &mut ReasoningSettings<'_>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     warn_unknown_members(
         extension,
         &["effort", "max_tokens", "exclude", "enabled"],
@@ -199,7 +199,7 @@ fn read_reasoning_extension(
     Ok(())
 }
 
-fn effort(of: JsonValue<'_>, name: &str, within: &str) -> Result<Option<Effort>, BoxedFailure> {
+fn effort(of: JsonValue<'_>, name: &str, within: &str) -> RequestResult<Option<Effort>> {
     let Some(word) = optional_text(of, name, within)? else {
         return Ok(None);
     };

@@ -4,7 +4,7 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
-use crate::ir::{BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, Warnings};
+use crate::ir::{FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::cache_marker::cache_marker;
@@ -20,7 +20,7 @@ pub(super) fn read<'a>(
     body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let mut names = HashSet::new();
     for (index, value) in optional_items(body, "tools", &"")?.enumerate() {
         let tool = tool(index, value, warnings)?;
@@ -64,7 +64,7 @@ fn check_unique_name<'a>(
     tool: &Tool<'a>,
     list: &str,
     index: usize,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let name = match &tool.kind {
         ToolKind::Function(function) => function.name.clone(),
         ToolKind::Custom { name, .. } => name.clone(),
@@ -88,7 +88,7 @@ fn tool<'a>(
     index: usize,
     value: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<Tool<'a>, BoxedFailure> {
+) -> RequestResult<Tool<'a>> {
     check_type(value, MemberType::Object, format_args!("tools[{index}]"))?;
     let kind = required_text(value, "type", format_args!("tools[{index}]"))?;
     let own = cache_marker(value, format_args!("tools[{index}]"))?;
@@ -166,7 +166,7 @@ fn function<'a>(
     pattern: &str,
     path: impl Display,
     warnings: &mut Warnings,
-) -> Result<FunctionTool<'a>, BoxedFailure> {
+) -> RequestResult<FunctionTool<'a>> {
     let known = [
         "name",
         "description",
@@ -185,10 +185,7 @@ fn function<'a>(
     })
 }
 
-fn choice<'a>(
-    body: JsonValue<'a>,
-    names: &HashSet<Cow<'a, str>>,
-) -> Result<ToolChoice<'a>, BoxedFailure> {
+fn choice<'a>(body: JsonValue<'a>, names: &HashSet<Cow<'a, str>>) -> RequestResult<ToolChoice<'a>> {
     let (choice, field, list) = match (body.get("tool_choice"), body.get("function_call")) {
         (Some(value), _) => (tool_choice(value)?, "tool_choice", "tools"),
         (None, Some(value)) => (function_call(value)?, "function_call", "functions"),
@@ -217,7 +214,7 @@ fn choice<'a>(
     Ok(choice)
 }
 
-fn tool_choice<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
+fn tool_choice<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
     if let Some(word) = value.text() {
         return match word.value().as_ref() {
             "auto" => Ok(ToolChoice::Auto),
@@ -255,12 +252,12 @@ fn tool_name<'a>(
     value: JsonValue<'a>,
     member: &str,
     path: impl Display,
-) -> Result<JsonStr<'a>, BoxedFailure> {
+) -> RequestResult<JsonStr<'a>> {
     let inner = required_object(value, member, &path)?;
     required_text(inner, "name", format_args!("{path}.{member}"))
 }
 
-fn allowed_tools<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
+fn allowed_tools<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
     let path = "tool_choice.allowed_tools";
     let inner = required_object(value, "allowed_tools", "tool_choice")?;
     let mode = required_text(inner, "mode", "tool_choice.allowed_tools")?;
@@ -291,7 +288,7 @@ fn allowed_tools<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailur
     Ok(ToolChoice::Allowed { names, required })
 }
 
-fn function_call<'a>(value: JsonValue<'a>) -> Result<ToolChoice<'a>, BoxedFailure> {
+fn function_call<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
     match value.text() {
         Some(word) if word.is("auto") => Ok(ToolChoice::Auto),
         Some(word) if word.is("none") => Ok(ToolChoice::None),

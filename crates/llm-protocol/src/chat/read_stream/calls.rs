@@ -25,7 +25,7 @@ use super::delta::non_empty_text;
 use super::slots::SlotAllocator;
 use super::state::emit_state;
 use crate::chat::opaque_state::OpaqueState;
-use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
+use crate::ir::event::{Event, EventSink, OutputPart, ReadResult, UpstreamError};
 use crate::json::document::JsonValue;
 use crate::json::string::{JsonStr, JsonStrBuf};
 use crate::reasoning_token::StatePlace;
@@ -253,7 +253,7 @@ impl ChatCallTracker {
         state_paths: &[String],
         slots: &mut SlotAllocator,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         self.has_listed |= !entry.is_legacy;
         let at = match self.find(entry, is_whole) {
             Some(at) => at,
@@ -345,7 +345,7 @@ impl ChatCallTracker {
         of_id.or(Some(at).filter(|_| continues))
     }
 
-    fn add(&mut self, entry: &ChatToolCallDelta<'_>) -> Result<usize, UpstreamError> {
+    fn add(&mut self, entry: &ChatToolCallDelta<'_>) -> ReadResult<usize> {
         if self.calls.len() >= MAX_CALLS {
             return Err(UpstreamError::TooLarge);
         }

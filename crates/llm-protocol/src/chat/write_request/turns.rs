@@ -10,7 +10,7 @@ use crate::Protocol;
 use crate::capabilities::{ReasoningReplay, arguments, custom_tool};
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, JsonPath, Request, Thinking, ToolArguments, ToolCall, Turn,
+    Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall, Turn,
     TurnRole, WarningAction,
 };
 use crate::json::document::{JsonDocument, NodeBuffer};
@@ -34,7 +34,7 @@ impl ChatRequestWriter<'_> {
     ///
     /// # Errors
     /// Returns an error if the whole conversation is empty.
-    pub(super) fn messages(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+    pub(super) fn messages(&mut self, request: &Request<'_>) -> RequestResult {
         self.json.member_array("messages");
         let empty = self.json.as_bytes().len();
         let leading = self.leading_instructions(request);

@@ -11,8 +11,8 @@ use super::check::{
 };
 use crate::Protocol;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, CacheBreakpoint, File, FileContent, Image, ImageSource,
-    JsonPath, Opaque, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Turn,
+    Block, BlockKind, CacheBreakpoint, File, FileContent, Image, ImageSource, JsonPath, Opaque,
+    RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Turn,
     TurnRole, Warnings,
 };
 use crate::json::document::JsonValue;
@@ -32,7 +32,7 @@ enum MessagesBlockContainer {
 pub(super) fn system<'a>(
     value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<Block<'a>>> {
     let Some(value) = value else {
         return Ok(Vec::new());
     };
@@ -61,7 +61,7 @@ pub(super) fn system<'a>(
 pub(super) fn turns<'a>(
     value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Vec<Turn<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<Turn<'a>>> {
     let value = require(value, "messages")?;
     if !value.is_array() {
         return Err(invalid_param("messages", check::NOT_AN_ARRAY));
@@ -83,7 +83,7 @@ fn turn<'a>(
     message: usize,
     value: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<Turn<'a>, BoxedFailure> {
+) -> RequestResult<Turn<'a>> {
     let at = JsonPath::Message(message);
     expect_object(value, at)?;
     let [role, content] = pick_members(value, ["role", "content"], |name, _| {
@@ -140,7 +140,7 @@ fn block<'a>(
     at: JsonPath,
     container: MessagesBlockContainer,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     expect_object(value, at)?;
     let kind = require_string(value.get("type"), format_args!("{at}.type"))?;
     let kind_name = kind.value();
@@ -212,7 +212,7 @@ fn text_block<'a>(
     at: JsonPath,
     row: &str,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     let [_, content, marker] = pick_members(value, ["type", "text", "cache_control"], |name, _| {
         check::warn_dropped_member(row, at, &name, warnings);
     });
@@ -228,7 +228,7 @@ fn image<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     let [_, source, marker] =
         pick_members(value, ["type", "source", "cache_control"], |name, _| {
             check::warn_dropped_member("messages[].content[image]", at, &name, warnings);
@@ -273,7 +273,7 @@ fn document<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     let [_, source, title, context, citations, marker] = pick_members(
         value,
         [
@@ -328,7 +328,7 @@ fn document_content<'a>(
     source: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<FileContent<'a>, BoxedFailure> {
+) -> RequestResult<FileContent<'a>> {
     let path = format_args!("{at}.document.source.content");
     let content = require(source.get("content"), path)?;
     if let Some(text) = content.text() {
@@ -350,7 +350,7 @@ fn nested_blocks<'a>(
     at: JsonPath,
     container: MessagesBlockContainer,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<Block<'a>>> {
     let nested = |index| match at {
         JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
         other => other,
@@ -360,7 +360,7 @@ fn nested_blocks<'a>(
         .collect()
 }
 
-fn wants_citations(citations: Option<JsonValue<'_>>, at: JsonPath) -> Result<bool, BoxedFailure> {
+fn wants_citations(citations: Option<JsonValue<'_>>, at: JsonPath) -> RequestResult<bool> {
     bool_or_false(
         citations.and_then(|citations| citations.get("enabled")),
         format_args!("{at}.document.citations.enabled"),
@@ -371,14 +371,11 @@ fn member_text<'a>(
     object: JsonValue<'a>,
     name: &str,
     path: std::fmt::Arguments<'_>,
-) -> Result<JsonStr<'a>, BoxedFailure> {
+) -> RequestResult<JsonStr<'a>> {
     require_string(object.get(name), format_args!("{path}.{name}"))
 }
 
-fn base64<'a>(
-    source: JsonValue<'a>,
-    path: std::fmt::Arguments<'_>,
-) -> Result<JsonStr<'a>, BoxedFailure> {
+fn base64<'a>(source: JsonValue<'a>, path: std::fmt::Arguments<'_>) -> RequestResult<JsonStr<'a>> {
     let data = member_text(source, "data", path)?;
     let value = data.value();
     let letters = value.trim_end_matches('=');
@@ -401,7 +398,7 @@ fn call<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     let [_, id, name, input, toolset] = pick_members(
         value,
         ["type", "id", "name", "input", "toolset_name"],
@@ -427,7 +424,7 @@ fn thinking<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     if let Some(data) = value.get("data") {
         let data = expect_string(data, format_args!("{at}.redacted_thinking.data"))?;
         return Ok(Block::new(
@@ -461,7 +458,7 @@ fn result<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     let [_, id, content, is_error] = pick_members(
         value,
         ["type", "tool_use_id", "content", "is_error"],
@@ -484,7 +481,7 @@ fn result_content<'a>(
     content: Option<JsonValue<'a>>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<ToolResultContent<'a>, BoxedFailure> {
+) -> RequestResult<ToolResultContent<'a>> {
     let Some(content) = content else {
         return Ok(ToolResultContent::Nothing);
     };

@@ -7,7 +7,7 @@ use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
 use crate::fields::messages as messages_fields;
-use crate::ir::{BoxedFailure, WarningAction, Warnings};
+use crate::ir::{BoxedFailure, RequestResult, WarningAction, Warnings};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use std::fmt::Display;
@@ -26,14 +26,14 @@ pub(super) fn invalid_param(path: impl Display, message: &str) -> BoxedFailure {
 pub(super) fn require(
     value: Option<JsonValue<'_>>,
     path: impl Display,
-) -> Result<JsonValue<'_>, BoxedFailure> {
+) -> RequestResult<JsonValue<'_>> {
     value.ok_or_else(|| invalid_param(path, "Field required"))
 }
 
 pub(super) fn expect_string(
     value: JsonValue<'_>,
     path: impl Display,
-) -> Result<JsonStr<'_>, BoxedFailure> {
+) -> RequestResult<JsonStr<'_>> {
     value
         .text()
         .ok_or_else(|| invalid_param(path, "Input should be a valid string"))
@@ -43,7 +43,7 @@ pub(super) fn expect_string(
 pub(super) fn require_string(
     value: Option<JsonValue<'_>>,
     path: impl Display,
-) -> Result<JsonStr<'_>, BoxedFailure> {
+) -> RequestResult<JsonStr<'_>> {
     expect_string(require(value, &path)?, &path)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn require_string(
 pub(super) fn require_object(
     value: Option<JsonValue<'_>>,
     path: impl Display,
-) -> Result<JsonValue<'_>, BoxedFailure> {
+) -> RequestResult<JsonValue<'_>> {
     let value = require(value, &path)?;
     expect_object(value, &path)?;
     Ok(value)
@@ -61,11 +61,11 @@ pub(super) fn require_object(
 pub(super) fn optional_string(
     value: Option<JsonValue<'_>>,
     path: impl Display,
-) -> Result<Option<JsonStr<'_>>, BoxedFailure> {
+) -> RequestResult<Option<JsonStr<'_>>> {
     value.map(|value| expect_string(value, path)).transpose()
 }
 
-pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Result<(), BoxedFailure> {
+pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> RequestResult {
     if value.is_object() {
         Ok(())
     } else {
@@ -77,7 +77,7 @@ pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Result<
 pub(super) fn bool_or_false(
     value: Option<JsonValue<'_>>,
     path: impl Display,
-) -> Result<bool, BoxedFailure> {
+) -> RequestResult<bool> {
     match value {
         None => Ok(false),
         Some(value) => value

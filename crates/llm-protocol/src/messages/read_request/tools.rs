@@ -8,7 +8,7 @@ use super::check::{
     self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require_object,
     require_string,
 };
-use crate::ir::{BoxedFailure, FunctionTool, JsonPath, Tool, ToolChoice, ToolKind, Warnings};
+use crate::ir::{FunctionTool, JsonPath, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use std::collections::HashSet;
 pub(super) fn read<'a>(
     value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<Vec<Tool<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<Tool<'a>>> {
     let Some(value) = value else {
         return Ok(Vec::new());
     };
@@ -43,7 +43,7 @@ fn tool<'a>(
     index: usize,
     value: JsonValue<'a>,
     warnings: &mut Warnings,
-) -> Result<Tool<'a>, BoxedFailure> {
+) -> RequestResult<Tool<'a>> {
     let at = JsonPath::Tool(index);
     expect_object(value, at)?;
     let kind = value
@@ -123,7 +123,7 @@ fn tool<'a>(
 pub(super) fn choice<'a>(
     value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<(ToolChoice<'a>, Option<bool>), BoxedFailure> {
+) -> RequestResult<(ToolChoice<'a>, Option<bool>)> {
     let Some(value) = value else {
         return Ok((ToolChoice::Absent, None));
     };

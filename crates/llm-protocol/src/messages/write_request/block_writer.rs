@@ -12,8 +12,8 @@ use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::failure::Failure;
 use crate::ir::event::ResponseContext;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, CacheBreakpoint, File, FileContent, ImageSource, JsonPath,
-    Opaque, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
+    Block, BlockKind, CacheBreakpoint, File, FileContent, ImageSource, JsonPath, Opaque,
+    RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
     Warnings,
 };
 use crate::json::string::JsonStr;
@@ -52,7 +52,7 @@ impl<'w> BlockWriter<'w> {
         }
     }
 
-    pub fn block(&mut self, block: &Block<'_>, section: MarkerSection) -> Result<(), BoxedFailure> {
+    pub fn block(&mut self, block: &Block<'_>, section: MarkerSection) -> RequestResult {
         if let BlockKind::Opaque(Opaque {
             origin: Protocol::Chat | Protocol::Responses,
             ..
@@ -112,7 +112,7 @@ impl<'w> BlockWriter<'w> {
             .member_text("text", text);
     }
 
-    fn image(&mut self, image: &ImageSource<'_>, at: JsonPath) -> Result<(), BoxedFailure> {
+    fn image(&mut self, image: &ImageSource<'_>, at: JsonPath) -> RequestResult {
         let json = self
             .json
             .member_str("type", "image")
@@ -138,12 +138,7 @@ impl<'w> BlockWriter<'w> {
         Ok(())
     }
 
-    fn file(
-        &mut self,
-        file: &File<'_>,
-        at: JsonPath,
-        section: MarkerSection,
-    ) -> Result<(), BoxedFailure> {
+    fn file(&mut self, file: &File<'_>, at: JsonPath, section: MarkerSection) -> RequestResult {
         let json = self
             .json
             .member_str("type", "document")
@@ -255,11 +250,7 @@ impl<'w> BlockWriter<'w> {
         }
     }
 
-    fn tool_result(
-        &mut self,
-        outcome: &ToolResult<'_>,
-        section: MarkerSection,
-    ) -> Result<(), BoxedFailure> {
+    fn tool_result(&mut self, outcome: &ToolResult<'_>, section: MarkerSection) -> RequestResult {
         // The pairing step puts results directly after their calls, in the same order.
         let id = self.open.pop_front().unwrap_or_default();
         self.json

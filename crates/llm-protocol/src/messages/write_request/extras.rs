@@ -10,7 +10,7 @@ use crate::capabilities::{FieldMapping, MessagesModel};
 use crate::failure::Failure;
 use crate::fields::chat as chat_fields;
 use crate::ir::{
-    BoxedFailure, CacheBreakpoint, Opaque, OutputFormat, Request, WarningAction, Warnings,
+    CacheBreakpoint, Opaque, OutputFormat, Request, RequestResult, WarningAction, Warnings,
 };
 use crate::json::document::JsonValue;
 use crate::openai::default_values::is_default_value;
@@ -32,7 +32,7 @@ pub(super) fn check_extras<'a>(
     request: &Request<'a>,
     model: &MessagesModel,
     warnings: &mut Warnings,
-) -> Result<MessagesExtras<'a>, BoxedFailure> {
+) -> RequestResult<MessagesExtras<'a>> {
     let mut extras = MessagesExtras::default();
     for Opaque {
         origin,
@@ -82,7 +82,7 @@ fn check_chat_member(
     name: &str,
     value: JsonValue<'_>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     match chat_fields::outcome(name).unwrap_or(FieldMapping::Warn) {
         // Mapped members are in the IR and never reach this function.
         FieldMapping::Map | FieldMapping::Drop => Ok(()),

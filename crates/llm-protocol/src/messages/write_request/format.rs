@@ -9,7 +9,7 @@
 use crate::Protocol;
 use crate::capabilities::{MessagesModel, schema};
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, OutputFormat, Request, WarningAction, Warnings};
+use crate::ir::{OutputFormat, Request, RequestResult, WarningAction, Warnings};
 use crate::json::document::{JsonDocument, NodeBuffer};
 use crate::json::nesting::MAX_DEPTH;
 use crate::json::string::JsonStr;
@@ -34,7 +34,7 @@ pub(super) fn output_format(
     request: &Request<'_>,
     model: &MessagesModel,
     warnings: &mut Warnings,
-) -> Result<MessagesOutputFormat, BoxedFailure> {
+) -> RequestResult<MessagesOutputFormat> {
     let (field, schema_field) = match request.surface {
         Protocol::Responses => ("text.format", "text.format.schema"),
         Protocol::Chat | Protocol::Messages => {

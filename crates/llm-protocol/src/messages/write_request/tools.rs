@@ -13,7 +13,7 @@ use crate::capabilities::{MessagesModel, custom_tool, identifiers, schema};
 use crate::failure::Failure;
 use crate::ir::event::ResponseContext;
 use crate::ir::{
-    BlockKind, BoxedFailure, FunctionTool, Request, Tool, ToolChoice, ToolKind, WarningAction,
+    BlockKind, FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
 use crate::json::document::JsonValue;
@@ -234,11 +234,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
     }
 
     /// Writes the members `tools` and `tool_choice`.
-    pub fn write(
-        &self,
-        writer: &mut BlockWriter<'_>,
-        model: &MessagesModel,
-    ) -> Result<(), BoxedFailure> {
+    pub fn write(&self, writer: &mut BlockWriter<'_>, model: &MessagesModel) -> RequestResult {
         if self.list.is_empty() && self.stubs.is_empty() && self.web_search.is_none() {
             return Ok(());
         }
@@ -326,7 +322,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         name: &str,
         function: &FunctionTool<'_>,
         model: &MessagesModel,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let (list, member) = if self.legacy {
             ("functions", "")
         } else {

@@ -12,7 +12,7 @@ use crate::Protocol;
 use crate::capabilities::MessagesModel;
 use crate::failure::Failure;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, CacheBreakpoint, JsonPath, Opaque, Request, Thinking,
+    Block, BlockKind, CacheBreakpoint, JsonPath, Opaque, Request, RequestResult, Thinking,
     ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
 use crate::json::string::JsonStr;
@@ -70,7 +70,7 @@ pub(super) fn remove_unsendable_blocks(
     request: &mut Request<'_>,
     without_thinking: bool,
     warnings: &mut Warnings,
-) -> Result<Option<JsonPath>, BoxedFailure> {
+) -> RequestResult<Option<JsonPath>> {
     // Instructions alone are not a conversation, so the last of them becomes a user message.
     if request.turns.is_empty()
         && let Some(last) = request
@@ -123,10 +123,7 @@ struct BlockFilter<'w> {
 }
 
 impl BlockFilter<'_> {
-    fn filter_blocks<'a>(
-        &mut self,
-        mut blocks: Vec<Block<'a>>,
-    ) -> Result<Vec<Block<'a>>, BoxedFailure> {
+    fn filter_blocks<'a>(&mut self, mut blocks: Vec<Block<'a>>) -> RequestResult<Vec<Block<'a>>> {
         let mut kept = 0;
         for at in 0..blocks.len() {
             let Some(block) = blocks.get_mut(at) else {
@@ -153,7 +150,7 @@ impl BlockFilter<'_> {
         Ok(blocks)
     }
 
-    fn retain_block(&mut self, block: &mut Block<'_>) -> Result<bool, BoxedFailure> {
+    fn retain_block(&mut self, block: &mut Block<'_>) -> RequestResult<bool> {
         match &mut block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => Ok(!text.is_blank()),
             BlockKind::Thinking(thinking) => Ok(!self.without_thinking && is_signed(thinking)),
@@ -174,7 +171,7 @@ impl BlockFilter<'_> {
     }
 
     /// Handles content of a message that only chat has.
-    fn check_chat_block(&mut self, opaque: &Opaque<'_>, at: JsonPath) -> Result<(), BoxedFailure> {
+    fn check_chat_block(&mut self, opaque: &Opaque<'_>, at: JsonPath) -> RequestResult {
         let name = opaque.name.value();
         let message = match name.as_ref() {
             "file" => "file_id is not available for this model; send file_data instead.",
@@ -369,7 +366,7 @@ pub(super) fn pad_turns<'a>(
 pub(super) fn write_messages(
     writer: &mut BlockWriter<'_>,
     arranged: &[MessagesTurn<'_, '_>],
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     writer.json.member_array("messages");
     for turn in arranged {
         let role = match turn.side {

@@ -10,7 +10,7 @@ use super::{Features, ToolOffer};
 use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::fields::messages::is_advisor;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, Span, StringToken};
+use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span, StringToken};
 use crate::openai::billing_header;
 use crate::reasoning_token;
 use crate::request::extensions::Extension;
@@ -27,7 +27,7 @@ impl Features {
         protocol: Protocol,
         name: &str,
         scan: &mut JsonScanner<'_>,
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         if let Some(extension) = Extension::from_top_level(protocol, name) {
             return self.read_extension(protocol, extension, scan);
         }
@@ -143,7 +143,7 @@ struct BlockFeatures<'a> {
 
 impl Features {
     /// Reads messages, blocks and parts, at any depth.
-    fn read_content(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_content(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
             JsonKind::Array => scan.array(|scan| self.read_content(scan)).map(drop),
             JsonKind::Object => self.read_object(scan, |_, _| ()),
@@ -156,7 +156,7 @@ impl Features {
         &mut self,
         scan: &mut JsonScanner<'_>,
         member: impl FnMut(&str, Span),
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         if scan.kind()? == JsonKind::Object {
             self.read_object(scan, member)
         } else {
@@ -168,7 +168,7 @@ impl Features {
         &mut self,
         scan: &mut JsonScanner<'_>,
         mut member: impl FnMut(&str, Span),
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         let mut block = BlockFeatures::default();
         scan.object(|scan, key| {
             let name = key.name();
@@ -221,7 +221,7 @@ impl Features {
         block: &mut BlockFeatures<'a>,
         name: &str,
         scan: &mut JsonScanner<'a>,
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         if let Some(object) = VendorObject::from_member(name) {
             let is_container = object == VendorObject::Container;
             let found = if is_container {
@@ -343,7 +343,7 @@ impl Features {
         &mut self,
         block: &mut BlockFeatures<'a>,
         scan: &mut JsonScanner<'a>,
-    ) -> Result<(), JsonError> {
+    ) -> ScanResult {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
@@ -375,7 +375,7 @@ impl Features {
     }
 
     /// Reads the media of a chat part: a URL, or an object with a URL in `url` or with inline data.
-    fn read_media<'a>(&mut self, scan: &mut JsonScanner<'a>) -> Result<MediaPart<'a>, JsonError> {
+    fn read_media<'a>(&mut self, scan: &mut JsonScanner<'a>) -> ScanResult<MediaPart<'a>> {
         match scan.kind()? {
             JsonKind::String => Ok(MediaPart {
                 is_present: true,
@@ -409,10 +409,7 @@ impl Features {
     }
 
     /// Reads a URL. Returns its text if it is a data URL, or bare base64 instead of a URL.
-    fn read_url<'a>(
-        &mut self,
-        scan: &mut JsonScanner<'a>,
-    ) -> Result<Option<StringToken<'a>>, JsonError> {
+    fn read_url<'a>(&mut self, scan: &mut JsonScanner<'a>) -> ScanResult<Option<StringToken<'a>>> {
         scan.kind()?;
         let at = scan.position();
         let Some(address) = scan.string_or_skip()? else {
@@ -433,7 +430,7 @@ impl Features {
     /// Reads a tool definition, but not its schema. `is_chat`: apply the rules of the chat
     /// protocol, where every tool other than a function or a custom tool runs at the vendor, even
     /// without a type.
-    fn read_tool(&mut self, scan: &mut JsonScanner<'_>, is_chat: bool) -> Result<(), JsonError> {
+    fn read_tool(&mut self, scan: &mut JsonScanner<'_>, is_chat: bool) -> ScanResult {
         self.tools = true;
         let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
         let (mut is_function, mut is_vendors) = (false, false);
@@ -510,7 +507,7 @@ impl Features {
         *offer = Some(ToolOffer { max_uses: all });
     }
 
-    fn read_cache_marker(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_cache_marker(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         // Null is not a marker, but it is a foreign member.
         self.leftovers.members = true;
         if scan.kind()? != JsonKind::Null {
@@ -521,11 +518,7 @@ impl Features {
 
     /// Reads an object with the lifetime of a cache. The reservation for any lifetime other than
     /// the vendor's default uses the higher price.
-    fn read_cache_lifetime(
-        &mut self,
-        scan: &mut JsonScanner<'_>,
-        default: &str,
-    ) -> Result<(), JsonError> {
+    fn read_cache_lifetime(&mut self, scan: &mut JsonScanner<'_>, default: &str) -> ScanResult {
         scan.object_or_skip(|scan, key| {
             if key.name() == "ttl" {
                 self.cache_markers_1h |= differs_from(scan, default)?;
@@ -540,7 +533,7 @@ impl Features {
     }
 
     /// Reads a list of edits (responses) or an object with one (messages).
-    fn read_context_management(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_context_management(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         if scan.kind()? == JsonKind::Array {
             return self.read_edits(scan);
         }
@@ -554,7 +547,7 @@ impl Features {
         .map(drop)
     }
 
-    fn read_edits(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), JsonError> {
+    fn read_edits(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         scan.array_or_skip(|scan| {
             scan.object_or_skip(|scan, key| {
                 if key.name() != "type" {
@@ -624,7 +617,7 @@ fn is_dated(kind: &str, prefix: &str) -> bool {
 }
 
 /// Sets `is_present` if the next value is neither null nor an empty list.
-fn read_presence(scan: &mut JsonScanner<'_>, is_present: &mut bool) -> Result<(), JsonError> {
+fn read_presence(scan: &mut JsonScanner<'_>, is_present: &mut bool) -> ScanResult {
     match scan.kind()? {
         JsonKind::Null => drop(scan.skip()?),
         JsonKind::Array => {
@@ -643,7 +636,7 @@ fn read_presence(scan: &mut JsonScanner<'_>, is_present: &mut bool) -> Result<()
 
 /// Reads a tier name; `None` for null. A value that is not a string becomes a name that no price
 /// list has.
-fn read_tier(scan: &mut JsonScanner<'_>) -> Result<Option<ServiceTier>, JsonError> {
+fn read_tier(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ServiceTier>> {
     match scan.kind()? {
         JsonKind::Null => scan.skip().map(|_| None),
         JsonKind::String => Ok(Some(ServiceTier::from_wire(&scan.string()?.name()))),
@@ -652,7 +645,7 @@ fn read_tier(scan: &mut JsonScanner<'_>) -> Result<Option<ServiceTier>, JsonErro
 }
 
 /// Returns whether the next value is neither null nor this text.
-fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> Result<bool, JsonError> {
+fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> ScanResult<bool> {
     match scan.kind()? {
         JsonKind::Null => scan.skip().map(|_| false),
         JsonKind::String => Ok(scan.string()?.name() != usual),
@@ -660,7 +653,7 @@ fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> Result<bool, JsonErr
     }
 }
 
-fn equals_text(scan: &mut JsonScanner<'_>, expected: &str) -> Result<bool, JsonError> {
+fn equals_text(scan: &mut JsonScanner<'_>, expected: &str) -> ScanResult<bool> {
     Ok(scan
         .string_or_skip()?
         .is_some_and(|text| text.name() == expected))

@@ -13,7 +13,7 @@ use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, JsonPath, WarningAction};
+use crate::ir::{BoxedFailure, JsonPath, RequestResult, WarningAction};
 use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
 use crate::json::edit::json_string;
 use crate::json::nesting::MAX_DEPTH;
@@ -82,7 +82,7 @@ impl<'a> ForeignFieldRemover<'a> {
         &mut self,
         root: JsonValue<'a>,
         sender: &PassthroughContext<'_>,
-    ) -> Result<bool, BoxedFailure> {
+    ) -> RequestResult<bool> {
         refuse_background(root)?;
         self.clean_top_level(root, sender);
         if let Some(tools) = root.get("tools") {
@@ -149,7 +149,7 @@ impl<'a> ForeignFieldRemover<'a> {
         tools: JsonValue<'a>,
         path: &str,
         sender: &PassthroughContext<'_>,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         for (index, tool) in tools.items().enumerate() {
             let kind = tool.string_of("type").unwrap_or_default();
             let is_far_shell = kind == "shell"
@@ -186,7 +186,7 @@ impl<'a> ForeignFieldRemover<'a> {
         input: Option<JsonValue<'a>>,
         keeps_ids: bool,
         sender: &PassthroughContext<'_>,
-    ) -> Result<bool, BoxedFailure> {
+    ) -> RequestResult<bool> {
         let Some(input) = input.filter(|input| input.is_array()) else {
             return Ok(false);
         };
@@ -296,7 +296,7 @@ fn invalid_param_with_code(param: &str, message: &str, code: &str) -> BoxedFailu
 }
 
 /// Refuses background mode: the vendor would have to store an answer that is fetched later.
-fn refuse_background(root: JsonValue<'_>) -> Result<(), BoxedFailure> {
+fn refuse_background(root: JsonValue<'_>) -> RequestResult {
     if root.get("background").and_then(JsonValue::bool) == Some(true) {
         let message = "background is not supported on this endpoint.";
         return Err(invalid_param_with_code(
@@ -310,7 +310,7 @@ fn refuse_background(root: JsonValue<'_>) -> Result<(), BoxedFailure> {
 
 /// Refuses a reference to a stored item. A reference to reasoning passes, because only the
 /// reasoning is lost; without any other item the conversation would be incomplete.
-fn refuse_reference(id: &str, index: usize) -> Result<(), BoxedFailure> {
+fn refuse_reference(id: &str, index: usize) -> RequestResult {
     if id.starts_with("rs_") {
         return Ok(());
     }
@@ -334,7 +334,7 @@ fn is_sold_tool(kind: &str, sender: &PassthroughContext<'_>) -> bool {
 }
 
 /// Refuses a choice of a tool that is not sent with the request.
-fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> Result<(), BoxedFailure> {
+fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> RequestResult {
     let Some(kind) = root
         .find(["tool_choice", "type"])
         .and_then(JsonValue::string)

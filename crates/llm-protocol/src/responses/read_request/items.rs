@@ -12,7 +12,7 @@ use super::parts;
 use super::settings::invalid_param_with_code;
 use super::tools::{ResponsesTools, TOOL_SEARCH, qualified_name};
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, Image, JsonPath, Request, Thinking, ToolArguments, ToolCall,
+    Block, BlockKind, Image, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall,
     ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
 use crate::json::document::JsonValue;
@@ -39,7 +39,7 @@ pub(super) fn read<'a>(
     body: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let instructions = optional_text(body, "instructions", "")?.filter(|text| !text.is_blank());
     let has_instructions = instructions.is_some();
     request
@@ -94,7 +94,7 @@ struct ResponsesInputReader<'r, 'a> {
 }
 
 impl<'a> ResponsesInputReader<'_, 'a> {
-    fn item(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
+    fn item(&mut self, item: JsonValue<'a>, index: usize) -> RequestResult {
         let at = JsonPath::Item(index);
         let kind = optional_text(item, "type", at)?;
         let word = kind.as_ref().map(JsonStr::value);
@@ -190,7 +190,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         );
     }
 
-    fn message(&mut self, item: JsonValue<'a>, index: usize) -> Result<(), BoxedFailure> {
+    fn message(&mut self, item: JsonValue<'a>, index: usize) -> RequestResult {
         let at = JsonPath::Item(index);
         let role = required_text(item, "role", at)?;
         let side = match role.value().as_ref() {
@@ -213,7 +213,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         Ok(())
     }
 
-    fn reference(&mut self, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
+    fn reference(&mut self, item: JsonValue<'a>, at: JsonPath) -> RequestResult {
         let id = item.string_of("id").unwrap_or_default();
         // A reference to reasoning: only quality is lost.
         if id.starts_with("rs_") {
@@ -275,7 +275,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         self.push_assistant_block(Block::new(at, BlockKind::Thinking(thinking)));
     }
 
-    fn call(&mut self, kind: &str, item: JsonValue<'a>, at: JsonPath) -> Result<(), BoxedFailure> {
+    fn call(&mut self, kind: &str, item: JsonValue<'a>, at: JsonPath) -> RequestResult {
         if kind == "tool_search_call" && !is_client_executed(item) {
             return Ok(());
         }
@@ -332,12 +332,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         Ok(())
     }
 
-    fn call_output(
-        &mut self,
-        kind: &str,
-        item: JsonValue<'a>,
-        index: usize,
-    ) -> Result<(), BoxedFailure> {
+    fn call_output(&mut self, kind: &str, item: JsonValue<'a>, index: usize) -> RequestResult {
         let at = JsonPath::Item(index);
         if kind == "tool_search_output" && !is_client_executed(item) {
             return Ok(());
@@ -382,7 +377,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         item: JsonValue<'a>,
         at: JsonPath,
         content: ToolResultContent<'a>,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let Some(name) = item.string_of("name") else {
             return Err(missing(format_args!("{at}.call_id")));
         };
@@ -413,7 +408,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         kind: &str,
         item: JsonValue<'a>,
         at: JsonPath,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         if kind == "computer_call_output"
             && let Some(url) = item.find(["output", "image_url"]).and_then(JsonValue::text)
             && let Ok(source) = media::parse_image_url(url)

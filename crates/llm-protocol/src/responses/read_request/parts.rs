@@ -8,8 +8,8 @@
 use super::settings::invalid_param_with_code;
 use crate::Protocol;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, ToolResultContent,
-    TurnRole, WarningAction, Warnings,
+    Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, RequestResult,
+    ToolResultContent, TurnRole, WarningAction, Warnings,
 };
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
@@ -28,7 +28,7 @@ pub(super) fn content<'a>(
     index: usize,
     side: TurnRole,
     warnings: &mut Warnings,
-) -> Result<Vec<Block<'a>>, BoxedFailure> {
+) -> RequestResult<Vec<Block<'a>>> {
     let Some(content) = message.get("content") else {
         return Ok(Vec::new());
     };
@@ -64,7 +64,7 @@ pub(super) fn output<'a>(
     item: JsonValue<'a>,
     index: usize,
     warnings: &mut Warnings,
-) -> Result<ToolResultContent<'a>, BoxedFailure> {
+) -> RequestResult<ToolResultContent<'a>> {
     let Some(output) = item.get("output") else {
         return Ok(ToolResultContent::Nothing);
     };
@@ -93,7 +93,7 @@ fn part<'a>(
     at: JsonPath,
     side: Option<TurnRole>,
     warnings: &mut Warnings,
-) -> Result<Block<'a>, BoxedFailure> {
+) -> RequestResult<Block<'a>> {
     check_type(value, MemberType::Object, at)?;
     let name = required_text(value, "type", at)?;
     let takes_media = side.is_none_or(|side| side == TurnRole::User);
@@ -143,7 +143,7 @@ fn image<'a>(
     value: JsonValue<'a>,
     at: JsonPath,
     warnings: &mut Warnings,
-) -> Result<BlockKind<'a>, BoxedFailure> {
+) -> RequestResult<BlockKind<'a>> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
@@ -156,7 +156,7 @@ fn image<'a>(
     }))
 }
 
-fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> Result<BlockKind<'a>, BoxedFailure> {
+fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> RequestResult<BlockKind<'a>> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }

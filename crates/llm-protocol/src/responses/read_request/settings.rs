@@ -9,8 +9,8 @@ use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
 use crate::fields::responses as responses_fields;
 use crate::ir::{
-    BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestedOutputLimit,
-    WarningAction, Warnings,
+    BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult,
+    RequestedOutputLimit, WarningAction, Warnings,
 };
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
@@ -31,7 +31,7 @@ pub(super) fn invalid_param_with_code(
 }
 
 /// Refuses members that refer to data stored between requests.
-pub(super) fn reject_stateful(body: JsonValue<'_>) -> Result<(), BoxedFailure> {
+pub(super) fn reject_stateful(body: JsonValue<'_>) -> RequestResult {
     if let Some(id) = body.get("previous_response_id") {
         let id = id.string().unwrap_or_default();
         let id: String = id.chars().take(64).collect();
@@ -73,7 +73,7 @@ pub(super) fn reject_stateful(body: JsonValue<'_>) -> Result<(), BoxedFailure> {
     ))
 }
 
-pub(super) fn limit(body: JsonValue<'_>) -> Result<Option<RequestedOutputLimit>, BoxedFailure> {
+pub(super) fn limit(body: JsonValue<'_>) -> RequestResult<Option<RequestedOutputLimit>> {
     let field = "max_output_tokens";
     let Some(value) = body.get(field) else {
         return Ok(None);
@@ -91,7 +91,7 @@ pub(super) fn check_stream_options(
     body: JsonValue<'_>,
     stream: bool,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let Some(options) = optional_object(body, "stream_options", "")? else {
         return Ok(());
     };
@@ -113,7 +113,7 @@ pub(super) fn format<'a>(
     body: JsonValue<'a>,
     updated: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<OutputFormat<'a>, BoxedFailure> {
+) -> RequestResult<OutputFormat<'a>> {
     let Some(text) = updated
         .and_then(|item| item.get("text"))
         .or_else(|| body.get("text"))
@@ -158,7 +158,7 @@ pub(super) fn reasoning<'a>(
     body: JsonValue<'a>,
     updated: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
-) -> Result<ReasoningSettings<'a>, BoxedFailure> {
+) -> RequestResult<ReasoningSettings<'a>> {
     let mut reasoning = ReasoningSettings {
         effort_field: "reasoning.effort",
         hide: true,
@@ -216,10 +216,7 @@ pub(super) fn reasoning<'a>(
 
 /// Checks `include`, the additional data that the client wants in the answer. The IR cannot
 /// represent the log probabilities of tokens.
-pub(super) fn check_include(
-    body: JsonValue<'_>,
-    warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+pub(super) fn check_include(body: JsonValue<'_>, warnings: &mut Warnings) -> RequestResult {
     let no_probabilities = |path: &str| {
         Err(invalid_param_with_code(
             path,
@@ -265,7 +262,7 @@ pub(super) fn check_member<'a>(
     value: JsonValue<'a>,
     request: &mut Request<'a>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     match responses_fields::outcome(name) {
         Some(FieldMapping::Map | FieldMapping::Drop) => {}
         Some(FieldMapping::Warn | FieldMapping::Refuse) if is_default_value(name, value) => {}

@@ -12,7 +12,7 @@ use super::settings::invalid_param_with_code;
 use crate::Protocol;
 use crate::ir::event::{ClientTool, ToolCallKind};
 use crate::ir::{
-    BoxedFailure, CacheBreakpoint, FunctionTool, Opaque, Request, Tool, ToolChoice, ToolKind,
+    CacheBreakpoint, FunctionTool, Opaque, Request, RequestResult, Tool, ToolChoice, ToolKind,
     WarningAction, Warnings,
 };
 use crate::json::document::JsonValue;
@@ -85,11 +85,7 @@ impl<'a> ResponsesTools<'a> {
     }
 
     /// Reads `tools`, then the tools that items add.
-    pub fn read(
-        &mut self,
-        body: JsonValue<'a>,
-        warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    pub fn read(&mut self, body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult {
         self.add(body.get("tools"), "tools", body, warnings)?;
         let items = body.items_of("input");
         for (index, item) in items.enumerate() {
@@ -119,7 +115,7 @@ impl<'a> ResponsesTools<'a> {
         path: &str,
         body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let Some(tools) = tools else { return Ok(()) };
         check_type(tools, MemberType::Array, path)?;
         for (index, value) in tools.items().enumerate() {
@@ -143,7 +139,7 @@ impl<'a> ResponsesTools<'a> {
         found: &ResponsesToolEntry<'a, '_>,
         body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let ResponsesToolEntry { value, path, .. } = *found;
         check_type(value, MemberType::Object, path)?;
         let kind = required_text(value, "type", path)?;
@@ -203,7 +199,7 @@ impl<'a> ResponsesTools<'a> {
         path: &str,
         body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let model = body.string_of("model").unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
         if kind.starts_with("web_search") {
@@ -230,7 +226,7 @@ impl<'a> ResponsesTools<'a> {
         found: &ResponsesToolEntry<'a, '_>,
         body: JsonValue<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         let ResponsesToolEntry {
             value, path, index, ..
         } = *found;
@@ -262,7 +258,7 @@ impl<'a> ResponsesTools<'a> {
         Ok(())
     }
 
-    fn function(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+    fn function(&mut self, found: &ResponsesToolEntry<'a, '_>) -> RequestResult {
         let ResponsesToolEntry { value, path, .. } = *found;
         let own = required_name(value, path)?;
         let schema = optional_object(value, "parameters", path)?;
@@ -280,7 +276,7 @@ impl<'a> ResponsesTools<'a> {
         Ok(())
     }
 
-    fn custom(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+    fn custom(&mut self, found: &ResponsesToolEntry<'a, '_>) -> RequestResult {
         let ResponsesToolEntry { value, path, .. } = *found;
         let own = required_name(value, path)?;
         let format = optional_object(value, "format", path)?;
@@ -294,7 +290,7 @@ impl<'a> ResponsesTools<'a> {
         Ok(())
     }
 
-    fn tool_search(&mut self, found: &ResponsesToolEntry<'a, '_>) -> Result<(), BoxedFailure> {
+    fn tool_search(&mut self, found: &ResponsesToolEntry<'a, '_>) -> RequestResult {
         let ResponsesToolEntry { value, path, .. } = *found;
         let schema = optional_object(value, "parameters", path)?;
         let function = FunctionTool {
@@ -406,7 +402,7 @@ impl<'a> ResponsesTools<'a> {
         body: JsonValue<'a>,
         request: &mut Request<'a>,
         warnings: &mut Warnings,
-    ) -> Result<(), BoxedFailure> {
+    ) -> RequestResult {
         request.choice = self.choice(body.get("tool_choice"), warnings)?;
         if matches!(&request.choice, ToolChoice::Allowed { names, .. } if !names.iter().any(|name| name.is(WEB_SEARCH)))
         {
@@ -428,7 +424,7 @@ impl<'a> ResponsesTools<'a> {
         &self,
         choice: Option<JsonValue<'a>>,
         warnings: &mut Warnings,
-    ) -> Result<ToolChoice<'a>, BoxedFailure> {
+    ) -> RequestResult<ToolChoice<'a>> {
         let Some(choice) = choice else {
             return Ok(ToolChoice::Absent);
         };
@@ -489,7 +485,7 @@ impl<'a> ResponsesTools<'a> {
     }
 
     /// Returns the qualified name of the tool that a choice object identifies.
-    fn find_tool(&self, choice: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
+    fn find_tool(&self, choice: JsonValue<'a>, path: &str) -> RequestResult<JsonStr<'a>> {
         let kind = required_text(choice, "type", path)?;
         let (own, namespace) = match kind.value().as_ref() {
             "function" | "custom" => {
@@ -517,7 +513,7 @@ impl<'a> ResponsesTools<'a> {
     }
 }
 
-fn required_name<'a>(of: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, BoxedFailure> {
+fn required_name<'a>(of: JsonValue<'a>, path: &str) -> RequestResult<JsonStr<'a>> {
     let name = required_text(of, "name", path)?;
     if name.is_empty() {
         return Err(invalid(
@@ -529,9 +525,7 @@ fn required_name<'a>(of: JsonValue<'a>, path: &str) -> Result<JsonStr<'a>, Boxed
 }
 
 /// Returns the description of the tool's namespace, followed by its own.
-fn full_description<'a>(
-    found: &ResponsesToolEntry<'a, '_>,
-) -> Result<Option<JsonStr<'a>>, BoxedFailure> {
+fn full_description<'a>(found: &ResponsesToolEntry<'a, '_>) -> RequestResult<Option<JsonStr<'a>>> {
     let own = optional_text(found.value, "description", found.path)?;
     let Some(namespace) = found
         .namespace

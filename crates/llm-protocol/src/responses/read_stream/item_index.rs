@@ -5,7 +5,7 @@
 //! It must not emit anything. Read next: `responses/read_stream/items.rs`.
 
 use super::items::MAX_ITEMS;
-use crate::ir::event::UpstreamError;
+use crate::ir::event::{ReadResult, UpstreamError};
 use crate::json::document::JsonValue;
 use std::borrow::Cow;
 
@@ -44,11 +44,7 @@ impl ResponsesItemIndex {
     ///
     /// # Errors
     /// Returns an error if the answer has too many items.
-    pub fn index_of_event(
-        &mut self,
-        kind: &str,
-        event: JsonValue<'_>,
-    ) -> Result<Option<u64>, UpstreamError> {
+    pub fn index_of_event(&mut self, kind: &str, event: JsonValue<'_>) -> ReadResult<Option<u64>> {
         let reported_index = event.get("output_index").and_then(JsonValue::count);
         let content = match kind {
             "output_item.added" | "output_item.done" => {
@@ -94,7 +90,7 @@ impl ResponsesItemIndex {
         item: JsonValue<'_>,
         reported_index: Option<u64>,
         is_done: bool,
-    ) -> Result<u64, UpstreamError> {
+    ) -> ReadResult<u64> {
         let (ids, content) = (ids(item), item_kind(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];
         let at = self.places.iter().rposition(|item| match reported_index {
@@ -130,11 +126,7 @@ impl ResponsesItemIndex {
     ///
     /// # Errors
     /// Returns an error if the answer has too many items.
-    pub fn index_of_final_item(
-        &mut self,
-        item: JsonValue<'_>,
-        place: u64,
-    ) -> Result<u64, UpstreamError> {
+    pub fn index_of_final_item(&mut self, item: JsonValue<'_>, place: u64) -> ReadResult<u64> {
         let (ids, content) = (ids(item), item_kind(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];
         let is_free = |item: &ResponsesIndexedItem| item.content == content && !item.is_matched;
@@ -176,7 +168,7 @@ impl ResponsesItemIndex {
         ids: [&str; 2],
         content: ResponsesItemKind,
         reported_index: Option<u64>,
-    ) -> Result<u64, UpstreamError> {
+    ) -> ReadResult<u64> {
         if self.places.len() >= MAX_ITEMS {
             return Err(UpstreamError::TooLarge);
         }

@@ -6,7 +6,7 @@
 //!
 //! Read next: `reasoning_token.rs`, how the gateway passes reasoning on.
 
-use crate::ir::event::{Event, EventSink, OutputPart, UpstreamError};
+use crate::ir::event::{Event, EventSink, OutputPart, ReadResult, UpstreamError};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
@@ -70,7 +70,7 @@ impl ResponsesItemTracker {
     }
 
     /// Returns the item with this index, and adds it if it is new.
-    fn item(&mut self, index: u64) -> Result<&mut ResponsesItemState, UpstreamError> {
+    fn item(&mut self, index: u64) -> ReadResult<&mut ResponsesItemState> {
         let at = match self.items.iter().rposition(|item| item.index == index) {
             Some(at) => at,
             None if self.items.len() >= MAX_ITEMS => return Err(UpstreamError::TooLarge),
@@ -91,7 +91,7 @@ impl ResponsesItemTracker {
         index: u64,
         piece: OutputPart<'_>,
         to: &mut impl EventSink,
-    ) -> Result<u32, UpstreamError> {
+    ) -> ReadResult<u32> {
         let free = self.next_slot();
         self.has_calls |= matches!(piece, OutputPart::Call { .. });
         let is_refusal = matches!(piece, OutputPart::Refusal);
@@ -116,7 +116,7 @@ impl ResponsesItemTracker {
         index: u64,
         item: Option<JsonValue<'_>>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         self.item(index)?;
         match item {
             Some(item) => self.begin_call(index, item, to),
@@ -129,7 +129,7 @@ impl ResponsesItemTracker {
         index: u64,
         item: JsonValue<'_>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let Some(is_custom) = call_is_custom(item) else {
             return Ok(());
         };
@@ -154,7 +154,7 @@ impl ResponsesItemTracker {
         index: u64,
         text: Option<JsonStr<'_>>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, OutputPart::Text, to)?;
         self.item(index)?.is_emitted = true;
@@ -168,7 +168,7 @@ impl ResponsesItemTracker {
         index: u64,
         text: Option<JsonStr<'_>>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         if self.item(index)?.is_emitted {
             Ok(())
         } else {
@@ -181,7 +181,7 @@ impl ResponsesItemTracker {
         index: u64,
         text: Option<JsonStr<'_>>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, OutputPart::Refusal, to)?;
         to.event(Event::Delta { slot, text });
@@ -196,7 +196,7 @@ impl ResponsesItemTracker {
         part: (bool, u64),
         text: Option<JsonStr<'_>>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let Some(text) = text else { return Ok(()) };
         let before = self.item(index)?.part;
         if before.is_some_and(|(is_content, _)| is_content != part.0) {
@@ -260,7 +260,7 @@ impl ResponsesItemTracker {
         index: u64,
         item: JsonValue<'_>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
         }
@@ -297,12 +297,7 @@ impl ResponsesItemTracker {
         Ok(())
     }
 
-    fn message(
-        &mut self,
-        index: u64,
-        item: JsonValue<'_>,
-        to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    fn message(&mut self, index: u64, item: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
         let (was_emitted, was_refused) = (self.item(index)?.is_emitted, self.has_refusal(index));
         for part in item.items_of("content") {
             let text = |name| part.filled_text(name);
@@ -324,7 +319,7 @@ impl ResponsesItemTracker {
         index: u64,
         item: JsonValue<'_>,
         to: &mut impl EventSink,
-    ) -> Result<(), UpstreamError> {
+    ) -> ReadResult {
         let parts = |name: &str| item.get(name).into_iter().flat_map(JsonValue::items);
         let words = |part: JsonValue<'_>| part.text_of("text").map_or(0, |text| text.code_points());
         let lengths: Vec<u64> = parts("summary").map(words).collect();

@@ -10,7 +10,9 @@
 use crate::Protocol;
 use crate::capabilities::ResponsesModel;
 use crate::failure::Failure;
-use crate::ir::{BlockKind, BoxedFailure, Effort, Opaque, Request, WarningAction, Warnings};
+use crate::ir::{
+    BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, WarningAction, Warnings,
+};
 use crate::json::document::JsonValue;
 use crate::json::string::JsonStr;
 use crate::openai::default_values::is_default_value;
@@ -36,7 +38,7 @@ pub(super) fn check_extras<'a>(
     model: &ResponsesModel,
     profile: &VendorProfile,
     warnings: &mut Warnings,
-) -> Result<ResponsesExtras<'a>, BoxedFailure> {
+) -> RequestResult<ResponsesExtras<'a>> {
     let mut extras = ResponsesExtras::default();
     for Opaque {
         origin,
@@ -78,7 +80,7 @@ pub(super) fn check_extras<'a>(
 pub(super) fn remove_chat_blocks(
     request: &mut Request<'_>,
     warnings: &mut Warnings,
-) -> Result<(), BoxedFailure> {
+) -> RequestResult {
     let surface = request.surface;
     for turn in &mut request.turns {
         let mut outcome = Ok(());

@@ -10,7 +10,7 @@
 use super::writer::{ResponsesCallRef, ResponsesRequestWriter};
 use crate::capabilities::{arguments, custom_tool, identifiers};
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, ImageDetail, Request, ToolArguments, ToolCall, ToolResult,
+    Block, BlockKind, ImageDetail, Request, RequestResult, ToolArguments, ToolCall, ToolResult,
     ToolResultContent, Turn, TurnRole, WarningAction,
 };
 use crate::json::string::JsonStr;
@@ -24,7 +24,7 @@ impl ResponsesRequestWriter<'_> {
     ///
     /// # Errors
     /// Returns an error if the whole conversation is empty.
-    pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), BoxedFailure> {
+    pub(super) fn input(&mut self, request: &Request<'_>) -> RequestResult {
         self.json.member_array("input");
         let empty = self.json.as_bytes().len();
         self.instructions(&request.system);
