@@ -7,8 +7,7 @@
 //!
 //! Read next: `usage/counters.rs`.
 
-use super::json::nesting::MAX_RESPONSE_DEPTH;
-use super::json::scanner::{JsonError, JsonKind, JsonScanner, MAX_COUNT, ScanResult};
+use super::json::{JsonError, JsonKind, JsonScanner, MAX_COUNT, MAX_RESPONSE_DEPTH, ScanResult};
 use crate::usage::{
     CacheWrites, ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier,
     UnknownUsage,

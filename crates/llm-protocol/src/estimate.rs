@@ -9,8 +9,7 @@
 use super::ir::{
     Block, BlockKind, FileContent, Request, Thinking, ToolArguments, ToolKind, ToolResultContent,
 };
-use super::json::document::JsonValue;
-use super::json::string::JsonStr;
+use super::json::{JsonStr, JsonValue};
 use crate::usage::HUNDREDTHS_PER_TEXT_BYTE;
 use base64::Engine;
 use memchr::memmem;

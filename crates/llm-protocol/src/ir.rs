@@ -17,9 +17,7 @@
 
 use super::Protocol;
 use super::failure::Failure;
-use super::json::document::JsonValue;
-use super::json::string::JsonStr;
-use super::json::writer::JsonWriter;
+use super::json::{JsonStr, JsonValue, JsonWriter};
 use client_tool::ClientTool;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

@@ -12,3 +12,11 @@ pub(crate) mod scanner;
 pub(crate) mod separators;
 pub mod string;
 pub(crate) mod writer;
+
+pub use document::{JsonDocument, JsonValue, NodeBuffer};
+pub(crate) use nesting::{MAX_DEPTH, MAX_RESPONSE_DEPTH};
+pub(crate) use scanner::{
+    JsonError, JsonKind, JsonScanner, MAX_COUNT, ScanResult, Span, StringToken,
+};
+pub use string::{JsonStr, JsonStrBuf};
+pub(crate) use writer::JsonWriter;

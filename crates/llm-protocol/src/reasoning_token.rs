@@ -15,10 +15,9 @@
 //! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and
 //! `chat/write_request.rs`, which unpacks.
 
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::string::JsonStr;
-use crate::json::writer::{JsonWriter, compact};
+use crate::json::{
+    JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, writer::compact,
+};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 

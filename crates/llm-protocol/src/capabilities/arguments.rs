@@ -7,10 +7,7 @@
 //!
 //! Read next: `schema.rs` in this folder.
 
-use crate::json::document::JsonValue;
-use crate::json::scanner::{JsonKind, JsonScanner};
-use crate::json::string::JsonStr;
-use crate::json::writer::{JsonWriter, compact};
+use crate::json::{JsonKind, JsonScanner, JsonStr, JsonValue, JsonWriter, writer::compact};
 
 /// The only member of arguments that could not be parsed.
 const INVALID_ARGUMENTS: &str = "_invalid_arguments";
@@ -137,7 +134,7 @@ fn is_json(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::document::{JsonDocument, NodeBuffer};
+    use crate::json::{JsonDocument, NodeBuffer};
     use proptest::prelude::*;
 
     fn input(arguments: &JsonStr<'_>) -> (String, bool) {

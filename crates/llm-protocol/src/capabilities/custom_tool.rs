@@ -6,9 +6,7 @@
 //!
 //! Read next: `responses/write_stream/item.rs`, which unwraps it.
 
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonValue, JsonWriter};
 
 /// Parameter schema of the function.
 pub const INPUT_SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;

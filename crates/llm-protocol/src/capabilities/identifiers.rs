@@ -8,7 +8,7 @@
 use super::response_ids::generate_id;
 use crate::ir::event::ResponseContext;
 use crate::ir::{WarningAction, Warnings};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -11,7 +11,7 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, JsonPath, Request, RequestResult, ToolCall, ToolResult, Turn,
     TurnRole, WarningAction, Warnings,
 };
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 

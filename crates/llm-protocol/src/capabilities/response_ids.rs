@@ -4,7 +4,7 @@
 //!
 //! Read next: `identifiers.rs` in this folder.
 
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use sha2::{Digest as _, Sha256};
 
 /// Converts `msg_X` and `resp_X` to `chatcmpl-X`; any other id is replaced by one made from `seed`.

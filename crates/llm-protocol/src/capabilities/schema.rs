@@ -6,10 +6,7 @@
 //!
 //! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
 
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer};
 use flatten::SchemaFlattener;
 use keywords::{KeywordValue, has_type, into_string, is_object_schema, keyword_value, write_value};
 use std::borrow::Cow;

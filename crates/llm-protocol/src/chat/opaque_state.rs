@@ -4,9 +4,7 @@
 //! It must not hold anything else: the rest of a member, such as Gemini's `extra_content`, is not
 //! for the vendor to read again.
 
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStrBuf;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStrBuf, JsonValue, JsonWriter};
 
 /// Minimum length, in bytes, of a text that is a repetition if it equals the whole text before it.
 /// A shorter one is the next piece of a text.
@@ -135,7 +133,7 @@ impl StateValue {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::json::document::{JsonDocument, NodeBuffer};
+    use crate::json::{JsonDocument, NodeBuffer};
 
     #[test]
     fn fragments_of_what_the_paths_name_are_joined_and_the_rest_is_left() {

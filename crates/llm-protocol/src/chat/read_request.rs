@@ -15,8 +15,7 @@ use crate::ir::{
     Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
     Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{self, MemberType, wrong_type};
 use crate::openai::settings as shared_settings;
 use std::collections::HashMap;

@@ -17,9 +17,7 @@ use crate::ir::event::{
     Event, EventSink, OutputPart, ReadResult, ResponseContext, ResponseStart, StopReason,
     UpstreamError,
 };
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::scanner::JsonScanner;
-use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::{JsonDocument, JsonScanner, JsonStr, JsonStrBuf, JsonValue, NodeBuffer};
 use crate::reasoning_token::StatePlace;
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 use crate::vendor_response::UsagePlace;

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Effort, Request, RequestResult, ToolChoice, WarningAction, Warnings};
-use crate::json::writer::JsonWriter;
+use crate::json::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort;

@@ -98,7 +98,7 @@ impl EventSink for ChatBodyWriter {
 mod tests {
     use super::*;
     use crate::ir::event::{OutputPart, ResponseStart, StopReason};
-    use crate::json::string::JsonStr;
+    use crate::json::JsonStr;
     use crate::usage::{Usage, UsageEstimator};
 
     fn call(name: &'static str) -> OutputPart<'static> {

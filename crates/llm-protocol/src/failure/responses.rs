@@ -12,7 +12,7 @@ use super::surface_message;
 use super::table::{self, FailureRow, OVERLOADED_CODE};
 use crate::Protocol;
 use crate::capabilities::response_ids;
-use crate::json::writer::JsonWriter;
+use crate::json::JsonWriter;
 
 /// Returns the code of an error response before the 200. With any other code than this one, the
 /// agent retries a 503 thirty times.

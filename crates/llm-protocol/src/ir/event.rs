@@ -10,7 +10,7 @@
 pub use super::client_tool::{ClientTool, ToolCallKind};
 pub use super::response_context::ResponseContext;
 pub use super::upstream_error::{ReadResult, UpstreamError};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::usage::{Usage, VendorCounters};
 
 /// One event of an answer. The reader numbers slots, one for each output part, and never reuses a

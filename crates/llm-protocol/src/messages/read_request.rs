@@ -16,8 +16,7 @@ use crate::ir::{
     Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, RequestedOutputLimit,
     SamplingParams, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use std::collections::HashMap;
 
 mod blocks;

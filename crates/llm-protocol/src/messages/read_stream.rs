@@ -11,11 +11,9 @@ use crate::capabilities::arguments;
 use crate::counters;
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason};
 use crate::ir::event::{ReadResult, UpstreamError};
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::JsonScanner;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{
+    JsonDocument, JsonScanner, JsonStr, JsonValue, JsonWriter, MAX_RESPONSE_DEPTH, NodeBuffer,
+};
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 
 /// Maximum length of a search call's arguments, in bytes: a query is a few words.

@@ -10,7 +10,7 @@ use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Block, CacheMarkerOrigin, Request, RequestResult, Warnings};
-use crate::json::writer::JsonWriter;
+use crate::json::JsonWriter;
 use crate::{Protocol, estimate};
 use block_writer::BlockWriter;
 use format::MessagesOutputFormat;

@@ -12,8 +12,7 @@
 //! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
 use crate::ir::event::{Event, EventSink, OutputPart as Kind, ResponseContext};
-use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token;
 use crate::usage::{CompactionPasses, Usage};
 use arguments::ArgumentScanner;

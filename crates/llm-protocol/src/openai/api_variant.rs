@@ -11,8 +11,7 @@ use crate::ir::write_context::WriteContext;
 use crate::ir::{
     BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, WarningAction, Warnings,
 };
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 
 /// Position of the members that belong to a `type`: chat nests them in a member with the name of
 /// the type, responses puts them next to `type`.

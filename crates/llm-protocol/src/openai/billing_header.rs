@@ -3,7 +3,7 @@
 //! It must not change anything else in them.
 
 use crate::ir::{BlockKind, Request};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 
 /// Prefix of a line that one client puts before its instructions. The line differs in each request,
 /// so it would defeat the prompt cache of every vendor that does not skip it.

@@ -4,7 +4,7 @@
 
 use super::check::{cache_control, optional_object};
 use crate::ir::{CacheBreakpoint, RequestResult};
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 
 /// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
 /// API's own member; many clients send `cache_control` instead.

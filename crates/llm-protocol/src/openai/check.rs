@@ -7,8 +7,7 @@
 use crate::Protocol;
 use crate::failure::Failure;
 use crate::ir::{BoxedFailure, CacheBreakpoint, RequestResult, WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use std::fmt::Display;
 
 /// JSON type that a member must have.

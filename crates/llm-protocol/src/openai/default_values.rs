@@ -1,6 +1,6 @@
 //! Default values of members that chat defines and other vendors do not know.
 
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 
 /// Returns whether the value is the vendor's default.
 pub(crate) fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {

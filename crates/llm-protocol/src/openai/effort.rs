@@ -4,7 +4,7 @@
 
 use crate::Protocol;
 use crate::ir::{Effort, Request, WarningAction, Warnings};
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 
 /// Largest budget in tokens for each level.
 const BUDGET_LEVELS: [(u64, Effort); 3] = [

@@ -7,8 +7,7 @@
 //! Read next: `chat/read_request/parts.rs`.
 
 use crate::ir::{FileContent, ImageDetail, ImageSource, WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use std::borrow::Cow;
 use std::fmt::Display;
 

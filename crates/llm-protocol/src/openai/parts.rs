@@ -6,7 +6,7 @@
 
 use super::text_fallback::TextFallback;
 use crate::ir::{Block, BlockKind, File, FileContent, Image, JsonPath, WarningAction};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 
 /// File name for a document without a title.
 const DEFAULT_FILE_NAME: &str = "document.pdf";

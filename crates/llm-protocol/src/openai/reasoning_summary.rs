@@ -2,7 +2,7 @@
 //!
 //! It must not split a text that a client changed.
 
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 
 /// Separator between the parts of a summary that are sent as one text.
 pub(crate) const SUMMARY_SEPARATOR: &str = "\n\n";
@@ -32,7 +32,7 @@ pub(crate) fn split_summary<'a>(text: &JsonStr<'a>, lengths: &[u64]) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::split_summary;
-    use crate::json::string::JsonStr;
+    use crate::json::JsonStr;
 
     fn parts(text: &str, lengths: &[u64]) -> Option<Vec<String>> {
         let parts = split_summary(&JsonStr::from_value(text), lengths)?;

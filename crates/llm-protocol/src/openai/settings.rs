@@ -4,8 +4,7 @@
 
 use super::check::{invalid, optional_text, wrong_type};
 use crate::ir::{RequestResult, SamplingParams};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 
 pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> RequestResult<SamplingParams<'a>> {
     let number =

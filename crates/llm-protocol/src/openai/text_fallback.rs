@@ -9,9 +9,7 @@
 use crate::capabilities::identifiers;
 use crate::ir::event::ResponseContext;
 use crate::ir::{Block, BlockKind, File, FileContent, JsonPath, Opaque, WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::compact;
+use crate::json::{JsonStr, JsonValue, writer::compact};
 use std::collections::HashMap;
 
 /// Maximum length of a hosted tool's result as text, in characters.

@@ -15,9 +15,7 @@ use crate::ir::{
     FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::{JsonWriter, compact};
+use crate::json::{JsonStr, JsonValue, JsonWriter, writer::compact};
 
 /// Returns the tools that can be sent. `model` is the public model id, for the error message.
 ///

@@ -11,8 +11,7 @@ use super::usage::{closing_brace, encode_usage, meter_billed, restate_usage, usa
 use super::{chat, messages, responses};
 use crate::Protocol;
 use crate::ir::event::{ReadResult, UpstreamError};
-use crate::json::edit::{self, JsonEdit};
-use crate::json::scanner::Span;
+use crate::json::{Span, edit, edit::JsonEdit};
 use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{CompleteResponse, Completion, StopReasonStatus};
 use bytes::Bytes;

@@ -24,11 +24,10 @@ use crate::chat::read_stream::{
     ChatCallTracker, ChatFinishReason, ChatToolCallDelta, SlotAllocator,
 };
 use crate::ir::event::{Event, EventSink, ReadResult};
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::edit::{json_string, span_of};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::Span;
-use crate::json::string::JsonStr;
+use crate::json::{
+    JsonDocument, JsonStr, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer, Span, edit::json_string,
+    edit::span_of,
+};
 use std::collections::BTreeMap;
 
 /// Warnings about a repair.

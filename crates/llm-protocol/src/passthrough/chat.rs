@@ -7,8 +7,9 @@
 
 use crate::chat::read_stream::ChatFinishReason;
 use crate::counters;
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span, StringToken};
+use crate::json::{
+    JsonError, JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span, StringToken,
+};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{StopReasonStatus, UsagePlace};
 

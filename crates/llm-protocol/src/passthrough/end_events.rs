@@ -7,7 +7,7 @@
 
 use super::{chat, messages, responses};
 use crate::chat::write_stream::{write_finished_choice, write_usage as write_chat_usage};
-use crate::json::writer::JsonWriter;
+use crate::json::JsonWriter;
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
 use crate::usage::Usage;

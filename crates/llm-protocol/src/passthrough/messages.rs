@@ -6,8 +6,7 @@
 //! Read next: `body.rs`.
 
 use crate::counters;
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
+use crate::json::{JsonError, JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
 use crate::messages::bills_refusal;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;

@@ -7,9 +7,7 @@
 //! Read next: `surrogates.rs`.
 
 use crate::Protocol;
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::Span;
+use crate::json::{JsonDocument, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer, Span};
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use memchr::memmem;
 

@@ -5,10 +5,10 @@
 
 use crate::Protocol;
 use crate::chat::write_stream::write_usage as write_chat_usage;
-use crate::json::edit::{self, JsonEdit};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
-use crate::json::writer::JsonWriter;
+use crate::json::{
+    JsonError, JsonKind, JsonScanner, JsonWriter, MAX_RESPONSE_DEPTH, ScanResult, Span, edit,
+    edit::JsonEdit,
+};
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
 use crate::usage::{

@@ -10,7 +10,7 @@
 
 use crate::estimate::{ASSUMED_PAGES, TOKENS_PER_PAGE, estimate_pages};
 use crate::image_size;
-use crate::json::scanner::StringToken;
+use crate::json::StringToken;
 use crate::usage::text_tokens;
 
 /// Maximum tokens of an image at a messages vendor: (width × height) ÷ 750 at the largest size that

@@ -6,8 +6,7 @@
 //! again: the request summary has the spans of the beginning.
 
 use super::summary::RequestSummary;
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span};
+use crate::json::{JsonError, JsonKind, JsonScanner, MAX_DEPTH, ScanResult, Span};
 use sha2::{Digest as _, Sha256};
 use spans::ConversationSpans;
 use std::fmt;

@@ -14,7 +14,7 @@ use super::features::Features;
 use super::member_name::is_same_name;
 use super::vendor_state::{self, VendorObject};
 use crate::Protocol;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult};
+use crate::json::{JsonError, JsonKind, JsonScanner, ScanResult};
 use crate::table_text::names_in;
 
 /// The names, by their effect.

@@ -13,8 +13,7 @@ use super::foreign_fields::remover::ForeignFieldRemover;
 use crate::capabilities::ModelCapabilities;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{Effort, WarningAction};
-use crate::json::document::JsonValue;
-use crate::json::edit::json_string;
+use crate::json::{JsonValue, edit::json_string};
 
 mod chat;
 mod messages;

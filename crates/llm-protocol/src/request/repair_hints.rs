@@ -7,7 +7,7 @@
 
 use crate::capabilities::ThinkingType;
 use crate::ir::Effort;
-use crate::json::scanner::{JsonKind, JsonScanner, ScanResult};
+use crate::json::{JsonKind, JsonScanner, ScanResult};
 
 /// Findings of the pass over a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

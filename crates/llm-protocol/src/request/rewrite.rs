@@ -7,8 +7,7 @@
 
 use super::foreign_fields::remover::RequestCleanup;
 use super::summary::{OutputLimitMember, RequestSummary, StreamOptions};
-use crate::json::edit::{self, JsonEdit};
-use crate::json::scanner::Span;
+use crate::json::{Span, edit, edit::JsonEdit};
 use bytes::Bytes;
 
 /// Changes to a body before the gateway sends it to its vendor.

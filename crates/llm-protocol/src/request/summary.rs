@@ -8,7 +8,7 @@
 use super::conversation::spans::ConversationSpans;
 use super::features::Features;
 use super::repair_hints::{RepairHints, Setting};
-use crate::json::scanner::Span;
+use crate::json::Span;
 
 /// Summary of a request body.
 #[derive(Clone, Debug, Default)]

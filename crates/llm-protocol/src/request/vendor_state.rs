@@ -12,8 +12,7 @@
 use super::member_name::is_same_name;
 use crate::Protocol;
 use crate::failure::{Failure, Kind as FailureKind};
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult};
+use crate::json::{JsonError, JsonKind, JsonScanner, MAX_DEPTH, ScanResult};
 
 /// Maximum length in bytes of a member's path in a refusal.
 const MAX_PATH_BYTES: usize = 256;

@@ -9,8 +9,7 @@
 use crate::capabilities::response_ids;
 use crate::failure::Failure;
 use crate::ir::Request;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sequencer of the events of one response. Clones share the same response.

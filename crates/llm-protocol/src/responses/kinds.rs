@@ -58,8 +58,7 @@ mod tests {
     use crate::capabilities::FieldMapping::{self, Drop, Refuse, Warn};
     use crate::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
     use crate::ir::event::{Event, EventSink, OutputPart};
-    use crate::json::document::NodeBuffer;
-    use crate::json::string::JsonStr;
+    use crate::json::{JsonStr, NodeBuffer};
     use crate::reasoning_token;
     use crate::responses::read_stream::ResponsesStreamReader;
     use crate::translate::{self, TranslationRequest};

@@ -13,9 +13,7 @@
 use crate::Protocol;
 use crate::counters;
 use crate::ir::event::{Event, EventSink, ReadResult, ResponseStart, StopReason, UpstreamError};
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::scanner::JsonScanner;
-use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::{JsonDocument, JsonScanner, JsonStr, JsonStrBuf, JsonValue, NodeBuffer};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, VendorCounters};
 
 mod item_index;

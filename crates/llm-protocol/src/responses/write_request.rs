@@ -13,7 +13,7 @@ use crate::capabilities::{ResponsesModel, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Effort, OutputFormat, Request, RequestResult, WarningAction, Warnings};
-use crate::json::writer::JsonWriter;
+use crate::json::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort::{self, EffortSupport};

@@ -9,7 +9,7 @@ use crate::capabilities::identifiers::CallIdAllocator;
 use crate::ir::event::{
     Event, EventSink, OutputPart, ReadResult, ResponseContext, StopReason, UpstreamError,
 };
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,

@@ -9,8 +9,7 @@ use crate::failure::VendorError;
 use crate::ir::event::{
     Event, EventSink, ReadResult, ResponseContext, ResponseStart, StopReason, UpstreamError,
 };
-use crate::json::document::{JsonDocument, NodeBuffer};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
+use crate::json::{JsonDocument, MAX_RESPONSE_DEPTH, NodeBuffer};
 use crate::usage::Usage;
 use crate::vendor_response::CompleteResponse;
 use crate::{Protocol, chat, messages, responses};

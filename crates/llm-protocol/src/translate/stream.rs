@@ -8,7 +8,7 @@
 use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;
 use crate::ir::event::{Event, EventSink, ReadResult, ResponseContext, StopReason, UpstreamError};
-use crate::json::document::NodeBuffer;
+use crate::json::NodeBuffer;
 use crate::sse::SseDecoder;
 use crate::usage::{MeteredUsage, Usage};
 use crate::vendor_response::ResponseStream;

@@ -10,9 +10,7 @@
 
 use super::keywords::{into_string, is_object_schema};
 use super::references::{SchemaRefs, value_address};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::{JsonWriter, compact};
+use crate::json::{JsonStr, JsonValue, JsonWriter, writer::compact};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 

@@ -4,8 +4,7 @@
 //!
 //! Read next: `schema/references.rs`.
 
-use crate::json::document::JsonValue;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonValue, JsonWriter};
 
 pub(super) fn into_string(json: JsonWriter) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()

@@ -2,7 +2,7 @@
 //!
 //! It must not follow a reference without a bound: schemas may refer to themselves.
 
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 use std::borrow::Cow;
 use std::collections::HashMap;
 

@@ -8,10 +8,9 @@
 
 use super::keywords::{KeywordValue, has_type, into_string, keyword_value, write_value};
 use super::references::{SchemaRefs, value_address};
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::string::JsonStr;
-use crate::json::writer::{JsonWriter, compact};
+use crate::json::{
+    JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, writer::compact,
+};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 

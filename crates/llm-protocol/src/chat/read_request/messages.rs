@@ -13,8 +13,7 @@ use crate::ir::{
     Block, BlockKind, CacheBreakpoint, JsonPath, Opaque, Request, RequestResult, ToolArguments,
     ToolCall, ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_bool, optional_items, optional_object, optional_text,

@@ -11,8 +11,7 @@ use crate::ir::{
     Block, BlockKind, File, FileContent, Image, ImageSource, JsonPath, Opaque, RequestResult,
     ToolResult, ToolResultContent, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,

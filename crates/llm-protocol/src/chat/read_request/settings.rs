@@ -8,8 +8,7 @@
 use crate::ir::{
     Effort, OutputFormat, ReasoningSettings, RequestResult, RequestedOutputLimit, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{
     invalid, member_path, optional_bool, optional_object, optional_text, required_object,
     required_text, unknown_value, warn_unknown_members, wrong_type,

@@ -5,8 +5,7 @@
 //! Read next: `read_request/messages.rs`.
 
 use crate::ir::{FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_bool, optional_items, optional_object, optional_text,

@@ -26,8 +26,7 @@ use super::slots::SlotAllocator;
 use super::state::emit_state;
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::event::{Event, EventSink, OutputPart, ReadResult, UpstreamError};
-use crate::json::document::JsonValue;
-use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::{JsonStr, JsonStrBuf, JsonValue};
 use crate::reasoning_token::StatePlace;
 
 /// Maximum number of calls in one answer, and maximum number of bytes buffered for their ids and

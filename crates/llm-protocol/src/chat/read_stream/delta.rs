@@ -5,8 +5,7 @@
 //!
 //! Read next: `chat/read_stream/calls.rs`.
 
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 
 /// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
 /// first.

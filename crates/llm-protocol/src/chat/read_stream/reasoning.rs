@@ -6,9 +6,7 @@
 //! Read next: `reasoning_token.rs`, how reasoning passes through a messages client.
 
 use super::delta::{ChatDelta, non_empty_text};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonValue, JsonWriter};
 use crate::reasoning_token;
 
 /// Maximum number of bytes of reasoning to send back. If there are more, the vendor gets none back.

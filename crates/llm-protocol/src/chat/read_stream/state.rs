@@ -5,7 +5,7 @@
 use super::slots::SlotAllocator;
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::event::{Event, EventSink, OutputPart};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::reasoning_token::{self, StatePlace};
 
 /// Warning: what the vendor wants back with the next request is too long for a token.

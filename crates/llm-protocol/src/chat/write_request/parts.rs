@@ -6,8 +6,7 @@
 
 use super::writer::ChatRequestWriter;
 use crate::ir::{Block, Image, ImageDetail, JsonPath, WarningAction};
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 
 const DOCUMENT_URL: &str = "document_url";

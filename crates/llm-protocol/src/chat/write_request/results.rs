@@ -7,7 +7,7 @@
 
 use super::writer::ChatRequestWriter;
 use crate::ir::{Block, BlockKind, ToolResult, ToolResultContent};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::text_fallback::starts_with_error;
 

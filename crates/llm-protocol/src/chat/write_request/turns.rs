@@ -13,9 +13,7 @@ use crate::ir::{
     Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall, Turn,
     TurnRole, WarningAction,
 };
-use crate::json::document::{JsonDocument, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::string::JsonStr;
+use crate::json::{JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer};
 use crate::messages::write_request::turns::REMINDER_TAGS;
 use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::refusal::invalid_param;

@@ -5,8 +5,7 @@
 use crate::Protocol;
 use crate::capabilities::{ChatModel, ToolCallIds, identifiers};
 use crate::ir::write_context::WriteContext;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use crate::openai::text_fallback::TextFallback;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};

@@ -8,9 +8,7 @@ use super::deferred::{ChatCitations, ReasoningDetailsBuffer, try_consume};
 use super::usage::ChatUsageTracker;
 use crate::capabilities::response_ids;
 use crate::ir::event::{Event, OutputPart, ResponseContext, ResponseStart, StopReason};
-use crate::json::document::{JsonDocument, NodeBuffer};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::{JsonDocument, JsonStr, JsonStrBuf, MAX_RESPONSE_DEPTH, NodeBuffer};
 
 /// Maximum number of open items. Vendors open a handful; above the limit, the oldest counts as
 /// closed.

@@ -11,8 +11,7 @@ use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use super::message::write_tier;
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use std::io::Write;
 
 const DELTA_OPEN: &[u8] = b"{\"index\":0,\"delta\":";

@@ -8,8 +8,7 @@
 //! It must not hold more bytes than its budget.
 
 use crate::chat::reasoning_format::{MESSAGES_REASONING_FORMAT, RESPONSES_REASONING_FORMAT};
-use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 use crate::openai::reasoning_summary::split_summary;
 use crate::reasoning_token::{self, ReasoningItem, ReasoningPayload};
 

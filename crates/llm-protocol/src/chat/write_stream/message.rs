@@ -7,8 +7,7 @@
 use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
-use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 
 /// Maximum number of bytes that are buffered.
 pub(super) const MAX_BODY_BYTES: usize = 64 << 20;

@@ -15,8 +15,7 @@ use crate::ir::{
     RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Turn,
     TurnRole, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 

@@ -8,8 +8,7 @@ use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
 use crate::fields::messages as messages_fields;
 use crate::ir::{BoxedFailure, RequestResult, WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use std::fmt::Display;
 
 pub(super) const NOT_AN_ARRAY: &str = "Input should be a valid array";

@@ -9,8 +9,7 @@ use super::check::{
     require_string,
 };
 use crate::ir::{FunctionTool, JsonPath, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use std::collections::HashSet;
 
 pub(super) fn read<'a>(

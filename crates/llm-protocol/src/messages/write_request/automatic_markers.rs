@@ -20,7 +20,7 @@ use super::markers;
 use crate::Protocol;
 use crate::capabilities::MessagesModel;
 use crate::ir::{Block, BlockKind, CacheBreakpoint, Request, ToolChoice, ToolKind, TurnRole};
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 
 /// Turns of the user with a marker.
 const MARKED_TURNS: usize = 2;

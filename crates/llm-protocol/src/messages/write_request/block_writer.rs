@@ -16,8 +16,7 @@ use crate::ir::{
     RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
     Warnings,
 };
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use std::collections::VecDeque;
 
 /// Body written so far, and the state needed to write blocks.

@@ -12,7 +12,7 @@ use crate::fields::chat as chat_fields;
 use crate::ir::{
     CacheBreakpoint, Opaque, OutputFormat, Request, RequestResult, WarningAction, Warnings,
 };
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 use crate::openai::default_values::is_default_value;
 use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 

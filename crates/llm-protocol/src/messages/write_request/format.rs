@@ -10,10 +10,7 @@ use crate::Protocol;
 use crate::capabilities::{MessagesModel, schema};
 use crate::failure::Failure;
 use crate::ir::{OutputFormat, Request, RequestResult, WarningAction, Warnings};
-use crate::json::document::{JsonDocument, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonDocument, JsonStr, JsonWriter, MAX_DEPTH, NodeBuffer};
 
 const JSON_INSTRUCTION: &str =
     "Answer with one valid JSON object and nothing else – no code fence, no commentary.";

@@ -8,8 +8,7 @@ use super::block_writer::BlockWriter;
 use crate::capabilities::{MessagesModel, SamplingSupport};
 use crate::ir::write_context::WriteContext;
 use crate::ir::{Request, WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 
 /// A `top_p` at or above this value has no effect on the model's choice.
 const TOP_P_NO_EFFECT: f64 = 0.99;

@@ -7,8 +7,7 @@
 
 use crate::capabilities::{MessagesModel, ThinkingType};
 use crate::ir::{Effort, ReasoningSettings, WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonValue, JsonWriter};
 
 /// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
 /// answer.

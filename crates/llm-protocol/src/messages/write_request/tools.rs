@@ -16,9 +16,7 @@ use crate::ir::{
     BlockKind, FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonValue, JsonWriter};
 use std::borrow::Cow;
 use std::collections::HashSet;
 

@@ -15,7 +15,7 @@ use crate::ir::{
     Block, BlockKind, CacheBreakpoint, JsonPath, Opaque, Request, RequestResult, Thinking,
     ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::reasoning_token;
 
 pub(crate) const CONTINUE_PROMPT: &str = "Continue.";

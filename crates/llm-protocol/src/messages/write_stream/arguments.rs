@@ -9,8 +9,7 @@
 //! Read next: `capabilities/arguments.rs`.
 
 use crate::capabilities::arguments::{write_input, write_truncated_input};
-use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 
 /// State of the JSON scanner after the arguments so far.
 #[derive(Debug)]

@@ -8,8 +8,7 @@ use super::completion::MessagesCompletion;
 use super::unseen_thinking::UnseenThinking;
 use crate::capabilities::arguments::{write_input, write_truncated_input};
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext};
-use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token;
 
 /// Maximum number of bytes that are buffered.

@@ -8,8 +8,7 @@
 
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart, StopReason};
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use crate::usage::Usage;
 
 #[derive(Debug)]

@@ -4,8 +4,7 @@
 use super::{KEEP_ALIVE, MessagesBodyWriter, MessagesStreamWriter};
 use crate::chat::read_stream::ChatStreamReader;
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext, ResponseStart};
-use crate::json::document::NodeBuffer;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, NodeBuffer};
 use crate::usage::UsageEstimator;
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@
 //! It must not show any of the text.
 
 use crate::capabilities::ReasoningReplay;
-use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::{JsonStr, JsonStrBuf};
 use crate::reasoning_token::{self, MAX_TOKEN_BYTES};
 
 /// The thinking since the last call.

@@ -2,7 +2,7 @@
 //!
 //! It must not read their values: `request/conversation.rs` does.
 
-use crate::json::scanner::Span;
+use crate::json::Span;
 
 /// Number of messages at the beginning that the key covers.
 const MAX_HEAD_MESSAGES: usize = 8;

@@ -10,7 +10,7 @@ use super::{Features, ToolOffer};
 use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::fields::messages::is_advisor;
-use crate::json::scanner::{JsonError, JsonKind, JsonScanner, ScanResult, Span, StringToken};
+use crate::json::{JsonError, JsonKind, JsonScanner, ScanResult, Span, StringToken};
 use crate::openai::billing_header;
 use crate::reasoning_token;
 use crate::request::extensions::Extension;

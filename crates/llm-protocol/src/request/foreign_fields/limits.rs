@@ -9,7 +9,7 @@
 use super::remover::ForeignFieldRemover;
 use crate::Protocol;
 use crate::ir::WarningAction;
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 use crate::request::extensions::Extension;
 use crate::request::vendor_state;
 

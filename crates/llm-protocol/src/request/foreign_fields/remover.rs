@@ -6,10 +6,7 @@
 //! Read next: `request/rewrite.rs`, which applies the edits.
 
 use crate::ir::{WarningAction, Warnings};
-use crate::json::document::JsonValue;
-use crate::json::edit;
-use crate::json::scanner::Span;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue, Span, edit};
 
 /// The edits that a body needs, and their warnings.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use super::{
 use crate::capabilities::repair_rules::RepairRules;
 use crate::capabilities::{MessagesModel, SamplingSupport, ThinkingType};
 use crate::ir::{Effort, WarningAction};
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 use crate::messages::write_request::thinking::{
     MIN_BUDGET_TOKENS, budget_for_effort, clamp_budget, effort_for_budget,
 };

@@ -10,7 +10,7 @@ use super::{
 use crate::capabilities::ResponsesModel;
 use crate::capabilities::repair_rules::KnownCapabilities;
 use crate::ir::{Effort, WarningAction};
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 
 const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 

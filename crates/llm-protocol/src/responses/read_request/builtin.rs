@@ -6,8 +6,7 @@
 //! Read next: `read_request/tools.rs`.
 
 use crate::ir::event::ToolCallKind;
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_DEPTH;
+use crate::json::{JsonDocument, JsonValue, MAX_DEPTH, NodeBuffer};
 use std::sync::LazyLock;
 
 /// Function that replaces a built-in tool.

@@ -5,8 +5,7 @@
 //!
 //! Read next: `read_request/tools.rs`.
 
-use crate::json::document::JsonValue;
-use crate::json::writer::compact;
+use crate::json::{JsonValue, writer::compact};
 
 /// Note that replaces an earlier compaction, which only its vendor can read.
 pub(super) const COMPACTION_NOTE: &str = "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";

@@ -15,9 +15,7 @@ use crate::ir::{
     Block, BlockKind, Image, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall,
     ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonValue, JsonWriter};
 use crate::openai::check::{
     MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
     wrong_type,

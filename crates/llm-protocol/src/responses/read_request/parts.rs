@@ -11,8 +11,7 @@ use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, RequestResult,
     ToolResultContent, TurnRole, WarningAction, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,

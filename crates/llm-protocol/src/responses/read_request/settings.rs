@@ -12,8 +12,7 @@ use crate::ir::{
     BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult,
     RequestedOutputLimit, WarningAction, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_object, optional_text, required_object,
     required_text, unknown_value, warn_unknown_members, wrong_type,

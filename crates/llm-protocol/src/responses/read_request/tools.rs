@@ -15,8 +15,7 @@ use crate::ir::{
     CacheBreakpoint, FunctionTool, Opaque, Request, RequestResult, Tool, ToolChoice, ToolKind,
     WarningAction, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
     MemberType, check_type, invalid, optional_object, optional_text, required_text, unknown_value,

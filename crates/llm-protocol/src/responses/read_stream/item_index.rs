@@ -6,7 +6,7 @@
 
 use super::items::MAX_ITEMS;
 use crate::ir::event::{ReadResult, UpstreamError};
-use crate::json::document::JsonValue;
+use crate::json::JsonValue;
 use std::borrow::Cow;
 
 /// Maximum length of an id that is stored, in bytes.

@@ -7,8 +7,7 @@
 //! Read next: `reasoning_token.rs`, how the gateway passes reasoning on.
 
 use crate::ir::event::{Event, EventSink, OutputPart, ReadResult, UpstreamError};
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
 use crate::reasoning_token::{self, ReasoningItem as Sealed};
 use std::borrow::Cow;

@@ -13,8 +13,7 @@ use crate::failure::Failure;
 use crate::ir::{
     BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, WarningAction, Warnings,
 };
-use crate::json::document::JsonValue;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue};
 use crate::openai::default_values::is_default_value;
 use crate::openai::refusal::invalid_param;
 use crate::profile::VendorProfile;

@@ -13,8 +13,7 @@ use crate::ir::{
     Block, BlockKind, ImageDetail, Request, RequestResult, ToolArguments, ToolCall, ToolResult,
     ToolResultContent, Turn, TurnRole, WarningAction,
 };
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::starts_with_error;

@@ -7,7 +7,7 @@
 
 use super::writer::ResponsesRequestWriter;
 use crate::ir::Thinking;
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::openai::reasoning_summary::split_summary;
 use crate::reasoning_token::{self, ReasoningItem, ReasoningPayload};
 

@@ -6,7 +6,7 @@ use crate::Protocol;
 use crate::capabilities::ResponsesModel;
 use crate::capabilities::identifiers::CallIdAllocator;
 use crate::ir::write_context::WriteContext;
-use crate::json::writer::JsonWriter;
+use crate::json::JsonWriter;
 use crate::openai::text_fallback::TextFallback;
 
 /// State shared by all steps of the writing.

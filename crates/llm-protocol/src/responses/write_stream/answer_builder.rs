@@ -10,8 +10,7 @@ use super::completion::{DEFAULT_REFUSAL_TEXT, ResponsesCompletion};
 use super::item::{self, ResponsesCitation};
 use crate::capabilities::{ReasoningReplay, response_ids};
 use crate::ir::event::{ClientTool, Event, EventSink, OutputPart, ResponseContext, ToolCallKind};
-use crate::json::string::{JsonStr, JsonStrBuf};
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token::{self, ReasoningPayload};
 use crate::responses::event_sequencer::{EventSequencer, ResponsesStatus, SequencerState};
 

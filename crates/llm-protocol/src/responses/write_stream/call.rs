@@ -5,7 +5,7 @@
 
 use super::item;
 use crate::ir::event::{ClientTool, ToolCallKind};
-use crate::json::string::{JsonStr, JsonStrBuf};
+use crate::json::{JsonStr, JsonStrBuf};
 
 #[derive(Debug)]
 pub(super) struct ResponsesOpenCall {

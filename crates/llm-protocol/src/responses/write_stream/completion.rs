@@ -3,8 +3,7 @@
 //! It must not leave out a number: agents use the usage to decide when to compact their history.
 
 use crate::ir::event::{ResponseContext, StopReason};
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonStr, JsonWriter};
 use crate::usage::Usage;
 
 /// Refusal text for a model that declined without a text.

@@ -4,10 +4,7 @@
 //! without it.
 
 use crate::ir::event::{ClientTool, ToolCallKind};
-use crate::json::document::{JsonDocument, JsonValue, NodeBuffer};
-use crate::json::nesting::MAX_RESPONSE_DEPTH;
-use crate::json::string::JsonStr;
-use crate::json::writer::JsonWriter;
+use crate::json::{JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_RESPONSE_DEPTH, NodeBuffer};
 
 /// Web source of a range of text, in code points of its part.
 #[derive(Debug)]

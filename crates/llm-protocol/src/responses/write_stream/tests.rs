@@ -1,6 +1,6 @@
 use super::*;
 use crate::ir::event::{ClientTool, OutputPart, ResponseStart, StopReason, ToolCallKind};
-use crate::json::string::JsonStr;
+use crate::json::JsonStr;
 use crate::reasoning_token::{self, ReasoningPayload};
 use crate::responses::EventSequencer;
 use crate::usage::Usage;

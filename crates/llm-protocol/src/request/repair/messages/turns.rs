@@ -6,10 +6,7 @@
 
 use super::super::{ForeignFieldRemover, is_empty_value};
 use crate::ir::{JsonPath, WarningAction};
-use crate::json::document::JsonValue;
-use crate::json::edit::json_string;
-use crate::json::scanner::Span;
-use crate::json::string::JsonStr;
+use crate::json::{JsonStr, JsonValue, Span, edit::json_string};
 use crate::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
 
 impl<'a> ForeignFieldRemover<'a> {
