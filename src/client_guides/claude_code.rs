@@ -1,11 +1,10 @@
-//! The guide for Claude Code.
+//! The values in the guide for Claude Code.
 //!
 //! Claude Code knows the limits of its vendor's models only: the settings describe each other model
 //! by a known one and by variables. What they do was measured with 2.1.330. Must not name a model
 //! with a larger context than the catalog's.
 
-use super::format::{OrderedValue, object};
-use super::{ClientSetup, FileFormat, SetupContext};
+use super::setup::SetupContext;
 use crate::catalog::CatalogModel;
 
 /// Context of a model that Claude Code does not know.
@@ -62,86 +61,51 @@ fn context_variable(context: &SetupContext<'_>) -> Option<u64> {
     smallest.or(between.contains(&chosen).then_some(chosen))
 }
 
-pub fn build(context: &SetupContext<'_>) -> ClientSetup {
-    let model = context.model();
-    let (chosen, small) = (model_name(model), model_name(context.cheapest_model()));
-    let mut env = vec![("ANTHROPIC_BASE_URL", context.base_url.to_owned())];
-    if let Some(key) = &context.key.text {
-        env.push(("ANTHROPIC_AUTH_TOKEN", key.clone()));
-    }
-    env.extend([
-        // Without it, the first row of the picker is Opus, with a context of a million tokens.
-        ("ANTHROPIC_DEFAULT_MODEL", chosen.clone()),
-        ("ANTHROPIC_DEFAULT_FABLE_MODEL", chosen.clone()),
-        ("ANTHROPIC_DEFAULT_OPUS_MODEL", chosen.clone()),
-        ("ANTHROPIC_DEFAULT_SONNET_MODEL", chosen.clone()),
-        ("ANTHROPIC_DEFAULT_HAIKU_MODEL", small),
-    ]);
-    let tokens = context_variable(context);
-    if let Some(tokens) = tokens {
-        env.push(("CLAUDE_CODE_MAX_CONTEXT_TOKENS", tokens.to_string()));
-    }
-    if model.max_output_tokens < DEFAULT_OUTPUT_TOKENS {
-        let limit = model.max_output_tokens.to_string();
-        env.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS", limit));
-    }
-    env.push(("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()));
-    let env = env
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.into()));
-    let rows = context.models().iter().map(|model| {
-        let mut row = vec![
-            ("model", model_name(model)),
-            ("label", model.id.clone()),
-            ("description", description(model)),
-        ];
-        // The variable applies only to models without `behavesAs`.
-        let has_variable = Some(model.context_tokens) == tokens;
-        let known = behaves_as(model).filter(|_| !has_variable);
-        row.extend(known.map(|known| ("behavesAs", known.to_owned())));
-        let row = row
-            .into_iter()
-            .map(|(name, text)| (name.to_owned(), text.into()));
-        OrderedValue::Object(row.collect())
-    });
-    let picker = object([
-        ("replaceBuiltInOptions", true.into()),
-        ("options", OrderedValue::List(rows.collect())),
-    ]);
-    let settings = object([
-        ("env", OrderedValue::Object(env.collect())),
-        ("model", chosen.into()),
-        ("modelPicker", picker),
-    ]);
-    let setup = ClientSetup::default().with_file(
-        "~/.claude/settings.json",
-        FileFormat::Json,
-        settings.to_json(),
-    );
-    let setup = match context.key.text {
-        Some(_) => setup,
-        None => setup.with_key_variable("ANTHROPIC_AUTH_TOKEN"),
-    };
-    setup
-        .with_run("claude")
-        .with_note(
-            "Use this file, not a project's .claude/settings.json: Claude Code ignores modelPicker \
-             there. Its values override variables of the shell.",
-        )
-        .with_note(
-            "The list of models under /model needs Claude Code 2.1.242 or later, behavesAs needs \
-             2.1.257. Older versions use the model in the file or in claude --model MODEL.",
-        )
-        .with_note(
-            "A model that behaves as a known one has at most that model's context. Claude Code \
-             shows that model's costs: see the real ones under Activity.",
-        )
-        .with_note("If you are signed in to an Anthropic account, enter /logout first.")
+/// The values of the settings file.
+pub struct ClaudeSettings<'a> {
+    pub chosen: String,
+    pub small: String,
+    pub context_tokens: Option<u64>,
+    pub needs_output_limit: bool,
+    /// Rows of the picker.
+    pub rows: Vec<PickerRow<'a>>,
 }
 
-fn description(model: &CatalogModel) -> String {
-    format!(
-        "{} tokens of context · {} in, {} out: credits per million tokens",
-        model.context_tokens, model.price.input, model.price.output
-    )
+pub struct PickerRow<'a> {
+    pub name: String,
+    pub model: &'a CatalogModel,
+    pub behaves_as: Option<&'a str>,
+}
+
+impl<'a> ClaudeSettings<'a> {
+    pub fn new(context: &'a SetupContext<'_>) -> Self {
+        let context_tokens = context_variable(context);
+        let rows = context.models().iter().map(|model| PickerRow {
+            name: model_name(model),
+            model,
+            // The variable applies only to models without `behavesAs`.
+            behaves_as: behaves_as(model).filter(|_| Some(model.context_tokens) != context_tokens),
+        });
+        Self {
+            chosen: model_name(context.model()),
+            small: model_name(context.cheapest_model()),
+            context_tokens,
+            needs_output_limit: context.model().max_output_tokens < DEFAULT_OUTPUT_TOKENS,
+            rows: rows.collect(),
+        }
+    }
+}
+
+impl PickerRow<'_> {
+    pub fn description(&self) -> String {
+        let CatalogModel {
+            context_tokens,
+            price,
+            ..
+        } = self.model;
+        format!(
+            "{context_tokens} tokens of context · {} in, {} out: credits per million tokens",
+            price.input, price.output
+        )
+    }
 }

@@ -3,11 +3,16 @@
 
 mod claude_code;
 
-use super::format::{OrderedValue, object, quoted, shell_word};
+use super::format::{quoted, shell_word};
+use super::setup::{FileFormat, prompt_tokens};
+use super::tried::ClientTrial;
 use super::*;
+use crate::catalog::CatalogModel;
 use credits::price_list::PriceList;
+use llm_protocol::Protocol;
 use serde_json::Value;
 use std::process::Command;
+use std::sync::Arc;
 
 /// Model ids that a format could take for something else, all valid in the config.
 const AWKWARD_IDS: [&str; 5] = ["no", "1.0", "vendor/model:free@v2", "0x1F", "a--b.c_d"];
@@ -369,28 +374,6 @@ fn prompts_leave_room_for_the_output_but_keep_half_of_the_context() {
     assert_eq!(tokens(100_000, 50_000), 50_000);
     assert_eq!(tokens(100_000, 100_000), 50_000);
     assert_eq!(tokens(100_000, 200_000), 50_000);
-}
-
-#[test]
-fn yaml_has_the_same_values_as_json() {
-    let value = object([
-        (
-            "texts",
-            vec!["no".into(), "1.0".into(), "a: b\n#".into()].into(),
-        ),
-        ("empty line", "".into()),
-        (
-            "rows",
-            vec![
-                object([("one", 1.into()), ("inner", object([("two", true.into())]))]),
-                object([("list", vec![OrderedValue::from(3)].into())]),
-            ]
-            .into(),
-        ),
-    ]);
-    let yaml: Value = serde_saphyr::from_str(&value.to_yaml()).unwrap();
-    let json: Value = serde_json::from_str(&value.to_json()).unwrap();
-    assert_eq!(yaml, json);
 }
 
 #[test]

@@ -39,116 +39,63 @@ impl ClientTrial {
 const TRIED: &[(&str, ClientTrial)] = &[
     (
         "claude-code",
-        ClientTrial::Tests {
-            version: "2.1.332",
-            package: r#""@anthropic-ai/claude-code-linux-x64": "2.1.332""#,
-        },
+        in_tests(
+            "2.1.332",
+            r#""@anthropic-ai/claude-code-linux-x64": "2.1.332""#,
+        ),
     ),
     (
         "codex",
-        ClientTrial::Tests {
-            version: "0.171.0",
-            package: r#""@openai/codex-linux-x64": "npm:@openai/codex@0.171.0-linux-x64""#,
-        },
+        in_tests(
+            "0.171.0",
+            r#""@openai/codex-linux-x64": "npm:@openai/codex@0.171.0-linux-x64""#,
+        ),
     ),
     ("codex-chat", by_hand("0.80.0", "2026-11-23")),
     (
         "opencode",
-        ClientTrial::Tests {
-            version: "1.18.33",
-            package: r#""opencode-linux-x64-baseline": "1.18.33""#,
-        },
+        in_tests("1.18.33", r#""opencode-linux-x64-baseline": "1.18.33""#),
     ),
     ("aider", by_hand("0.86.2", "2026-11-23")),
     (
         "cline",
-        ClientTrial::Tests {
-            version: "3.0.65",
-            package: r#""@cline/cli-linux-x64": "3.0.65""#,
-        },
+        in_tests("3.0.65", r#""@cline/cli-linux-x64": "3.0.65""#),
     ),
     (
         "continue",
-        ClientTrial::Tests {
-            version: "1.5.47",
-            package: r#""@continuedev/cli": "1.5.47""#,
-        },
+        in_tests("1.5.47", r#""@continuedev/cli": "1.5.47""#),
     ),
     (
         "copilot-cli",
-        ClientTrial::Tests {
-            version: "1.0.102",
-            package: r#""@github/copilot-linux-x64": "1.0.102""#,
-        },
+        in_tests("1.0.102", r#""@github/copilot-linux-x64": "1.0.102""#),
     ),
     ("qwen-code", by_hand("0.24.4", "2026-11-23")),
     (
         "pi",
-        ClientTrial::Tests {
-            version: "0.73.1",
-            package: r#""@mariozechner/pi-coding-agent": "0.73.1""#,
-        },
+        in_tests("0.73.1", r#""@mariozechner/pi-coding-agent": "0.73.1""#),
     ),
     ("gptme", by_hand("0.35.1", "2026-11-23")),
     ("curl", by_hand("7.88.1", "2026-11-23")),
     ("llm", by_hand("0.32.1", "2026-11-23")),
-    (
-        "anthropic-python",
-        ClientTrial::Tests {
-            version: "2.14.0",
-            package: "anthropic==2.14.0",
-        },
-    ),
-    (
-        "openai-python",
-        ClientTrial::Tests {
-            version: "3.57.0",
-            package: "openai==3.57.0",
-        },
-    ),
-    (
-        "langchain",
-        ClientTrial::Tests {
-            version: "1.7.4",
-            package: "langchain-openai==1.7.4",
-        },
-    ),
+    ("anthropic-python", in_tests("2.14.0", "anthropic==2.14.0")),
+    ("openai-python", in_tests("3.57.0", "openai==3.57.0")),
+    ("langchain", in_tests("1.7.4", "langchain-openai==1.7.4")),
     (
         "pydantic-ai",
-        ClientTrial::Tests {
-            version: "2.68.0",
-            package: "pydantic-ai-slim[anthropic,openai]==2.68.0",
-        },
+        in_tests("2.68.0", "pydantic-ai-slim[anthropic,openai]==2.68.0"),
     ),
-    (
-        "openai-agents",
-        ClientTrial::Tests {
-            version: "0.24.0",
-            package: "openai-agents==0.24.0",
-        },
-    ),
+    ("openai-agents", in_tests("0.24.0", "openai-agents==0.24.0")),
     (
         "anthropic-node",
-        ClientTrial::Tests {
-            version: "1.14.0",
-            package: r#""@anthropic-ai/sdk": "1.14.0""#,
-        },
+        in_tests("1.14.0", r#""@anthropic-ai/sdk": "1.14.0""#),
     ),
-    (
-        "openai-node",
-        ClientTrial::Tests {
-            version: "7.59.0",
-            package: r#""openai": "7.59.0""#,
-        },
-    ),
-    (
-        "ai-sdk",
-        ClientTrial::Tests {
-            version: "7.0.173",
-            package: r#""ai": "7.0.173""#,
-        },
-    ),
+    ("openai-node", in_tests("7.59.0", r#""openai": "7.59.0""#)),
+    ("ai-sdk", in_tests("7.0.173", r#""ai": "7.0.173""#)),
 ];
+
+const fn in_tests(version: &'static str, package: &'static str) -> ClientTrial {
+    ClientTrial::Tests { version, package }
+}
 
 const fn by_hand(version: &'static str, on: &'static str) -> ClientTrial {
     ClientTrial::Hand { version, on }
