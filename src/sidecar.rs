@@ -23,6 +23,7 @@ pub mod edge_api;
 mod error;
 mod error_page;
 mod export;
+mod form;
 mod hash_limiter;
 mod key_names;
 mod keys;

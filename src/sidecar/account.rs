@@ -6,6 +6,7 @@
 use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
+use super::form::FormStop;
 use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{
@@ -375,49 +376,40 @@ async fn try_password(
     Ok(PasswordOutcome::Right(account))
 }
 
-/// Why the check of a repeated password failed.
-pub struct ConfirmationError {
-    pub status: StatusCode,
-    pub fault: &'static str,
-}
-
-/// Confirms the user's identity by a password typed in the same form.
-pub async fn confirm_password(
-    app: &SidecarState,
-    user: &CurrentUser,
-    password: &str,
-    address: IpAddr,
-) -> Result<Result<(), ConfirmationError>, PageError> {
-    let unconfirmed = |status, fault| Ok(Err(ConfirmationError { status, fault }));
+/// Requires the user's password in the same form.
+pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(), FormStop> {
+    let forbidden = |fault: &str| FormStop::Fault(StatusCode::FORBIDDEN, fault.to_owned());
+    let (user, password) = (&form.user, form.field("password"));
     if password.is_empty() {
-        return unconfirmed(StatusCode::FORBIDDEN, "Enter your password to confirm.");
+        return Err(forbidden("Enter your password to confirm."));
     }
-    match try_password(app, &user.account.email, password.to_owned(), address).await? {
+    match try_password(app, &user.account.email, password.to_owned(), form.address).await? {
         PasswordOutcome::Right(account) if account.id == user.account.id => {
             let (accounts, token) = (app.accounts.clone(), user.token.clone());
             run_blocking(move || accounts.confirm_session(&token, now_ms())).await??;
-            Ok(Ok(()))
+            Ok(())
         }
         PasswordOutcome::Right(_) | PasswordOutcome::Wrong => {
-            unconfirmed(StatusCode::FORBIDDEN, "The password is wrong.")
+            Err(forbidden("The password is wrong."))
         }
-        PasswordOutcome::TooOften { .. } => {
-            unconfirmed(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_ATTEMPTS)
-        }
+        PasswordOutcome::TooOften { .. } => Err(FormStop::Fault(
+            StatusCode::TOO_MANY_REQUESTS,
+            TOO_MANY_ATTEMPTS.to_owned(),
+        )),
     }
 }
 
-/// Confirms the user's identity like [`confirm_password`], but also accepts a password typed within
-/// the last minutes.
-pub async fn confirm_password_unless_recent(
+/// Requires the user's password like [`require_password`], unless the user typed it within the last
+/// minutes. The pages that follow do not ask for it again.
+pub async fn require_recent_password(
     app: &SidecarState,
-    form: &SignedForm,
-    address: IpAddr,
-) -> Result<Result<(), ConfirmationError>, PageError> {
-    if form.user.confirmed {
-        return Ok(Ok(()));
+    form: &mut SignedForm,
+) -> Result<(), FormStop> {
+    if !form.user.confirmed {
+        require_password(app, form).await?;
+        form.user.confirmed = true;
     }
-    confirm_password(app, &form.user, form.field("password"), address).await
+    Ok(())
 }
 
 /// Counts an attempt to sign in, and returns the limits that it counts against; or the seconds to

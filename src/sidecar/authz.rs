@@ -6,7 +6,7 @@
 //! get a 404.
 
 use super::error::PageError;
-use super::session::{ClientIp, CurrentUser, SignedForm};
+use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
 use crate::account::{Account, AccountStatus, Actor, Role};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -58,13 +58,12 @@ impl FromRequest<Arc<SidecarState>> for OperatorForm {
         if !may_administer(&user.account) {
             return Err(PageError::ViewerOnly);
         }
-        let Ok(ClientIp(address)) = ClientIp::from_request_parts(&mut parts, app).await;
-        let by = Actor {
-            actor: user.account.id.clone(),
-            address: address.to_canonical().to_string(),
-        };
         let form =
             SignedForm::from_user_request(user, Request::from_parts(parts, body), app).await?;
+        let by = Actor {
+            actor: form.user.account.id.clone(),
+            address: form.address.to_canonical().to_string(),
+        };
         Ok(Self { form, by })
     }
 }

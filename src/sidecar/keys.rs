@@ -10,15 +10,16 @@ mod row;
 mod settings;
 mod status;
 
-use super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::account::require_recent_password;
 use super::authz::may_administer;
 use super::blocking::run_blocking;
 use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
+use super::form::{self, FormStop};
 use super::new_keys::{KEY_SHOWN_MS, TicketedKey, is_own_ticket};
 use super::page::{Frame, html};
-use super::session::{ClientIp, CurrentUser, SignedForm};
+use super::session::{CurrentUser, SignedForm};
 use super::setup::{ClientGroup, NewKeySetup, client_groups};
 use super::state::SidecarState;
 use crate::account::{
@@ -180,66 +181,46 @@ async fn list(
 
 async fn create(
     State(app): State<Arc<SidecarState>>,
-    ClientIp(address): ClientIp,
-    form: SignedForm,
+    mut form: SignedForm,
 ) -> Result<Response, PageError> {
     let name = form.field("name").to_owned();
-    let request = key_request(&form)?;
     let client = form.field("client").to_owned();
     let typed = KeySettingsForm::from_form(&form);
     let inference_only = form.field("inference_only") == "yes";
     let is_admin = may_administer(&form.user.account);
-    let refuse = |status, fault: String, name: String, user: &CurrentUser| {
-        let choices = KeyFormOptions::new(&app, &typed);
-        Ok(html(
-            status,
-            &KeysPage {
-                fault: Some(fault),
-                name,
-                choices,
-                inference_only: is_admin.then_some(inference_only),
-                client: client.clone(),
-                ..page(&app, user)?
-            },
-        ))
-    };
-    let set = match typed.parse(&app, &[], now_ms()) {
-        Ok(set) => KeySettings {
+    let request = key_request(&form)?;
+    let outcome = async {
+        let set = typed.parse(&app, &[], now_ms());
+        let set = KeySettings {
             scope: inference_only.then_some(KeyScope::Inference),
-            ..set
-        },
-        Err(fault) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.user),
-    };
-    // A key for inference alone can do no more than that of any account holder.
-    let asks_password = is_admin && !inference_only;
-    if asks_password
-        && let Err(ConfirmationError { status, fault }) =
-            confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return refuse(status, fault.to_owned(), name, &form.user);
-    }
-    let user = CurrentUser {
-        confirmed: asks_password || form.user.confirmed,
-        ..form.user
-    };
-    let (accounts, account, key_name) =
-        (app.accounts.clone(), user.account.id.clone(), name.clone());
-    let chosen_client = client.clone();
-    let create = move || {
-        let new = accounts.create_key_with(&account, &key_name, &set, now_ms())?;
-        Ok(TicketedKey {
-            new,
-            old_until: None,
-            client: chosen_client,
-        })
-    };
-    match create_once(&app, request, create).await? {
-        Ok(to_its_page) => Ok(to_its_page),
-        Err(error) => {
-            let (status, fault) = describe_key_error(error)?;
-            refuse(status, fault, name, &user)
+            ..set.map_err(FormStop::invalid)?
+        };
+        // A key for inference alone can do no more than that of any account holder.
+        if is_admin && !inference_only {
+            require_recent_password(&app, &mut form).await?;
         }
-    }
+        let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+        let (name, client) = (name.clone(), client.clone());
+        let create = move || {
+            let new = accounts.create_key_with(&account, &name, &set, now_ms())?;
+            Ok(TicketedKey {
+                new,
+                old_until: None,
+                client,
+            })
+        };
+        create_once(&app, request, create).await?.map_err(key_stop)
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(KeysPage {
+            fault: Some(fault),
+            name,
+            choices: KeyFormOptions::new(&app, &typed),
+            inference_only: is_admin.then_some(inference_only),
+            client,
+            ..page(&app, &form.user)?
+        })
+    })
 }
 
 /// The page of a new key.
@@ -301,28 +282,21 @@ fn render_created_key(
 }
 
 /// Describes an error for the key holder. Internal errors become a page error.
-fn describe_key_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
-    Ok(match error {
-        AccountError::BadKeyName => (
-            StatusCode::UNPROCESSABLE_ENTITY,
-            format!("A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."),
+fn key_stop(error: AccountError) -> FormStop {
+    match error {
+        AccountError::BadKeyName => FormStop::invalid(format!(
+            "A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."
+        )),
+        AccountError::ControlCharInKeyName => FormStop::invalid(
+            "A key's name must be one line without control characters, such as line breaks and tabs.",
         ),
-        AccountError::ControlCharInKeyName => (
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "A key's name must be one line without control characters, such as line breaks and tabs."
-                .into(),
-        ),
-        error @ (AccountError::BadModels | AccountError::BadRate) => (
-            StatusCode::UNPROCESSABLE_ENTITY,
-            format!("Cannot save the limits: {error}."),
-        ),
-        AccountError::TooManyKeys => (
-            StatusCode::CONFLICT,
-            format!("{}.", AccountError::TooManyKeys),
-        ),
-        AccountError::NoKey => return Err(PageError::NotFound),
-        other => return Err(other.into()),
-    })
+        AccountError::BadModels | AccountError::BadRate => {
+            FormStop::invalid(format!("Cannot save the limits: {error}."))
+        }
+        AccountError::TooManyKeys => FormStop::conflict(format!("{error}.")),
+        AccountError::NoKey => PageError::NotFound.into(),
+        other => other.into(),
+    }
 }
 
 fn key_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<KeyPage, PageError> {
@@ -357,55 +331,37 @@ async fn change(
 ) -> Result<Response, PageError> {
     let before = find_own_key(&app, &form.user, &id)?;
     let typed = KeySettingsForm::from_form(&form);
-    let refuse = |status, fault: String| {
-        let choices = KeyFormOptions::new(&app, &typed);
-        Ok(html(
-            status,
-            &KeyPage {
-                fault: Some(fault),
-                choices,
-                ..key_page(&app, &form.user, &id)?
-            },
-        ))
-    };
-    let set = match typed.parse(&app, &before.settings.allowed_models, now_ms()) {
-        Ok(set) => set,
-        Err(fault) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, fault),
-    };
-    let (accounts, account, key) = (
-        app.accounts.clone(),
-        form.user.account.id.clone(),
-        id.clone(),
-    );
-    let keeps_expiry = typed.keeps_expiry();
-    let work = move || {
-        accounts.change_key(Some(&account), &key, |settings| {
-            let KeySettings {
-                expires_at_ms,
-                spend_limit,
-                allowed_models,
-                rates,
-                ..
-            } = set;
-            if !keeps_expiry {
-                settings.expires_at_ms = expires_at_ms;
-            }
-            settings.spend_limit = spend_limit;
-            settings.allowed_models = allowed_models;
-            settings.rates = rates;
-        })
-    };
-    if let Err(error) = run_blocking(work).await? {
-        let (status, fault) = describe_key_error(error)?;
-        return refuse(status, fault);
-    }
-    Ok(html(
-        StatusCode::OK,
-        &KeyPage {
+    let outcome = async {
+        let bound_to = &before.settings.allowed_models;
+        let set = typed.parse(&app, bound_to, now_ms());
+        let set = set.map_err(FormStop::invalid)?;
+        let keeps_expiry = typed.keeps_expiry();
+        let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+        let key = id.clone();
+        let work = move || {
+            accounts.change_key(Some(&account), &key, |settings| {
+                if !keeps_expiry {
+                    settings.expires_at_ms = set.expires_at_ms;
+                }
+                settings.spend_limit = set.spend_limit;
+                settings.allowed_models = set.allowed_models;
+                settings.rates = set.rates;
+            })
+        };
+        run_blocking(work).await?.map_err(key_stop)?;
+        let page = KeyPage {
             done: Some("Saved."),
             ..key_page(&app, &form.user, &id)?
-        },
-    ))
+        };
+        Ok(html(StatusCode::OK, &page))
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(KeyPage {
+            fault: Some(fault),
+            choices: KeyFormOptions::new(&app, &typed),
+            ..key_page(&app, &form.user, &id)?
+        })
+    })
 }
 
 /// Creates a new key with the same name and settings. The old key works for the overlap, so that no
@@ -413,70 +369,52 @@ async fn change(
 async fn rotate(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    ClientIp(address): ClientIp,
-    form: SignedForm,
+    mut form: SignedForm,
 ) -> Result<Response, PageError> {
     let old = find_own_key(&app, &form.user, &id)?;
     let request = key_request(&form)?;
-    let refuse = |status, fault: String, user: &CurrentUser| {
-        Ok(html(
-            status,
-            &KeyPage {
-                fault: Some(fault),
-                ..key_page(&app, user, &id)?
-            },
-        ))
-    };
-    let chosen = ROTATION_OVERLAPS
-        .iter()
-        .find(|(hours, _)| *hours == form.field("overlap_hours"));
-    let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
-        return refuse(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "Choose how long the old key keeps working.".into(),
-            &form.user,
-        );
-    };
-    if may_administer(&form.user.account)
-        && let Err(ConfirmationError { status, fault }) =
-            confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return refuse(status, fault.to_owned(), &form.user);
-    }
-    if hours == 0 && !form.is_confirmed() {
-        let question = Confirmation {
-            title: "Rotate this key at once?",
-            consequence: format!(
-                "The gateway refuses {} from the next request on. Every client that uses it fails \
-                 until it has the new key.",
-                old.shown
-            ),
-            button: "Rotate key",
-            back: "/dashboard/keys",
-        };
-        return Ok(confirm::page("Keys", &form, question));
-    }
-    let user = CurrentUser {
-        confirmed: true,
-        ..form.user
-    };
-    let (accounts, account, key) = (app.accounts.clone(), user.account.id.clone(), id.clone());
-    let create = move || {
-        let new = accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms())?;
-        // The new key must not be lost because the old one cannot be read.
-        let old = accounts.key(Some(&account), &key).ok().flatten();
-        let expires_at_ms = old.and_then(|(_, old)| old.settings.expires_at_ms);
-        Ok(TicketedKey {
-            new,
-            old_until: expires_at_ms.map(Timestamp),
-            client: String::new(),
-        })
-    };
-    match create_once(&app, request, create).await? {
-        Ok(to_its_page) => Ok(to_its_page),
-        Err(error) => {
-            let (status, fault) = describe_key_error(error)?;
-            refuse(status, fault, &user)
+    let outcome = async {
+        let chosen = ROTATION_OVERLAPS
+            .iter()
+            .find(|(hours, _)| *hours == form.field("overlap_hours"));
+        let hours = chosen
+            .and_then(|(hours, _)| hours.parse::<i64>().ok())
+            .ok_or_else(|| FormStop::invalid("Choose how long the old key keeps working."))?;
+        if may_administer(&form.user.account) {
+            require_recent_password(&app, &mut form).await?;
         }
-    }
+        if hours == 0 && !form.is_confirmed() {
+            let question = Confirmation {
+                title: "Rotate this key at once?",
+                consequence: format!(
+                    "The gateway refuses {} from the next request on. Every client that uses it \
+                     fails until it has the new key.",
+                    old.shown
+                ),
+                button: "Rotate key",
+                back: "/dashboard/keys",
+            };
+            return Ok(confirm::page("Keys", &form, question));
+        }
+        let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+        let key = id.clone();
+        let create = move || {
+            let new = accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms())?;
+            // The new key must not be lost because the old one cannot be read.
+            let old = accounts.key(Some(&account), &key).ok().flatten();
+            let expires_at_ms = old.and_then(|(_, old)| old.settings.expires_at_ms);
+            Ok(TicketedKey {
+                new,
+                old_until: expires_at_ms.map(Timestamp),
+                client: String::new(),
+            })
+        };
+        create_once(&app, request, create).await?.map_err(key_stop)
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(KeyPage {
+            fault: Some(fault),
+            ..key_page(&app, &form.user, &id)?
+        })
+    })
 }

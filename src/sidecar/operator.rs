@@ -19,8 +19,11 @@ mod status;
 mod verify;
 
 use super::state::SidecarState;
+use crate::account::AccountStatus;
 use axum::Router;
 use axum::routing::{get, post};
+use keys::KeyStatusChange;
+use status::set_status;
 use std::sync::Arc;
 
 /// Each handler takes an `Operator` or an `OperatorForm`.
@@ -34,11 +37,11 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         )
         .route(
             "/dashboard/operator/accounts/{id}/suspend",
-            post(status::suspend),
+            post(|app, id, form| set_status(app, id, form, AccountStatus::Suspended)),
         )
         .route(
             "/dashboard/operator/accounts/{id}/resume",
-            post(status::resume),
+            post(|app, id, form| set_status(app, id, form, AccountStatus::Active)),
         )
         .route(
             "/dashboard/operator/accounts/{id}/link",
@@ -50,15 +53,15 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         )
         .route(
             "/dashboard/operator/accounts/{id}/keys/{key}/enable",
-            post(keys::enable),
+            post(|app, path, form| keys::change(app, path, form, KeyStatusChange::Enable)),
         )
         .route(
             "/dashboard/operator/accounts/{id}/keys/{key}/disable",
-            post(keys::disable),
+            post(|app, path, form| keys::change(app, path, form, KeyStatusChange::Disable)),
         )
         .route(
             "/dashboard/operator/accounts/{id}/keys/{key}/revoke",
-            post(keys::revoke),
+            post(|app, path, form| keys::change(app, path, form, KeyStatusChange::Revoke)),
         )
         .route(
             "/dashboard/operator/new-account",

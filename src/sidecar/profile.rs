@@ -3,16 +3,17 @@
 //! An action that cannot be undone, or that would lock the account holder out, requires the
 //! password. Must not know how it is stored.
 
-use super::account::{ConfirmationError, confirm_password};
+use super::account::require_password;
 use super::blocking::run_blocking;
 use super::browser;
 use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
 use super::export::export;
+use super::form::{self, FormStop};
 use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
-use super::session::{ClientIp, CurrentUser, SignedForm, session_cookie};
+use super::session::{CurrentUser, SignedForm, session_cookie};
 use super::state::SidecarState;
 use crate::account::{
     AccountError, AccountStatus, Actor, CloseAccountOutcome, PASSWORD_LEAST_CHARS,
@@ -233,136 +234,104 @@ async fn end_others(
     Ok(Redirect::to("/dashboard/account?done=others").into_response())
 }
 
-fn render_with_fault(
+fn page_with_fault(
     app: &SidecarState,
     user: &CurrentUser,
     form: ProfileForm,
-    status: StatusCode,
-    fault: &str,
+    fault: String,
+) -> Result<ProfilePage, PageError> {
+    Ok(ProfilePage {
+        fault: Some((form, fault)),
+        ..page(app, user)?
+    })
+}
+
+async fn change_password(
+    State(app): State<Arc<SidecarState>>,
+    headers: HeaderMap,
+    form: SignedForm,
 ) -> Result<Response, PageError> {
-    Ok(html(
-        status,
-        &ProfilePage {
-            fault: Some((form, fault.to_owned())),
-            ..page(app, user)?
-        },
-    ))
+    form::respond(replace_password(&app, &headers, &form).await, |fault| {
+        page_with_fault(&app, &form.user, ProfileForm::Password, fault)
+    })
 }
 
 /// Ends all sessions and starts a new one, so that anyone who knows the old password or has a
 /// stolen cookie is signed out.
-async fn change_password(
+async fn replace_password(
+    app: &SidecarState,
+    headers: &HeaderMap,
+    form: &SignedForm,
+) -> Result<Response, FormStop> {
+    require_password(app, form).await?;
+    let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+    let new = form.field("new_password").to_owned();
+    let replace = move || accounts.replace_password(&account, &new);
+    let replaced = app.hashing.run(form.address, HashTrust::Known, replace);
+    replaced.await?.map_err(|error| match error {
+        AccountError::BadPassword => FormStop::invalid(format!(
+            "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and \
+             must not be a common password or your e-mail."
+        )),
+        other => other.into(),
+    })?;
+    let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+    let address = form.address.to_canonical().to_string();
+    let browser = browser::describe(headers);
+    let create = move || {
+        let origin = SessionOrigin {
+            address: &address,
+            browser: &browser,
+        };
+        accounts.create_session_from(&account, origin, now_ms())
+    };
+    let cookie = session_cookie(&run_blocking(create).await??.token, &form.user.site)?;
+    let to = Redirect::to("/dashboard/account?done=password");
+    Ok(([(header::SET_COOKIE, cookie)], to).into_response())
+}
+
+async fn delete(
     State(app): State<Arc<SidecarState>>,
-    ClientIp(address): ClientIp,
-    headers: HeaderMap,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let (old, new) = (
-        form.field("password").to_owned(),
-        form.field("new_password").to_owned(),
-    );
-    let user = form.user;
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password(&app, &user, &old, address).await?
-    {
-        return render_with_fault(&app, &user, ProfileForm::Password, status, fault);
-    }
-    let (accounts, account) = (app.accounts.clone(), user.account.id.clone());
-    match app
-        .hashing
-        .run(address, HashTrust::Known, move || {
-            accounts.replace_password(&account, &new)
-        })
-        .await?
-    {
-        Ok(()) => {}
-        Err(AccountError::BadPassword) => {
-            let fault = format!(
-                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password or your e-mail."
-            );
-            return render_with_fault(
-                &app,
-                &user,
-                ProfileForm::Password,
-                StatusCode::UNPROCESSABLE_ENTITY,
-                &fault,
-            );
-        }
-        Err(other) => return Err(other.into()),
-    }
-    let (accounts, account, site) = (app.accounts.clone(), user.account.id, user.site);
-    let (address, browser) = (
-        address.to_canonical().to_string(),
-        browser::describe(&headers),
-    );
-    let origin = move || {
-        accounts.create_session_from(
-            &account,
-            SessionOrigin {
-                address: &address,
-                browser: &browser,
-            },
-            now_ms(),
-        )
-    };
-    let cookie = session_cookie(&run_blocking(origin).await??.token, &site)?;
-    Ok((
-        [(header::SET_COOKIE, cookie)],
-        Redirect::to("/dashboard/account?done=password"),
-    )
-        .into_response())
+    form::respond(delete_account(&app, &form).await, |fault| {
+        page_with_fault(&app, &form.user, ProfileForm::Delete, fault)
+    })
 }
 
 /// Requires the password and the typed e-mail, so that nobody deletes an account by accident.
-async fn delete(
-    State(app): State<Arc<SidecarState>>,
-    ClientIp(address): ClientIp,
-    form: SignedForm,
-) -> Result<Response, PageError> {
-    let user = &form.user;
-    if !form
-        .field("confirmation")
-        .trim()
-        .eq_ignore_ascii_case(&user.account.email)
-    {
+async fn delete_account(app: &SidecarState, form: &SignedForm) -> Result<Response, FormStop> {
+    let account = &form.user.account;
+    let typed = form.field("confirmation").trim();
+    if !typed.eq_ignore_ascii_case(&account.email) {
         let fault = "This is not your e-mail. Type it exactly as shown above.";
-        return render_with_fault(
-            &app,
-            user,
-            ProfileForm::Delete,
-            StatusCode::UNPROCESSABLE_ENTITY,
-            fault,
-        );
+        return Err(FormStop::invalid(fault));
     }
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password(&app, user, form.field("password"), address).await?
-    {
-        return render_with_fault(&app, user, ProfileForm::Delete, status, fault);
-    }
-    if user.account.status == AccountStatus::Suspended {
+    require_password(app, form).await?;
+    if account.status == AccountStatus::Suspended {
         let fault = "A suspended account cannot be deleted. Ask the operator of this gateway.";
-        return render_with_fault(&app, user, ProfileForm::Delete, StatusCode::CONFLICT, fault);
+        return Err(FormStop::conflict(fault));
     }
     let by = Actor {
-        actor: user.account.id.clone(),
-        address: address.to_canonical().to_string(),
+        actor: account.id.clone(),
+        address: form.address.to_canonical().to_string(),
     };
     let accounts = app.accounts.clone();
     match run_blocking(move || accounts.delete(&by, now_ms())).await?? {
         CloseAccountOutcome::Done => {}
-        CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
+        CloseAccountOutcome::NoAccount => return Err(PageError::NotFound.into()),
         CloseAccountOutcome::LastAdministrator => {
-            let fault = "You are the only administrator who can sign in: without you, nobody could manage the accounts of this gateway. \
-                         Create another administrator first, with `model-gateway account create --admin`.";
-            return render_with_fault(&app, user, ProfileForm::Delete, StatusCode::CONFLICT, fault);
+            return Err(FormStop::conflict(
+                "You are the only administrator who can sign in: without you, nobody could manage \
+                 the accounts of this gateway. Create another administrator first, with \
+                 `model-gateway account create --admin`.",
+            ));
         }
     }
-    let cookie = session_cookie("", &user.site)?;
-    let page = html(
-        StatusCode::OK,
-        &FarewellPage {
-            frame: Frame::public("Account deleted"),
-        },
-    );
+    let cookie = session_cookie("", &form.user.site)?;
+    let farewell = FarewellPage {
+        frame: Frame::public("Account deleted"),
+    };
+    let page = html(StatusCode::OK, &farewell);
     Ok(([(header::SET_COOKIE, cookie)], page).into_response())
 }

@@ -43,6 +43,8 @@ pub struct OptionalUser(pub Option<CurrentUser>);
 /// A form that a signed-in user sent from one of our pages.
 pub struct SignedForm {
     pub user: CurrentUser,
+    /// Address of the client.
+    pub address: IpAddr,
     fields: HashMap<String, String>,
 }
 
@@ -165,12 +167,19 @@ impl SignedForm {
         request: Request,
         app: &Arc<SidecarState>,
     ) -> Result<Self, PageError> {
+        let (mut parts, body) = request.into_parts();
+        let Ok(ClientIp(address)) = ClientIp::from_request_parts(&mut parts, app).await;
+        let request = Request::from_parts(parts, body);
         let Form(fields) = Form::<HashMap<String, String>>::from_request(request, app).await?;
         let token = fields.get("csrf").map_or("", String::as_str);
         if !bool::from(token.as_bytes().ct_eq(user.csrf.as_bytes())) {
             return Err(PageError::StaleForm);
         }
-        Ok(Self { user, fields })
+        Ok(Self {
+            user,
+            address,
+            fields,
+        })
     }
 }
 

@@ -5,15 +5,16 @@
 //! All of these changes require the administrator's password once in ten minutes. The ledger
 //! decides which postings are allowed.
 
-use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::Timestamp;
 use super::super::error::PageError;
+use super::super::form::{self, FormStop};
 use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
-use super::super::session::{ClientIp, CurrentUser, SignedForm};
+use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use super::account_row::AccountListRow;
 use crate::account::{Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose};
@@ -86,12 +87,12 @@ pub struct OperatorAccountPage {
     pub done: Option<String>,
     fault: Option<String>,
     pub refund_fault: Option<String>,
-    pub key_fault: Option<&'static str>,
+    pub key_fault: Option<String>,
     pub refund: RefundForm,
     /// Why suspending or resuming the account failed.
-    pub status_fault: Option<&'static str>,
+    pub status_fault: Option<String>,
     new_link: Option<NewLinkView>,
-    link_fault: Option<&'static str>,
+    link_fault: Option<String>,
     /// Values of the submitted form, so that the user need not type them again.
     submitted: PostingForm,
     reference_max: usize,
@@ -301,8 +302,7 @@ impl PostingOrder {
 pub async fn post(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
+    OperatorForm { mut form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
     let account = find(&app, &id)?;
     let [kind, credits, reference, reason] =
@@ -313,30 +313,25 @@ pub async fn post(
         reference,
         reason,
     };
-    let respond = |status, fault: String, submitted: PostingForm, user: &CurrentUser| {
-        let page = OperatorAccountPage {
+    let outcome = post_order(&app, &account, &submitted, &mut form, by).await;
+    form::respond(outcome, |fault| {
+        Ok(OperatorAccountPage {
             fault: Some(fault),
             submitted,
-            ..page(&app, user, account.clone())?
-        };
-        Ok(html(status, &page))
-    };
-    let order = match PostingOrder::parse(&submitted) {
-        Ok(order) => order,
-        Err(fault) => {
-            return respond(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                fault,
-                submitted,
-                &form.user,
-            );
-        }
-    };
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return respond(status, fault.to_owned(), submitted, &form.user);
-    }
+            ..page(&app, &form.user, account)?
+        })
+    })
+}
+
+async fn post_order(
+    app: &Arc<SidecarState>,
+    account: &Account,
+    submitted: &PostingForm,
+    form: &mut SignedForm,
+    by: Actor,
+) -> Result<Response, FormStop> {
+    let order = PostingOrder::parse(submitted).map_err(FormStop::invalid)?;
+    require_recent_password(app, form).await?;
     if order.amount < Micro::ZERO && !form.is_confirmed() {
         let taken = Micro::ZERO.minus(order.amount);
         let consequence = format!(
@@ -344,49 +339,39 @@ pub async fn post(
              reverses it.",
             account.email
         );
-        return Ok(ask(&form, &id, "Deduct credits?", consequence, "Deduct"));
+        let (title, button) = ("Deduct credits?", "Deduct");
+        return Ok(ask(form, &account.id, title, consequence, button));
     }
-    let (work, to) = (Arc::clone(&app), id.clone());
-    let user = CurrentUser {
-        confirmed: true,
-        ..form.user
-    };
-    match run_blocking(move || order.post(&work, &to, &by)).await? {
-        Ok(posted) => {
-            let done = if posted.is_new {
-                format!(
-                    "Posted {}. The balance is {}.",
-                    posted.change, posted.balance
-                )
-            } else {
-                format!(
-                    "This reference was already posted, so nothing changed. The balance is {}.",
-                    posted.balance
-                )
-            };
-            let page = OperatorAccountPage {
-                done: Some(done),
-                ..page(&app, &user, account)?
-            };
-            Ok(html(
-                if posted.is_new {
-                    StatusCode::CREATED
-                } else {
-                    StatusCode::OK
-                },
-                &page,
-            ))
+    let (work, to) = (Arc::clone(app), account.id.clone());
+    let posted = run_blocking(move || order.post(&work, &to, &by)).await?;
+    show_posting(app, &form.user, account, posted, "Posted")
+}
+
+/// The page after a posting. `verb`: what happened to the credits.
+pub fn show_posting(
+    app: &SidecarState,
+    user: &CurrentUser,
+    account: &Account,
+    posted: Result<PostingResult, StoreError>,
+    verb: &str,
+) -> Result<Response, FormStop> {
+    let posted = posted.map_err(|error| match error {
+        StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why) => {
+            FormStop::conflict(format!("Refused: {why}."))
         }
-        Err(
-            StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why),
-        ) => respond(
-            StatusCode::CONFLICT,
-            format!("Refused: {why}."),
-            submitted,
-            &user,
-        ),
-        Err(other) => Err(other.into()),
-    }
+        other => other.into(),
+    })?;
+    let (status, done) = if posted.is_new {
+        (StatusCode::CREATED, format!("{verb} {}.", posted.change))
+    } else {
+        let done = "This reference was already posted, so nothing changed.";
+        (StatusCode::OK, done.to_owned())
+    };
+    let page = OperatorAccountPage {
+        done: Some(format!("{done} The balance is {}.", posted.balance)),
+        ..page(app, user, account.clone())?
+    };
+    Ok(html(status, &page))
 }
 
 /// Asks before a change of an account.
@@ -410,48 +395,37 @@ pub fn ask(
 pub async fn create_link(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
+    OperatorForm { mut form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
     let found = find(&app, &id)?;
-    let respond = |status, fault, user: &CurrentUser| {
-        let page = OperatorAccountPage {
-            link_fault: Some(fault),
-            ..page(&app, user, found.clone())?
+    let outcome = async {
+        require_recent_password(&app, &mut form).await?;
+        let accounts = app.accounts.clone();
+        let created = run_blocking(move || {
+            accounts
+                .with_actor(&by, now_ms())
+                .create_one_time_link(&id, LinkPurpose::Reset)
+        });
+        let link = created.await?.map_err(|error| match error {
+            AccountError::NoAccount => FormStop::conflict(
+                "This account is suspended or deleted, so nobody can sign in to it.",
+            ),
+            other => other.into(),
+        })?;
+        let new_link = NewLinkView {
+            url: link.url(&form.user.site),
+            expires: Timestamp(link.expires_at_ms),
         };
-        Ok(html(status, &page))
+        let page = OperatorAccountPage {
+            new_link: Some(new_link),
+            ..page(&app, &form.user, found.clone())?
+        };
+        Ok(html(StatusCode::CREATED, &page))
     };
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return respond(status, fault, &form.user);
-    }
-    let user = CurrentUser {
-        confirmed: true,
-        ..form.user
-    };
-    let accounts = app.accounts.clone();
-    let created = run_blocking(move || {
-        accounts
-            .with_actor(&by, now_ms())
-            .create_one_time_link(&id, LinkPurpose::Reset)
-    });
-    match created.await? {
-        Ok(link) => {
-            let new_link = NewLinkView {
-                url: link.url(&user.site),
-                expires: Timestamp(link.expires_at_ms),
-            };
-            let page = OperatorAccountPage {
-                new_link: Some(new_link),
-                ..page(&app, &user, found)?
-            };
-            Ok(html(StatusCode::CREATED, &page))
-        }
-        Err(AccountError::NoAccount) => {
-            let fault = "This account is suspended or deleted, so nobody can sign in to it.";
-            respond(StatusCode::CONFLICT, fault, &user)
-        }
-        Err(other) => Err(other.into()),
-    }
+    form::respond(outcome.await, |fault| {
+        Ok(OperatorAccountPage {
+            link_fault: Some(fault),
+            ..page(&app, &form.user, found)?
+        })
+    })
 }

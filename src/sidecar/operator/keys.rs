@@ -3,13 +3,12 @@
 //!
 //! Must not show a key, and must not change a key of another account than that of the page.
 
-use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::error::PageError;
-use super::super::page::html;
-use super::super::session::ClientIp;
+use super::super::form;
 use super::super::state::SidecarState;
 use super::account::{find, page};
 use crate::account::ApiKeyStatus;
@@ -22,44 +21,16 @@ use std::sync::Arc;
 type KeyPath = Path<(String, String)>;
 
 #[derive(Clone, Copy)]
-enum KeyStatusChange {
+pub enum KeyStatusChange {
     Enable,
     Disable,
     Revoke,
 }
 
-pub async fn enable(
-    app: State<Arc<SidecarState>>,
-    path: KeyPath,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    change(app, path, from, form, KeyStatusChange::Enable).await
-}
-
-pub async fn disable(
-    app: State<Arc<SidecarState>>,
-    path: KeyPath,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    change(app, path, from, form, KeyStatusChange::Disable).await
-}
-
-pub async fn revoke(
-    app: State<Arc<SidecarState>>,
-    path: KeyPath,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    change(app, path, from, form, KeyStatusChange::Revoke).await
-}
-
-async fn change(
+pub async fn change(
     State(app): State<Arc<SidecarState>>,
     Path((id, key_id)): KeyPath,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
+    OperatorForm { mut form, by }: OperatorForm,
     change: KeyStatusChange,
 ) -> Result<Response, PageError> {
     let account = find(&app, &id)?;
@@ -68,12 +39,12 @@ async fn change(
         .key(Some(&id), &key_id)?
         .filter(|(_, key)| key.status != ApiKeyStatus::Revoked)
         .ok_or(PageError::NotFound)?;
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        let mut page = page(&app, &form.user, account)?;
-        page.key_fault = Some(fault);
-        return Ok(html(status, &page));
+    if let Err(stop) = require_recent_password(&app, &mut form).await {
+        return form::respond(Err(stop), |fault| {
+            let mut page = page(&app, &form.user, account)?;
+            page.key_fault = Some(fault);
+            Ok(page)
+        });
     }
     let back = format!("/dashboard/operator/accounts/{id}#keys");
     let (shown, email) = (&key.shown, &account.email);

@@ -2,13 +2,14 @@
 //!
 //! Must not show the link a second time. Whoever lost it makes a reset link on the account's page.
 
-use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::display::Timestamp;
 use super::super::error::PageError;
+use super::super::form::{self, FormStop};
 use super::super::page::{Frame, html};
-use super::super::session::{ClientIp, CurrentUser};
+use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use crate::account::{
     Account, AccountError, Actor, LinkPurpose, NewAccount, NewOneTimeLink, Role, open_account_as,
@@ -73,59 +74,44 @@ pub async fn show(
 
 pub async fn create(
     State(app): State<Arc<SidecarState>>,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
+    OperatorForm { mut form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
     let email = form.field("email").trim().to_owned();
     let (role, trial) = (parse_role(form.field("role")), form.field("trial") == "yes");
-    let respond = |status, fault: String, user: &CurrentUser| {
+    let outcome = async {
+        let role = role.ok_or_else(|| FormStop::invalid("Choose the role of the account."))?;
+        require_recent_password(&app, &mut form).await?;
+        let (work, to) = (Arc::clone(&app), email.clone());
+        let opened = run_blocking(move || open(&work, &to, role, trial, &by)).await?;
+        let (account, link) = opened.map_err(|error| {
+            let fault = format!("Cannot create the account: {error}.");
+            match error {
+                AccountError::BadEmail => FormStop::invalid(fault),
+                AccountError::EmailTaken => FormStop::conflict(fault),
+                other => other.into(),
+            }
+        })?;
+        let opened = OpenedAccountView {
+            id: account.id,
+            email: account.email,
+            setup_link: link.url(&form.user.site),
+            expires: Timestamp(link.expires_at_ms),
+        };
         let page = NewAccountPage {
+            opened: Some(opened),
+            ..page(&app, &form.user)
+        };
+        Ok(html(StatusCode::CREATED, &page))
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(NewAccountPage {
             fault: Some(fault),
-            email: email.clone(),
+            email,
             role: role.unwrap_or(Role::Member),
             trial,
-            ..page(&app, user)
-        };
-        Ok(html(status, &page))
-    };
-    let Some(role) = role else {
-        let fault = "Choose the role of the account.".to_owned();
-        return respond(StatusCode::UNPROCESSABLE_ENTITY, fault, &form.user);
-    };
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return respond(status, fault.to_owned(), &form.user);
-    }
-    let user = CurrentUser {
-        confirmed: true,
-        ..form.user
-    };
-    let (work, to) = (Arc::clone(&app), email.clone());
-    let opened = run_blocking(move || open(&work, &to, role, trial, &by)).await?;
-    let (account, link) = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
-            let status = match error {
-                AccountError::BadEmail => StatusCode::UNPROCESSABLE_ENTITY,
-                AccountError::EmailTaken => StatusCode::CONFLICT,
-                other => return Err(other.into()),
-            };
-            let fault = format!("Cannot create the account: {error}.");
-            return respond(status, fault, &user);
-        }
-    };
-    let opened = OpenedAccountView {
-        id: account.id,
-        email: account.email,
-        setup_link: link.url(&user.site),
-        expires: Timestamp(link.expires_at_ms),
-    };
-    let page = NewAccountPage {
-        opened: Some(opened),
-        ..page(&app, &user)
-    };
-    Ok(html(StatusCode::CREATED, &page))
+            ..page(&app, &form.user)
+        })
+    })
 }
 
 fn parse_role(name: &str) -> Option<Role> {

@@ -3,16 +3,16 @@
 //! The ledger decides what can be refunded; this file asks before it does so. Must not refund a
 //! request of another account than that of the page.
 
-use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::error::PageError;
-use super::super::page::html;
-use super::super::session::{ClientIp, CurrentUser, SignedForm};
+use super::super::form::{self, FormStop};
+use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use super::account::{RefundForm, find, page};
-use crate::account::Actor;
+use super::account::{RefundForm, find, page, show_posting};
+use crate::account::{Account, Actor};
 use crate::billing::corrections::{MAX_REFERENCE_CHARS, is_valid_reference};
 use crate::billing::overview::RequestCharge;
 use crate::clock::now_ms;
@@ -110,78 +110,49 @@ impl RefundOrder {
 pub async fn post(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
+    OperatorForm { mut form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
     let account = find(&app, &id)?;
     let submitted = submitted(&form);
-    let respond = |status, fault: String, user: &CurrentUser| {
-        let mut page = page(&app, user, account.clone())?;
+    let outcome = post_order(&app, &account, &submitted, &mut form, by).await;
+    form::respond(outcome, |fault| {
+        let mut page = page(&app, &form.user, account)?;
         page.refund_fault = Some(fault);
-        page.refund = submitted.clone();
-        Ok(html(status, &page))
-    };
-    let order = match RefundOrder::parse(&submitted) {
-        Ok(order) => order,
-        Err(fault) => return respond(StatusCode::UNPROCESSABLE_ENTITY, fault, &form.user),
-    };
+        page.refund = submitted;
+        Ok(page)
+    })
+}
+
+async fn post_order(
+    app: &Arc<SidecarState>,
+    account: &Account,
+    submitted: &RefundForm,
+    form: &mut SignedForm,
+    by: Actor,
+) -> Result<Response, FormStop> {
+    let order = RefundOrder::parse(submitted).map_err(FormStop::invalid)?;
     let (billing, request_id) = (app.billing.clone(), order.request_id.clone());
     let charge = match run_blocking(move || billing.request_charge(&request_id)).await? {
         Err(StoreError::SegmentUnavailable(why)) => {
             let fault = format!("Cannot look up this request: {why}.");
-            return respond(StatusCode::SERVICE_UNAVAILABLE, fault, &form.user);
+            return Err(FormStop::Fault(StatusCode::SERVICE_UNAVAILABLE, fault));
         }
         charge => charge?,
     };
-    let Some(charge) = charge.filter(|charge| charge.account == id) else {
-        let fault = "This account has no ended request with this id.".to_owned();
-        return respond(StatusCode::UNPROCESSABLE_ENTITY, fault, &form.user);
-    };
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        return respond(status, fault.to_owned(), &form.user);
-    }
-    let back = format!("/dashboard/operator/accounts/{id}");
+    let charge = charge
+        .filter(|charge| charge.account == account.id)
+        .ok_or_else(|| FormStop::invalid("This account has no ended request with this id."))?;
+    require_recent_password(app, form).await?;
     if !form.is_confirmed() {
-        return match order.consequence(&charge) {
-            Ok(consequence) => {
-                let question = Confirmation {
-                    title: "Refund this request?",
-                    consequence,
-                    button: "Refund",
-                    back: &back,
-                };
-                Ok(confirm::page("Operator", &form, question))
-            }
-            Err(fault) => respond(StatusCode::CONFLICT, fault, &confirmed(form.user)),
+        let question = Confirmation {
+            title: "Refund this request?",
+            consequence: order.consequence(&charge).map_err(FormStop::conflict)?,
+            button: "Refund",
+            back: &format!("/dashboard/operator/accounts/{}", account.id),
         };
+        return Ok(confirm::page("Operator", form, question));
     }
-    let (work, user) = (Arc::clone(&app), confirmed(form.user));
-    match run_blocking(move || order.post(&work, &by)).await? {
-        Ok(posted) => {
-            let (status, done) = if posted.is_new {
-                let change = posted.change;
-                (StatusCode::CREATED, format!("Refunded {change}."))
-            } else {
-                let done = "This reference was already posted, so nothing changed.";
-                (StatusCode::OK, done.to_owned())
-            };
-            let mut page = page(&app, &user, account.clone())?;
-            page.done = Some(format!("{done} The balance is {}.", posted.balance));
-            Ok(html(status, &page))
-        }
-        Err(
-            StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why),
-        ) => respond(StatusCode::CONFLICT, format!("Refused: {why}."), &user),
-        Err(other) => Err(other.into()),
-    }
-}
-
-/// The user after the password was checked.
-fn confirmed(user: CurrentUser) -> CurrentUser {
-    CurrentUser {
-        confirmed: true,
-        ..user
-    }
+    let work = Arc::clone(app);
+    let posted = run_blocking(move || order.post(&work, &by)).await?;
+    show_posting(app, &form.user, account, posted, "Refunded")
 }

@@ -2,12 +2,11 @@
 //!
 //! Must not suspend the administrator who asks for it, or the last one.
 
-use super::super::account::{ConfirmationError, confirm_password_unless_recent};
+use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::error::PageError;
-use super::super::page::html;
-use super::super::session::ClientIp;
+use super::super::form;
 use super::super::state::SidecarState;
 use super::account::{ask, find, page};
 use crate::account::{AccountStatus, CloseAccountOutcome};
@@ -16,41 +15,22 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use std::sync::Arc;
 
-pub async fn suspend(
-    app: State<Arc<SidecarState>>,
-    id: Path<String>,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    set_status(app, id, from, form, AccountStatus::Suspended).await
-}
-
-pub async fn resume(
-    app: State<Arc<SidecarState>>,
-    id: Path<String>,
-    from: ClientIp,
-    form: OperatorForm,
-) -> Result<Response, PageError> {
-    set_status(app, id, from, form, AccountStatus::Active).await
-}
-
-async fn set_status(
+pub async fn set_status(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
-    ClientIp(address): ClientIp,
-    OperatorForm { form, by }: OperatorForm,
+    OperatorForm { mut form, by }: OperatorForm,
     status: AccountStatus,
 ) -> Result<Response, PageError> {
     let found = find(&app, &id)?;
     if status == AccountStatus::Suspended && found.id == by.actor {
         return Err(PageError::OwnAccount);
     }
-    if let Err(ConfirmationError { status, fault }) =
-        confirm_password_unless_recent(&app, &form, address).await?
-    {
-        let mut page = page(&app, &form.user, found)?;
-        page.status_fault = Some(fault);
-        return Ok(html(status, &page));
+    if let Err(stop) = require_recent_password(&app, &mut form).await {
+        return form::respond(Err(stop), |fault| {
+            let mut page = page(&app, &form.user, found)?;
+            page.status_fault = Some(fault);
+            Ok(page)
+        });
     }
     if status == AccountStatus::Suspended && !form.is_confirmed() {
         let consequence = format!(
