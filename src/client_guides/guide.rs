@@ -63,6 +63,12 @@ impl ClientGuide {
         }
     }
 
+    /// The surfaces, as pages show them.
+    pub fn describe_surfaces(&self) -> String {
+        let names: Vec<_> = self.surfaces.iter().map(|one| one.as_str()).collect();
+        names.join(", ")
+    }
+
     /// The version that ran with these files; `None` if none did.
     pub fn trial(&self) -> Option<&'static ClientTrial> {
         tried::find(self.id)

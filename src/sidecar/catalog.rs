@@ -3,7 +3,7 @@
 mod errors;
 mod limitations;
 
-use super::display::group_digits;
+use super::display;
 use super::page::{Frame, html_for_anyone, with_no_cache};
 use super::session::OptionalUser;
 use super::setup::{ClientGroup, GuideView, client_groups};
@@ -104,32 +104,6 @@ fn join_protocols(protocols: impl IntoIterator<Item = Protocol>) -> String {
         .join(", ")
 }
 
-struct CatalogRow {
-    id: String,
-    aliases: Vec<String>,
-    vendor: String,
-    /// The model's native protocols, which need no translation.
-    native_protocols: String,
-    surfaces: String,
-    /// Ids of the fallback models.
-    fallback: Vec<String>,
-    context_tokens: String,
-    max_output_tokens: String,
-    input: String,
-    cache_read: String,
-    output: String,
-    /// Input sizes from which on the prices differ; one column each.
-    tiers: Vec<PriceTierRow>,
-    classes: Vec<TokenClassRow>,
-    /// Descriptions of the other prices.
-    extras: Vec<String>,
-    limitations: Vec<SurfaceLimitations>,
-}
-
-struct PriceTierRow {
-    above_input_tokens: String,
-}
-
 /// A token class and its prices by tier.
 struct TokenClassRow {
     name: &'static str,
@@ -141,7 +115,7 @@ struct TokenClassRow {
 struct DocsPage {
     frame: Frame,
     base_url: String,
-    models: Vec<CatalogRow>,
+    models: Vec<Arc<CatalogModel>>,
     /// Requests by curl.
     first_call: Option<GuideView>,
     clients: Vec<ClientGroup>,
@@ -149,34 +123,11 @@ struct DocsPage {
     errors: Vec<errors::ErrorRow>,
 }
 
-fn row(model: &Arc<CatalogModel>) -> CatalogRow {
-    let price = &model.price;
-    CatalogRow {
-        id: model.id.clone(),
-        aliases: model.aliases.clone(),
-        vendor: model.vendor.name.clone(),
-        native_protocols: join_protocols(vendor_protocols(model)),
-        surfaces: join_protocols(surfaces(model)),
-        fallback: model.fallback.clone(),
-        context_tokens: group_digits(model.context_tokens),
-        max_output_tokens: group_digits(model.max_output_tokens),
-        input: price.input.to_string(),
-        cache_read: price.cache_read.to_string(),
-        output: price.output.to_string(),
-        tiers: price
-            .tiers
-            .iter()
-            .map(|tier| PriceTierRow {
-                above_input_tokens: group_digits(tier.above_input_tokens),
-            })
-            .collect(),
-        classes: token_classes(price),
-        extras: extra_prices(price),
-        limitations: [repairs_by_surface(model), limitations_by_surface(model)]
-            .into_iter()
-            .flatten()
-            .collect(),
-    }
+/// The limitations of all surfaces, first of those without translation.
+fn all_limitations(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
+    let mut all = repairs_by_surface(model);
+    all.extend(limitations_by_surface(model));
+    all
 }
 
 fn token_classes(price: &PriceList) -> Vec<TokenClassRow> {
@@ -237,7 +188,7 @@ async fn docs(State(app): State<Arc<SidecarState>>, OptionalUser(user): Optional
     let page = DocsPage {
         frame: Frame::for_anyone("Documentation", user.as_ref()),
         base_url: settings.base_url.clone(),
-        models: settings.catalog.models().iter().map(row).collect(),
+        models: settings.catalog.models().to_vec(),
         first_call: GuideView::for_docs(&settings),
         clients: client_groups(),
         live_keys_max: MAX_LIVE_KEYS,

@@ -3,13 +3,13 @@
 //!
 //! The key of a conversation reveals nothing of its content.
 
-use super::display::{Credits, Timestamp, group_digits, percent};
+use super::display::{self, Credits, Timestamp, group_digits};
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
 use crate::billing::Receipt;
-use crate::billing::activity::{self, ActivityFilter, RequestOutcome};
+use crate::billing::activity::{ActivityFilter, Conversation, RequestOutcome};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -33,22 +33,11 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/dashboard/conversations/{id}", get(show))
 }
 
-struct ConversationRow {
-    id: String,
-    last: Timestamp,
-    began: Timestamp,
-    turns: String,
-    tokens_in: String,
-    cached_percent: u64,
-    tokens_out: String,
-    credits: Credits,
-}
-
 #[derive(Template)]
 #[template(path = "conversations.html")]
 struct ConversationsPage {
     frame: Frame,
-    rows: Vec<ConversationRow>,
+    rows: Vec<Conversation>,
     first: bool,
     older: Option<String>,
 }
@@ -74,7 +63,7 @@ struct TurnRow {
 #[template(path = "conversation.html")]
 struct ConversationPage {
     frame: Frame,
-    row: ConversationRow,
+    row: Conversation,
     turns: Vec<TurnRow>,
     /// Some turns are not shown.
     is_cut: bool,
@@ -88,20 +77,6 @@ struct ConversationPage {
 struct ConversationListQuery {
     /// Cursor: time of the latest turn in the last row of the previous page, and that row's id.
     before: String,
-}
-
-fn row(conversation: &activity::Conversation) -> ConversationRow {
-    let sum = &conversation.sum;
-    ConversationRow {
-        id: conversation.id.clone(),
-        last: Timestamp(conversation.last_ms),
-        began: Timestamp(conversation.began_ms),
-        turns: group_digits(sum.responses),
-        tokens_in: group_digits(sum.input),
-        cached_percent: percent(sum.cache_read, sum.input),
-        tokens_out: group_digits(sum.output),
-        credits: Credits(sum.credits),
-    }
 }
 
 async fn list(
@@ -125,7 +100,7 @@ async fn list(
     let last = shown.last().filter(|_| found.len() > page_rows);
     let page = ConversationsPage {
         frame: Frame::new("Conversations", &user).with_index_lag(app.billing.index_lag()),
-        rows: shown.iter().map(row).collect(),
+        rows: shown.to_vec(),
         first: cursor.is_none(),
         older: last.map(|last| format!("{}.{}", last.last_ms, last.id)),
     };
@@ -158,13 +133,13 @@ async fn show(
     let frame = Frame::new("Conversations", &user).with_charts();
     Ok(html(
         StatusCode::OK,
-        &conversation_page(frame, &conversation, &receipts),
+        &conversation_page(frame, conversation, &receipts),
     ))
 }
 
 fn conversation_page(
     frame: Frame,
-    conversation: &activity::Conversation,
+    conversation: Conversation,
     receipts: &[Receipt],
 ) -> ConversationPage {
     let shown = u64::try_from(receipts.len()).unwrap_or(u64::MAX);
@@ -188,7 +163,7 @@ fn conversation_page(
     };
     ConversationPage {
         frame,
-        row: row(conversation),
+        row: conversation,
         is_cut: before > 0,
         turns,
         growth,

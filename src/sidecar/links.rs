@@ -17,7 +17,7 @@ use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use super::verification::queue_verification;
 use crate::account::{
-    Account, AccountError, AccountStatus, Accounts, ApiKeyStatus, LinkPurpose, OneTimeLink,
+    Account, AccountError, AccountStatus, Accounts, ApiKey, ApiKeyStatus, LinkPurpose, OneTimeLink,
     PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
 };
 use crate::address::client_prefix;
@@ -112,17 +112,11 @@ enum LinkState {
 /// What was made in the name of an account, as the page of a link lists it.
 struct Credentials {
     /// Live keys, newest first, at most [`MAX_LISTED_KEYS`].
-    keys: Vec<ListedKey>,
+    keys: Vec<ApiKey>,
     /// Number of further live keys.
     more_keys: usize,
     /// The URL of the webhook.
     webhook: Option<String>,
-}
-
-struct ListedKey {
-    name: String,
-    shown: String,
-    created: Timestamp,
 }
 
 const MAX_LISTED_KEYS: usize = 20;
@@ -133,15 +127,10 @@ impl Credentials {
         keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
         keys.sort_by_key(|key| std::cmp::Reverse(key.created_at_ms));
         let more_keys = keys.len().saturating_sub(MAX_LISTED_KEYS);
-        let listed = keys.into_iter().take(MAX_LISTED_KEYS);
-        let keys = listed.map(|key| ListedKey {
-            name: key.name,
-            shown: key.shown,
-            created: Timestamp(key.created_at_ms),
-        });
+        keys.truncate(MAX_LISTED_KEYS);
         let webhook = Webhooks::new(accounts).find(account)?;
         Ok(Self {
-            keys: keys.collect(),
+            keys,
             more_keys,
             webhook: webhook.map(|webhook| webhook.url),
         })

@@ -7,7 +7,6 @@
 //! (`authz.rs`); for all other users these pages do not exist (404).
 
 mod account;
-mod account_row;
 mod invites;
 mod keys;
 mod list;

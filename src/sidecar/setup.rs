@@ -21,7 +21,6 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
-use llm_protocol::Protocol;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -39,31 +38,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 /// Clients of one kind, as lists and forms show them.
 pub struct ClientGroup {
     pub title: &'static str,
-    pub clients: Vec<ClientRow>,
-}
-
-pub struct ClientRow {
-    pub id: &'static str,
-    pub name: &'static str,
-    pub surfaces: String,
-    pub tried: String,
-}
-
-impl ClientRow {
-    fn new(guide: &ClientGuide) -> Self {
-        let surfaces: Vec<_> = guide
-            .surfaces
-            .iter()
-            .copied()
-            .map(Protocol::as_str)
-            .collect();
-        Self {
-            id: guide.id,
-            name: guide.name,
-            surfaces: surfaces.join(", "),
-            tried: guide.describe_trial(),
-        }
-    }
+    pub clients: Vec<&'static ClientGuide>,
 }
 
 /// All clients, by kind.
@@ -72,7 +47,6 @@ pub fn client_groups() -> Vec<ClientGroup> {
         title: kind.title(),
         clients: client_guides::guides()
             .filter(|guide| guide.kind == kind)
-            .map(ClientRow::new)
             .collect(),
     });
     groups.collect()
@@ -182,7 +156,7 @@ async fn list(
 #[template(path = "setup_client.html")]
 struct SetupClientPage {
     frame: Frame,
-    client: ClientRow,
+    client: &'static ClientGuide,
     /// The page is in the dashboard, where account holders choose among their keys.
     in_dashboard: bool,
     keys: Vec<KeyChoice>,
@@ -219,30 +193,36 @@ fn require_guide(client: &str) -> Result<&'static ClientGuide, PageError> {
     client_guides::find_guide(client).ok_or(PageError::NotFound)
 }
 
-/// Adds the files of the guide, and the choice of models, to the page.
-fn fill(
-    settings: &Settings,
-    guide: &ClientGuide,
-    models: Vec<Arc<CatalogModel>>,
-    model: &str,
-    page: SetupClientPage,
-) -> SetupClientPage {
-    let is_refused = !model.is_empty() && !models.iter().any(|known| known.id == model);
-    let key = SetupKey::in_environment();
-    let context = SetupContext::new(&settings.base_url, key, models, Some(model), guide);
-    let choices = |context: &SetupContext<'_>| {
-        let chosen = &context.model().id;
-        let choice = |model: &Arc<CatalogModel>| ModelChoice {
-            id: model.id.clone(),
-            is_chosen: model.id == *chosen,
+impl SetupClientPage {
+    /// The public page, with the files of the guide for one of the models.
+    fn new(
+        frame: Frame,
+        settings: &Settings,
+        guide: &'static ClientGuide,
+        models: Vec<Arc<CatalogModel>>,
+        model: &str,
+    ) -> Self {
+        let is_refused = !model.is_empty() && !models.iter().any(|known| known.id == model);
+        let key = SetupKey::in_environment();
+        let context = SetupContext::new(&settings.base_url, key, models, Some(model), guide);
+        let choices = |context: &SetupContext<'_>| {
+            let chosen = &context.model().id;
+            let choice = |model: &Arc<CatalogModel>| ModelChoice {
+                id: model.id.clone(),
+                is_chosen: model.id == *chosen,
+            };
+            context.models().iter().map(choice).collect()
         };
-        context.models().iter().map(choice).collect()
-    };
-    SetupClientPage {
-        models: context.as_ref().map(choices).unwrap_or_default(),
-        unusable_model: is_refused.then(|| model.to_owned()),
-        view: context.map(|context| GuideView::new(guide, &context)),
-        ..page
+        Self {
+            frame,
+            client: guide,
+            in_dashboard: false,
+            keys: Vec::new(),
+            models: context.as_ref().map(choices).unwrap_or_default(),
+            unusable_model: is_refused.then(|| model.to_owned()),
+            key_variable: client_guides::KEY_VARIABLE,
+            view: context.map(|context| GuideView::new(guide, &context)),
+        }
     }
 }
 
@@ -286,17 +266,12 @@ async fn show(
         refusal: refusal(key),
         is_chosen: chosen.is_some_and(|chosen| chosen.id == key.id),
     });
+    let frame = Frame::new("Set up", &user);
     let page = SetupClientPage {
-        frame: Frame::new("Set up", &user),
-        client: ClientRow::new(guide),
         in_dashboard: true,
         keys: choices.collect(),
-        models: Vec::new(),
-        unusable_model: None,
-        key_variable: client_guides::KEY_VARIABLE,
-        view: None,
+        ..SetupClientPage::new(frame, &settings, guide, models, &query.model)
     };
-    let page = fill(&settings, guide, models, &query.model, page);
     Ok(html(StatusCode::OK, &page))
 }
 
@@ -310,16 +285,7 @@ async fn show_public(
     let Query(query) = query.unwrap_or_default();
     let settings = app.settings.load();
     let models = settings.catalog.models().to_vec();
-    let page = SetupClientPage {
-        frame: Frame::for_anyone("Documentation", user.as_ref()),
-        client: ClientRow::new(guide),
-        in_dashboard: false,
-        keys: Vec::new(),
-        models: Vec::new(),
-        unusable_model: None,
-        key_variable: client_guides::KEY_VARIABLE,
-        view: None,
-    };
-    let page = fill(&settings, guide, models, &query.model, page);
+    let frame = Frame::for_anyone("Documentation", user.as_ref());
+    let page = SetupClientPage::new(frame, &settings, guide, models, &query.model);
     Ok(html_for_anyone(&page, user.as_ref()))
 }

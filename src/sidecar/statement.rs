@@ -51,7 +51,7 @@ struct StatementPage {
     /// The months of the form's fields.
     from: String,
     to: String,
-    months: Vec<StatementMonthRow>,
+    months: Vec<StatementMonth>,
     /// The changes do not add up to the balance.
     is_wrong: bool,
     lines: Vec<StatementRow>,
@@ -60,18 +60,6 @@ struct StatementPage {
     email: String,
     base_url: String,
     made: Timestamp,
-}
-
-struct StatementMonthRow {
-    month: String,
-    opening: Credits,
-    granted: Credits,
-    topped_up: Credits,
-    refunded: Credits,
-    adjusted: Credits,
-    lapsed: Credits,
-    spent: Credits,
-    closing: Credits,
 }
 
 /// A line of the statement as the page shows it.
@@ -120,7 +108,7 @@ async fn statement(
     page.is_wrong = !statement.adds_up();
     page.frame.index_lag = app.billing.index_lag();
     let months = statement.months_between(period.from, period.to);
-    page.months = months.iter().rev().map(month_row).collect();
+    page.months = months.into_iter().rev().collect();
     (page.from, page.to) = (month_text(period.from), month_text(period.to));
     Ok(html(StatusCode::OK, &page))
 }
@@ -217,20 +205,6 @@ fn shown_reference<'a>(kind: &str, reference: &'a str) -> &'a str {
     match kind {
         "trial" | "lapse" => "",
         _ => reference,
-    }
-}
-
-fn month_row(month: &StatementMonth) -> StatementMonthRow {
-    StatementMonthRow {
-        month: month_text(month.month),
-        opening: Credits(month.opening),
-        granted: Credits(month.granted),
-        topped_up: Credits(month.topped_up),
-        refunded: Credits(month.refunded),
-        adjusted: Credits(month.adjusted),
-        lapsed: Credits(month.lapsed),
-        spent: Credits(month.spent),
-        closing: Credits(month.closing),
     }
 }
 

@@ -16,7 +16,6 @@ use axum::response::Response;
 use credits::money::{Factor, Micro};
 use credits::price_list::{PriceList, factor_for};
 use credits::pricing::{self, Unit};
-use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::Usage;
 use std::sync::Arc;
 
@@ -34,8 +33,9 @@ struct ReceiptRow {
 
 #[derive(Template)]
 #[template(path = "receipt.html")]
-struct ReceiptPage {
+struct ReceiptPage<'r> {
     frame: Frame,
+    receipt: &'r Receipt,
     row: ActivityRow,
     /// Reason for the cost.
     why: &'static str,
@@ -44,26 +44,13 @@ struct ReceiptPage {
     formula: Option<String>,
     /// Sum of the rows before rounding.
     exact: String,
-    reasoning: u64,
-    /// The vendor reported more usage than the request can have caused.
-    implausible: bool,
-    /// The request ran compaction passes before the response.
-    has_passes: bool,
     /// What the cache saved, and what it cost beyond that.
     saved: Option<String>,
     surcharge: Option<String>,
-    /// Who marked the prompt for the cache.
-    cache_marks: Option<&'static str>,
-    conversation: Option<String>,
-    vendor: String,
-    price_version: String,
     /// Threshold of the long-context tier that applied.
     above_input_tokens: Option<String>,
     /// The billed service tier, region or speed: key, name and factor.
     factors: Vec<(&'static str, String, String)>,
-    balance_after: String,
-    /// The part of the cost that the account could not pay.
-    writeoff: Option<String>,
 }
 
 pub async fn receipt(
@@ -81,7 +68,7 @@ pub async fn receipt(
     Ok(html(StatusCode::OK, &page))
 }
 
-fn receipt_page(frame: Frame, receipt: &Receipt, names: &KeyNames) -> ReceiptPage {
+fn receipt_page<'r>(frame: Frame, receipt: &'r Receipt, names: &KeyNames) -> ReceiptPage<'r> {
     let (detail, price) = (&receipt.detail, &receipt.price);
     let usage = &detail.usage;
     let priced = pricing::cost_lines(usage, price);
@@ -109,30 +96,19 @@ fn receipt_page(frame: Frame, receipt: &Receipt, names: &KeyNames) -> ReceiptPag
     let saved = receipt.cache_savings();
     let surcharge = Micro::ZERO.minus(saved);
     ReceiptPage {
+        receipt,
         row: row(receipt, names),
         why: explain_cost(detail.outcome, detail.estimated),
         lines,
         formula: (is_plain && !terms.is_empty()).then(|| terms.join(" + ")),
         exact: pricing::exact_cost(usage, price),
-        reasoning: usage.reasoning,
-        implausible: detail.implausible,
-        has_passes: !usage.compactions.is_empty(),
         saved: saved.is_positive().then(|| saved.to_string()),
         surcharge: surcharge.is_positive().then(|| surcharge.to_string()),
-        cache_marks: detail.cache_marks.map(CacheMarkerOrigin::as_str),
-        conversation: detail.conversation.clone(),
-        vendor: detail.vendor.clone(),
-        price_version: price.version.clone(),
         above_input_tokens: price
             .band_for(usage.without_passes().input_total())
             .above_input_tokens
             .map(group_digits),
         factors: factors(usage, price),
-        balance_after: receipt.balance_after.to_string(),
-        writeoff: receipt
-            .writeoff
-            .is_positive()
-            .then(|| receipt.writeoff.to_string()),
         frame,
     }
 }
@@ -196,6 +172,7 @@ mod tests {
     use crate::store::ledger::EndingDetail;
     use credits::price_list::PriceList;
     use llm_protocol::Protocol;
+    use llm_protocol::ir::CacheMarkerOrigin;
     use llm_protocol::usage::Usage;
 
     fn left(usage: Usage, price: PriceList) -> Receipt {

@@ -16,8 +16,9 @@ use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
-use super::account_row::AccountListRow;
-use crate::account::{Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose};
+use crate::account::{
+    Account, AccountError, AccountStatus, Actor, ApiKey, ApiKeyStatus, LinkPurpose, Role,
+};
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
@@ -36,16 +37,6 @@ use std::sync::Arc;
 
 /// Maximum number of entries shown.
 const MAX_ENTRY_ROWS: u32 = 20;
-
-struct AccountKeyRow {
-    id: String,
-    name: String,
-    shown: String,
-    status: &'static str,
-    is_revoked: bool,
-    is_disabled: bool,
-    created: Timestamp,
-}
 
 struct AccountEntryRow {
     at: Timestamp,
@@ -71,16 +62,14 @@ pub struct OperatorAccountPage {
     frame: Frame,
     tab: &'static str,
     csrf: String,
-    account: AccountListRow,
+    account: Account,
     /// The user is an administrator and may make changes.
     may_act: bool,
-    is_active: bool,
-    is_deleted: bool,
     balance: String,
     held: String,
     available: String,
     trial: String,
-    keys: Vec<AccountKeyRow>,
+    keys: Vec<ApiKey>,
     entries: Vec<AccountEntryRow>,
     /// A posting requires the password again.
     asks_password: bool,
@@ -123,19 +112,6 @@ pub fn page(
     let now_ms = now_ms();
     let shown = SpendingSnapshot::load(&app.billing, &account.id, now_ms)?
         .to_view(&app.billing.balance(&account.id, now_ms)?, now_ms);
-    let keys = app
-        .accounts
-        .keys(&account.id)?
-        .into_iter()
-        .map(|key| AccountKeyRow {
-            status: key.status.name(),
-            is_revoked: key.status == ApiKeyStatus::Revoked,
-            is_disabled: key.status == ApiKeyStatus::Disabled,
-            created: Timestamp(key.created_at_ms),
-            id: key.id,
-            name: key.name,
-            shown: key.shown,
-        });
     let entries = app.billing.entries(&account.id, None, MAX_ENTRY_ROWS)?;
     let entries = entries.iter().map(|entry| {
         let row = document::entry(entry)?;
@@ -164,13 +140,11 @@ pub fn page(
         tab: "accounts",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
-        is_active: account.status == AccountStatus::Active,
-        is_deleted: account.status == AccountStatus::Deleted,
         balance: shown.balance,
         held: shown.held,
         available: shown.available,
         trial: shown.trial,
-        keys: keys.collect(),
+        keys: app.accounts.keys(&account.id)?,
         entries: entries.collect::<Result<_, StoreError>>()?,
         asks_password: !user.confirmed,
         done: None,
@@ -184,7 +158,7 @@ pub fn page(
         submitted: PostingForm::default(),
         reference_max: MAX_REFERENCE_CHARS,
         reason_max: MAX_REASON_CHARS,
-        account: account.into(),
+        account,
     })
 }
 

@@ -30,15 +30,6 @@ pub struct InviteListQuery {
     before: Option<String>,
 }
 
-struct InviteListRow {
-    id: String,
-    created: Timestamp,
-    expires: Timestamp,
-    by: String,
-    state: String,
-    is_open: bool,
-}
-
 #[derive(Template)]
 #[template(path = "operator_invites.html")]
 struct InvitesPage {
@@ -49,7 +40,8 @@ struct InvitesPage {
     may_act: bool,
     /// Sign-up requires a code.
     in_force: bool,
-    rows: Vec<InviteListRow>,
+    rows: Vec<Invite>,
+    now_ms: i64,
     older: Option<String>,
     first: bool,
     codes: Vec<String>,
@@ -65,21 +57,6 @@ fn describe_state(state: InviteState) -> &'static str {
     }
 }
 
-fn row(invite: Invite, now_ms: i64) -> InviteListRow {
-    let state = invite.state(now_ms);
-    InviteListRow {
-        is_open: state == InviteState::Open,
-        id: invite.id,
-        created: Timestamp(invite.created_at_ms),
-        expires: Timestamp(invite.expires_at_ms),
-        by: invite.created_by,
-        state: invite.used_by.map_or_else(
-            || describe_state(state).to_owned(),
-            |account| format!("used by {account}"),
-        ),
-    }
-}
-
 fn page(
     app: &SidecarState,
     user: &CurrentUser,
@@ -89,11 +66,7 @@ fn page(
     let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let invites = app.accounts.invites(before, ROWS_PER_PAGE + 1)?;
     let is_last = invites.len() <= page_rows;
-    let rows: Vec<_> = invites
-        .into_iter()
-        .take(page_rows)
-        .map(|invite| row(invite, now_ms))
-        .collect();
+    let rows: Vec<_> = invites.into_iter().take(page_rows).collect();
     Ok(InvitesPage {
         frame: Frame::new("Operator", user),
         tab: "invites",
@@ -102,6 +75,7 @@ fn page(
         in_force: app.settings.load().signup.mode == SignupMode::Invite,
         older: rows.last().filter(|_| !is_last).map(|last| last.id.clone()),
         rows,
+        now_ms,
         first: before.is_none(),
         codes: Vec::new(),
         fault: None,

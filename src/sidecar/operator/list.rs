@@ -5,12 +5,11 @@
 
 use super::super::authz::{Operator, may_administer};
 use super::super::blocking::run_blocking;
-use super::super::display::{Credits, group_digits};
+use super::super::display::{Credits, Timestamp, group_digits};
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
-use super::account_row::AccountListRow;
-use crate::account::Accounts;
+use crate::account::{Account, AccountStatus, Accounts, Role};
 use crate::billing::Billing;
 use crate::clock::now_ms;
 use crate::store::StoreError;
@@ -48,7 +47,7 @@ pub struct AccountSearchQuery {
 }
 
 struct AccountFundsRow {
-    account: AccountListRow,
+    account: Account,
     balance: Credits,
     spent: Credits,
 }
@@ -166,7 +165,7 @@ fn rows(
     let rows = found.into_iter().map(|account| AccountFundsRow {
         balance: amount(&balances, &account.id),
         spent: amount(&spends, &account.id),
-        account: account.into(),
+        account,
     });
     Ok((rows.collect(), next))
 }

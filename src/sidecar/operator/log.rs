@@ -6,6 +6,7 @@ use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
+use crate::store::app::audit::AuditRow;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -22,23 +23,12 @@ pub struct AuditLogQuery {
     before: Option<i64>,
 }
 
-struct AuditLogRow {
-    seq: i64,
-    at: Timestamp,
-    actor: String,
-    address: String,
-    act: String,
-    object: String,
-    before: String,
-    after: String,
-}
-
 #[derive(Template)]
 #[template(path = "operator_log.html")]
 struct AuditLogPage {
     frame: Frame,
     tab: &'static str,
-    rows: Vec<AuditLogRow>,
+    rows: Vec<AuditRow>,
     older: Option<i64>,
     first: bool,
 }
@@ -53,20 +43,10 @@ pub async fn show(
     let lines = run_blocking(move || accounts.audit_log(before, ROWS_PER_PAGE)).await??;
     let full = lines.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let older = lines.last().filter(|_| full).map(|last| last.seq);
-    let rows = lines.into_iter().map(|line| AuditLogRow {
-        seq: line.seq,
-        at: Timestamp(line.at_ms),
-        actor: line.actor,
-        address: line.address,
-        act: line.act,
-        object: line.object,
-        before: line.before,
-        after: line.after,
-    });
     let page = AuditLogPage {
         frame: Frame::new("Operator", &user),
         tab: "log",
-        rows: rows.collect(),
+        rows: lines,
         older,
         first: before.is_none(),
     };

@@ -4,7 +4,7 @@
 use super::super::assets::AUDIT_SCRIPT;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
-use super::super::display::{Credits, Timestamp, group_digits};
+use super::super::display::{self, Credits, Timestamp};
 use super::super::error::PageError;
 use super::super::ledger_audit::{LedgerAuditResult, LedgerAuditState};
 use super::super::page::{Frame, html};
@@ -12,7 +12,7 @@ use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use super::verify::RunningAuditView;
 use crate::billing::Receipt;
-use crate::catalog::VendorEndpoint;
+use crate::catalog::{CatalogModel, VendorEndpoint};
 use crate::clock::now_ms;
 use crate::notify::mail::{self, MailKind};
 use crate::store::app::mail::QueueMailOutcome;
@@ -29,17 +29,6 @@ use std::time::Instant;
 /// Maximum number of debits with implausible usage shown.
 const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
 
-struct ModelRow {
-    id: String,
-    vendor: String,
-    input: String,
-    cache_read: String,
-    cache_write_5m: String,
-    cache_write_1h: String,
-    output: String,
-    version: String,
-}
-
 struct EndpointRow {
     vendor: String,
     address: String,
@@ -47,33 +36,6 @@ struct EndpointRow {
     /// Number of running requests; `None` if this process does not know.
     running: Option<String>,
     health: String,
-}
-
-/// A debit for which the vendor reported more usage than the request can have caused.
-struct ImplausibleRow {
-    at: Timestamp,
-    request_id: String,
-    account: String,
-    vendor: String,
-    model: String,
-    input: String,
-    output: String,
-    credits: Credits,
-}
-
-impl ImplausibleRow {
-    fn new((account, receipt): (String, Receipt)) -> Self {
-        Self {
-            at: Timestamp(receipt.at_ms),
-            request_id: receipt.request_id,
-            account,
-            vendor: receipt.detail.vendor,
-            model: receipt.detail.model,
-            input: group_digits(receipt.detail.usage.input_total()),
-            output: group_digits(receipt.detail.usage.output_total()),
-            credits: Credits(receipt.credits),
-        }
-    }
 }
 
 struct HoldsView {
@@ -90,10 +52,12 @@ struct ServicePage {
     csrf: String,
     /// The user is an administrator and may make changes.
     may_act: bool,
-    models: Vec<ModelRow>,
+    models: Vec<Arc<CatalogModel>>,
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsView>,
-    implausible: Vec<ImplausibleRow>,
+    /// Debits for which the vendor reported more usage than the request can have caused, each with
+    /// its account.
+    implausible: Vec<(String, Receipt)>,
     running: Option<RunningAuditView>,
     last: Option<LedgerAuditResult>,
     mail: MailView,
@@ -205,37 +169,6 @@ pub async fn test_mail(
 
 async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<ServicePage, PageError> {
     let settings = app.settings.load_full();
-    let models: Vec<_> = settings
-        .catalog
-        .models()
-        .iter()
-        .map(|model| {
-            let price = &model.price;
-            let [input, cache_read, cache_write_5m, cache_write_1h, output] = [
-                price.input,
-                price.cache_read,
-                price.cache_write_5m,
-                price.cache_write_1h,
-                price.output,
-            ]
-            .map(|price| price.to_string());
-            let (id, vendor, version) = (
-                model.id.clone(),
-                model.vendor.name.clone(),
-                price.version.clone(),
-            );
-            ModelRow {
-                id,
-                vendor,
-                input,
-                cache_read,
-                cache_write_5m,
-                cache_write_1h,
-                output,
-                version,
-            }
-        })
-        .collect();
     let vendors: BTreeMap<_, _> = settings
         .catalog
         .models()
@@ -275,10 +208,10 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
         tab: "service",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
-        models,
+        models: settings.catalog.models().to_vec(),
         endpoints,
         holds,
-        implausible: implausible.into_iter().map(ImplausibleRow::new).collect(),
+        implausible,
         running: running.map(RunningAuditView::new),
         last,
         mail: mail_view(app)?,
