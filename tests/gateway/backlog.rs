@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 const SLOW_ENTRIES: &str = "crawl@ledger_entry:7500";
 const BOUND_SECONDS: u64 = 6;
 /// More requests at one time than a wait of a second each slows down to the rate of the ledger.
-const CLIENTS: usize = 64;
+const CLIENTS: usize = 20;
 /// Clients that leave while they wait.
-const LEAVING: usize = 20;
+const LEAVING: usize = 5;
 /// For a machine on which the gateway is hardly faster than the slow ledger.
 const PATIENCE: Duration = Duration::from_secs(90);
 const MS: Duration = Duration::from_millis(1);

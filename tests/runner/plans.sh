@@ -9,7 +9,7 @@ plan_full() {
   stage "build"                                     180  250  - build
   if built; then
     { stage "Rust tests"                            560  620  4300 rust_tests measured 4 ; } &
-    { stage "SDKs for Python"                       300   65  170 python_sdks
+    { stage "SDKs for Python"                       360   65  170 python_sdks
       stage "SDKs for Node.js"                       70   30  70 node_sdks
       stage "Rust tests over HTTP/2"                150   70  430 rust_tests_over_h2
       stage "SDKs for Node.js over HTTP/2"           70   30  70 over_h2 node_sdks ; } &
