@@ -1,12 +1,12 @@
 # Which stages run, in which lanes, with which budgets. Sourced by tests/runner/inside and scripts/test.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2046
 
 # Budgets of each stage: wall time and CPU time in seconds on two cores, and programs started. They are what the stage took
 # when it was last changed, and a little more: lower them when it gets faster.
 plan_full() {
   cheap_checks &
   #     name                                       wall  CPU  programs
-  stage "build"                                     180  250  - build
+  stage "build"                                     $(build_budget 180 250)  - build
   if built; then
     { stage "Rust tests"                            560  620  4300 rust_tests measured 4 ; } &
     { stage "SDKs for Python"                       360   65  170 python_sdks
@@ -22,6 +22,9 @@ plan_full() {
   wait
 }
 
+# build_budget WALL CPU: prints them, or none for a first build, which also builds the dependencies.
+build_budget() { if [ -d "$CARGO_TARGET_DIR/debug/deps" ]; then echo "$1 $2"; else echo "- -"; fi; }
+
 cheap_checks() {
   stage "scripts and lock files"                     10    5  - check_scripts_and_locks
   stage "licences and bill of materials"             30   10  - check_dependencies
@@ -33,7 +36,7 @@ cheap_checks() {
 # What one runs while writing. From each suite some tests that would notice if it did not work at all.
 plan_quick() {
   stage "format"                                     10   10  - check_format
-  stage "build"                                     120  200  - build --lib --bins --test gateway --test vectors --test stores --test tidy \
+  stage "build"                                     $(build_budget 120 200)  - build --lib --bins --test gateway --test vectors --test stores --test tidy \
     --test ledger_simulation
   if built; then
     { stage "Rust tests"                             90  120  500 rust_tests quick 3 ; } &
@@ -68,7 +71,7 @@ has_long_part() { grep -q "^$1 " <<<"$LONG_PARTS"; }
 
 plan_long() {
   local part
-  stage "build" 180 260 - build
+  stage "build" $(build_budget 180 260) - build
   built || return 0
   for part in $(sed -n 's/^\([a-z0-9-]*\) .*/\1/p' <<<"$LONG_PARTS"); do
     [[ $1 = all || $1 = "$part" ]] || continue

@@ -8,10 +8,9 @@ function judge(what, value, budget,   percent) {
 }
 
 {
-  wall_budget = $4 * speed / 100
-  if (cores < budget_cores) wall_budget *= budget_cores / cores
-  cpu_budget = $6 * speed / 100
-  printf "%-44s %-7s %5d (%4d) %5d (%4d) %6s (%5s)\n", $1, $2 == 0 ? "passed" : "FAILED", $3 / 1000, wall_budget, $5 / 1000, cpu_budget, $7, $8
+  wall_budget = $4 == "-" ? "-" : int($4 * speed / 100 * (cores < budget_cores ? budget_cores / cores : 1))
+  cpu_budget = $6 == "-" ? "-" : int($6 * speed / 100)
+  printf "%-44s %-7s %5d (%4s) %5d (%4s) %6s (%5s)\n", $1, $2 == 0 ? "passed" : "FAILED", $3 / 1000, wall_budget, $5 / 1000, cpu_budget, $7, $8
   judge("wall time in s", $3 / 1000, wall_budget)
   judge("CPU time in s", $5 / 1000, cpu_budget)
   if ($7 != "-") judge("programs", $7, $8)
