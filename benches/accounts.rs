@@ -3,10 +3,10 @@
 //!
 //! Must not settle anything.
 
+use base::clock;
 use credits::money::Micro;
 use model_gateway::account::{Account, Accounts, NewAccount, Role, open_account};
 use model_gateway::billing::Billing;
-use model_gateway::clock;
 use model_gateway::store::sqlite;
 use std::collections::HashMap;
 use std::path::Path;

@@ -26,13 +26,13 @@ mod meter;
 mod rig;
 
 use accounts::{Holder, Shape, Turns};
+use base::clock;
 use clap::Parser;
+use config::catalog::CatalogModel;
+use config::{FileChecks, Limits};
 use feed::{Fed, Feeder, Pace};
 use meter::{Reading, Spent, per_second, thousandth};
 use model_gateway::billing::{AuditScope, Billing, CpuShare, verify_accounts};
-use model_gateway::catalog::CatalogModel;
-use model_gateway::clock;
-use model_gateway::config::{self, FileChecks, Limits};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -8,6 +8,8 @@
 
 use anyhow::Context as _;
 use async_trait::async_trait;
+use base::telemetry;
+use config::{Limits, Settings};
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::{Quote, ServiceTerms};
 use model_gateway::account::{AuthError, Principal};
@@ -19,7 +21,6 @@ use model_gateway::billing::{
     Balance, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests, Receipt,
     ReserveError,
 };
-use model_gateway::config::{self, Limits, Settings};
 use model_gateway::edge_store::{
     ClaimError, EdgeStore, IdempotencyCompletion, KeyWrite, Retention,
 };
@@ -27,7 +28,6 @@ use model_gateway::store::StoreError;
 use model_gateway::store::idempotency_entry::{
     IdempotencyEntry, IdempotencyLookup, IdempotencyRequest,
 };
-use model_gateway::telemetry;
 use serde_json::Value;
 use std::io;
 use std::path::PathBuf;

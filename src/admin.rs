@@ -21,7 +21,6 @@ mod tests;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::config::Settings;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -29,6 +28,7 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use config::Settings;
 use error::AdminError;
 use state::AdminState;
 use std::sync::Arc;

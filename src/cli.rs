@@ -10,6 +10,7 @@ mod copies;
 mod edge;
 mod export;
 mod failure;
+mod home;
 mod ledger;
 mod models;
 mod progress;
@@ -20,14 +21,15 @@ mod shell;
 mod vendors;
 
 use crate::account::Accounts;
+use crate::app;
 use crate::billing::Billing;
-use crate::config::{self, CommandSettings, ConfigFault, FileChecks, Settings};
-use crate::{app, clock, failpoint, telemetry};
 use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
+use base::{clock, failpoint, telemetry};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clients::ClientsArgs;
+use config::{CommandSettings, ConfigFault, FileChecks, Settings};
 use edge::EdgeCommand;
 use ledger::LedgerCommand;
 use models::ModelsCommand;
@@ -380,12 +382,12 @@ fn with_store(
     run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     copies::catch_up(settings)?;
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?
+    let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?
         .with_shared_store(settings.store.address());
     let billing = Billing::open_with_store(
         &settings.data_dir,
         settings.store.address(),
-        settings.home()?,
+        open_home(settings)?,
     )?;
     billing.set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();

@@ -7,9 +7,9 @@ use crate::account::{
     Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role,
 };
 use crate::billing::Balance;
-use crate::clock::rfc3339;
 use crate::store::StoreError;
 use crate::store::ledger::{EndingDetail, KeySpend, LedgerEntry, PostingDetail, PostingResult};
+use base::clock::rfc3339;
 use credits::money::Micro;
 use serde_json::{Value, json};
 

@@ -45,10 +45,10 @@ mod upstream;
 pub use gateway::Gateway;
 pub use recorders::Recorders;
 
-use crate::config::{MAX_ATTEMPTS, MAX_FALLBACKS};
-use crate::telemetry::log_path::{loggable_method, loggable_path};
 use async_trait::async_trait;
+use base::telemetry::log_path::{loggable_method, loggable_path};
 use bytes::Bytes;
+use config::{MAX_ATTEMPTS, MAX_FALLBACKS};
 use http::HeaderMap;
 use intake::AbortReason;
 use pingora::http::{RequestHeader, ResponseHeader};

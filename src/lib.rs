@@ -12,7 +12,7 @@
 //! * [`edge`]: the proxy; the life of one request, hook by hook.
 //! * [`llm_protocol`], in `crates/`: the three protocols and the metering of tokens: reads, edits,
 //!   translates and renders bytes; no I/O.
-//! * [`catalog`]: models, their routes to vendors, and their prices.
+//! * [`config::catalog`], in `crates/`: models, their routes to vendors, and their prices.
 //! * [`upstreams`]: the state of the vendors' endpoints, and which one a request uses.
 //! * [`credits`], in `crates/`: amounts of credit as integers, price lists, limits.
 //! * [`billing`]: quote, hold, journal, ledger writer; with a shared store, outbox and ingest.
@@ -35,17 +35,12 @@
 //!
 //! * [`cli`]: the command line.
 //! * [`app`]: start, reload, upgrade and shutdown.
-//! * [`config`]: the config file and the environment, as validated settings.
-//! * [`telemetry`]: log, access log, metrics and traces.
+//! * [`config`], in `crates/`: the config file and the environment, as validated settings.
 //!
 //! Small tools, and what tests use:
 //!
-//! * [`address`]: client addresses and trusted networks.
-//! * [`clock`]: the only source of wall-clock time.
-//! * [`blocking`]: calls that may wait for a disk, on the threads that serve requests.
-//! * [`queue`]: a bounded queue between threads.
-//! * [`file_owner`]: opens and creates files for the owner of their folder.
-//! * [`failpoint`]: named points at which tests kill the process.
+//! * [`base`], in `crates/`: clock, queue, fail points, files, telemetry.//!
+//! * [`config::address`]: client addresses and trusted networks.
 //! * [`vendor_simulator`], in `crates/`: simulated vendors.
 //!
 //! # Vocabulary
@@ -69,26 +64,20 @@
 
 // Alphabetical, as rustfmt orders them.
 pub mod account;
-pub mod address;
 pub mod admin;
 pub mod app;
 pub mod billing;
-pub mod blocking;
-pub mod catalog;
+#[cfg(test)]
+mod catalog_fixture;
 pub mod cli;
 pub mod client_guides;
-pub mod clock;
-pub mod config;
 pub mod document;
 pub mod edge;
 pub mod edge_store;
-pub mod failpoint;
-pub mod file_owner;
 pub mod idempotency;
 pub mod local_link;
 pub mod notify;
-pub mod queue;
+pub mod private_refusals;
 pub mod sidecar;
 pub mod store;
-pub mod telemetry;
 pub mod upstreams;

@@ -54,12 +54,12 @@ mod throttle;
 mod verification;
 
 use crate::local_link::LocalAcceptor;
-use crate::telemetry::private;
-use crate::telemetry::refusals::RefusalReason;
+use crate::private_refusals;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
+use base::telemetry::refusals::RefusalReason;
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
 use state::SidecarState;
@@ -156,7 +156,7 @@ async fn observe_other_peers(request: Request, next: Next) -> Response {
     match request.extensions().get::<ConnectInfo<PeerAddress>>() {
         Some(peer) if !peer.0.is_own_edge() => {
             let client = Some(peer.0.0.ip());
-            private::observe(RefusalReason::SidecarListener, client, request, next).await
+            private_refusals::observe(RefusalReason::SidecarListener, client, request, next).await
         }
         _ => next.run(request).await,
     }

@@ -28,7 +28,6 @@ pub mod ledger;
 pub mod missing;
 pub mod postgres;
 pub mod redis;
-pub mod regular_file;
 mod row_cache;
 pub mod sqlite;
 

@@ -16,9 +16,9 @@ mod lock;
 mod tests;
 mod vendor_key;
 
-use crate::catalog::CatalogVendor;
-use crate::config::Limits;
 use budget::{RetryAllowance, RetryBudget};
+use config::Limits;
+use config::catalog::CatalogVendor;
 pub use endpoint::{CoolDownReason, EndpointLease, EndpointState};
 use endpoint::{EndpointAvailability, MonitoredEndpoint};
 use learned::LearnedMembers;

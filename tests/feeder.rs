@@ -16,6 +16,7 @@ mod restarts;
 #[path = "feeder/stale.rs"]
 mod stale;
 
+use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing;
 use credits::trial::Trial;
@@ -32,8 +33,8 @@ use model_gateway::store::ledger::{
     RequestOutcome,
 };
 use model_gateway::store::redis::{
-    KeySeed, PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply,
-    SettleCommand, SettleReply, SharedStore, StoreEvent, partition,
+    KeySeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
+    SettleReply, SharedStore, StoreEvent, partition,
 };
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};

@@ -29,10 +29,11 @@ mod ledger_world;
 #[path = "stores/limits.rs"]
 mod limits;
 
+use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use model_gateway::store::redis::{
-    AccountSeed, PARTITIONS, PostCommand, PostReply, RedisAddress, ReserveCommand, ReserveReply,
-    SettleCommand, SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
+    AccountSeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
+    SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -84,15 +84,23 @@ const QUOTED_TEXTS: &[&str] = &[
 
 /// Other places that may print Rust syntax, with the reason: file and name.
 const RUST_SYNTAX: &[(&str, &str, &str)] = &[
-    ("src/failpoint.rs", "point", "only tests arm a fail point"),
-    ("src/failpoint.rs", "effect", "only tests arm a fail point"),
+    (
+        "crates/base/src/failpoint.rs",
+        "point",
+        "only tests arm a fail point",
+    ),
+    (
+        "crates/base/src/failpoint.rs",
+        "effect",
+        "only tests arm a fail point",
+    ),
     (
         "src/store/ledger/chain.rs",
         "numbers",
         "the hash of an entry covers this text",
     ),
     (
-        "src/store/redis/address.rs",
+        "crates/config/src/redis_address.rs",
         "",
         "it implements Debug, which masks the passwords",
     ),

@@ -379,8 +379,8 @@ fn configured_target(vendor: &str, model: &str, capabilities: &Value) -> Target 
          context_tokens: 200000, max_output_tokens: 128000, capabilities: {capabilities}, \
          price: {{input: \"1\", output: \"1\"}}}}\n"
     );
-    let settings = model_gateway::config::parse(&text, &|_| None)
-        .unwrap_or_else(|faults| panic!("{vendor}: {faults:?}"));
+    let settings =
+        config::parse(&text, &|_| None).unwrap_or_else(|faults| panic!("{vendor}: {faults:?}"));
     let model = &settings.catalog.models()[0];
     Target {
         accepts: model.accepts.clone(),

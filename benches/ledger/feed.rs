@@ -4,13 +4,13 @@
 
 use super::accounts::{Holder, Turn, Turns};
 use super::{meter, rig};
+use base::clock;
+use base::telemetry::METRICS;
+use config::catalog::CatalogModel;
 use credits::pricing::{Quote, WorstCase};
 use llm_protocol::usage::Usage;
 use model_gateway::billing::{Billing, Hold, HoldRequest, ReserveError};
-use model_gateway::catalog::CatalogModel;
-use model_gateway::clock;
 use model_gateway::store::ledger::RequestOutcome;
-use model_gateway::telemetry::METRICS;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

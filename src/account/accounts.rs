@@ -10,7 +10,7 @@ use crate::store::app::{AccountRow, AppDb, Role};
 use crate::store::key_settings::RateSettings;
 use crate::store::missing;
 use crate::store::postgres::PostgresHome;
-use crate::store::redis::RedisAddress;
+use config::redis_address::RedisAddress;
 use std::path::Path;
 use std::sync::Arc;
 

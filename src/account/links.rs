@@ -269,7 +269,7 @@ fn hash_token(token: &str) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::account::{AccountStatus, NewAccount, Role};
-    use crate::clock::now_ms;
+    use base::clock::now_ms;
     use std::sync::{Arc, Barrier};
 
     const PASSWORD: &str = "a long password";

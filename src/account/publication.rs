@@ -7,7 +7,8 @@
 use super::accounts::Accounts;
 use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
-use crate::store::redis::{RedisAddress, SharedStore, block_on};
+use crate::store::redis::{SharedStore, block_on};
+use config::redis_address::RedisAddress;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -90,8 +91,8 @@ fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::now_ms;
     use crate::store::app::Role;
+    use base::clock::now_ms;
 
     fn accounts(address: Option<RedisAddress>) -> (tempfile::TempDir, Accounts, String) {
         let folder = tempfile::tempdir().unwrap();

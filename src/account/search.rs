@@ -38,7 +38,7 @@ impl Accounts {
 mod tests {
     use super::*;
     use crate::account::{Actor, NewAccount, Role};
-    use crate::clock::now_ms;
+    use base::clock::now_ms;
 
     #[test]
     fn accounts_are_found_by_any_part_of_what_identifies_them() {

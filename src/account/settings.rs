@@ -5,8 +5,8 @@
 //! enforces the limits.
 
 use super::error::AccountError;
-use crate::config::MAX_RATE;
 use crate::store::key_settings::{KeySettings, RateSettings};
+use config::MAX_RATE;
 
 /// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum
 /// length of a model's id.

@@ -12,7 +12,7 @@ use super::principal::{AuthError, Principal};
 use crate::store::StoreError;
 use crate::store::key_settings::{KeySettings, RateSettings};
 use crate::store::redis::SharedStore;
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,9 +3,9 @@
 use super::id::new_id;
 use super::*;
 use crate::billing::Billing;
-use crate::config::{MAX_RATE, SignupMode, SignupSettings};
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::store::app::{AccountRow, AppDb};
+use config::{MAX_RATE, SignupMode, SignupSettings};
 use credits::money::Micro;
 use credits::trial::Trial;
 use sha2::{Digest as _, Sha256};

@@ -6,11 +6,11 @@
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::account::{Actor, AuthError, KeyScope, Role, parse_key};
-use crate::clock::now_ms;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use base::clock::now_ms;
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -10,13 +10,13 @@ use crate::account::Actor;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
-use crate::clock::now_ms;
 use crate::document;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use base::clock::now_ms;
 use credits::money::{MAX_MICRO, Micro};
 use serde::Deserialize;
 use serde_json::{Value, json};

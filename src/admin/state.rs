@@ -5,8 +5,8 @@
 use super::error::AdminError;
 use crate::account::{Account, Accounts};
 use crate::billing::Billing;
-use crate::config::Settings;
 use arc_swap::ArcSwap;
+use config::Settings;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 

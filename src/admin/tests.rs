@@ -5,7 +5,7 @@ mod openapi;
 
 use super::*;
 use crate::account::{NewAccount, Role, open_account};
-use crate::clock::now_ms;
+use base::clock::now_ms;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tempfile::TempDir;
@@ -43,7 +43,7 @@ async fn world() -> World {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let text = include_str!("../../conf/local.yaml");
-    let settings = crate::config::parse(text, &|_| None).unwrap();
+    let settings = config::parse(text, &|_| None).unwrap();
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let service = router(accounts.clone(), billing.clone(), Arc::clone(&settings));
     tokio::spawn(async { axum::serve(listener, service).await });

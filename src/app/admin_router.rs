@@ -5,8 +5,8 @@
 use crate::account::Accounts;
 use crate::admin;
 use crate::billing::Billing;
-use crate::config::Settings;
 use arc_swap::ArcSwap;
+use config::Settings;
 use std::sync::Arc;
 
 /// Builds the router, and warns if the address is not a loopback address.

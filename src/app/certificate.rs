@@ -3,9 +3,9 @@
 //! Each handshake uses the latest certificate; open connections keep theirs. Must not select by
 //! server name: one certificate serves all addresses.
 
-use crate::config::load_certificate;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use config::load_certificate;
 use pingora::tls::sign::CertifiedKey;
 use pingora::tls::{ClientHello, ResolvesServerCert};
 use std::path::PathBuf;

@@ -4,12 +4,12 @@
 
 use super::certificate::ReloadableCertificate;
 use super::listening_sockets::ListeningSockets;
-use crate::config::{Limits, MAX_DRAIN_SECONDS, MAX_TOTAL_SECONDS, Settings};
 use crate::edge::connections::{ConnectionLimiter, Connections};
 use crate::edge::descriptors::DescriptorShares;
 use crate::edge::panics::{self, PanicGuard};
 use crate::edge::{Gateway, max_retries};
 use async_trait::async_trait;
+use config::{Limits, MAX_DRAIN_SECONDS, MAX_TOTAL_SECONDS, Settings};
 use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::listeners::tls::{Acceptor, TlsSettings};
 use pingora::listeners::{L4BufferSettings, ListenerConfig};

@@ -5,8 +5,7 @@
 //! its connections.
 
 use super::server_handle::ServerHandle;
-use crate::telemetry::private;
-use crate::telemetry::refusals::RefusalReason;
+use crate::private_refusals;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use axum::Router;
@@ -17,6 +16,7 @@ use axum::http::uri::Authority;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
+use base::telemetry::refusals::RefusalReason;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
 use std::io;
@@ -182,7 +182,7 @@ fn is_private_host(host: &[u8], names: &[String]) -> bool {
 async fn observe_admin(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let client = peer.map(|peer| peer.0.ip());
-    private::observe(RefusalReason::AdminListener, client, request, next).await
+    private_refusals::observe(RefusalReason::AdminListener, client, request, next).await
 }
 
 #[cfg(test)]

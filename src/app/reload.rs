@@ -8,12 +8,12 @@
 //! it was admitted.
 
 use super::certificate::ReloadableCertificate;
-use crate::config::{self, FileChecks, FileStamp, Limits, Settings, SourceFile};
 use crate::store::StoreError;
-use crate::telemetry::METRICS;
-use crate::telemetry::access::AccessLog;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use base::telemetry::METRICS;
+use base::telemetry::access::AccessLog;
+use config::{FileChecks, FileStamp, Limits, Settings, SourceFile};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

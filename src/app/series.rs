@@ -5,11 +5,11 @@
 //! `telemetry/model_labels.rs`. Runs at start and after each reload. Must not remove a series:
 //! requests for the models of an earlier config may still run.
 
-use crate::catalog::CatalogVendor;
-use crate::config::Settings;
 use crate::edge;
-use crate::telemetry::model_labels::{MAX_MODELS, OTHER_MODELS};
-use crate::telemetry::{METRICS, gen_ai};
+use base::telemetry::model_labels::{MAX_MODELS, OTHER_MODELS};
+use base::telemetry::{METRICS, gen_ai};
+use config::Settings;
+use config::catalog::CatalogVendor;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Kind;
 use llm_protocol::usage::{Excess, ServerTool, UnknownUsage, Usage};
@@ -187,7 +187,6 @@ fn create_vendor(vendor: &CatalogVendor) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
     use std::fmt::Write;
 
     #[test]

@@ -4,15 +4,15 @@
 
 use super::reload::ConfigReloader;
 use crate::billing::store_health::StoreHealthMonitor;
-use crate::config::{Limits, Settings};
 use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard::ResourceGuard;
 use crate::edge::shutdown::Shutdown;
 use crate::edge_store::EdgeStore;
-use crate::telemetry::access::AccessLog;
-use crate::telemetry::traces::TraceExporter;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
+use base::telemetry::access::AccessLog;
+use base::telemetry::traces::TraceExporter;
+use config::{Limits, Settings};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

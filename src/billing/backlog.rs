@@ -15,7 +15,7 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 pub use rate::CommitRate;
 use shares::AccountShares;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -10,11 +10,11 @@
 
 use super::journal;
 use super::service::Billing;
-use crate::clock;
-use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger;
 use crate::store::sqlite;
+use base::clock;
+use base::file_owner;
 use std::path::Path;
 
 /// What a backup has and lacks.

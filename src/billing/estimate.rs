@@ -6,7 +6,7 @@
 //! Read next: `crates/llm-protocol/src/request/content.rs`,
 //! `crates/llm-protocol/src/usage/estimator.rs`.
 
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 use llm_protocol::request::ContentSize;
 use llm_protocol::usage::{TokenRate, Usage, UsageEstimator};
@@ -228,7 +228,7 @@ mod tests {
 
     fn model_of(protocol: Protocol) -> CatalogModel {
         let prices = [5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new);
-        CatalogModel::in_test(protocol, PriceList::new(prices))
+        crate::catalog_fixture::test_model(protocol, PriceList::new(prices))
     }
 
     /// A text that the rule estimates at `tokens` tokens.

@@ -5,11 +5,11 @@
 
 use super::holds::Payer;
 use super::journal::{Journal, JournalRecord, Segment};
-use crate::catalog::CatalogModel;
-use crate::clock;
-use crate::failpoint::{self, Point};
 use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
-use crate::telemetry::METRICS;
+use base::clock;
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
+use config::catalog::CatalogModel;
 use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::{self, ServiceTerms};

@@ -8,7 +8,7 @@
 use super::journal;
 use crate::store::StoreError;
 use crate::store::ledger::{Ledger, MAX_INDEX_BATCH};
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;

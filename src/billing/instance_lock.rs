@@ -3,8 +3,8 @@
 //!
 //! Must not know balances.
 
-use crate::file_owner;
 use crate::store::StoreError;
+use base::file_owner;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -28,13 +28,13 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
-use crate::blocking::may_block;
-use crate::failpoint::{self, Point};
-use crate::file_owner;
 use crate::store::StoreError;
-use crate::store::regular_file::read_regular;
 use crate::store::sqlite;
-use crate::telemetry::METRICS;
+use base::blocking::may_block;
+use base::failpoint::{self, Point};
+use base::file_owner;
+use base::regular_file::read_regular;
+use base::telemetry::METRICS;
 pub use instance_dir::{InstanceDir, instance_ids, live_instance_ids};
 use instance_dir::{
     LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, clear_numbered_mark, instance_dirs, open_lock,

@@ -4,10 +4,10 @@
 
 use super::balance::Balance;
 use super::receipt::Receipt;
-use crate::clock;
-use crate::config::MAX_TOTAL_SECONDS;
 use crate::store::StoreError;
 use crate::store::ledger::segment::request_time_ms;
+use base::clock;
+use config::MAX_TOTAL_SECONDS;
 use credits::money::Factor;
 use credits::price_list::PriceBand;
 use credits::pricing;

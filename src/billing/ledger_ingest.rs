@@ -15,12 +15,13 @@ mod publish;
 mod worker;
 
 use super::indexer::Indexer;
-use crate::clock;
 use crate::store::StoreError;
 use crate::store::ledger::{LedgerStore as _, encode_hex};
 use crate::store::postgres::PostgresHome;
-use crate::store::redis::{RedisAddress, SharedStore};
-use crate::telemetry::METRICS;
+use crate::store::redis::SharedStore;
+use base::clock;
+use base::telemetry::METRICS;
+use config::redis_address::RedisAddress;
 pub use publish::adjustment_operation;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

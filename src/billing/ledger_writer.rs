@@ -10,15 +10,15 @@ use super::holds::HoldRegistry;
 use super::journal::{Journal, Segment};
 use super::lapse_clock::LapseClock;
 use super::replay::{WithheldCost, recover_dead_instances};
-use crate::clock;
-use crate::failpoint::{self, Point};
-use crate::queue::{QueueReceiver, QueueSender, bounded_queue};
 use crate::store::StoreError;
 use crate::store::holds::HoldsMirror;
 use crate::store::ledger::{
     AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting,
 };
-use crate::telemetry::METRICS;
+use base::clock;
+use base::failpoint::{self, Point};
+use base::queue::{QueueReceiver, QueueSender, bounded_queue};
+use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

@@ -10,14 +10,15 @@ mod poll_queue;
 
 use super::backlog::{CommitRate, LedgerBacklog};
 use super::journal::{self, Journal, OrphanedJournal, Segment};
-use crate::catalog::CatalogModel;
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::redis::{
-    EndState, PARTITIONS, RedisAddress, SettleCommand, SettleReply, SharedStore, partition,
+    EndState, PARTITIONS, SettleCommand, SettleReply, SharedStore, partition,
 };
-use crate::telemetry::METRICS;
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
+use config::catalog::CatalogModel;
+use config::redis_address::RedisAddress;
 use credits::price_list::PriceList;
 use poll_queue::{PollQueue, ScheduledEntry};
 use serde::Serialize;

@@ -4,7 +4,7 @@
 //! more (an image, a fetched file, a stored conversation, a search) has a bound here, or counts as
 //! the model's whole context. A feature without a price is refused. Must not know accounts.
 
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use credits::money::Micro;
 use credits::price_list::{TokenPrices, listed_tier};
 use credits::pricing::{Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
@@ -275,7 +275,7 @@ mod tests {
 
     fn model(protocol: Protocol, tiers: Vec<InputTier>, features: FeaturePrices) -> CatalogModel {
         let price = PriceList::from_tiers(rates([100, 10, 125, 200, 500]), tiers, features);
-        CatalogModel::in_test(protocol, price)
+        crate::catalog_fixture::test_model(protocol, price)
     }
 
     fn plain(protocol: Protocol) -> CatalogModel {

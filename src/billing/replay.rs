@@ -8,7 +8,7 @@ use crate::store::StoreError;
 use crate::store::ledger::{
     AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore, RequestOutcome,
 };
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use credits::money::CreditSplit;
 use std::path::Path;
 use std::sync::Arc;

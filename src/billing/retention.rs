@@ -6,13 +6,13 @@
 //! of a segment.
 
 use super::service::Billing;
-use crate::clock;
-use crate::config::{LedgerSettings, RetentionSettings};
 use crate::store::StoreError;
 use crate::store::ledger::{
     BackgroundPace, SealBoundary, SegmentRecord, SegmentState, SegmentStatus,
 };
-use crate::telemetry::METRICS;
+use base::clock;
+use base::telemetry::METRICS;
+use config::{LedgerSettings, RetentionSettings};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -5,11 +5,12 @@
 
 use super::ledger_ingest::adjustment_operation;
 use super::verify::{Finding, LedgerAuditReport};
-use crate::clock;
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, Ledger, PostingResult, split_debit};
-use crate::store::redis::{self, RedisAddress, SharedStore, block_on};
+use crate::store::redis::{self, SharedStore, block_on};
+use base::clock;
+use base::failpoint::{self, Point};
+use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
 use std::time::{Duration, Instant};
 

@@ -15,10 +15,10 @@ mod statement;
 
 use super::journal::{Journal, JournalRecord};
 use super::*;
-use crate::catalog::CatalogModel;
-use crate::clock;
-use crate::config::Limits;
 use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
+use base::clock;
+use config::Limits;
+use config::catalog::CatalogModel;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
 use credits::trial::Trial;
@@ -37,7 +37,7 @@ fn model() -> Arc<CatalogModel> {
     Arc::new(CatalogModel {
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
-        ..CatalogModel::in_test(Protocol::Chat, price)
+        ..crate::catalog_fixture::test_model(Protocol::Chat, price)
     })
 }
 

@@ -6,8 +6,8 @@
 use super::activity::SpendTotals;
 use super::service::Billing;
 use super::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
-use crate::clock;
 use crate::store::StoreError;
+use base::clock;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};

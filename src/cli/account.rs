@@ -9,12 +9,12 @@ use crate::account::{
     NewKey, NewOneTimeLink, Role, open_account_as, random_password,
 };
 use crate::billing::{Balance, Billing};
-use crate::clock::rfc3339;
-use crate::config::CommandSettings;
 use crate::document;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
+use base::clock::rfc3339;
 use clap::Subcommand;
+use config::CommandSettings;
 use credits::limits::Period;
 use credits::money::Micro;
 use serde_json::{Value, json};

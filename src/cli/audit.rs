@@ -3,12 +3,13 @@
 //! Works while the gateway runs, and before its first start. Must not write.
 
 use super::account::print;
+use super::home::open_home;
 use crate::account::Accounts;
-use crate::clock::rfc3339;
-use crate::config::CommandSettings;
 use crate::document::hex;
 use crate::store::app::audit::AuditRow;
+use base::clock::rfc3339;
 use clap::Subcommand;
+use config::CommandSettings;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ pub fn run(
     settings: &CommandSettings,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     match command {
         AuditCommand::Show { last } => {
             let lines = accounts.audit_log(None, last)?;

@@ -8,9 +8,9 @@ use crate::client_guides::{
     ClientGuide, ClientKind, ClientSetup, KEY_VARIABLE, SetupContext, SetupKey, VariableValue,
     find_guide, guides,
 };
-use crate::config::{CommandSettings, suggest};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use config::{CommandSettings, suggest};
 use serde_json::{Value, json};
 use std::io::Write;
 

@@ -2,15 +2,16 @@
 //!
 //! Must not decide who holds the ledger.
 
+use super::home::open_home;
 use crate::billing::catch_up_with_postgres;
-use crate::config::CommandSettings;
+use config::CommandSettings;
 
 /// Brings the copies up to date before a command reads them. Says so on stderr if that fails.
 ///
 /// # Errors
 /// Returns the faults of the section `ledger`, if it has any.
 pub fn catch_up(settings: &CommandSettings) -> anyhow::Result<()> {
-    let Some(home) = settings.home()? else {
+    let Some(home) = open_home(settings)? else {
         return Ok(());
     };
     if let Err(error) = catch_up_with_postgres(&settings.data_dir, home) {

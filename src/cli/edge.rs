@@ -5,9 +5,9 @@
 
 use crate::billing::outbox::{self, ReplayReport};
 use crate::billing::{instance_lock, journal};
-use crate::config::CommandSettings;
 use anyhow::Context as _;
 use clap::Subcommand;
+use config::CommandSettings;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;

@@ -5,10 +5,10 @@
 
 use super::progress::{ProgressDisplay, ProgressReporter};
 use crate::billing::Billing;
-use crate::clock::rfc3339;
 use crate::document::hex;
 use crate::store::ledger::{EntrySelection, LedgerEntry};
 use anyhow::Context as _;
+use base::clock::rfc3339;
 use clap::ValueEnum;
 use credits::money::Micro;
 use serde::Serialize;

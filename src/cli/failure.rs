@@ -3,7 +3,7 @@
 //! The text on stderr and the exit code are the same with and without `--json`. Must not decide
 //! what failed.
 
-use crate::config::{ConfigError, ConfigFault};
+use config::{ConfigError, ConfigFault};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::Write;

@@ -7,6 +7,7 @@
 use super::account::command_line_actor;
 use super::copies;
 use super::export::{self, ExportFormat, parse_time};
+use super::home::open_home;
 use super::progress::{self, ProgressDisplay, ProgressReporter};
 use super::reindex::{REBUILD_ACT, REINDEX_ACT, print_reindex, reindex};
 use super::segments::{self, SegmentCommand};
@@ -17,15 +18,15 @@ use crate::billing::{
     detach_from_postgres, outbox, push_to_postgres, verify_accounts, verify_missing_ledger,
     verify_postgres,
 };
-use crate::catalog::CatalogModel;
-use crate::clock::{self, rfc3339};
-use crate::config::CommandSettings;
 use crate::document::{self, hex};
 use crate::store::StoreError;
 use crate::store::ledger::{EntrySelection, LedgerEntry, PostingResult};
-use crate::store::redis::RedisAddress;
 use anyhow::Context as _;
+use base::clock::{self, rfc3339};
 use clap::Subcommand;
+use config::CommandSettings;
+use config::catalog::CatalogModel;
+use config::redis_address::RedisAddress;
 use credits::money::Micro;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -155,7 +156,7 @@ impl LedgerCommand {
         );
         let (data_dir, store) = (&settings.data_dir, settings.store.address());
         let billing = if posts_entries {
-            Billing::open_with_store(data_dir, store, settings.home()?)?
+            Billing::open_with_store(data_dir, store, open_home(settings)?)?
         } else {
             Billing::open_for_audit(data_dir, store)?
         };
@@ -301,7 +302,7 @@ fn move_ledger(
     json: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let home = settings.home()?.context(
+    let home = open_home(settings)?.context(
         "the config has no ledger in PostgreSQL: set ledger.kind: postgres and ledger.url",
     )?;
     if matches!(command, LedgerCommand::Detach) {
@@ -332,7 +333,8 @@ fn move_ledger(
 }
 
 fn find_account_id(settings: &CommandSettings, account: &str) -> anyhow::Result<String> {
-    let found = Accounts::open_with_home(&settings.data_dir, settings.home()?)?.find(account)?;
+    let found =
+        Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?.find(account)?;
     Ok(found
         .with_context(|| format!("no account has the id or e-mail {account:?}"))?
         .id)
@@ -357,7 +359,7 @@ fn refund(
     reference: &str,
 ) -> anyhow::Result<PostingResult> {
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let change = json!({"credits": credits, "ref": reference});
     let refund = || billing.refund(request_id, credits, reference, now_ms);
     let acting = accounts.with_actor(&by, now_ms);
@@ -385,7 +387,7 @@ fn adjust(
         reason,
     } = *correction;
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let change = json!({"credits": credits, "ref": reference, "reason": reason});
     let adjust = || billing.adjust(account, credits, reference, reason, now_ms);
     let acting = accounts.with_actor(&by, now_ms);
@@ -513,7 +515,7 @@ fn verify(
     let mut verdict = billing.verify_with_progress(now_ms, scope, CpuShare::FULL, &mut show)?;
     drop(progress);
     verdict.findings.extend(verify_accounts(data_dir)?);
-    if let Some(home) = settings.home()? {
+    if let Some(home) = open_home(settings)? {
         let found = verify_postgres(home, data_dir, reads_all)?;
         verdict.findings.extend(found);
     }

@@ -3,10 +3,10 @@
 //!
 //! Must not write to a file.
 
-use crate::config::presets;
-use crate::config::{ConfigNames, suggest};
 use anyhow::bail;
 use clap::Subcommand;
+use config::presets;
+use config::{ConfigNames, suggest};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;

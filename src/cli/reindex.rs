@@ -3,11 +3,12 @@
 //! Must not change an entry or a balance.
 
 use super::account::command_line_actor;
+use super::home::open_home;
 use super::progress::{ProgressDisplay, ProgressReporter};
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::clock;
-use crate::config::CommandSettings;
+use base::clock;
+use config::CommandSettings;
 use serde_json::json;
 use std::io::Write;
 
@@ -27,7 +28,7 @@ pub fn reindex(
     progress: ProgressDisplay,
 ) -> anyhow::Result<usize> {
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let mut progress = ProgressReporter::new(progress);
     let mut show = |count: u64| progress.update(|| format!("indexed {count} entries"));
     let rebuild = || billing.reindex(&mut show);

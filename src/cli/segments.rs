@@ -6,14 +6,15 @@
 
 use super::account::command_line_actor;
 use super::export::parse_time;
+use super::home::open_home;
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::clock::{self, rfc3339};
-use crate::config::CommandSettings;
 use crate::store::StoreError;
 use crate::store::ledger::{SegmentRecord, SegmentState, SegmentStatus};
 use anyhow::Context as _;
+use base::clock::{self, rfc3339};
 use clap::Subcommand;
+use config::CommandSettings;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -61,7 +62,7 @@ pub fn run(
             let billing = Billing::open_with_store(
                 &settings.data_dir,
                 settings.store.address(),
-                settings.home()?,
+                open_home(settings)?,
             )?;
             let what = json!({"before": before.map(rfc3339)});
             let sealed = record(settings, "ledger.seal", &what, || {
@@ -73,7 +74,7 @@ pub fn run(
             let billing = Billing::open_with_store(
                 &settings.data_dir,
                 settings.store.address(),
-                settings.home()?,
+                open_home(settings)?,
             )?;
             let what = json!({"before": rfc3339(*before), "dir": dir.display().to_string()});
             let moved = record(settings, "ledger.archive", &what, || {
@@ -102,7 +103,7 @@ fn record<T>(
     what: &Value,
     run: impl FnOnce() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
-    let accounts = Accounts::open_with_home(&settings.data_dir, settings.home()?)?;
+    let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let acting = accounts.with_actor(&by, now_ms);
     Ok(acting.record_then_run(action, "ledger", what, run)?)

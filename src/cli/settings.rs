@@ -4,10 +4,10 @@
 //! Each argument has a word that resets it. Must not access a store.
 
 use crate::account::{KeySettings, RateSettings};
-use crate::clock::rfc3339;
-use crate::config::CommandSettings;
 use anyhow::bail;
+use base::clock::rfc3339;
 use clap::Args;
+use config::CommandSettings;
 use credits::limits::SpendLimit;
 use std::str::FromStr;
 

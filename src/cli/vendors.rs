@@ -2,12 +2,12 @@
 //!
 //! Must not connect to a vendor: `edge/probe.rs` and `edge/learn.rs` do. Must not print a key.
 
-use crate::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
-use crate::config::{Settings, suggest};
 use crate::edge::learn::{LearnSession, LearntProfile, MAX_REQUESTS};
 use crate::edge::probe::{self, EndpointReport, TestRequest};
 use anyhow::{Context, Error, bail};
 use clap::Subcommand;
+use config::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
+use config::{Settings, suggest};
 use credits::money::Micro;
 use llm_protocol::{Protocol, translate};
 use serde::Serialize;

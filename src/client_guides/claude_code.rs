@@ -5,7 +5,7 @@
 //! with a larger context than the catalog's.
 
 use super::setup::SetupContext;
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 
 /// Context of a model that Claude Code does not know.
 const DEFAULT_CONTEXT_TOKENS: u64 = 200_000;

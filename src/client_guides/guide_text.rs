@@ -13,8 +13,8 @@ use super::setup::{
     ClientSetup, FileFormat, SetupContext, SetupFile, VariableValue, best_surface, is_native,
     prompt_tokens,
 };
-use crate::catalog::CatalogModel;
 use askama::Template;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 
 /// Greatest output limit of the greeting in the examples.

@@ -4,7 +4,7 @@
 
 use super::format::shell_word;
 use super::guide::ClientGuide;
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 use serde::Serialize;
 use std::sync::Arc;

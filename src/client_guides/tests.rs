@@ -7,7 +7,7 @@ use super::format::{quoted, shell_word};
 use super::setup::{FileFormat, prompt_tokens};
 use super::tried::ClientTrial;
 use super::*;
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use credits::price_list::PriceList;
 use llm_protocol::Protocol;
 use serde_json::Value;
@@ -21,7 +21,7 @@ const AWKWARD_IDS: [&str; 5] = ["no", "1.0", "vendor/model:free@v2", "0x1F", "a-
 const HOSTILE_URL: &str = "https://gw.example:8443/'\"\\$(id)`id`<b>\n{{x}} #";
 
 fn price() -> PriceList {
-    let settings = crate::config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
+    let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
     PriceList::clone(&settings.catalog.models()[0].price)
 }
 
@@ -30,7 +30,7 @@ fn model(id: &str, protocol: Protocol, context: u64, output: u64) -> Arc<Catalog
         id: id.to_owned(),
         context_tokens: context,
         max_output_tokens: output,
-        ..CatalogModel::in_test(protocol, price())
+        ..crate::catalog_fixture::test_model(protocol, price())
     })
 }
 
@@ -438,7 +438,7 @@ fn a_catalog_of_two_hundred_models_fits_a_page() {
 fn the_documentation_shows_what_the_guides_write() {
     let text = include_str!("../../docs/clients.md");
     let local = include_str!("../../conf/local.yaml");
-    let settings = crate::config::parse(local, &|_| None).unwrap();
+    let settings = config::parse(local, &|_| None).unwrap();
     for (id, language) in [("claude-code", "json"), ("codex", "toml")] {
         let guide = find_guide(id).unwrap();
         let setup = build_with(

@@ -5,7 +5,7 @@
 
 use super::intake::BodyBytes;
 use crate::billing::PendingRequests;
-use crate::clock;
+use base::clock;
 use credits::rates::FreeUseCounter;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,7 +2,7 @@
 //!
 //! This file must not know what a request is: `edge/panics.rs` keeps its state and answers it.
 
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use futures_util::future::{CatchUnwind, FutureExt as _};
 use std::any::Any;
 use std::cell::RefCell;

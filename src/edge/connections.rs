@@ -17,10 +17,10 @@ mod registry;
 pub use registry::Connections;
 
 use super::framing::RequestDefect;
-use crate::address::{ClientAddress, TrustedProxies};
 use crate::edge::intake::BodyBytes;
-use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
+use base::telemetry::refusals::RefusalReason;
+use config::address::{ClientAddress, TrustedProxies};
 use http::{Version, header};
 use inbound::BodyFraming;
 use monitored_stream::MonitoredStream;

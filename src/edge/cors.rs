@@ -5,7 +5,7 @@
 //! never to cookies: no response allows credentials, and a page sends its key in a header that it
 //! sets itself.
 
-use crate::config::CorsOrigins;
+use config::CorsOrigins;
 use http::{HeaderMap, HeaderValue, header};
 use pingora::Result;
 use pingora::http::ResponseHeader;

@@ -12,9 +12,9 @@
 mod tests;
 
 use super::caught_panic;
-use crate::config::Limits;
-use crate::failpoint::{self, Point};
-use crate::telemetry::METRICS;
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
+use config::Limits;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::request;
 use pingora::proxy::Session;

@@ -7,8 +7,8 @@
 //! requests here, and closes their connections. This file must not look at keys or bodies.
 
 use super::route::{MODELS_PREFIX, decode_model_id};
-use crate::config::Limits;
-use crate::telemetry::refusals::RefusalReason;
+use base::telemetry::refusals::RefusalReason;
+use config::Limits;
 use http::{HeaderValue, Version, header};
 use llm_protocol::failure::{Failure, Kind};
 use pingora::http::{RequestHeader, ResponseHeader};

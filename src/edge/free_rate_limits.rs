@@ -8,8 +8,8 @@
 use super::gateway::Gateway;
 use super::rate_limits;
 use crate::account::Principal;
-use crate::clock;
-use crate::config::Settings;
+use base::clock;
+use config::Settings;
 use credits::rates::{FreeUse, LimitScope};
 use llm_protocol::failure::{Failure, Kind};
 

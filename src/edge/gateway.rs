@@ -14,12 +14,12 @@ use super::upstream::dns::EndpointResolver;
 use super::upstream::local_sidecar::LocalSidecar;
 use crate::billing::reported_turns::ReportedTurns;
 use crate::billing::store_health::StoreHealthMonitor;
-use crate::config::Settings;
 use crate::edge_store::EdgeStore;
 use crate::idempotency::Idempotency;
 use crate::local_link::LocalConnector;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
+use config::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 

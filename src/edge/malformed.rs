@@ -6,10 +6,10 @@
 use super::recorders::Recorders;
 use super::route::surface_for_path;
 use super::state::record::{RequestRecord, RouteLabel};
-use crate::clock;
-use crate::telemetry::METRICS;
-use crate::telemetry::access::AccessRecord;
-use crate::telemetry::refusals::RefusalReason;
+use base::clock;
+use base::telemetry::METRICS;
+use base::telemetry::access::AccessRecord;
+use base::telemetry::refusals::RefusalReason;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use std::net::IpAddr;

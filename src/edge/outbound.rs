@@ -12,10 +12,10 @@ pub mod reasoning_retry;
 
 use super::turn::MeteredTurn;
 use crate::billing::quote;
-use crate::catalog::CatalogModel;
-use crate::clock;
-use crate::config::Settings;
+use base::clock;
 use bytes::Bytes;
+use config::Settings;
+use config::catalog::CatalogModel;
 use credits::pricing::Quote;
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::TranslationTarget;

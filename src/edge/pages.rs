@@ -6,8 +6,8 @@
 
 use super::client_counts::{ClientCounts, ExceededLimit};
 use super::intake::BodyShare;
-use crate::config::Limits;
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
+use config::Limits;
 use llm_protocol::failure::{Failure, Kind};
 use prometheus::IntGauge;
 use std::net::IpAddr;

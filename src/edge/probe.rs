@@ -8,10 +8,10 @@ mod client;
 mod report;
 mod tool_loop;
 
-use crate::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
-use crate::config::Limits;
 use bytes::Bytes;
 pub(super) use client::{ProbeResponse, VendorClient};
+use config::Limits;
+use config::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
 use http::Method;
 use llm_protocol::capabilities::{ChatModel, ModelCapabilities, ResponsesModel};
 use llm_protocol::translate;

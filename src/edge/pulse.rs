@@ -3,7 +3,7 @@
 //! A disk that does not answer holds up the thread that writes to it, and soon the others, which
 //! wait for the same file. The process lives then and serves nobody. Must not look for the cause.
 
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@
 //! This file must not count.
 
 use crate::account::{Principal, RateSettings};
-use crate::clock::rfc3339;
-use crate::config::{self, Settings};
+use base::clock::rfc3339;
+use config::Settings;
 use credits::limits::RequestLimits;
 use credits::rates::{
     LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait, RateQuota,

@@ -2,8 +2,8 @@
 //!
 //! This file must not decide what is recorded: `edge/finish.rs` does.
 
-use crate::telemetry::access::AccessLog;
-use crate::telemetry::traces::TraceExporter;
+use base::telemetry::access::AccessLog;
+use base::telemetry::traces::TraceExporter;
 
 /// Where the gateway records the outcome of each request, in addition to the metrics.
 #[derive(Clone)]

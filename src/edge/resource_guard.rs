@@ -6,9 +6,9 @@
 //! free again.
 
 use super::connections::Connections;
-use crate::config::Settings;
-use crate::telemetry::METRICS;
 use arc_swap::ArcSwap;
+use base::telemetry::METRICS;
+use config::Settings;
 use llm_protocol::failure::Kind;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;

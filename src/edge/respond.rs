@@ -7,8 +7,8 @@
 use super::client_pace;
 use super::state::record::{RequestRecord, RouteLabel};
 use super::state::{RequestContext, Stage};
-use crate::telemetry::METRICS;
-use crate::telemetry::refusals::RefusalReason;
+use base::telemetry::METRICS;
+use base::telemetry::refusals::RefusalReason;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use llm_protocol::failure::Failure;

@@ -6,9 +6,9 @@
 
 use super::intake::AbortReason;
 use super::state::admitted::AdmittedRequest;
-use crate::clock;
 use crate::store::ledger::RequestOutcome;
-use crate::telemetry::METRICS;
+use base::clock;
+use base::telemetry::METRICS;
 use credits::money::Micro;
 use llm_protocol::failure::Kind;
 use llm_protocol::usage::UsageVerdict;

@@ -3,7 +3,7 @@
 //! Chance decides whether it is, not the caller. This file must not send anything:
 //! `telemetry/traces.rs` does, once `finish/spans.rs` has built the spans.
 
-use crate::telemetry::traces::{self, SAMPLE_ALL, SpanId, TraceExportConfig, TraceId, TraceParent};
+use base::telemetry::traces::{self, SAMPLE_ALL, SpanId, TraceExportConfig, TraceId, TraceParent};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::Instant;
 

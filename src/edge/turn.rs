@@ -5,7 +5,7 @@
 
 use crate::billing::estimate::{InputEstimate, ReportedTurn};
 use crate::billing::reported_turns::{ReportedTurns, TurnKey};
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 use llm_protocol::request::{ContentSize, ConversationKey};
 use llm_protocol::usage::{Usage, UsageEstimator};

@@ -2,9 +2,9 @@
 //!
 //! Must not know where they are stored.
 
-use crate::config::Limits;
 use crate::store::idempotency_entry::{IdempotencyEntry, StoredResponse};
 use crate::store::redis::SharedRetentionLimits;
+use config::Limits;
 use std::time::Duration;
 
 /// Time added to a request's maximum duration before it is presumed dead.

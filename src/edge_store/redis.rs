@@ -13,10 +13,10 @@ use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{
     Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError, SharedBilling,
 };
-use crate::config::{Limits, Settings};
 use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use async_trait::async_trait;
+use config::{Limits, Settings};
 use credits::money::Micro;
 use credits::pricing::Quote;
 use serde_json::Value;

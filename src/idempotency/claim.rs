@@ -5,12 +5,12 @@
 
 use super::guard::IdempotencyGuard;
 use super::service::Idempotency;
-use crate::config::Limits;
 use crate::edge_store::{IdempotencyCompletion, Retention};
 use crate::store::StoreError;
 use crate::store::idempotency_entry::{
     IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse,
 };
+use config::Limits;
 use sha2::{Digest, Sha256};
 
 const MAX_KEY_BYTES: usize = 255;

@@ -4,11 +4,11 @@
 //! Must not run on the path of a request.
 
 use super::service::Idempotency;
-use crate::clock;
-use crate::config::{Limits, Settings};
 use crate::edge_store::Retention;
 use crate::store::StoreError;
 use arc_swap::ArcSwap;
+use base::clock;
+use config::{Limits, Settings};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,9 +3,9 @@
 use super::*;
 use crate::account::Accounts;
 use crate::billing::{Billing, HoldRequest};
-use crate::config::{self, Limits, Settings};
 use crate::edge_store::{EdgeStore, EmbeddedStore};
 use crate::store::ledger::RequestOutcome;
+use config::{Limits, Settings};
 use credits::money::Micro;
 use credits::pricing::{Quote, WorstCase};
 use llm_protocol::Protocol;

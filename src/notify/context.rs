@@ -4,8 +4,8 @@
 
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::config::Settings;
 use arc_swap::ArcSwap;
+use config::Settings;
 use std::sync::Arc;
 
 #[derive(Clone)]

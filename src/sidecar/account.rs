@@ -20,9 +20,6 @@ use crate::account::{
     self, Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin,
     SignUpForm, SignUpResult, complete_sign_ups, email_key, open_without_credit,
 };
-use crate::address::client_prefix;
-use crate::clock::now_ms;
-use crate::config::{SignupMode, SignupSettings};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::FormRejection;
@@ -30,6 +27,9 @@ use axum::extract::{Form, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use base::clock::now_ms;
+use config::address::client_prefix;
+use config::{SignupMode, SignupSettings};
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -16,7 +16,6 @@ use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use crate::account::session_id;
-use crate::clock::now_ms;
 use crate::notify::alerts::{AlertRules, FiredTimes, save_rules};
 use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
@@ -30,6 +29,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use base::clock::now_ms;
 use form::{AlertRulesForm, PERIODS};
 use serde::Deserialize;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! the pointer is over it. An element cannot stand in an attribute: use `text()` and `exact()`
 //! there. Must not know a page.
 
-use crate::clock::rfc3339;
 use askama::filters::HtmlSafe;
+use base::clock::rfc3339;
 use credits::money::Micro;
 use std::fmt;
 

@@ -4,11 +4,11 @@
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::state::SidecarState;
-use crate::telemetry::METRICS;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use base::telemetry::METRICS;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 
 use super::blocking::run_blocking;
 use super::error::PageError;
-use crate::address::network_block;
+use config::address::network_block;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

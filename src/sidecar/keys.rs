@@ -25,7 +25,6 @@ use super::state::SidecarState;
 use crate::account::{
     AccountError, ApiKey, ApiKeyStatus, KeyScope, KeySettings, MAX_KEY_NAME_CHARS,
 };
-use crate::clock::now_ms;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -33,6 +32,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
+use base::clock::now_ms;
 use created::{create_once, key_request, new_nonce};
 use row::{KeyListRow, find_own_key, row};
 use serde::Deserialize;

@@ -20,8 +20,6 @@ use crate::account::{
     Account, AccountError, AccountStatus, Accounts, ApiKey, ApiKeyStatus, LinkPurpose, OneTimeLink,
     PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
 };
-use crate::address::client_prefix;
-use crate::clock::now_ms;
 use crate::notify::mail::{self, MailKind};
 use crate::notify::webhooks::Webhooks;
 use crate::store::StoreError;
@@ -32,6 +30,8 @@ use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use base::clock::now_ms;
+use config::address::client_prefix;
 use serde::Deserialize;
 use serde_json::json;
 use std::net::IpAddr;

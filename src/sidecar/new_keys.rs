@@ -6,7 +6,7 @@
 
 use super::display::Timestamp;
 use crate::account::NewKey;
-use crate::clock::now_ms;
+use base::clock::now_ms;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -293,7 +293,7 @@ mod tests {
             assert!(!is_own_ticket("session 1", other), "{other}");
         }
         let path = format!("/dashboard/keys/new/{own}");
-        let logged = crate::telemetry::log_path::loggable_path(path.as_bytes());
+        let logged = base::telemetry::log_path::loggable_path(path.as_bytes());
         assert_eq!(logged, "/dashboard/keys/new/[masked]");
     }
 }

@@ -9,7 +9,6 @@ use super::session::CurrentUser;
 use super::spending::{self, MonthlySpending};
 use super::state::SidecarState;
 use crate::account::ApiKeyStatus;
-use crate::clock::now_ms;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -17,6 +16,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{Redirect, Response};
 use axum::routing::get;
+use base::clock::now_ms;
 use serde::Deserialize;
 use std::sync::Arc;
 

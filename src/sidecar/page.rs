@@ -5,10 +5,10 @@ use super::authz::may_view;
 use super::menu::{MenuEntry, holder_menu, public_menu};
 use super::session::CurrentUser;
 use crate::account::AccountStatus;
-use crate::config::SupportContact;
 use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use config::SupportContact;
 
 /// Values of the frame template.
 pub struct Frame {

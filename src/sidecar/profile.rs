@@ -19,7 +19,6 @@ use crate::account::{
     AccountError, AccountStatus, Actor, CloseAccountOutcome, PASSWORD_LEAST_CHARS,
     PASSWORD_MOST_CHARS, SessionOrigin, SessionSummary, session_id,
 };
-use crate::clock::now_ms;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -27,6 +26,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use base::clock::now_ms;
 use serde::Deserialize;
 use std::sync::Arc;
 

@@ -12,9 +12,9 @@ use super::stream_slots::StreamCounts;
 use super::throttle::Throttle;
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::config::Settings;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
+use config::Settings;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 

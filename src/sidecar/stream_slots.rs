@@ -2,7 +2,7 @@
 //!
 //! Must not know what a stream sends.
 
-use crate::config::Limits;
+use config::Limits;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -16,9 +16,9 @@ mod statement;
 use super::*;
 use crate::account::{Accounts, NewAccount, Role, open_account};
 use crate::billing::Billing;
-use crate::clock::now_ms;
 use crate::config;
 use arc_swap::ArcSwap;
+use base::clock::now_ms;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -738,7 +738,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
         output: 10,
         ..Default::default()
     };
-    let now_ms = crate::clock::now_ms();
+    let now_ms = base::clock::now_ms();
     let ending = |n: u32| {
         let outcome = if n == 3 {
             RequestOutcome::ClientLeft
@@ -902,7 +902,7 @@ async fn https_binds_the_cookie_to_the_host() {
 #[tokio::test]
 async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_the_sidecar() {
     let mut world = world(&[]).await;
-    let now_ms = crate::clock::now_ms();
+    let now_ms = base::clock::now_ms();
     let new = NewAccount {
         email: "a@example.com",
         password: None,
@@ -985,7 +985,7 @@ async fn a_sign_up_that_was_cut_in_two_is_finished_at_sign_in() {
     };
     world
         .accounts
-        .create_account(&new, crate::clock::now_ms())
+        .create_account(&new, base::clock::now_ms())
         .unwrap();
     let body = format!("email=a@example.com&password={PASSWORD}");
     let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();

@@ -4,9 +4,9 @@
 
 use super::StoreError;
 use super::sqlite;
-use crate::clock;
-use crate::file_owner;
-use crate::telemetry::METRICS;
+use base::clock;
+use base::file_owner;
+use base::telemetry::METRICS;
 use rusqlite::{Connection, ErrorCode};
 use std::collections::BTreeSet;
 use std::io;

@@ -22,4 +22,4 @@ pub use model::{
 };
 pub use read::{CopyPage, MAX_PAGE_ENTRIES};
 pub use server::{SCHEMA, ServerReport};
-pub use session::{cause, check_url};
+pub use session::cause;

@@ -9,7 +9,6 @@
 //! `redis/client.rs` (the calls), `redis/reservation.rs` and `redis/settlement.rs` with their
 //! scripts `redis/reserve.lua` and `redis/end.lua`, which begin with `redis/common.lua`.
 
-mod address;
 mod api_keys;
 mod balance;
 mod blocking;
@@ -29,7 +28,6 @@ mod revocations;
 mod scripts;
 mod settlement;
 
-pub use address::{RedisAddress, SentinelAddress};
 pub use balance::{AccountSeed, PostCommand, PostReply, StoreAccount, lapse_operation};
 pub use blocking::block_on;
 pub use client::SharedStore;

@@ -5,7 +5,7 @@
 //! table. Read next: `store/app.rs` (accounts, keys, sessions).
 
 use super::StoreError;
-use crate::file_owner;
+use base::file_owner;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};

@@ -3,7 +3,7 @@
 //!
 //! This file must not read a clock and must not know what a request is.
 
-use crate::config::Limits;
+use config::Limits;
 use std::time::Instant;
 
 /// Length of the window over which requests and retries are counted, in seconds.

@@ -4,18 +4,21 @@
 use super::breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
 use super::load_balancer::{Candidate, SmoothRoundRobin, mix_bits, select_by_hash};
 use super::*;
-use crate::catalog::{ActiveHealthCheck, VendorEndpoint};
+use config::catalog::{ActiveHealthCheck, VendorEndpoint};
 use llm_protocol::Protocol;
 
 fn endpoint(host: &str, weight: u32) -> VendorEndpoint {
     VendorEndpoint {
         weight,
-        ..VendorEndpoint::in_test(host)
+        ..crate::catalog_fixture::test_endpoint(host)
     }
 }
 
 fn vendor(endpoints: Vec<VendorEndpoint>) -> Arc<CatalogVendor> {
-    Arc::new(CatalogVendor::in_test(Protocol::Messages, endpoints))
+    Arc::new(crate::catalog_fixture::test_vendor(
+        Protocol::Messages,
+        endpoints,
+    ))
 }
 
 fn three() -> Arc<EndpointPool> {
@@ -623,10 +626,13 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
 fn another_key_is_tried_at_once_and_the_same_one_is_not() {
     let (registry, now) = (EndpointRegistry::default(), Instant::now());
     let of = |key: &str| {
-        let api_key = crate::catalog::Secret::new(key.to_owned());
+        let api_key = config::catalog::Secret::new(key.to_owned());
         Arc::new(CatalogVendor {
             api_key,
-            ..CatalogVendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)])
+            ..crate::catalog_fixture::test_vendor(
+                Protocol::Chat,
+                vec![endpoint("a", 1), endpoint("b", 1)],
+            )
         })
     };
     refuse(&registry.pool_for(&of("old")), instead(), now);

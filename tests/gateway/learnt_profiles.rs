@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 const DIALECTS: &str = include_str!("../../crates/vendor-simulator/dialects/dialects.json");
-const PRESETS: &str = include_str!("../../src/config/presets.yaml");
+const PRESETS: &str = include_str!("../../crates/config/src/presets.yaml");
 const PROBES: &str = include_str!("../../src/edge/learn/probes.yaml");
 const DIFFERENCES: &str = include_str!("learnt_profiles.yaml");
 /// Members that probes of their own try.

@@ -268,7 +268,7 @@ fn every_metric_that_is_told_is_told_by_the_program() {
     let told = [edge.metrics(), world.sidecar.metrics()].concat();
     // A family is not shown before its first sample. For families that count failures, the test
     // searches the source instead.
-    let source = read(&root().join("src/telemetry/metrics.rs"));
+    let source = read(&root().join("crates/base/src/telemetry/metrics.rs"));
     let named: BTreeSet<_> = files("docs", ".md")
         .iter()
         .flat_map(|page| code(&read(page)))

@@ -26,7 +26,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DIALECTS: &str = include_str!("../../crates/vendor-simulator/dialects/dialects.json");
-const PRESETS: &str = include_str!("../../src/config/presets.yaml");
+const PRESETS: &str = include_str!("../../crates/config/src/presets.yaml");
 /// Vendors that the simulator plays without a profile: those that defined the protocols.
 const OFFICIAL: [(&str, &str); 2] = [("anthropic", "claude-sonnet-4-6"), ("openai", "gpt-5.5")];
 const CLIENTS: usize = 6;

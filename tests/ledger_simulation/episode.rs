@@ -5,6 +5,10 @@
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
 use crate::upkeep;
+use config::Limits;
+use config::catalog::{
+    CatalogModel as Route, CatalogVendor, EndpointAuth, HttpVersion, Secret, VendorEndpoint,
+};
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
@@ -12,10 +16,6 @@ use credits::trial::Trial;
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::billing::{self, Billing, Finding, HoldRequest, ReserveError};
-use model_gateway::catalog::{
-    CatalogModel as Route, CatalogVendor, EndpointAuth, HttpVersion, Secret, VendorEndpoint,
-};
-use model_gateway::config::Limits;
 use model_gateway::store::StoreError;
 use model_gateway::store::ledger::{EntrySelection, LedgerEntry, RequestOutcome};
 use rusqlite::Connection;

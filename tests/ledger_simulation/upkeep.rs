@@ -5,7 +5,7 @@
 //! lost. Must not know what the books should be: that is `ledger_simulation/model.rs`.
 
 use super::episode::{ACCOUNTS, Episode, Sabotage, name};
-use model_gateway::failpoint;
+use base::failpoint;
 use rusqlite::Connection;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -4,6 +4,7 @@
 //! Read next: `properties/billing_text.rs`, which tests the rest of the page.
 
 use base64::Engine;
+use config::catalog::CatalogModel;
 use credits::price_list::PriceList;
 use credits::pricing;
 use llm_protocol::Protocol;
@@ -13,7 +14,6 @@ use llm_protocol::usage::{
     UsageEstimator, UsageVerdict, VendorCounters, meter,
 };
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
-use model_gateway::catalog::CatalogModel;
 use model_gateway::config;
 use std::sync::Arc;
 

@@ -2,14 +2,14 @@
 //! edge and a loss of the store.
 
 use super::{address, micro, now_ms, parts};
+use config::Limits;
+use config::catalog::CatalogModel;
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::billing::{Hold, HoldRequest, ReserveError, SharedBilling};
-use model_gateway::catalog::CatalogModel;
-use model_gateway::config::{self, Limits};
 use model_gateway::store::ledger::RequestOutcome;
 use model_gateway::store::redis::{AccountSeed, SharedStore, StoreEvent, partition};
 use std::path::Path;

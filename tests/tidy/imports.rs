@@ -288,8 +288,15 @@ fn show(path: &Path) -> String {
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {
-    let crates = ["src", "crates/llm-protocol/src", "crates/credits/src"].into_iter();
-    for folder in crates.chain(["crates/vendor-simulator/src"]) {
+    let crates = [
+        "src",
+        "crates/base/src",
+        "crates/config/src",
+        "crates/credits/src",
+        "crates/llm-protocol/src",
+        "crates/vendor-simulator/src",
+    ];
+    for folder in crates {
         let edges = Crate::read(folder).edges();
         assert!(edges.len() > 5, "{folder} has hardly any imports");
         let circle: Vec<_> = circles(edges)

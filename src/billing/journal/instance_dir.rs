@@ -2,10 +2,10 @@
 //!
 //! Must not read or write a record.
 
-use crate::file_owner;
 use crate::store::StoreError;
-use crate::store::regular_file::open_regular_with;
 use crate::store::sqlite;
+use base::file_owner;
+use base::regular_file::open_regular_with;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;

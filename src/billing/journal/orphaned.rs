@@ -7,9 +7,9 @@ use super::instance_dir::{
     try_claim,
 };
 use super::read::read_endings;
-use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
+use base::file_owner;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

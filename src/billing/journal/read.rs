@@ -12,11 +12,11 @@ use super::instance_dir::{
 use super::line::JournalLine;
 use super::record::JournalRecord;
 use super::repair::{self, LineDamage};
-use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
-use crate::store::regular_file::{open_regular, read_regular};
-use crate::telemetry::METRICS;
+use base::file_owner;
+use base::regular_file::{open_regular, read_regular};
+use base::telemetry::METRICS;
 use credits::money::Micro;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::DirEntry;

@@ -4,8 +4,8 @@
 
 use super::line::{encode, set_number};
 use super::record::JournalRecord;
-use crate::file_owner;
 use crate::store::sqlite;
+use base::file_owner;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};

@@ -6,12 +6,12 @@
 //! however old its first event is. Must not clear an event that the ledger does not have.
 
 use super::worker::{Backlog, IngestWorker};
-use crate::clock;
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
 use crate::store::redis::{PostCommand, StoreEvent, StoredEvents};
-use crate::telemetry::METRICS;
+use base::clock;
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use serde::Deserialize;

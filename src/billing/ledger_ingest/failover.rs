@@ -7,10 +7,10 @@
 //! correct, and begins a new epoch. Must not restore balances: accounts are seeded as a whole.
 
 use super::worker::IngestWorker;
-use crate::clock;
 use crate::store::StoreError;
 use crate::store::ledger::{LedgerEntry, LedgerStore as _, PartitionLocation};
 use crate::store::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition};
+use base::clock;
 use credits::money::CreditSplit;
 use credits::money::Micro;
 use std::collections::BTreeMap;

@@ -4,8 +4,6 @@
 //! Must not publish requests: those come from the store.
 
 use super::worker::IngestWorker;
-use crate::clock;
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
 use crate::store::key_settings::KeySettings;
@@ -13,6 +11,8 @@ use crate::store::ledger::{Claim, LedgerEntry, LedgerStore as _};
 use crate::store::redis::{
     self, AccountSeed, KeySeed, PostCommand, PostReply, SharedKey, SharedStore, partition,
 };
+use base::clock;
+use base::failpoint::{self, Point};
 use credits::limits::Period;
 use credits::money::CreditSplit;
 use std::collections::BTreeMap;

@@ -5,11 +5,11 @@
 use super::{SEED_POLL_INTERVAL, SharedBilling};
 use crate::billing::hold::{Hold, HoldRequest};
 use crate::billing::holds::{Payer, ReserveError};
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::RequestOutcome;
 use crate::store::redis::{ReserveCommand, ReserveReply};
-use crate::telemetry::METRICS;
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::Quote;
 use credits::rates::{RateLimitKind, RateLimitWait};

@@ -3,8 +3,8 @@
 use super::*;
 use crate::billing::activity::ActivityCursor;
 use crate::billing::statement::{Statement, StatementLine, StatementMonth, StatementSource};
-use crate::clock::{month_number, rfc3339};
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, Posting};
+use base::clock::{month_number, rfc3339};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn fill(billing: &Billing) {
     let second = NOW - 30 * DAY_MS;
     change(BalanceChangeKind::TopUp, "INV-1", 50_000_000, second);
     change(BalanceChangeKind::Grant, "gift", 1_000_001, second);
-    let month_end = crate::clock::month_start_ms(month_number(NOW)).unwrap();
+    let month_end = base::clock::month_start_ms(month_number(NOW)).unwrap();
     for (number, at_ms) in [month_end - 1, month_end, month_end, NOW]
         .into_iter()
         .enumerate()

@@ -8,10 +8,10 @@
 
 use super::endings::{FoundEndings, find_endings};
 use super::findings::LedgerAuditReport;
-use crate::clock::rfc3339;
 use crate::store::StoreError;
 use crate::store::ledger::walk::LedgerWalk;
 use crate::store::ledger::{Ledger, LedgerAccountRow, LedgerEntry, PostingDetail};
+use base::clock::rfc3339;
 use credits::money::Micro;
 use std::collections::HashMap;
 

@@ -5,11 +5,11 @@
 
 use super::operation::ApiOperation;
 use crate::account::Principal;
-use crate::clock;
-use crate::config::Settings;
 use crate::edge::gateway::Gateway;
 use crate::idempotency::{self, BodyHash, IdempotencyGuard, ReplayedResponse};
 use crate::store::StoreError;
+use base::clock;
+use config::Settings;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 

@@ -5,7 +5,6 @@
 
 use super::AdmissionOutcome;
 use crate::account::Principal;
-use crate::config::Settings;
 use crate::edge::activity::LedgerLookup;
 use crate::edge::gateway::Gateway;
 use crate::edge::route::LocalEndpoint;
@@ -13,6 +12,7 @@ use crate::edge::state::RequestContext;
 use crate::edge::state::authenticated::Authenticated;
 use crate::edge::state::sidecar::SidecarRequest;
 use crate::edge::{free_rate_limits, local_api};
+use config::Settings;
 use credits::rates::FreeUse;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;

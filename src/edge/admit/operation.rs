@@ -2,7 +2,7 @@
 //!
 //! This file must not decide anything.
 
-use crate::config::Settings;
+use config::Settings;
 use llm_protocol::Protocol;
 use pingora::proxy::Session;
 

@@ -3,8 +3,6 @@
 //!
 //! This file must not know what a page shows. `edge/pages.rs` has the counts.
 
-use crate::address::client_prefix;
-use crate::config::Settings;
 use crate::edge::connections;
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyBytes, BodyHolders, BodyLimits, BodyShare};
@@ -12,6 +10,8 @@ use crate::edge::pages::{PageClient, PagePermit};
 use crate::edge::respond;
 use crate::edge::state::sidecar::SidecarRequest;
 use crate::edge::state::{RequestContext, Stage};
+use config::Settings;
+use config::address::client_prefix;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::Result;
 use pingora::proxy::Session;

@@ -2,10 +2,10 @@
 //!
 //! This file must not decide which origins may call: `edge/cors.rs` does.
 
-use crate::config::Settings;
 use crate::edge::respond;
 use crate::edge::state::RequestContext;
 use bytes::Bytes;
+use config::Settings;
 use http::{Method, header};
 use pingora::Result;
 use pingora::http::ResponseHeader;

@@ -5,13 +5,13 @@
 use super::header::refusal_failure;
 use crate::account::Principal;
 use crate::billing::{Hold, HoldRequest, ReserveError};
-use crate::clock;
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::BodyShare;
 use crate::edge::outbound::fallback::Fallbacks;
 use crate::edge::outbound::{OutboundRequest, QuotedRequest, UpstreamRequest};
 use crate::edge::rate_limits;
+use base::clock;
 use credits::pricing::Quote;
 use llm_protocol::failure::Failure;
 use llm_protocol::translate;

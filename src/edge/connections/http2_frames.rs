@@ -6,7 +6,7 @@
 //! 400. And they read frames that ask for nothing (WINDOW_UPDATE, PRIORITY, PING, frames of an
 //! unknown type) without end. This file must not keep or change bytes.
 
-use crate::telemetry::refusals::RefusalReason;
+use base::telemetry::refusals::RefusalReason;
 
 const HEAD_BYTES: usize = 9;
 /// Number of payload bytes that the observer keeps: the code of a RST_STREAM, the stream and code

@@ -7,7 +7,7 @@
 
 use super::chunked::ChunkParser;
 use crate::edge::framing::RequestDefect;
-use crate::telemetry::refusals::RefusalReason;
+use base::telemetry::refusals::RefusalReason;
 
 /// Framing of the body, according to an HTTP/1 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@ use super::http2_frames::{FrameObserver, RefusedFrame};
 use super::registry::ClientConnection;
 use crate::edge::client_pace::PaceCheck;
 use crate::edge::silence_timer::{SilenceTimer, wait_until};
-use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
+use base::telemetry::refusals::RefusalReason;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::tls::SslDigest;
 use pingora::protocols::{

@@ -5,18 +5,18 @@
 //! counts and logs what is refused before a request exists.
 
 use super::inbound::InboundTracker;
-use crate::address::client_prefix;
-use crate::config::{Limits, Settings};
 use crate::edge::client_counts::{ClientCounts, ExceededLimit};
 use crate::edge::framing;
 use crate::edge::intake::BodyBytes;
 use crate::edge::malformed::{self, MalformedResponse, NO_TUNNELS};
 use crate::edge::pulse::Pulse;
 use crate::edge::recorders::Recorders;
-use crate::telemetry::METRICS;
-use crate::telemetry::log_path::{loggable_method, loggable_path};
-use crate::telemetry::refusals::{self, RefusalReason};
 use arc_swap::ArcSwap;
+use base::telemetry::METRICS;
+use base::telemetry::log_path::{loggable_method, loggable_path};
+use base::telemetry::refusals::{self, RefusalReason};
+use config::address::client_prefix;
+use config::{Limits, Settings};
 use llm_protocol::failure::{Failure, Kind};
 use pingora::protocols::SocketDigest;
 use std::cmp::Reverse;

@@ -2,9 +2,9 @@
 //!
 //! This file must not send anything: `telemetry/traces.rs` does.
 
-use crate::clock;
 use crate::edge::state::{RequestContext, Stage};
-use crate::telemetry::traces::{AttributeValue, SpanKind, TraceSpan};
+use base::clock;
+use base::telemetry::traces::{AttributeValue, SpanKind, TraceSpan};
 use std::time::{Duration, Instant};
 
 /// Returns the spans of a finished request. `took` is its duration.

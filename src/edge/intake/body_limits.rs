@@ -2,7 +2,7 @@
 //!
 //! This file must not enforce them: `intake/body.rs` and `intake/body_share.rs` do.
 
-use crate::config::Limits;
+use config::Limits;
 use std::time::Duration;
 
 /// Limits that apply while the gateway reads a request body.

@@ -4,7 +4,7 @@
 //! much and sends little takes no memory from others. This file must not read bodies.
 
 use super::body_limits::BodyLimits;
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use llm_protocol::failure::{Failure, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

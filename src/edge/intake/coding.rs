@@ -291,8 +291,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::config::Limits;
     use crate::edge::intake::body_share::BodyHolders;
+    use config::Limits;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 

@@ -6,7 +6,7 @@
 
 use super::session::LearnSession;
 use super::table::{ProbeFinding, Verdict};
-use crate::config::is_chat_only;
+use config::is_chat_only;
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::profile::VendorProfile;

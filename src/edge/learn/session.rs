@@ -5,10 +5,10 @@
 
 use super::answer::{Answer, ToolTurn};
 use super::table::{Probe, ProbeFinding, ProtocolProbes, probes_of};
-use crate::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
-use crate::config::Limits;
 use crate::edge::probe::{EndpointReport, VendorClient};
 use bytes::Bytes;
+use config::Limits;
+use config::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
 use credits::money::Micro;
 use credits::pricing;
 use http::header;

@@ -3,7 +3,7 @@
 //!
 //! This file must not decide which models a key may see: the caller passes only those.
 
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::{
     ChatModel, MessagesModel, ModelCapabilities, ResponsesModel, SamplingSupport, ThinkingType,

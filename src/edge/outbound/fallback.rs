@@ -8,10 +8,10 @@
 
 use super::{OutboundRequest, QuotedRequest, is_interleaved};
 use crate::account::Principal;
-use crate::catalog::CatalogModel;
-use crate::config::Settings;
 use crate::edge::turn::MeteredTurn;
 use bytes::Bytes;
+use config::Settings;
+use config::catalog::CatalogModel;
 use credits::pricing::Quote;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;

@@ -7,8 +7,8 @@
 use super::{
     OutboundRequest, UpstreamRequest, includes_usage, passthrough_sender, translation_request,
 };
-use crate::catalog::CatalogModel;
 use bytes::Bytes;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::RepairRules;
 use llm_protocol::failure::Failure;

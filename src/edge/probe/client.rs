@@ -4,10 +4,10 @@
 //! It must not know what a request asks for.
 
 use super::report::{self, EndpointReport};
-use crate::catalog::{CatalogVendor, VendorEndpoint};
-use crate::config::Limits;
 use crate::edge::upstream::{self, target};
 use bytes::Bytes;
+use config::Limits;
+use config::catalog::{CatalogVendor, VendorEndpoint};
 use http::{HeaderMap, Method, header};
 use llm_protocol::sse::{self, SseDecoder};
 use llm_protocol::{Protocol, translate};

@@ -2,7 +2,7 @@
 //!
 //! This file must not put a secret into a report.
 
-use crate::catalog::{CatalogVendor, EndpointAuth, VendorEndpoint};
+use config::catalog::{CatalogVendor, EndpointAuth, VendorEndpoint};
 use llm_protocol::failure::VendorError;
 use llm_protocol::{Protocol, translate};
 use pingora::{Error, ErrorType};

@@ -5,9 +5,9 @@
 
 use super::client::{VendorClient, events};
 use super::report::ToolLoop;
-use crate::catalog::CatalogModel;
 use crate::edge::outbound;
 use bytes::Bytes;
+use config::catalog::CatalogModel;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::sse;
 use llm_protocol::translate::{self, StreamTranslation};

@@ -3,9 +3,9 @@
 //! This file must not decide when a response is complete. A response that breaks off is settled in
 //! `edge/settlement.rs`.
 
-use crate::clock;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::store::ledger::RequestOutcome;
+use base::clock;
 use credits::money::Micro;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};

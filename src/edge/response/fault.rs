@@ -3,9 +3,9 @@
 //!
 //! This file must not write to the client.
 
-use crate::catalog::CatalogModel;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::upstream;
+use config::catalog::CatalogModel;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::vendor_response::UpstreamError;
 use std::time::Instant;

@@ -2,13 +2,13 @@
 //!
 //! Its status decides how the body is processed. This file must not look at the body.
 
-use crate::clock;
 use crate::edge::intake::ContentCoding;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::ResponseMode;
 use crate::edge::{rate_limits, upstream};
-use crate::failpoint::{self, Point};
+use base::clock;
+use base::failpoint::{self, Point};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use llm_protocol::failure::{Failure, Kind};
 use pingora::http::ResponseHeader;

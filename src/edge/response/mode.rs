@@ -4,10 +4,10 @@
 //!
 //! This file must not read more than the opening of a body.
 
-use crate::clock;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
+use base::clock;
 use bytes::Bytes;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::ir::event::ResponseContext;

@@ -4,7 +4,7 @@
 
 use super::debit::ResponseUsage;
 use crate::billing::Hold;
-use crate::catalog::CatalogModel;
+use config::catalog::CatalogModel;
 use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
 
 /// Whether a response has exceeded its output limit because the vendor ignores it. The vendors that

@@ -5,12 +5,12 @@
 use super::debit::{ResponseUsage, record_for_replay, settle};
 use super::fault::{handle_fault, log_unknown_form};
 use super::header::{WARNINGS_HEADER, encode_warnings};
-use crate::config::Limits;
 use crate::edge::cpu_pool;
 use crate::edge::intake::DeferredHead;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::responding::ResponseMode;
 use bytes::Bytes;
+use config::Limits;
 use http::HeaderValue;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};

@@ -2,9 +2,9 @@
 //!
 //! This file must not decide anything.
 
-use crate::address::ClientAddress;
 use crate::edge::cors::CorsHeaders;
 use crate::edge::trace::RequestTrace;
+use config::address::ClientAddress;
 use llm_protocol::Protocol;
 use std::time::Instant;
 

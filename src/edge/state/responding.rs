@@ -3,9 +3,9 @@
 //!
 //! This file must not read or write response bytes: `edge/response/` does.
 
-use crate::catalog::CatalogModel;
 use crate::edge::intake::ContentCoding;
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
+use config::catalog::CatalogModel;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::request::RequestSummary;

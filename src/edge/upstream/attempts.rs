@@ -9,14 +9,14 @@ use super::next_model::select_next_fallback;
 use super::reasoning_retry::retry_without_reasoning;
 use super::retry_rules::{count_budget_exhausted, count_failover};
 use super::unprocessed::{is_connection_lost, is_unprocessed, wants_http1};
-use crate::catalog::VendorEndpoint;
 use crate::edge::intake::AbortReason;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::{Attempt, NextAttempt};
-use crate::telemetry::METRICS;
 use crate::upstreams::{
     CoolDownReason, EndpointLease, EndpointQuery, EndpointRegistry, EndpointUnavailable,
 };
+use base::telemetry::METRICS;
+use config::catalog::VendorEndpoint;
 use llm_protocol::failure::{self, Failure, Kind};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::net::SocketAddr;

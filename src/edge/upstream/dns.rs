@@ -5,11 +5,11 @@
 //! addresses and runs the health check against each. This file does not decide which endpoint a
 //! request uses, and must not resolve a name on a thread that serves requests.
 
-use crate::catalog::{ActiveHealthCheck, CatalogVendor, HttpVersion, VendorEndpoint};
-use crate::config::{Limits, Settings};
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use config::catalog::{ActiveHealthCheck, CatalogVendor, HttpVersion, VendorEndpoint};
+use config::{Limits, Settings};
 use pingora::lb::discovery::ServiceDiscovery;
 use pingora::lb::health_check::{HealthCheck as Check, HttpHealthCheck};
 use pingora::lb::selection::RoundRobin;

@@ -7,8 +7,8 @@ use crate::edge::cpu_pool;
 use crate::edge::outbound::fallback::{Fallbacks, PendingFallback};
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::VendorCall;
-use crate::telemetry::METRICS;
 use crate::upstreams::EndpointRegistry;
+use base::telemetry::METRICS;
 use llm_protocol::translate;
 use std::sync::Arc;
 

@@ -4,13 +4,13 @@
 //! This file must not decide which member was refused, or may be left out: `llm_protocol::failure`
 //! does.
 
-use crate::catalog::CatalogModel;
 use crate::edge::cpu_pool::{self, CpuWorker};
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::NextAttempt;
-use crate::telemetry::METRICS;
 use crate::upstreams::EndpointPool;
+use base::telemetry::METRICS;
 use bytes::Bytes;
+use config::catalog::CatalogModel;
 use llm_protocol::request;
 use std::time::Instant;
 

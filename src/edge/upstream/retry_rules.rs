@@ -3,12 +3,12 @@
 //!
 //! This file must not start an attempt: `upstream/attempts.rs` does.
 
-use crate::catalog::VendorEndpoint;
 use crate::edge::intake::AbortReason;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::NextAttempt;
-use crate::telemetry::METRICS;
 use crate::upstreams::EndpointQuery;
+use base::telemetry::METRICS;
+use config::catalog::VendorEndpoint;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //!
 //! The only place that puts a vendor's key into a header. Must not know the request itself.
 
-use crate::catalog::{EndpointAuth, HttpVersion, Secret, VendorEndpoint};
+use config::catalog::{EndpointAuth, HttpVersion, Secret, VendorEndpoint};
 use http::{HeaderName, HeaderValue, Method, Uri, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;

@@ -2,9 +2,9 @@
 //! one lookup never blocks another.
 
 use super::dns::{DnsResolver, EndpointResolver};
-use crate::catalog::VendorEndpoint;
-use crate::config::Limits;
 use async_trait::async_trait;
+use config::Limits;
+use config::catalog::VendorEndpoint;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ impl DnsResolver for FakeResolver {
 }
 
 fn endpoint() -> VendorEndpoint {
-    VendorEndpoint::in_test("vendor.example")
+    crate::catalog_fixture::test_endpoint("vendor.example")
 }
 
 fn limits() -> Limits {

@@ -6,8 +6,6 @@
 
 use super::rules::{AlertRules, LOW_BALANCE_RULE, SPEND_RULE, SpendAlert};
 use crate::billing::{Billing, PostedFunds};
-use crate::clock::now_ms;
-use crate::config::Settings;
 use crate::notify::context::NotifyContext;
 use crate::notify::id::new_id;
 use crate::notify::mail::{self, MailKind};
@@ -17,6 +15,8 @@ use crate::store::app::AppDb;
 use crate::store::app::alerts::{AlertAccountRow, AlertNotices, FiredAlertRow};
 use crate::store::app::webhooks::NewDelivery;
 use arc_swap::ArcSwap;
+use base::clock::now_ms;
+use config::Settings;
 use credits::money::Micro;
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -3,7 +3,6 @@
 use super::*;
 use crate::account::{Accounts, NewAccount, Role, open_account};
 use crate::billing::Billing;
-use crate::config;
 use crate::notify::NotifyContext;
 use crate::notify::webhooks::{AddressPolicy, WebhookUrl, Webhooks};
 use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};

@@ -5,7 +5,7 @@
 //! error: servers quote what they refuse.
 
 use super::text::{MailText, printable};
-use crate::config::{MailEncryption, MailSettings};
+use config::{MailEncryption, MailSettings};
 use lettre::message::header::{ContentTransferEncoding, ContentType, HeaderName, HeaderValue};
 use lettre::message::{Body, Mailbox, Message};
 use lettre::transport::smtp::Error;

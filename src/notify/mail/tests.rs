@@ -4,7 +4,6 @@ use super::kind::LIFETIME_MS;
 use super::*;
 use crate::account::{AccountStatus, Actor, NewAccount, Role};
 use crate::billing::Billing;
-use crate::config;
 use serde_json::json;
 use std::sync::Mutex;
 use tempfile::TempDir;

@@ -4,7 +4,7 @@
 //! name resolves to is checked, and the connection is made to a checked address, not to the name.
 //! Must not resolve a name or open a connection.
 
-use crate::address::Network;
+use config::address::Network;
 use http::Uri;
 use std::net::IpAddr;
 use std::sync::LazyLock;

@@ -6,8 +6,8 @@
 //! would show them the names of the gateway's own network.
 
 use super::address::{AddressPolicy, WebhookUrl};
-use crate::clock::{http_date_ms, now_ms};
 use async_trait::async_trait;
+use base::clock::{http_date_ms, now_ms};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};

@@ -2,7 +2,7 @@
 //!
 //! The body is written once, so every attempt sends the same bytes. Must not hold a secret.
 
-use crate::clock::rfc3339;
+use base::clock::rfc3339;
 use credits::limits::Period;
 use credits::money::Micro;
 use serde::Serialize;

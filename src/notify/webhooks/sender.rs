@@ -9,15 +9,15 @@ use super::attempt::{ATTEMPT_TIMEOUT, AttemptResult, SignedMessage, WebhookClien
 use super::service::LOG_MS;
 use super::signature::sign;
 use crate::account::Accounts;
-use crate::clock::now_ms;
-use crate::config::Settings;
 use crate::notify::context::NotifyContext;
 use crate::notify::mail::{self, MailKind};
 use crate::store::StoreError;
 use crate::store::app::AppDb;
 use crate::store::app::webhooks::{DeliveryAttempt, DueDelivery, WebhookRow};
-use crate::telemetry::METRICS;
 use arc_swap::ArcSwap;
+use base::clock::now_ms;
+use base::telemetry::METRICS;
+use config::Settings;
 use http::StatusCode;
 use serde_json::json;
 use std::collections::HashMap;

@@ -4,7 +4,6 @@ use super::query::ActivityQuery;
 use super::row::key_names;
 use crate::billing::Receipt;
 use crate::billing::activity::{ActivityCursor, RequestOutcome};
-use crate::clock::rfc3339;
 use crate::sidecar::csv::{CsvFile, write_quoted};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
@@ -14,6 +13,7 @@ use crate::sidecar::stream_slots::StreamSlot;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::Response;
+use base::clock::rfc3339;
 use std::fmt::Write;
 use std::sync::Arc;
 

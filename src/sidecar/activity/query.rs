@@ -3,9 +3,9 @@
 //! Must not read the ledger.
 
 use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
-use crate::clock::day_start_ms;
 use crate::sidecar::error::PageError;
 use crate::sidecar::page_cursor::parse_cursor;
+use base::clock::day_start_ms;
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;

@@ -10,8 +10,8 @@ use super::super::new_keys::{self, KeyRequest, TicketedKey, is_nonce, ticket};
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use crate::account::AccountError;
-use crate::clock::now_ms;
 use axum::response::{IntoResponse, Redirect, Response};
+use base::clock::now_ms;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 

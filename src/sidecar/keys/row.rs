@@ -8,7 +8,7 @@ use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use super::settings::describe_settings;
 use crate::account::{ApiKey, ApiKeyStatus};
-use crate::clock::now_ms;
+use base::clock::now_ms;
 use credits::limits::Period;
 
 pub struct KeyListRow {

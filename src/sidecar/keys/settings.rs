@@ -8,7 +8,7 @@ use super::super::error::PageError;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use crate::account::{KeySettings, RateSettings};
-use crate::config::{MAX_RATE, Rates};
+use config::{MAX_RATE, Rates};
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;
 

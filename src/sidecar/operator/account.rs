@@ -22,7 +22,6 @@ use crate::account::{
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
-use crate::clock::now_ms;
 use crate::document;
 use crate::store::StoreError;
 use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
@@ -31,6 +30,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use base::clock::now_ms;
 use credits::money::Micro;
 use serde::Deserialize;
 use std::sync::Arc;

@@ -9,13 +9,13 @@ use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use crate::account::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
-use crate::clock::now_ms;
-use crate::config::SignupMode;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use base::clock::now_ms;
+use config::SignupMode;
 use serde::Deserialize;
 use std::sync::Arc;
 

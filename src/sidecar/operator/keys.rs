@@ -12,9 +12,9 @@ use super::super::form;
 use super::super::state::SidecarState;
 use super::account::{find, page};
 use crate::account::ApiKeyStatus;
-use crate::clock::now_ms;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
+use base::clock::now_ms;
 use std::sync::Arc;
 
 /// Ids of an account and of a key.

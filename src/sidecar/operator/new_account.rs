@@ -14,11 +14,11 @@ use super::super::state::SidecarState;
 use crate::account::{
     Account, AccountError, Actor, LinkPurpose, NewAccount, NewOneTimeLink, Role, open_account_as,
 };
-use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use base::clock::now_ms;
 use std::sync::Arc;
 
 /// An account that was just opened.

@@ -10,9 +10,9 @@ use super::super::form;
 use super::super::state::SidecarState;
 use super::account::{ask, find, page};
 use crate::account::{AccountStatus, CloseAccountOutcome};
-use crate::clock::now_ms;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
+use base::clock::now_ms;
 use std::sync::Arc;
 
 pub async fn set_status(

@@ -9,9 +9,9 @@ use super::super::error::PageError;
 use super::super::ledger_audit::{LedgerAuditResult, LedgerAuditRunner, RunningAudit};
 use super::super::state::SidecarState;
 use crate::billing::{AuditProgress, AuditScope, AuditStep, CpuShare, Finding, LedgerAuditReport};
-use crate::clock::now_ms;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
+use base::clock::now_ms;
 use serde_json::json;
 use std::sync::Arc;
 

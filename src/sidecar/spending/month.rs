@@ -5,8 +5,8 @@
 
 use crate::billing::activity::SpendTotals;
 use crate::billing::usage::{HOUR_MS, HourlySpend};
-use crate::clock::rfc3339;
 use crate::sidecar::display::{Credits, group_digits, percent};
+use base::clock::rfc3339;
 use credits::money::Micro;
 
 /// Maximum number of series with their own colour on a chart; all others share one more.

@@ -3,8 +3,8 @@
 //! Must not read the ledger.
 
 use crate::billing::usage::{HOUR_MS, UsageInterval, UsageSpan};
-use crate::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use askama::filters::urlencode_strict;
+use base::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;

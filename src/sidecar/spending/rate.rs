@@ -3,7 +3,7 @@
 //! Must not read the ledger: the caller passes hourly totals.
 
 use crate::billing::usage::{HOUR_MS, HourlySpend};
-use crate::clock::rfc3339;
+use base::clock::rfc3339;
 use credits::money::Micro;
 
 const DAY_HOURS: i64 = 24;

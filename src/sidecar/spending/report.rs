@@ -6,9 +6,9 @@ use super::month::MAX_CHART_SERIES;
 use super::query::{SpendingGroup, SpendingPeriod, day_text, encode};
 use crate::billing::activity::SpendTotals;
 use crate::billing::usage::{HOUR_MS, UsageInterval, UsageRow, UsageSpan};
-use crate::clock::{month_number, month_start_ms, rfc3339};
 use crate::sidecar::display::{Credits, group_digits, percent};
 use crate::sidecar::key_names::KeyNames;
+use base::clock::{month_number, month_start_ms, rfc3339};
 use credits::money::Micro;
 use std::collections::BTreeMap;
 

@@ -3,9 +3,9 @@
 //! Must not read the ledger.
 
 use crate::billing::activity::ActivityCursor;
-use crate::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use crate::sidecar::error::PageError;
 use crate::sidecar::page_cursor::parse_cursor;
+use base::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;

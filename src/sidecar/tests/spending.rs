@@ -1,9 +1,9 @@
 //! The spending page: what it divides, for whom, and how it answers a range that is none.
 
 use super::*;
-use crate::clock::{month_number, month_start_ms};
 use crate::sidecar::display::Credits;
 use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
+use base::clock::{month_number, month_start_ms};
 use credits::money::Micro;
 use llm_protocol::usage::Usage;
 

@@ -21,8 +21,8 @@ use super::segment_files::{sealed_end, segment_of};
 use super::store_events::{IngestEvent, enter_event};
 use super::trial::{Posting, insert_posting};
 use super::{BackgroundPace, KeySpend, LedgerAccount, SealBoundary};
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
+use base::failpoint::{self, Point};
 use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction};
 

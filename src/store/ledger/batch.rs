@@ -15,7 +15,7 @@ use super::key_spend_update::KeySpendUpdate;
 use super::sealed::{SealedEnding, find_sealed_ending, may_be_sealed};
 use super::segment_files::{SegmentFiles, sealed_end};
 use crate::store::StoreError;
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;

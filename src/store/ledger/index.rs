@@ -22,11 +22,11 @@ mod tests;
 mod write;
 
 use super::lookup::EntryPosition;
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::damage;
 use crate::store::sqlite::{self, Readers};
-use crate::telemetry::METRICS;
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
 pub(super) use batch::kind_name;
 use batch::{ReadEntries, read_batch};
 pub use fingerprint::{FingerprintKeys, IndexFault, IndexFingerprint, StoredFingerprint};

@@ -7,8 +7,8 @@
 mod tests;
 
 use super::database::Ledger;
-use crate::failpoint::{self, Point};
 use crate::store::StoreError;
+use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension};
 
 /// Indexes that only pages of older versions use. One that is still there is no fault.

@@ -20,11 +20,11 @@ use super::segment::{
     SegmentWriter,
 };
 use super::segment_files::{SegmentRecord, sealed_end, segment_of};
-use crate::failpoint::{self, Point};
-use crate::file_owner;
-use crate::store::regular_file::{open_regular, open_regular_with};
 use crate::store::{StoreError, sqlite};
 use balance_merge::{BalanceMerge, ChangedBalance};
+use base::failpoint::{self, Point};
+use base::file_owner;
+use base::regular_file::{open_regular, open_regular_with};
 use rusqlite::{OptionalExtension, params};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};

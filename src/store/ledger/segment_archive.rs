@@ -11,10 +11,10 @@ use super::segment::{SegmentFault, SegmentReader};
 use super::segment_files::{
     SEGMENT_DIR, SegmentRecord, check_record, open_recorded, segments_after,
 };
-use crate::failpoint::{self, Point};
-use crate::file_owner;
-use crate::store::regular_file::open_regular;
 use crate::store::{StoreError, sqlite};
+use base::failpoint::{self, Point};
+use base::file_owner;
+use base::regular_file::open_regular;
 use rusqlite::params;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -317,7 +317,7 @@ impl Ledger {
         self.writer()
             .execute(
                 "UPDATE segment SET archived_to = ?2, archived_at = ?3 WHERE first = ?1",
-                params![segment.first, folder, crate::clock::now_ms()],
+                params![segment.first, folder, base::clock::now_ms()],
             )
             .map_err(|source| StoreError::sqlite("record an archived segment", source))?;
         failpoint::hit(Point::AfterArchiveRecord);

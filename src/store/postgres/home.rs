@@ -5,7 +5,7 @@
 use super::model::PostgresSettings;
 use super::session::{self, PostgresSession, timed_out};
 use crate::store::StoreError;
-use crate::telemetry::METRICS;
+use base::telemetry::METRICS;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

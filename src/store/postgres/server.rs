@@ -5,8 +5,8 @@
 use super::home::PostgresHome;
 use super::model::PostgresSettings;
 use super::session::PostgresSession;
-use crate::clock;
 use crate::store::StoreError;
+use base::clock;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
 
 /// The statements that make the schema.

@@ -3,6 +3,7 @@
 //! Must not repeat anything: a caller knows what may be repeated.
 
 use crate::store::StoreError;
+use config::parse_postgres_url;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -26,25 +27,12 @@ const SESSION_SETTINGS: &str = "SET statement_timeout = 0; SET lock_timeout = '5
     SET idle_in_transaction_session_timeout = '15s'; SET synchronous_commit = on;
     SET search_path = model_gateway; SET standard_conforming_strings = on;";
 
-/// Checks the address of a server, without calling it.
-///
-/// # Errors
-/// Returns why it is invalid, without repeating it.
-pub fn check_url(url: &str) -> Result<(), String> {
-    parse_url(url).map(drop)
-}
-
-/// Returns what a URL says.
+/// Reads an address, and how its server is called.
 ///
 /// # Errors
 /// Returns why it is invalid, without repeating it.
 pub fn parse_url(url: &str) -> Result<Config, String> {
-    let mut config: Config = url
-        .parse()
-        .map_err(|error| format!("the address of PostgreSQL is invalid: {error}"))?;
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("the address of PostgreSQL has no host".into());
-    }
+    let mut config = parse_postgres_url(url)?;
     config
         .connect_timeout(CONNECT_TIMEOUT)
         .target_session_attrs(TargetSessionAttrs::ReadWrite)

@@ -2,7 +2,6 @@
 //!
 //! Must not know what a script does.
 
-use super::address::RedisAddress;
 use super::breaker::StoreBreaker;
 use super::clock::StoreClock;
 use super::errors;
@@ -12,6 +11,7 @@ use super::reply::ScriptReply;
 use super::scripts::{SCRIPTS, Scripts};
 use crate::store::StoreError;
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
+use config::redis_address::RedisAddress;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 //!
 //! Must not call the store.
 
-use super::address::RedisAddress;
+use config::redis_address::RedisAddress;
 
 /// Number of partitions. Never change it while the store has data.
 pub const PARTITIONS: u32 = 16;

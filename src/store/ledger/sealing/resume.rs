@@ -3,13 +3,13 @@
 //! Must not remove the only copy of an entry.
 
 use super::{BackgroundPace, EXTENSION, PARTIAL};
-use crate::file_owner;
 use crate::store::StoreError;
 use crate::store::ledger::database::Ledger;
 use crate::store::ledger::hex::encode_hex;
 use crate::store::ledger::segment::SegmentReader;
 use crate::store::ledger::segment_archive::set_aside;
 use crate::store::ledger::segment_files::sealed_end;
+use base::file_owner;
 use rusqlite::OptionalExtension;
 use std::path::Path;
 

@@ -15,7 +15,7 @@ use super::manifest::{
 use super::reference_index::{self, IndexPage, PAGE_BYTES, PAGE_RECORDS};
 use crate::store::ledger::LedgerEntry;
 use crate::store::ledger::hex::{decode_hex, encode_hex};
-use crate::store::regular_file::open_regular;
+use base::regular_file::open_regular;
 use credits::money::Micro;
 use sha2::{Digest, Sha256};
 use std::fs::File;

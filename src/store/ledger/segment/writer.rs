@@ -9,10 +9,10 @@ use super::manifest::{
     END_MAGIC, FORMAT, MAGIC, SIGNED_PREFIX, SealedBalance, SegmentManifest, SegmentPart,
 };
 use super::reference_index::{self, MAX_BLOCKS};
-use crate::file_owner;
 use crate::store::ledger::LedgerEntry;
 use crate::store::ledger::chain::entry_hash;
 use crate::store::ledger::hex::encode_hex;
+use base::file_owner;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

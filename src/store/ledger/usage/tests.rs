@@ -136,7 +136,7 @@ fn expected(entries: &[LedgerEntry], account: &str, query: &UsageQuery) -> Vec<U
             None => 0,
             Some(UsageInterval::Unit) => unit,
             Some(UsageInterval::Month) => {
-                let at = crate::clock::rfc3339(entry.at_ms);
+                let at = base::clock::rfc3339(entry.at_ms);
                 let number = |range| {
                     at.get::<std::ops::Range<usize>>(range)
                         .unwrap()

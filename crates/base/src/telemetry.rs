@@ -12,7 +12,6 @@ mod log_queue;
 mod logger;
 mod metrics;
 pub mod model_labels;
-pub mod private;
 mod process;
 mod refusal_reason;
 pub mod refusals;

@@ -279,9 +279,9 @@ mod tests {
     /// A vendor without a preset is possible by config alone.
     #[test]
     fn the_examples_of_the_documentation_are_configs_without_faults() {
-        let head = include_str!("../../conf/local.yaml");
+        let head = include_str!("../../../conf/local.yaml");
         let head = head.split("vendors:").next().unwrap();
-        let examples = include_str!("../../docs/vendors.md").split("```yaml\n");
+        let examples = include_str!("../../../docs/vendors.md").split("```yaml\n");
         let examples: Vec<_> = examples
             .skip(1)
             .map(|rest| rest.split("```").next())
@@ -300,7 +300,7 @@ mod tests {
     fn what_a_preset_knows_is_a_config_without_faults() {
         for name in names() {
             let preset = find(name).unwrap();
-            let mut text = include_str!("../../conf/local.yaml")
+            let mut text = include_str!("../../../conf/local.yaml")
                 .split("vendors:")
                 .next()
                 .unwrap()

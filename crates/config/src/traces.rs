@@ -5,7 +5,7 @@
 use super::base_url::parse_base_url;
 use super::raw;
 use super::validator::ConfigValidator;
-use crate::telemetry::traces::{SAMPLE_ALL, TraceExportConfig};
+use base::telemetry::traces::{SAMPLE_ALL, TraceExportConfig};
 
 impl ConfigValidator {
     pub(super) fn traces(&mut self, traces: &raw::Traces) -> Option<TraceExportConfig> {

@@ -1,6 +1,6 @@
 //! A YAML text as a tree that remembers the line of each value.
 //!
-//! Must not know what any key means. Next: `config/reader.rs` (how the tree becomes a config).
+//! Must not know what any key means. Next: `reader.rs` (how the tree becomes a config).
 
 use super::fault::ConfigFault;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};

@@ -8,18 +8,15 @@
 
 use super::environment::environment;
 use super::fault::{ConfigError, ConfigFault};
-use super::ledger::LedgerSettings;
+use super::ledger::{LedgerSettings, PostgresLedger};
 use super::signup::SignupSettings;
 use super::source::cannot_read;
 use super::store::StoreSettings;
 use super::validator::{ConfigValidator, PLACEHOLDER};
 use super::{raw, reader, yaml};
 use crate::catalog::Catalog;
-use crate::store::StoreError;
-use crate::store::postgres::{PostgresHome, PostgresSettings};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Sections that every command needs.
 const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
@@ -30,8 +27,6 @@ pub struct CommandSettings {
     pub store: StoreSettings,
     /// How entries are sealed and where they are archived.
     pub ledger: LedgerSettings,
-    /// Made by the first call of [`CommandSettings::home`].
-    home: OnceLock<PostgresHome>,
     signup: Option<SignupSettings>,
     catalog: Catalog,
     base_url: String,
@@ -44,24 +39,10 @@ impl CommandSettings {
     /// PostgreSQL, if the ledger is there.
     ///
     /// # Errors
-    /// Returns the faults of the section `ledger`, if it has any, and an error if no thread can be
-    /// started.
-    pub fn home(&self) -> Result<Option<&PostgresHome>, StoreError> {
-        self.check_sections(&["ledger"])
-            .map_err(|faults| StoreError::Unusable(faults.to_string()))?;
-        let Some(postgres) = &self.ledger.postgres else {
-            return Ok(None);
-        };
-        if self.home.get().is_none() {
-            let home = PostgresHome::new(PostgresSettings {
-                url: postgres.url.reveal().to_owned(),
-                require_standby: postgres.require_standby,
-                // A command never serves.
-                address: String::new(),
-            })?;
-            let _ = self.home.set(home);
-        }
-        Ok(self.home.get())
+    /// Returns the faults of the section `ledger`, if it has any.
+    pub fn postgres(&self) -> Result<Option<&PostgresLedger>, ConfigError> {
+        self.check_sections(&["ledger"])?;
+        Ok(self.ledger.postgres.as_ref())
     }
 
     /// # Errors
@@ -200,7 +181,6 @@ fn parse(
             data_dir: data_dir.into(),
             store,
             ledger,
-            home: OnceLock::new(),
             signup,
             catalog,
             base_url,
@@ -230,10 +210,10 @@ mod tests {
     use super::*;
 
     const SHIPPED: [&str; 4] = [
-        include_str!("../../conf/gateway.yaml"),
-        include_str!("../../conf/local.yaml"),
-        include_str!("../../deploy/one-machine.yaml"),
-        include_str!("../../deploy/gateway.yaml"),
+        include_str!("../../../conf/gateway.yaml"),
+        include_str!("../../../conf/local.yaml"),
+        include_str!("../../../deploy/one-machine.yaml"),
+        include_str!("../../../deploy/gateway.yaml"),
     ];
 
     fn parsed(

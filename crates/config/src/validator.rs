@@ -8,7 +8,7 @@ use super::raw;
 use super::source::{FileChecks, SourceFile, cannot_read};
 use super::yaml::YamlNode;
 use crate::catalog::Secret;
-use crate::store::regular_file::read_regular_text;
+use base::regular_file::read_regular_text;
 use credits::money::Micro;
 use std::path::Path;
 
@@ -172,9 +172,9 @@ mod tests {
         let pipe = dir.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
-        let text = include_str!("../../conf/local.yaml")
+        let text = include_str!("../../../conf/local.yaml")
             .replace("\"sim-beta-key\"", &format!("\"file:{}\"", pipe.display()));
-        let faults = crate::config::parse(&text, &|_| None).unwrap_err();
+        let faults = crate::parse(&text, &|_| None).unwrap_err();
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(faults[0].key, "vendors.beta.api_key");
         assert!(faults[0].message.contains("is not a regular file"));

@@ -5,8 +5,8 @@ use super::metrics::LEDGER_ERROR_REASONS;
 use std::collections::BTreeSet;
 
 const SOURCE: &str = concat!(include_str!("metrics.rs"), include_str!("gen_ai.rs"));
-const ALERTS: &str = include_str!("../../deploy/prometheus/alerts.yaml");
-const DASHBOARD: &str = include_str!("../../deploy/grafana/model-gateway.json");
+const ALERTS: &str = include_str!("../../../../deploy/prometheus/alerts.yaml");
+const DASHBOARD: &str = include_str!("../../../../deploy/grafana/model-gateway.json");
 
 /// Words of a text that begin like a metric name.
 fn names(text: &str) -> BTreeSet<&str> {
@@ -98,10 +98,10 @@ fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
         }
     }
     let mut source = String::new();
-    read(
-        &std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
-        &mut source,
-    );
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for folder in ["src", "crates/base/src"] {
+        read(&root.join(folder), &mut source);
+    }
     let literals = source
         .split("ledger_error(\"")
         .skip(1)
@@ -137,8 +137,10 @@ fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
 
 #[test]
 fn every_alert_has_a_unit_test_that_fires_it_and_is_in_the_quiet_day() {
-    let tests: serde_json::Value =
-        serde_saphyr::from_str(include_str!("../../deploy/prometheus/alerts_test.yaml")).unwrap();
+    let tests: serde_json::Value = serde_saphyr::from_str(include_str!(
+        "../../../../deploy/prometheus/alerts_test.yaml"
+    ))
+    .unwrap();
     let tests = tests["tests"].as_array().unwrap();
     let fired: BTreeSet<_> = tests
         .iter()
@@ -192,8 +194,8 @@ fn the_scrape_config_has_the_job_that_the_alerts_name_and_loads_them() {
         .map(|rest| rest.split('"').next().unwrap());
     let named: BTreeSet<_> = named.map(str::to_owned).collect();
     for config in [
-        include_str!("../../deploy/prometheus/prometheus.yml"),
-        include_str!("../../deploy/prometheus/compose.yml"),
+        include_str!("../../../../deploy/prometheus/prometheus.yml"),
+        include_str!("../../../../deploy/prometheus/compose.yml"),
     ] {
         let scrape: serde_json::Value = serde_saphyr::from_str(config).unwrap();
         let jobs = scrape["scrape_configs"]

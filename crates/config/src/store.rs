@@ -4,7 +4,7 @@
 use super::raw;
 use super::validator::ConfigValidator;
 use crate::catalog::Secret;
-use crate::store::redis::{RedisAddress, SentinelAddress};
+use crate::redis_address::{RedisAddress, SentinelAddress};
 use std::ops::RangeInclusive;
 
 /// Maximum number of Sentinels; the gateway queries them concurrently.

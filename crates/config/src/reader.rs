@@ -1,9 +1,9 @@
 //! Reads a YAML text into a checked value, and finds all faults of form in one pass, each with its
 //! line and key.
 //!
-//! Three steps: the text becomes a tree (`config/yaml.rs`), `${ENV}` is substituted
-//! (`config/variables.rs`), and the tree is checked against the JSON Schema of `raw.rs`
-//! (`config/shape.rs`). Must not know what any key means.
+//! Three steps: the text becomes a tree (`yaml.rs`), `${ENV}` is substituted
+//! (`variables.rs`), and the tree is checked against the JSON Schema of `raw.rs`
+//! (`shape.rs`). Must not know what any key means.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, parse};
@@ -74,11 +74,11 @@ pub fn schema() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::shape::RENAMED_KEYS;
+    use crate::shape::RENAMED_KEYS;
 
     #[test]
     fn a_renamed_key_is_refused_and_its_fault_has_the_new_name() {
-        let shipped = include_str!("../../conf/local.yaml");
+        let shipped = include_str!("../../../conf/local.yaml");
         let read = |section: &str| read_config(&format!("{shipped}{section}\n"), &|_| None);
         let renamed = [
             ("watch", "auto_reload", "KEY: true"),

@@ -3,11 +3,11 @@
 //! Pages that the edge asks for are the edge's requests, and counted there. Must not change an
 //! answer.
 
-use super::log_path::{loggable_method, loggable_path};
-use super::refusals::{self, RefusalReason};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
+use base::telemetry::log_path::{loggable_method, loggable_path};
+use base::telemetry::refusals::{self, RefusalReason};
 use std::net::IpAddr;
 
 /// Answers a request, and records where it is refused.

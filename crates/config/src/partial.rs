@@ -180,9 +180,9 @@ fn is_within(key: &str, outer: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::parse;
+    use crate::parse;
 
-    const SHIPPED: &str = include_str!("../../conf/local.yaml");
+    const SHIPPED: &str = include_str!("../../../conf/local.yaml");
 
     fn faults(edits: &[(&str, &str)], more: &str) -> Vec<String> {
         let mut text = SHIPPED.to_owned();

@@ -4,7 +4,7 @@
 //! not put any part of a key into a message.
 
 use super::source::cannot_read;
-use crate::store::regular_file::read_regular;
+use base::regular_file::read_regular;
 use std::path::Path;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -65,7 +65,7 @@ pub fn validity_warning(certified: &CertifiedKey, now_ms: i64) -> Option<String>
     let first = certified.cert.first()?;
     let (_, parsed) = X509Certificate::from_der(first).ok()?;
     let validity = parsed.validity();
-    let shown = |seconds: i64| crate::clock::rfc3339(seconds.saturating_mul(1_000));
+    let shown = |seconds: i64| base::clock::rfc3339(seconds.saturating_mul(1_000));
     let (from, to) = (
         validity.not_before.timestamp(),
         validity.not_after.timestamp(),

@@ -1,6 +1,6 @@
 //! Validates the entries of `vendors` and fills in what their presets define.
 //!
-//! Must not open a connection. Next: `config/presets.rs` (the defaults), `config/endpoint.rs` (the
+//! Must not open a connection. Next: `presets.rs` (the defaults), `endpoint.rs` (the
 //! endpoints).
 
 use super::fault::ConfigFault;
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_profile_that_contradicts_itself_or_names_no_member_is_a_fault() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let with = |profile: &str| {
             let key = "    protocol: chat\n";
             let text = local.replacen(key, &format!("{key}    profile: {profile}\n"), 1);
@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn keys_of_another_protocol_and_roles_that_a_model_contradicts_are_faults() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let with = |(key, profile): (&str, &str), (model, capabilities): (&str, &str)| {
             let profile = format!("{key}    profile: {profile}\n");
             let model_key = format!("    upstream_model: {model}\n");
@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn streams_whose_usage_cannot_be_asked_for_are_a_warning_and_the_file_wins_over_the_preset() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let with = |preset: &str, profile: &str| {
             let vendor = format!("    preset: {preset}\n    profile: {profile}\n");
             let text = local.replacen("    protocol: chat\n", &vendor, 1);
@@ -555,7 +555,7 @@ mod tests {
 
     #[test]
     fn reasoning_that_must_return_and_is_refused_is_a_fault() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let model = "    upstream_model: gpt-5.2\n";
         let with = |profile: &str, replay: &str| {
             let replay = format!("{model}    capabilities: {{reasoning_replay: {replay}}}\n");

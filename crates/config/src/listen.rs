@@ -156,10 +156,10 @@ mod tests {
 
     #[test]
     fn a_name_of_the_admin_listener_stands_alone() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let with = |names: &str| {
             let text = local.replacen("  admin:", &format!("  admin_names: {names}\n  admin:"), 1);
-            crate::config::parse(&text, &|_| None)
+            crate::parse(&text, &|_| None)
         };
         let settings = with("[edge-1.example.com]").unwrap();
         assert_eq!(*settings.admin_names, ["edge-1.example.com"]);

@@ -441,8 +441,8 @@ mod tests {
 
     #[test]
     fn what_the_shipped_file_says_of_its_models_is_what_holds_without_it() {
-        let written = parse(include_str!("../../conf/gateway.yaml")).unwrap();
-        let left_out = parse(include_str!("../../conf/local.yaml")).unwrap();
+        let written = parse(include_str!("../../../conf/gateway.yaml")).unwrap();
+        let left_out = parse(include_str!("../../../conf/local.yaml")).unwrap();
         assert_eq!(written.catalog.models().len(), 5);
         for model in written.catalog.models() {
             assert_eq!(
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_key_overrides_and_a_model_of_another_id_starts_from_what_all_bear() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let text = local.replace("id: alpha-opus-4-7", "id: mine").replacen(
             "    max_output_tokens: 64000\n",
             "    max_output_tokens: 64000\n    capabilities: {sampling: free, effort_levels: [max, low], thinking_types: [enabled]}\n",
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_model_is_marked_for_its_cache_where_the_vendor_takes_marks_and_the_operator_wants_them() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let alpha = "    official: true\n    endpoints";
         let model = "    upstream_model: claude-opus-4-7\n";
         for (from, to, least) in [
@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn a_model_may_be_served_by_a_second_protocol_of_its_vendor() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let with = |model: &str, keys: &str| {
             let line = format!("    upstream_model: {model}\n");
             parse(&local.replacen(&line, &format!("{line}    {keys}\n"), 1))
@@ -600,7 +600,7 @@ mod tests {
 
     #[test]
     fn only_what_somebody_said_of_a_model_repairs_its_requests() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let repairs = |edits: &[(&str, &str)], id: &str| {
             let text = edits.iter().fold(local.to_owned(), |text, (from, to)| {
                 text.replacen(from, to, 1)
@@ -645,7 +645,7 @@ mod tests {
 
     #[test]
     fn a_key_of_the_other_protocol_and_an_unknown_value_are_faults() {
-        let local = include_str!("../../conf/local.yaml");
+        let local = include_str!("../../../conf/local.yaml");
         let with = |keys: &str| {
             let line = format!("    max_output_tokens: 64000\n    capabilities: {keys}\n");
             parse(&local.replacen("    max_output_tokens: 64000\n", &line, 1))

@@ -7,8 +7,6 @@
 
 mod alias;
 mod endpoint;
-#[cfg(test)]
-mod fixture;
 mod secret;
 
 pub use alias::AliasPattern;

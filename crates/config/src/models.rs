@@ -1,7 +1,7 @@
 //! The `models` section: validates the models and builds the catalog.
 //!
-//! Must not know how a request selects a model: that is `catalog.rs`. Next: `config/price.rs`,
-//! `config/capabilities.rs`, `config/aliases.rs`.
+//! Must not know how a request selects a model: that is `catalog.rs`. Next: `price.rs`,
+//! `capabilities.rs`, `aliases.rs`.
 
 use super::validator::ConfigValidator;
 use super::vendors::VendorEntry;

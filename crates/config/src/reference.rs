@@ -193,8 +193,8 @@ fn escape_cell(text: &str) -> String {
 mod tests {
     #[test]
     fn the_page_in_the_docs_is_the_schema() {
-        let page = super::markdown(&crate::config::schema());
-        let kept = include_str!("../../docs/config.md");
+        let page = super::markdown(&crate::schema());
+        let kept = include_str!("../../../docs/config.md");
         assert!(
             page == kept,
             "docs/config.md is old: model-gateway schema --reference > docs/config.md"
@@ -203,12 +203,12 @@ mod tests {
 
     #[test]
     fn the_schema_file_is_the_schema_and_every_shipped_config_names_it() {
-        let schema = format!("{:#}\n", crate::config::schema());
+        let schema = format!("{:#}\n", crate::schema());
         assert!(
-            schema == include_str!("../../conf/gateway.schema.json"),
+            schema == include_str!("../../../conf/gateway.schema.json"),
             "conf/gateway.schema.json is old: model-gateway schema > conf/gateway.schema.json"
         );
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for (folder, count) in [("conf", 2), ("deploy", 2)] {
             let folder = root.join(folder);
             let mut named = 0;
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn every_key_of_the_shipped_file_is_on_the_page() {
-        let page = super::markdown(&crate::config::schema());
-        let shipped = include_str!("../../conf/gateway.yaml");
+        let page = super::markdown(&crate::schema());
+        let shipped = include_str!("../../../conf/gateway.yaml");
         let keys = shipped.lines().filter_map(|line| {
             let (key, _) = line.trim_start().trim_start_matches("- ").split_once(':')?;
             key.chars()

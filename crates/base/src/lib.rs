@@ -1,0 +1,16 @@
+//! What every part of the gateway stands on: time, files, queues, fail points and telemetry.
+//!
+//! Must not know requests, accounts, entries or settings.
+
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
+)]
+
+pub mod blocking;
+pub mod clock;
+pub mod failpoint;
+pub mod file_owner;
+pub mod queue;
+pub mod regular_file;
+pub mod telemetry;

@@ -1,0 +1,35 @@
+//! The connection of a command to PostgreSQL, if the ledger is there.
+//!
+//! Must not serve `run`, `edge` and `sidecar`, which make their own.
+
+use crate::store::StoreError;
+use crate::store::postgres::{PostgresHome, PostgresSettings};
+use config::CommandSettings;
+use std::sync::OnceLock;
+
+/// One connection for each process: a command has one config file.
+static HOME: OnceLock<PostgresHome> = OnceLock::new();
+
+/// # Errors
+/// Returns the faults of the section `ledger`, if it has any, and an error if no thread can be
+/// started.
+pub(super) fn open_home(
+    settings: &CommandSettings,
+) -> Result<Option<&'static PostgresHome>, StoreError> {
+    let postgres = settings
+        .postgres()
+        .map_err(|faults| StoreError::Unusable(faults.to_string()))?;
+    let Some(postgres) = postgres else {
+        return Ok(None);
+    };
+    if HOME.get().is_none() {
+        let home = PostgresHome::new(PostgresSettings {
+            url: postgres.url.reveal().to_owned(),
+            require_standby: postgres.require_standby,
+            // A command never serves.
+            address: String::new(),
+        })?;
+        let _ = HOME.set(home);
+    }
+    Ok(HOME.get())
+}
