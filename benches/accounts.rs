@@ -5,9 +5,9 @@
 
 use base::clock;
 use credits::money::Micro;
+use ledger::sqlite;
 use model_gateway::account::{Account, Accounts, NewAccount, Role, open_account};
 use model_gateway::billing::Billing;
-use model_gateway::store::sqlite;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -18,16 +18,16 @@ mod rig;
 
 use clap::Parser;
 use credits::money::{CreditSplit, Micro};
+use ledger::postgres::{PostgresHome, PostgresSettings};
+use ledger::{
+    Ending, EndingDetail, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting,
+    RequestOutcome,
+};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::billing::verify_postgres;
 use model_gateway::store::app::AppDb;
 use model_gateway::store::copies;
-use model_gateway::store::ledger::{
-    Ending, EndingDetail, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting,
-    RequestOutcome,
-};
-use model_gateway::store::postgres::{PostgresHome, PostgresSettings};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use test_world::postgres::PostgresServer;

@@ -12,6 +12,7 @@ use base::telemetry;
 use config::{Limits, Settings};
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::{Quote, ServiceTerms};
+use ledger::StoreError;
 use model_gateway::account::{AuthError, Principal};
 use model_gateway::app::{self, StartMode};
 use model_gateway::billing::backlog::LedgerBacklog;
@@ -24,7 +25,6 @@ use model_gateway::billing::{
 use model_gateway::edge_store::{
     ClaimError, EdgeStore, IdempotencyCompletion, KeyWrite, Retention,
 };
-use model_gateway::store::StoreError;
 use model_gateway::store::idempotency_entry::{
     IdempotencyEntry, IdempotencyLookup, IdempotencyRequest,
 };

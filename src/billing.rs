@@ -19,9 +19,7 @@ mod funds;
 mod handover;
 mod hold;
 pub mod holds;
-mod indexer;
 pub mod instance_lock;
-pub mod journal;
 pub mod json;
 mod lapse_clock;
 pub mod ledger_ingest;
@@ -32,7 +30,6 @@ pub mod overview;
 mod postgres_audit;
 pub mod quote;
 mod receipt;
-mod replay;
 pub mod reported_turns;
 mod reserve;
 mod retention;
@@ -46,10 +43,7 @@ pub mod store_health;
 mod tests;
 pub mod usage;
 pub mod usage_report;
-mod verify;
 
-use crate::store::StoreError;
-use crate::store::ledger::{KeySpend, Posting};
 pub use backup::Backup;
 use balance::CreditSnapshot;
 pub use balance::{Balance, PostedFunds, TrialState};
@@ -58,6 +52,12 @@ use credits::money::{CreditSplit, Micro};
 use credits::trial::Trial;
 pub use hold::{HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
 pub use holds::{PendingRequests, ReserveError};
+use ledger::StoreError;
+pub use ledger::audit::{
+    AccountStart, Audit, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding,
+    LedgerAuditReport, verify_accounts, verify_missing_ledger,
+};
+use ledger::{KeySpend, Posting};
 pub use open_holds::OpenHolds;
 pub use postgres_audit::{
     catch_up_with_postgres, detach_from_postgres, push_to_postgres, verify_postgres,
@@ -66,10 +66,6 @@ pub use receipt::Receipt;
 pub use service::Billing;
 pub use shared::SharedBilling;
 use std::time::Duration;
-pub use verify::{
-    AccountStart, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding,
-    LedgerAuditReport, verify_accounts, verify_missing_ledger,
-};
 
 /// Longest wait of an audit for somebody who seals: a round over ten million entries takes minutes.
 const SEALING_TIMEOUT: Duration = Duration::from_secs(600);
@@ -197,8 +193,17 @@ impl Billing {
         let mut attempts = 0;
         let mut report = loop {
             let start = AuditStart::after_segments(ledger)?;
-            let report =
-                verify::verify(ledger, data_dir, now_ms, &start, scope, share, on_progress)?;
+            let audit = Audit {
+                ledger,
+                data_dir,
+                now_ms,
+                start: &start,
+                scope,
+                share,
+                // Before the ledger: it must have all of them.
+                granted: crate::store::app::granted_accounts(data_dir)?,
+            };
+            let report = ledger::audit::verify(audit, on_progress)?;
             attempts += 1;
             // Entries that were sealed meanwhile are missing where the audit looked for them.
             if attempts == MAX_AUDITS || AuditStart::sealed_head(ledger)? == start.head {
@@ -221,7 +226,7 @@ impl Billing {
         Ok(self
             .0
             .ledger
-            .reindex(verify::MAX_AGGREGATES_CHECKED, on_entries)?
+            .reindex(ledger::audit::MAX_AGGREGATES_CHECKED, on_entries)?
             .len())
     }
 }

@@ -31,6 +31,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clients::ClientsArgs;
 use config::{CommandSettings, ConfigFault, FileChecks, Settings};
 use edge::EdgeCommand;
+use home::open_home;
 use ledger::LedgerCommand;
 use models::ModelsCommand;
 use std::io::Write;

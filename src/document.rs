@@ -7,10 +7,10 @@ use crate::account::{
     Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role,
 };
 use crate::billing::Balance;
-use crate::store::StoreError;
-use crate::store::ledger::{EndingDetail, KeySpend, LedgerEntry, PostingDetail, PostingResult};
 use base::clock::rfc3339;
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{EndingDetail, KeySpend, LedgerEntry, PostingDetail, PostingResult};
 use serde_json::{Value, json};
 
 pub fn account(account: &Account) -> Value {

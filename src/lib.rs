@@ -67,8 +67,6 @@ pub mod account;
 pub mod admin;
 pub mod app;
 pub mod billing;
-#[cfg(test)]
-mod catalog_fixture;
 pub mod cli;
 pub mod client_guides;
 pub mod document;

@@ -20,18 +20,17 @@ use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing;
 use credits::trial::Trial;
+use ledger::{
+    BalanceChange, BalanceChangeKind, Ending, EndingDetail, IngestEvent, Ledger, PartitionLocation,
+    RequestOutcome,
+};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::account::{AccountStatus, Accounts};
 use model_gateway::billing::Billing;
 use model_gateway::billing::ledger_ingest::{IngestWorker, LedgerIngest, adjustment_operation};
-use model_gateway::config;
 use model_gateway::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use model_gateway::store::app::{AccountRow, AppDb, Role};
-use model_gateway::store::ledger::{
-    BalanceChange, BalanceChangeKind, Ending, EndingDetail, IngestEvent, Ledger, PartitionLocation,
-    RequestOutcome,
-};
 use model_gateway::store::redis::{
     KeySeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreEvent, partition,

@@ -5,12 +5,12 @@
 
 use super::error::AccountError;
 use super::{mailbox, password};
-use crate::store::StoreError;
 use crate::store::app::{AccountRow, AppDb, Role};
 use crate::store::key_settings::RateSettings;
-use crate::store::missing;
-use crate::store::postgres::PostgresHome;
 use config::redis_address::RedisAddress;
+use ledger::StoreError;
+use ledger::postgres::PostgresHome;
+use ledger::sqlite::missing;
 use std::path::Path;
 use std::sync::Arc;
 

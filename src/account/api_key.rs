@@ -9,9 +9,9 @@ use super::id::new_id;
 use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, Principal};
-use crate::store::StoreError;
 use crate::store::app::{InsertKeyOutcome, KeyRow};
 use crate::store::key_settings::{KeySettings, RateSettings};
+use ledger::StoreError;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

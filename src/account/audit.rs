@@ -5,10 +5,10 @@
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
 use super::accounts::{Account, AccountStatus, Accounts};
-use crate::store::StoreError;
 use crate::store::app::account_lifecycle::CloseAccountOutcome;
 use crate::store::app::audit::{AuditEntry, AuditRow};
-use crate::store::ledger::{BalanceChange, BalanceChangeKind};
+use ledger::StoreError;
+use ledger::{BalanceChange, BalanceChangeKind};
 use serde_json::{Value, json};
 use std::fmt::Display;
 

@@ -9,8 +9,8 @@
 use super::accounts::Accounts;
 use super::audit::{Actor, AuditChange};
 use super::mailbox;
-use crate::store::StoreError;
 pub use crate::store::app::account_lifecycle::CloseAccountOutcome;
+use ledger::StoreError;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 

@@ -5,8 +5,8 @@
 
 use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
-use crate::store::StoreError;
 use config::MAX_RATE;
+use ledger::StoreError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {

@@ -8,8 +8,8 @@ use super::accounts::Accounts;
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
 use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
-use crate::store::StoreError;
 use crate::store::app::account_lifecycle::InviteRow;
+use ledger::StoreError;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 

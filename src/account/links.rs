@@ -11,8 +11,8 @@
 
 use super::audit::AuditChange;
 use super::{AccountError, Accounts, Actor, AuditedAccounts, password};
-use crate::store::StoreError;
 use crate::store::app::links::OneTimeLinkRow;
+use ledger::StoreError;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;

@@ -3,10 +3,10 @@
 //! Must not know the text of a mail, or how it is sent.
 
 use super::{AccountError, Accounts};
-use crate::store::StoreError;
 use crate::store::app::mail::{
     MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome,
 };
+use ledger::StoreError;
 
 impl Accounts {
     /// Queues a mail.

@@ -7,11 +7,11 @@ use super::accounts::Accounts;
 use super::api_key::{ApiKey, ApiKeyStatus};
 use super::error::AccountError;
 use super::session::session_id;
-use crate::store::StoreError;
 use crate::store::key_settings::{KeyScope, KeySettings};
 use base::clock::now_ms;
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;
+use ledger::StoreError;
 use std::collections::HashSet;
 
 /// Lifetime of a playground key: 1 hour.

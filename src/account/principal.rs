@@ -2,8 +2,8 @@
 //!
 //! Must not look keys up: `account/api_key.rs` and `account/shared.rs` do.
 
-use crate::store::StoreError;
 use crate::store::key_settings::{KeySettings, RateSettings};
+use ledger::StoreError;
 use std::sync::Arc;
 
 /// The account and the key that pay for a request.

@@ -5,10 +5,10 @@
 //! write to the store: a second writer could undo a later change.
 
 use super::accounts::Accounts;
-use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
 use crate::store::redis::{SharedStore, block_on};
 use config::redis_address::RedisAddress;
+use ledger::StoreError;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -3,8 +3,8 @@
 //! Must not change anything.
 
 use super::{Account, Accounts};
-use crate::store::StoreError;
 pub use crate::store::app::search::AccountCounts;
+use ledger::StoreError;
 
 impl Accounts {
     /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of

@@ -7,9 +7,9 @@ use super::accounts::{Account, Accounts};
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
 use super::password;
-use crate::store::StoreError;
 use crate::store::app::session::{NewSessionRow, SessionLifetime};
 use base::clock::now_ms;
+use ledger::StoreError;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 

@@ -10,12 +10,12 @@ use super::error::AccountError;
 use super::id::new_id;
 use super::{invite, mailbox, password};
 use crate::billing::Billing;
-use crate::store::StoreError;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::store::app::{AccountRow, Role};
 use base::failpoint::{self, Point};
 use config::{SignupMode, SignupSettings};
 use credits::trial::Trial;
+use ledger::StoreError;
 use serde_json::json;
 
 /// The data of a new account.

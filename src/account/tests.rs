@@ -48,7 +48,7 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
         .unwrap();
     // Each look-up waits as long as another process's write can go unnoticed.
     let authenticate = || {
-        std::thread::sleep(crate::store::ROW_CACHE_CHECK_INTERVAL);
+        std::thread::sleep(ledger::sqlite::row_cache::ROW_CACHE_CHECK_INTERVAL);
         gateway.authenticate(&key.key, NOW)
     };
     assert_eq!(key.name, "laptop");
@@ -999,7 +999,7 @@ fn a_deleted_account_leaves_its_e_mail_and_the_names_of_its_keys_in_no_file() {
             windows.any(|window| window == text.as_bytes())
         })
     };
-    let truncate = || crate::store::sqlite::truncate_logs(folder.path(), &[]).unwrap();
+    let truncate = || ledger::sqlite::truncate_logs(folder.path(), &[]).unwrap();
     truncate();
     assert!(holds(email) && holds(name));
     accounts.delete(&holder_of(&account), NOW).unwrap();

@@ -5,7 +5,7 @@
 use super::accounts::Accounts;
 use crate::billing::Billing;
 use crate::billing::usage_report::UsageReportQuery;
-use crate::store::StoreError;
+use ledger::StoreError;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

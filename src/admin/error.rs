@@ -3,11 +3,11 @@
 //! client.
 
 use crate::account::AccountError;
-use crate::store::StoreError;
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ledger::StoreError;
 use serde_json::json;
 
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::document;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use base::clock::now_ms;
 use credits::money::{MAX_MICRO, Micro};
+use ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;

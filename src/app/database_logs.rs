@@ -3,7 +3,7 @@
 //!
 //! A log keeps what was deleted until it is emptied. Must not open a database that is not there.
 
-use crate::store::sqlite;
+use ledger::sqlite;
 use std::io;
 use std::path::Path;
 use std::time::Duration;

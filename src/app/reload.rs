@@ -8,12 +8,12 @@
 //! it was admitted.
 
 use super::certificate::ReloadableCertificate;
-use crate::store::StoreError;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use base::telemetry::METRICS;
 use base::telemetry::access::AccessLog;
 use config::{FileChecks, FileStamp, Limits, Settings, SourceFile};
+use ledger::StoreError;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -5,17 +5,17 @@
 
 use super::private_listeners::guard_admin;
 use super::signals::{StartupSignals, TerminationSignals};
-use crate::store::StoreError;
 use crate::store::app::AppDb;
 use crate::store::copies;
-use crate::store::ledger::Ledger;
-use crate::store::postgres::{LEASE, PostgresHome, PostgresSettings};
-use crate::store::sqlite;
 use anyhow::Context as _;
 use axum::http::StatusCode;
 use axum::routing::get;
 use base::telemetry::METRICS;
 use config::Settings;
+use ledger::Ledger;
+use ledger::StoreError;
+use ledger::postgres::{LEASE, PostgresHome, PostgresSettings};
+use ledger::sqlite;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};

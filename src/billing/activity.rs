@@ -5,12 +5,10 @@
 
 use super::receipt::Receipt;
 use super::service::Billing;
-use crate::store::StoreError;
-pub use crate::store::ledger::{
-    ActivityCursor, ActivityFilter, Conversation, RequestOutcome, SpendTotals,
-};
 use credits::money::Micro;
 use credits::pricing;
+use ledger::StoreError;
+pub use ledger::{ActivityCursor, ActivityFilter, Conversation, RequestOutcome, SpendTotals};
 
 impl Billing {
     /// Lists the ended requests that match `filter`, latest first. `before` is the cursor of the

@@ -8,13 +8,13 @@
 //! ending could move from the journal to the ledger unnoticed. An ending in both counts once when
 //! the restored gateway starts. Must not write to the original.
 
-use super::journal;
 use super::service::Billing;
-use crate::store::StoreError;
-use crate::store::ledger;
-use crate::store::sqlite;
+use ledger::StoreError;
+use ledger::journal;
+
 use base::clock;
 use base::file_owner;
+use ledger::sqlite;
 use std::path::Path;
 
 /// What a backup has and lacks.

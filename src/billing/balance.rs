@@ -2,8 +2,8 @@
 //!
 //! Must not know where they come from, and must not reserve anything.
 
-use crate::store::ledger::LedgerAccount;
 use credits::money::{CreditSplit, Micro};
+use ledger::LedgerAccount;
 
 /// An account's credits at one moment.
 #[derive(Debug, Clone)]

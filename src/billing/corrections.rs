@@ -5,9 +5,9 @@
 
 use super::service::Billing;
 use super::shared_store_admin;
-use crate::store::StoreError;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund};
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund};
 
 /// Maximum length of a reference, such as the number of an invoice or a ticket.
 pub const MAX_REFERENCE_CHARS: usize = 200;

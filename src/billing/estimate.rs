@@ -228,7 +228,7 @@ mod tests {
 
     fn model_of(protocol: Protocol) -> CatalogModel {
         let prices = [5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new);
-        crate::catalog_fixture::test_model(protocol, PriceList::new(prices))
+        CatalogModel::in_test(protocol, PriceList::new(prices))
     }
 
     /// A text that the rule estimates at `tokens` tokens.

@@ -4,8 +4,6 @@
 //! and `billing/shared/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.
 
 use super::holds::Payer;
-use super::journal::{Journal, JournalRecord, Segment};
-use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
 use base::clock;
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
@@ -14,6 +12,8 @@ use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::{self, ServiceTerms};
 use credits::rates::RateLimitStatuses;
+use ledger::journal::{Journal, JournalRecord, Segment};
+use ledger::{Ending, EndingDetail, RequestOutcome};
 use llm_protocol::Protocol;
 use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::{ServerTool, UnknownUsage, Usage, UsageVerdict};

@@ -11,12 +11,12 @@
 
 use super::backlog::BacklogRefusal;
 use super::balance::CreditSnapshot;
-use super::replay::WithheldCost;
-use crate::store::StoreError;
-use crate::store::ledger::{Claim, Ledger};
 use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
+use ledger::StoreError;
+use ledger::journal::replay::WithheldCost;
+use ledger::{Claim, Ledger};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,8 +3,8 @@
 //!
 //! Must not know balances.
 
-use crate::store::StoreError;
 use base::file_owner;
+use ledger::StoreError;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -4,13 +4,13 @@
 
 use super::balance::Balance;
 use super::receipt::Receipt;
-use crate::store::StoreError;
-use crate::store::ledger::segment::request_time_ms;
 use base::clock;
 use config::MAX_TOTAL_SECONDS;
 use credits::money::Factor;
 use credits::price_list::PriceBand;
 use credits::pricing;
+use ledger::StoreError;
+use ledger::segment::request_time_ms;
 use llm_protocol::ir::CacheMarkerOrigin;
 use serde_json::{Value, json};
 use std::time::Duration;

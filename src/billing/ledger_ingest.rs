@@ -14,14 +14,14 @@ mod lost_partitions;
 mod publish;
 mod worker;
 
-use super::indexer::Indexer;
-use crate::store::StoreError;
-use crate::store::ledger::{LedgerStore as _, encode_hex};
-use crate::store::postgres::PostgresHome;
 use crate::store::redis::SharedStore;
 use base::clock;
 use base::telemetry::METRICS;
 use config::redis_address::RedisAddress;
+use ledger::StoreError;
+use ledger::indexer::Indexer;
+use ledger::postgres::PostgresHome;
+use ledger::{LedgerStore as _, encode_hex};
 pub use publish::adjustment_operation;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

@@ -7,19 +7,17 @@
 
 use super::backlog::{CommitRate, LedgerBacklog};
 use super::holds::HoldRegistry;
-use super::journal::{Journal, Segment};
 use super::lapse_clock::LapseClock;
-use super::replay::{WithheldCost, recover_dead_instances};
-use crate::store::StoreError;
-use crate::store::holds::HoldsMirror;
-use crate::store::ledger::{
-    AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting,
-};
 use base::clock;
 use base::failpoint::{self, Point};
 use base::queue::{QueueReceiver, QueueSender, bounded_queue};
 use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
+use ledger::journal::holds_mirror::HoldsMirror;
+use ledger::journal::replay::{WithheldCost, recover_dead_instances};
+use ledger::journal::{Journal, Segment};
+use ledger::{AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};

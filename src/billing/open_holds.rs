@@ -5,11 +5,11 @@
 //! path is not involved. Reads files, so do not call it on a serving thread. Must not be used to
 //! decide about credits.
 
-use super::journal;
 use super::service::Billing;
-use crate::store::StoreError;
-use crate::store::holds::HoldsMirror;
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::journal;
+use ledger::journal::holds_mirror::HoldsMirror;
 
 /// The open holds of the processes on this machine.
 #[derive(Debug, Default, PartialEq, Eq)]

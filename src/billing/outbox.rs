@@ -9,9 +9,6 @@
 mod poll_queue;
 
 use super::backlog::{CommitRate, LedgerBacklog};
-use super::journal::{self, Journal, OrphanedJournal, Segment};
-use crate::store::StoreError;
-use crate::store::ledger::Ending;
 use crate::store::redis::{
     EndState, PARTITIONS, SettleCommand, SettleReply, SharedStore, partition,
 };
@@ -20,6 +17,10 @@ use base::telemetry::METRICS;
 use config::catalog::CatalogModel;
 use config::redis_address::RedisAddress;
 use credits::price_list::PriceList;
+use ledger::Ending;
+use ledger::StoreError;
+use ledger::journal;
+use ledger::journal::{Journal, OrphanedJournal, Segment};
 use poll_queue::{PollQueue, ScheduledEntry};
 use serde::Serialize;
 use std::collections::btree_map::Entry;

@@ -3,9 +3,9 @@
 //! Must not change anything, and must not check who asks: the caller does.
 
 use super::service::Billing;
-use crate::store::StoreError;
-pub use crate::store::ledger::RequestCharge;
 use credits::money::Micro;
+pub use ledger::RequestCharge;
+use ledger::StoreError;
 use std::collections::BTreeMap;
 
 impl Billing {

@@ -4,12 +4,12 @@
 //! Must not serve.
 
 use super::instance_lock;
-use super::verify::Finding;
-use crate::store::StoreError;
 use crate::store::app::AppDb;
 use crate::store::copies::{self, PushReport};
-use crate::store::ledger::{EntryHasher, Ledger, LedgerStore};
-use crate::store::postgres::{Domain, Position, PostgresHome};
+use ledger::StoreError;
+use ledger::audit::Finding;
+use ledger::postgres::{Domain, Position, PostgresHome};
+use ledger::{EntryHasher, Ledger, LedgerStore};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -275,7 +275,7 @@ mod tests {
 
     fn model(protocol: Protocol, tiers: Vec<InputTier>, features: FeaturePrices) -> CatalogModel {
         let price = PriceList::from_tiers(rates([100, 10, 125, 200, 500]), tiers, features);
-        crate::catalog_fixture::test_model(protocol, price)
+        CatalogModel::in_test(protocol, price)
     }
 
     fn plain(protocol: Protocol) -> CatalogModel {

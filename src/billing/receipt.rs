@@ -3,10 +3,10 @@
 //! Must not compute a price: that is `crates/credits/src/pricing.rs`.
 
 use super::service::Billing;
-use crate::store::StoreError;
-use crate::store::ledger::{EndingDetail, EntrySelection, LedgerEntry};
 use credits::money::Micro;
 use credits::price_list::PriceList;
+use ledger::StoreError;
+use ledger::{EndingDetail, EntrySelection, LedgerEntry};
 
 /// How one response was billed: a ledger entry with its price.
 #[derive(Debug, Clone)]

@@ -6,13 +6,11 @@
 //! of a segment.
 
 use super::service::Billing;
-use crate::store::StoreError;
-use crate::store::ledger::{
-    BackgroundPace, SealBoundary, SegmentRecord, SegmentState, SegmentStatus,
-};
 use base::clock;
 use base::telemetry::METRICS;
 use config::{LedgerSettings, RetentionSettings};
+use ledger::StoreError;
+use ledger::{BackgroundPace, SealBoundary, SegmentRecord, SegmentState, SegmentStatus};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

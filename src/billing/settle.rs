@@ -5,13 +5,13 @@
 
 use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
 use super::holds::HoldResolution;
-use super::journal::JournalRecord;
 use super::ledger_writer::Settlement;
 use super::service::{Billing, BillingInner};
-use crate::store::ledger::RequestOutcome;
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
+use ledger::RequestOutcome;
+use ledger::journal::JournalRecord;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -4,14 +4,14 @@
 //! Must not be on the path of requests.
 
 use super::ledger_ingest::adjustment_operation;
-use super::verify::{Finding, LedgerAuditReport};
-use crate::store::StoreError;
-use crate::store::ledger::{BalanceChange, Ledger, PostingResult, split_debit};
 use crate::store::redis::{self, SharedStore, block_on};
 use base::clock;
 use base::failpoint::{self, Point};
 use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
+use ledger::audit::{Finding, LedgerAuditReport};
+use ledger::{BalanceChange, Ledger, PostingResult, split_debit};
 use std::time::{Duration, Instant};
 
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);

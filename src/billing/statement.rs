@@ -6,9 +6,9 @@
 use super::activity::{ActivityCursor, SpendTotals};
 use super::service::Billing;
 use super::usage::{UsageInterval, UsageQuery, UsageSpan};
-use crate::store::StoreError;
-use crate::store::ledger::{BalanceChangeSums, LedgerEntry, PostingDetail};
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{BalanceChangeSums, LedgerEntry, PostingDetail};
 use std::collections::BTreeMap;
 
 const DAY_MS: i64 = 86_400_000;

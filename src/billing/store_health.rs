@@ -6,13 +6,13 @@
 //! was read. Must not delay running requests or their endings: the outbox relay contacts the store
 //! itself.
 
-use crate::store::StoreError;
 use crate::store::redis::breaker::StoreBreaker;
 use crate::store::redis::{PARTITIONS, SharedStore, StoreClock};
 use arc_swap::ArcSwapOption;
 use base::clock;
 use base::telemetry::METRICS;
 use config::redis_address::RedisAddress;
+use ledger::StoreError;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};

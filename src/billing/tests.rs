@@ -13,15 +13,15 @@ mod limits;
 mod several;
 mod statement;
 
-use super::journal::{Journal, JournalRecord};
 use super::*;
-use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
 use base::clock;
 use config::Limits;
 use config::catalog::CatalogModel;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
 use credits::trial::Trial;
+use ledger::journal::{Journal, JournalRecord};
+use ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn model() -> Arc<CatalogModel> {
     Arc::new(CatalogModel {
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
-        ..crate::catalog_fixture::test_model(Protocol::Chat, price)
+        ..CatalogModel::in_test(Protocol::Chat, price)
     })
 }
 
@@ -163,7 +163,9 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     assert_sound(&billing, 1);
     billing.shut_down();
     assert!(
-        journal::live_instance_ids(dir.path()).unwrap().is_empty(),
+        ledger::journal::live_instance_ids(dir.path())
+            .unwrap()
+            .is_empty(),
         "a journal that is covered is removed"
     );
 }
@@ -403,7 +405,7 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
         .unwrap();
-    let instance_id = journal::live_instance_ids(dir.path())
+    let instance_id = ledger::journal::live_instance_ids(dir.path())
         .unwrap()
         .pop()
         .unwrap();

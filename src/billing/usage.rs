@@ -3,11 +3,11 @@
 //! Must not change anything, and must not add up entries.
 
 use super::service::Billing;
-use crate::store::StoreError;
-pub use crate::store::ledger::{
+use credits::money::Micro;
+use ledger::StoreError;
+pub use ledger::{
     DailyTotal, HOUR_MS, HourlySpend, UsageInterval, UsageQuery, UsageRow, UsageSpan,
 };
-use credits::money::Micro;
 use std::collections::BTreeMap;
 
 impl Billing {

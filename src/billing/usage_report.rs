@@ -6,10 +6,10 @@
 use super::activity::SpendTotals;
 use super::service::Billing;
 use super::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
-use crate::store::StoreError;
 use base::clock;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ledger::StoreError;
 use serde_json::{Value, json};
 
 const DAY_MS: i64 = 86_400_000;

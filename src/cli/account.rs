@@ -10,13 +10,13 @@ use crate::account::{
 };
 use crate::billing::{Balance, Billing};
 use crate::document;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;
 use clap::Subcommand;
 use config::CommandSettings;
 use credits::limits::Period;
 use credits::money::Micro;
+use ledger::{BalanceChange, BalanceChangeKind, KeySpend};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 

@@ -3,11 +3,12 @@
 //!
 //! Must not stop a process in any way other than an operator would: by SIGTERM.
 
+use crate::billing::instance_lock;
 use crate::billing::outbox::{self, ReplayReport};
-use crate::billing::{instance_lock, journal};
 use anyhow::Context as _;
 use clap::Subcommand;
 use config::CommandSettings;
+use ledger::journal;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;

@@ -6,11 +6,11 @@
 use super::progress::{ProgressDisplay, ProgressReporter};
 use crate::billing::Billing;
 use crate::document::hex;
-use crate::store::ledger::{EntrySelection, LedgerEntry};
 use anyhow::Context as _;
 use base::clock::rfc3339;
 use clap::ValueEnum;
 use credits::money::Micro;
+use ledger::{EntrySelection, LedgerEntry};
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -2,9 +2,9 @@
 //!
 //! Must not serve `run`, `edge` and `sidecar`, which make their own.
 
-use crate::store::StoreError;
-use crate::store::postgres::{PostgresHome, PostgresSettings};
 use config::CommandSettings;
+use ledger::StoreError;
+use ledger::postgres::{PostgresHome, PostgresSettings};
 use std::sync::OnceLock;
 
 /// One connection for each process: a command has one config file.

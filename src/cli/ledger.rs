@@ -19,8 +19,6 @@ use crate::billing::{
     verify_postgres,
 };
 use crate::document::{self, hex};
-use crate::store::StoreError;
-use crate::store::ledger::{EntrySelection, LedgerEntry, PostingResult};
 use anyhow::Context as _;
 use base::clock::{self, rfc3339};
 use clap::Subcommand;
@@ -28,6 +26,8 @@ use config::CommandSettings;
 use config::catalog::CatalogModel;
 use config::redis_address::RedisAddress;
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{EntrySelection, LedgerEntry, PostingResult};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

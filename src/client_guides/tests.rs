@@ -30,7 +30,7 @@ fn model(id: &str, protocol: Protocol, context: u64, output: u64) -> Arc<Catalog
         id: id.to_owned(),
         context_tokens: context,
         max_output_tokens: output,
-        ..crate::catalog_fixture::test_model(protocol, price())
+        ..CatalogModel::in_test(protocol, price())
     })
 }
 

@@ -165,9 +165,9 @@ pub fn parse_usage_query(
     })
 }
 
-fn store_failure(error: crate::store::StoreError) -> Failure {
+fn store_failure(error: ledger::StoreError) -> Failure {
     log::error!("cannot answer a request about an account: {error}");
-    if let crate::store::StoreError::SegmentUnavailable(_) = error {
+    if let ledger::StoreError::SegmentUnavailable(_) = error {
         return Failure::from_kind(Kind::ReceiptArchived);
     }
     Failure::from_kind(Kind::LedgerUnavailable)

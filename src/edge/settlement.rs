@@ -6,10 +6,10 @@
 
 use super::intake::AbortReason;
 use super::state::admitted::AdmittedRequest;
-use crate::store::ledger::RequestOutcome;
 use base::clock;
 use base::telemetry::METRICS;
 use credits::money::Micro;
+use ledger::RequestOutcome;
 use llm_protocol::failure::Kind;
 use llm_protocol::usage::UsageVerdict;
 

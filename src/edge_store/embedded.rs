@@ -11,7 +11,6 @@ use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
-use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use async_trait::async_trait;
 use base::blocking::may_block;
@@ -19,6 +18,7 @@ use base::clock;
 use config::{Limits, Settings};
 use credits::money::Micro;
 use credits::pricing::Quote;
+use ledger::StoreError;
 use serde_json::Value;
 use std::path::Path;
 

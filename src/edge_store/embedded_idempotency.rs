@@ -6,11 +6,11 @@
 use super::key_completion::{IdempotencyCompletion, log_lost_response};
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::store::StoreError;
 use crate::store::idempotency::{IdempotencyDb, RetentionLimits};
 use crate::store::idempotency_entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use base::clock;
 use config::Limits;
+use ledger::StoreError;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 

@@ -10,12 +10,12 @@ use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
-use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use async_trait::async_trait;
 use config::{Limits, Settings};
 use credits::money::Micro;
 use credits::pricing::Quote;
+use ledger::StoreError;
 use serde_json::Value;
 
 /// The store of an edge: its own files, or the store that it shares with other edges.

@@ -13,12 +13,12 @@ use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{
     Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError, SharedBilling,
 };
-use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use async_trait::async_trait;
 use config::{Limits, Settings};
 use credits::money::Micro;
 use credits::pricing::Quote;
+use ledger::StoreError;
 use serde_json::Value;
 
 /// The store that several edges share, as one edge uses it.

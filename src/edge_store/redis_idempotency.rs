@@ -5,9 +5,9 @@
 
 use super::key_completion::{IdempotencyCompletion, Retention, log_lost_response};
 use crate::billing::SharedBilling;
-use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup};
 use crate::store::redis::{PARTITIONS, SharedStore};
+use ledger::StoreError;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

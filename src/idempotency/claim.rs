@@ -6,11 +6,11 @@
 use super::guard::IdempotencyGuard;
 use super::service::Idempotency;
 use crate::edge_store::{IdempotencyCompletion, Retention};
-use crate::store::StoreError;
 use crate::store::idempotency_entry::{
     IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse,
 };
 use config::Limits;
+use ledger::StoreError;
 use sha2::{Digest, Sha256};
 
 const MAX_KEY_BYTES: usize = 255;

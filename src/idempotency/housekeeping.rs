@@ -5,10 +5,10 @@
 
 use super::service::Idempotency;
 use crate::edge_store::Retention;
-use crate::store::StoreError;
 use arc_swap::ArcSwap;
 use base::clock;
 use config::{Limits, Settings};
+use ledger::StoreError;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! Must not know where keys are stored: that is `edge_store.rs`.
 
 use crate::edge_store::{EdgeStore, IdempotencyCompletion, KeyWrite};
-use crate::store::StoreError;
+use ledger::StoreError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Must not know what an id names.
 
-use crate::store::StoreError;
+use ledger::StoreError;
 
 /// Returns `prefix` and a UUIDv7 of `now_ms` in 32 hex digits.
 pub fn new_id(prefix: &str, now_ms: i64) -> Result<String, StoreError> {

@@ -21,7 +21,6 @@ use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
     ResendOutcome, WebhookUrl, Webhooks,
 };
-use crate::store::StoreError;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -31,6 +30,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
 use form::{AlertRulesForm, PERIODS};
+use ledger::StoreError;
 use serde::Deserialize;
 use std::sync::Arc;
 

@@ -4,11 +4,11 @@
 //! Must not know a page.
 
 use super::stream_slots::StreamSlot;
-use crate::store::StoreError;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
+use ledger::StoreError;
 use std::future::Future;
 use std::io;
 use std::mem;

@@ -8,13 +8,13 @@
 use super::state::Sidecar;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
-use crate::store::StoreError;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use base::clock;
+use ledger::StoreError;
 use serde_json::{Value, json};
 
 /// Header with the account that an edge asks about.

@@ -3,9 +3,9 @@
 //! Must not know a page.
 
 use crate::account::AccountError;
-use crate::store::StoreError;
 use axum::extract::rejection::FormRejection;
 use axum::http::StatusCode;
+use ledger::StoreError;
 
 #[derive(Debug)]
 pub enum PageError {

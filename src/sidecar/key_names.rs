@@ -3,7 +3,7 @@
 //! Must not show a key's settings.
 
 use crate::account::{Accounts, ApiKey, ApiKeyStatus};
-use crate::store::StoreError;
+use ledger::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A key as a cell of a table.

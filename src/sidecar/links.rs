@@ -22,7 +22,6 @@ use crate::account::{
 };
 use crate::notify::mail::{self, MailKind};
 use crate::notify::webhooks::Webhooks;
-use crate::store::StoreError;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::FormRejection;
@@ -32,6 +31,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
 use config::address::client_prefix;
+use ledger::StoreError;
 use serde::Deserialize;
 use serde_json::json;
 use std::net::IpAddr;

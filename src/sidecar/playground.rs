@@ -224,7 +224,6 @@ fn refuse(status: StatusCode, fault: String) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     #[test]
     fn the_curl_line_is_a_request_that_a_shell_passes_on_unchanged() {

@@ -16,7 +16,6 @@ mod statement;
 use super::*;
 use crate::account::{Accounts, NewAccount, Role, open_account};
 use crate::billing::Billing;
-use crate::config;
 use arc_swap::ArcSwap;
 use base::clock::now_ms;
 use std::collections::HashMap;
@@ -720,7 +719,7 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
 
 /// Posts `count` debits of one account to a gateway's ledger, and returns the account.
 fn spend(world: &World, email: &str, count: u32) -> String {
-    use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
+    use ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
     let account = world
         .accounts
         .list()

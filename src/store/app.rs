@@ -20,10 +20,10 @@ pub mod session;
 mod tests;
 pub mod webhooks;
 
-use super::StoreError;
-use super::missing;
 use audit::AuditEntry;
 pub use database::AppDb;
+use ledger::StoreError;
+use ledger::sqlite::missing;
 use rows::{ACCOUNT_COLUMNS, KEY_COLUMNS, account_row, first_column, key_row};
 pub use rows::{AccountRow, KeyOwner, KeyRow, Role};
 use rusqlite::{OptionalExtension, params};

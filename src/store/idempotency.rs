@@ -5,10 +5,11 @@
 //! power cut can lose the newest rows; a repeated request under such a key then counts as new. Must
 //! not validate keys, nor know a request's cost.
 
-use super::StoreError;
-use super::damage::{self, DatabaseSpec};
 use super::idempotency_entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
-use super::sqlite;
+use ledger::StoreError;
+use ledger::sqlite;
+use ledger::sqlite::damage;
+use ledger::sqlite::damage::DatabaseSpec;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -441,5 +442,7 @@ fn read_response(
     }))
 }
 
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod tests;

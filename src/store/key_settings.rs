@@ -4,8 +4,8 @@
 //! Unreadable settings must not be ignored: reading them returns an error. Must not validate or
 //! enforce them: that is `account/settings.rs` and `account/principal.rs`.
 
-use super::StoreError;
 use credits::limits::SpendLimit;
+use ledger::StoreError;
 use serde::{Deserialize, Serialize};
 
 /// Settings of one key. The default sets nothing.

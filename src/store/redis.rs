@@ -32,7 +32,6 @@ pub use balance::{AccountSeed, PostCommand, PostReply, StoreAccount, lapse_opera
 pub use blocking::block_on;
 pub use client::SharedStore;
 pub use clock::StoreClock;
-pub use errors::reason;
 pub use events::{StoreEvent, StoredEvents};
 pub use idempotency::SharedRetentionLimits;
 pub use ingest::{KeySeed, MAX_RESTORED, PartitionServer, RestoreEntry, SharedKey};

@@ -10,15 +10,12 @@ use llm_protocol::Protocol;
 fn endpoint(host: &str, weight: u32) -> VendorEndpoint {
     VendorEndpoint {
         weight,
-        ..crate::catalog_fixture::test_endpoint(host)
+        ..VendorEndpoint::in_test(host)
     }
 }
 
 fn vendor(endpoints: Vec<VendorEndpoint>) -> Arc<CatalogVendor> {
-    Arc::new(crate::catalog_fixture::test_vendor(
-        Protocol::Messages,
-        endpoints,
-    ))
+    Arc::new(CatalogVendor::in_test(Protocol::Messages, endpoints))
 }
 
 fn three() -> Arc<EndpointPool> {
@@ -629,10 +626,7 @@ fn another_key_is_tried_at_once_and_the_same_one_is_not() {
         let api_key = config::catalog::Secret::new(key.to_owned());
         Arc::new(CatalogVendor {
             api_key,
-            ..crate::catalog_fixture::test_vendor(
-                Protocol::Chat,
-                vec![endpoint("a", 1), endpoint("b", 1)],
-            )
+            ..CatalogVendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)])
         })
     };
     refuse(&registry.pool_for(&of("old")), instead(), now);

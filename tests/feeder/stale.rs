@@ -8,8 +8,8 @@
 use super::{KEY, LEASE, PATIENCE, World, address, credits, now_ms, wait_for};
 use credits::money::{CreditSplit, Micro};
 use credits::trial::Trial;
+use ledger::{BalanceChange, BalanceChangeKind, Ending};
 use model_gateway::billing::ledger_ingest::IngestWorker;
-use model_gateway::store::ledger::{BalanceChange, BalanceChangeKind, Ending};
 use model_gateway::store::redis::{
     ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore,
 };

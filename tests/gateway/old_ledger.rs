@@ -14,17 +14,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What makes the tables of entries.
 const TABLES: [&str; 4] = [
-    include_str!("../../src/store/ledger/001.sql"),
-    include_str!("../../src/store/ledger/002.sql"),
-    include_str!("../../src/store/ledger/003.sql"),
-    include_str!("../../src/store/ledger/004.sql"),
+    include_str!("../../crates/ledger/src/database/001.sql"),
+    include_str!("../../crates/ledger/src/database/002.sql"),
+    include_str!("../../crates/ledger/src/database/003.sql"),
+    include_str!("../../crates/ledger/src/database/004.sql"),
 ];
 /// What derives sums from the entries.
 const DERIVED: [&str; 4] = [
-    include_str!("../../src/store/ledger/005.sql"),
-    include_str!("../../src/store/ledger/006.sql"),
-    include_str!("../../src/store/ledger/007.sql"),
-    include_str!("../../src/store/ledger/008.sql"),
+    include_str!("../../crates/ledger/src/database/005.sql"),
+    include_str!("../../crates/ledger/src/database/006.sql"),
+    include_str!("../../crates/ledger/src/database/007.sql"),
+    include_str!("../../crates/ledger/src/database/008.sql"),
 ];
 /// What no migration derives: conversations, and what a process had applied that has ended.
 const KEPT_BESIDE: &str = "

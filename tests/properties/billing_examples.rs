@@ -14,7 +14,6 @@ use llm_protocol::usage::{
     UsageEstimator, UsageVerdict, VendorCounters, meter,
 };
 use model_gateway::billing::estimate::{InputEstimate, ReportedTurn};
-use model_gateway::config;
 use std::sync::Arc;
 
 const PAGE: &str = include_str!("../../docs/billing.md");

@@ -4,7 +4,6 @@
 use credits::money::{Factor, Micro, exact_line};
 use credits::pricing::{self, Quote, WorstCase};
 use llm_protocol::usage::Usage;
-use model_gateway::config;
 
 const PAGE: &str = include_str!("../../docs/billing.md");
 const SHIPPED: &str = include_str!("../../conf/gateway.yaml");

@@ -2,12 +2,12 @@
 
 use super::ledger_world::{ACCOUNTS, NOW, TRIAL_ENDS, debit};
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
+use ledger::postgres::{PostgresHome, PostgresSettings};
+use ledger::{Ledger, LedgerBatch, LedgerChange, LedgerStore, Posting};
 use model_gateway::billing::{detach_from_postgres, push_to_postgres, verify_postgres};
-use model_gateway::store::StoreError;
 use model_gateway::store::app::AppDb;
 use model_gateway::store::copies;
-use model_gateway::store::ledger::{Ledger, LedgerBatch, LedgerChange, LedgerStore, Posting};
-use model_gateway::store::postgres::{PostgresHome, PostgresSettings};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;

@@ -11,7 +11,7 @@ use super::ledger_model::{Fault, MemoryLedger};
 use super::ledger_money::*;
 use super::ledger_random::any_batches_leave_the_same_books;
 use super::ledger_world::LedgerHome;
-use model_gateway::store::ledger::{Ledger, LedgerStore};
+use ledger::{Ledger, LedgerStore};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

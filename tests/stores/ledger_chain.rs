@@ -6,7 +6,7 @@
 use super::ledger::NewHome;
 use super::ledger_money::sample;
 use super::ledger_world::*;
-use model_gateway::store::ledger::{AppendOutcome, EntryReference, LedgerStore, SealBoundary};
+use ledger::{AppendOutcome, EntryReference, LedgerStore, SealBoundary};
 
 pub fn an_entry_is_found_by_its_reference(home: NewHome<'_>) {
     let pair = LedgerPair::funded(home());

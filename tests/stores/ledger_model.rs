@@ -5,9 +5,9 @@
 //! not call the code of `ledger.db`, and shares only the types that the trait passes.
 
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
-use model_gateway::store::StoreError;
-use model_gateway::store::ledger::anchor::ChainHead;
-use model_gateway::store::ledger::{
+use ledger::StoreError;
+use ledger::anchor::ChainHead;
+use ledger::{
     AppendOutcome, BackgroundPace, BalanceChange, BalanceChangeKind, ClaimsOnAccount, Ending,
     EntryReference, IngestEvent, KeySpend, LedgerAccount, LedgerBatch, LedgerChange, LedgerEntry,
     LedgerHeads, LedgerStore, Posting, PostingDetail, PostingResult, Refund, RequestOutcome,

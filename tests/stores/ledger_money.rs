@@ -6,8 +6,8 @@
 use super::ledger::NewHome;
 use super::ledger_world::*;
 use credits::money::{MAX_MICRO, Micro};
-use model_gateway::store::StoreError;
-use model_gateway::store::ledger::{
+use ledger::StoreError;
+use ledger::{
     AppendOutcome, BalanceChangeKind, Claim, EntryReference, IngestEvent, LedgerStore, SealBoundary,
 };
 

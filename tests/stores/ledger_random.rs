@@ -6,7 +6,7 @@
 use super::ledger::NewHome;
 use super::ledger_world::*;
 use credits::money::Micro;
-use model_gateway::store::ledger::{BalanceChangeKind, Claim, IngestEvent, SealBoundary};
+use ledger::{BalanceChangeKind, Claim, IngestEvent, SealBoundary};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 

@@ -6,14 +6,14 @@
 
 use super::ledger_model::MemoryLedger;
 use credits::money::{CreditSplit, Micro};
-use llm_protocol::Protocol;
-use llm_protocol::usage::Usage;
-use model_gateway::store::StoreError;
-use model_gateway::store::ledger::{
+use ledger::StoreError;
+use ledger::{
     AppendOutcome, BackgroundPace, BalanceChange, BalanceChangeKind, Claim, Ending, EndingDetail,
     EntryReference, IngestEvent, LedgerBatch, LedgerChange, LedgerEntry, LedgerHeads, LedgerStore,
     Posting, PostingResult, Refund, RequestOutcome, SealBoundary,
 };
+use llm_protocol::Protocol;
+use llm_protocol::usage::Usage;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::AtomicBool;
 

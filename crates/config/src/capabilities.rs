@@ -424,19 +424,18 @@ fn shipped_chat_model(id: &str) -> ChatModel {
 
 #[cfg(test)]
 mod tests {
-    use crate::config;
     use llm_protocol::Protocol;
     use llm_protocol::capabilities::repair_rules::KnownCapabilities;
     use llm_protocol::capabilities::{ModelCapabilities, SamplingSupport, ThinkingType};
     use llm_protocol::ir::Effort;
 
-    fn parse(text: &str) -> Result<config::Settings, Vec<config::ConfigFault>> {
+    fn parse(text: &str) -> Result<crate::Settings, Vec<crate::ConfigFault>> {
         let value = |name: &str| match name {
             name if name.ends_with("URL") => Some("http://a".to_owned()),
             name if name.ends_with("KEY") => Some("key".to_owned()),
             _ => None,
         };
-        config::parse(text, &value)
+        crate::parse(text, &value)
     }
 
     #[test]
@@ -553,7 +552,7 @@ mod tests {
             "upstream_protocol: responses\n    capabilities: {functions_only: true}",
         )
         .unwrap();
-        let passes = |settings: &config::Settings| {
+        let passes = |settings: &crate::Settings| {
             settings
                 .catalog
                 .find("beta-5.5")

@@ -7,6 +7,8 @@
 
 mod alias;
 mod endpoint;
+#[cfg(any(test, feature = "fixtures"))]
+mod fixture;
 mod secret;
 
 pub use alias::AliasPattern;

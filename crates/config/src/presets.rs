@@ -231,7 +231,6 @@ impl raw::Capabilities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     #[test]
     fn the_table_can_be_read_and_every_known_model_has_a_dated_price_and_its_source() {
@@ -288,7 +287,7 @@ mod tests {
             .collect();
         assert_eq!(examples.len(), 2);
         for example in examples.into_iter().flatten() {
-            let settings = config::parse(&format!("{head}{example}"), &|_| Some("key".into()))
+            let settings = crate::parse(&format!("{head}{example}"), &|_| Some("key".into()))
                 .unwrap_or_else(|faults| panic!("{faults:?}\n{example}"));
             let profile = &settings.catalog.models()[0].vendor.profile;
             assert!(profile.takes("stream_options") && !profile.takes("n"));
@@ -305,11 +304,11 @@ mod tests {
                 .next()
                 .unwrap()
                 .to_owned();
-            text += &preset.to_yaml(name, name, &config::ConfigNames::default());
+            text += &preset.to_yaml(name, name, &crate::ConfigNames::default());
             if preset.models().is_empty() {
                 text = text.replace("\n  # ", "\n  ");
             }
-            let settings = config::parse(&text, &|_| Some("key".into())).unwrap_or_else(|faults| {
+            let settings = crate::parse(&text, &|_| Some("key".into())).unwrap_or_else(|faults| {
                 panic!("{name}: {faults:?}\n{text}");
             });
             assert_eq!(

@@ -380,7 +380,6 @@ fn preset_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     #[test]
     fn a_profile_that_contradicts_itself_or_names_no_member_is_a_fault() {
@@ -388,7 +387,7 @@ mod tests {
         let with = |profile: &str| {
             let key = "    protocol: chat\n";
             let text = local.replacen(key, &format!("{key}    profile: {profile}\n"), 1);
-            config::parse(&text, &|_| Some("http://a".to_owned()))
+            crate::parse(&text, &|_| Some("http://a".to_owned()))
         };
         let vendor =
             with("{request: [reasoning_content, user], state: [extra_content.a.b]}").unwrap();
@@ -478,7 +477,7 @@ mod tests {
             let capabilities = format!("{model_key}    capabilities: {capabilities}\n");
             let text = local.replacen(key, &profile, 1);
             let text = text.replacen(&model_key, &capabilities, 1);
-            config::parse(&text, &|_| Some("http://a".to_owned()))
+            crate::parse(&text, &|_| Some("http://a".to_owned()))
         };
         let (chat, messages) = ("    protocol: chat\n", "    protocol: messages\n");
         let chat_model = "gpt-5.2";
@@ -532,7 +531,7 @@ mod tests {
         let with = |preset: &str, profile: &str| {
             let vendor = format!("    preset: {preset}\n    profile: {profile}\n");
             let text = local.replacen("    protocol: chat\n", &vendor, 1);
-            config::parse(&text, &|_| Some("http://a".to_owned())).unwrap()
+            crate::parse(&text, &|_| Some("http://a".to_owned())).unwrap()
         };
         for (profile, key) in [
             ("{request: [seed]}", Some("request")),
@@ -561,7 +560,7 @@ mod tests {
             let replay = format!("{model}    capabilities: {{reasoning_replay: {replay}}}\n");
             let key = "    protocol: chat\n";
             let text = local.replacen(key, &format!("{key}    profile: {profile}\n"), 1);
-            config::parse(&text.replacen(model, &replay, 1), &|_| {
+            crate::parse(&text.replacen(model, &replay, 1), &|_| {
                 Some("http://a".to_owned())
             })
         };

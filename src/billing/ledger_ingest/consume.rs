@@ -6,14 +6,14 @@
 //! however old its first event is. Must not clear an event that the ledger does not have.
 
 use super::worker::{Backlog, IngestWorker};
-use crate::store::StoreError;
-use crate::store::ledger::{Ending, EndingDetail, IngestEvent};
 use crate::store::redis::{PostCommand, StoreEvent, StoredEvents};
 use base::clock;
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
+use ledger::StoreError;
+use ledger::{Ending, EndingDetail, IngestEvent};
 use serde::Deserialize;
 use std::time::Instant;
 use tokio::task::JoinSet;

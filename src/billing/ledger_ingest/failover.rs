@@ -7,12 +7,12 @@
 //! correct, and begins a new epoch. Must not restore balances: accounts are seeded as a whole.
 
 use super::worker::IngestWorker;
-use crate::store::StoreError;
-use crate::store::ledger::{LedgerEntry, LedgerStore as _, PartitionLocation};
 use crate::store::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition};
 use base::clock;
 use credits::money::CreditSplit;
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{LedgerEntry, LedgerStore as _, PartitionLocation};
 use std::collections::BTreeMap;
 use std::time::Instant;
 

@@ -4,10 +4,8 @@
 //! Must not publish requests: those come from the store.
 
 use super::worker::IngestWorker;
-use crate::store::StoreError;
 use crate::store::app::key_changes::KeyChange;
 use crate::store::key_settings::KeySettings;
-use crate::store::ledger::{Claim, LedgerEntry, LedgerStore as _};
 use crate::store::redis::{
     self, AccountSeed, KeySeed, PostCommand, PostReply, SharedKey, SharedStore, partition,
 };
@@ -15,6 +13,8 @@ use base::clock;
 use base::failpoint::{self, Point};
 use credits::limits::Period;
 use credits::money::CreditSplit;
+use ledger::StoreError;
+use ledger::{Claim, LedgerEntry, LedgerStore as _};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::task::JoinSet;

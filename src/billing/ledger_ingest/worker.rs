@@ -5,17 +5,18 @@
 
 use super::lost_partitions::LostPartitions;
 use crate::billing::instance_lock::{self, InstanceLock};
-use crate::billing::journal::{self, InstanceDir};
 use crate::billing::lapse_clock::LapseClock;
-use crate::store::StoreError;
 use crate::store::app::AppDb;
 use crate::store::app::key_changes::ChangeCursor;
-use crate::store::holds::HoldsMirror;
-use crate::store::ledger::{Ledger, PartitionLocation};
-use crate::store::postgres::PostgresHome;
 use crate::store::redis::{PARTITIONS, SharedStore};
 use base::clock;
 use credits::money::CreditSplit;
+use ledger::StoreError;
+use ledger::journal;
+use ledger::journal::InstanceDir;
+use ledger::journal::holds_mirror::HoldsMirror;
+use ledger::postgres::PostgresHome;
+use ledger::{Ledger, PartitionLocation};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;

@@ -5,14 +5,14 @@
 use super::{SEED_POLL_INTERVAL, SharedBilling};
 use crate::billing::hold::{Hold, HoldRequest};
 use crate::billing::holds::{Payer, ReserveError};
-use crate::store::StoreError;
-use crate::store::ledger::RequestOutcome;
 use crate::store::redis::{ReserveCommand, ReserveReply};
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::Quote;
 use credits::rates::{RateLimitKind, RateLimitWait};
+use ledger::RequestOutcome;
+use ledger::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

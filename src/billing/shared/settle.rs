@@ -6,13 +6,13 @@
 
 use super::{SharedBilling, SharedBillingInner};
 use crate::billing::hold::{HeldRequest, Hold, HoldEnd, HoldStore, record_metrics};
-use crate::billing::journal::{JournalRecord, Segment};
 use crate::billing::outbox::OutboxEntry;
-use crate::store::ledger::{Ending, EndingDetail, RequestOutcome};
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
 use credits::money::Micro;
 use credits::price_list::PriceList;
+use ledger::journal::{JournalRecord, Segment};
+use ledger::{Ending, EndingDetail, RequestOutcome};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

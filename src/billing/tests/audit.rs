@@ -2,6 +2,7 @@
 //! be avoided.
 
 use super::*;
+use crate::store::app;
 use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::store::app::{AccountRow, AppDb, Role};
 use credits::trial::Trial;
@@ -127,16 +128,16 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
 }
 
 pub(super) fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
-    let verdict = verify::verify(
-        &Ledger::open_for_audit(dir).unwrap(),
-        dir,
+    let audit = Audit {
+        granted: app::granted_accounts(dir).unwrap(),
+        ledger: &Ledger::open_for_audit(dir).unwrap(),
+        data_dir: dir,
         now_ms,
-        &AuditStart::genesis(),
-        AuditScope::Everything,
-        CpuShare::FULL,
-        &mut |_| (),
-    )
-    .unwrap();
+        start: &AuditStart::genesis(),
+        scope: AuditScope::Everything,
+        share: CpuShare::FULL,
+    };
+    let verdict = ledger::audit::verify(audit, &mut |_| ()).unwrap();
     let mut rules: Vec<_> = verdict
         .findings
         .iter()
@@ -424,7 +425,7 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
         .execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)")
         .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
-    let instance_id = journal::live_instance_ids(dir.path())
+    let instance_id = ledger::journal::live_instance_ids(dir.path())
         .unwrap()
         .pop()
         .unwrap();
@@ -475,7 +476,7 @@ fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
             [billing.instance_id()],
         )
         .unwrap();
-    let guest = journal::InstanceDir::create(dir.path()).unwrap();
+    let guest = ledger::journal::InstanceDir::create(dir.path()).unwrap();
     ledger
         .execute(
             "INSERT INTO claim VALUES (?1, 'acct_test', 499999, 0)",
@@ -634,7 +635,11 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     );
     Billing::accept_ledger(dir.path()).unwrap();
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "accepted");
-    assert!(verify::verify_missing_ledger(dir.path()).unwrap().is_none());
+    assert!(
+        ledger::audit::verify_missing_ledger(dir.path())
+            .unwrap()
+            .is_none()
+    );
     let row = AccountRow {
         id: ACCOUNT.into(),
         email: "a@example.com".into(),
@@ -653,7 +658,9 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     );
     assert_eq!(opened.unwrap(), OpenAccountOutcome::Done);
     std::fs::remove_file(&ledger).unwrap();
-    let verdict = verify::verify_missing_ledger(dir.path()).unwrap().unwrap();
+    let verdict = ledger::audit::verify_missing_ledger(dir.path())
+        .unwrap()
+        .unwrap();
     assert!(
         verdict.findings[0].message.contains("ledger.db is missing"),
         "{:?}",

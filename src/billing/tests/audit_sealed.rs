@@ -3,7 +3,7 @@
 
 use super::audit::books;
 use super::*;
-use crate::store::ledger::{LedgerEntry, entry_hash};
+use ledger::{LedgerEntry, entry_hash};
 use rusqlite::Connection;
 
 /// Small segments, so that the first entries are in other ones than the last.

@@ -3,11 +3,12 @@
 
 use super::audit::{books, rules};
 use super::*;
+use crate::store::app;
 use crate::store::app::account_lifecycle::SignUpTerms;
 use crate::store::app::{AccountRow, AppDb, Role};
-use crate::store::ledger::LedgerEntry;
-use crate::store::ledger::anchor::ChainHead;
-use crate::store::ledger::walk::KeySpendRow;
+use ledger::LedgerEntry;
+use ledger::anchor::ChainHead;
+use ledger::audit::walk::KeySpendRow;
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -58,16 +59,16 @@ fn start_behind(entries: &[LedgerEntry]) -> AuditStart {
 fn rules_from(dir: &Path, start: &AuditStart) -> (Vec<&'static str>, u64) {
     let ledger = Ledger::open_for_audit(dir).unwrap();
     let share = CpuShare::from_percent(50);
-    let report = verify::verify(
-        &ledger,
-        dir,
-        NOW,
+    let audit = Audit {
+        granted: app::granted_accounts(dir).unwrap(),
+        ledger: &ledger,
+        data_dir: dir,
+        now_ms: NOW,
         start,
-        AuditScope::Everything,
+        scope: AuditScope::Everything,
         share,
-        &mut |_| (),
-    )
-    .unwrap();
+    };
+    let report = ledger::audit::verify(audit, &mut |_| ()).unwrap();
     let mut rules: Vec<_> = report.findings.iter().map(|found| found.rule).collect();
     rules.sort_unstable();
     rules.dedup();

@@ -1,8 +1,8 @@
 //! Tests of refunds and adjustments: bounded, once per reference, next to a serving gateway.
 
 use super::*;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use credits::trial::Trial;
+use ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 
 fn credits(text: &str) -> Micro {
     text.parse().unwrap()

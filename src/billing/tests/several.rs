@@ -468,7 +468,7 @@ fn what_waits_for_a_segment_is_entered_once_it_is_back() {
         billing.shut_down();
         drop(billing);
         assert_eq!(
-            journal::instance_ids(dir.path()).unwrap(),
+            ledger::journal::instance_ids(dir.path()).unwrap(),
             [""; 0],
             "{dies}"
         );

@@ -3,8 +3,8 @@
 use super::*;
 use crate::billing::activity::ActivityCursor;
 use crate::billing::statement::{Statement, StatementLine, StatementMonth, StatementSource};
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, Posting};
 use base::clock::{month_number, rfc3339};
+use ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, Posting};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 

@@ -78,7 +78,7 @@ fn a_model_behaves_as_the_nearest_known_one() {
             upstream_model: upstream.to_owned(),
             context_tokens: context,
             accepts: chat(reasoning),
-            ..crate::catalog_fixture::test_model(Protocol::Chat, price())
+            ..CatalogModel::in_test(Protocol::Chat, price())
         };
         let key = SetupKey::in_environment();
         let setup = build_with(

@@ -7,9 +7,9 @@ use super::operation::ApiOperation;
 use crate::account::Principal;
 use crate::edge::gateway::Gateway;
 use crate::idempotency::{self, BodyHash, IdempotencyGuard, ReplayedResponse};
-use crate::store::StoreError;
 use base::clock;
 use config::Settings;
+use ledger::StoreError;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 

@@ -4,9 +4,9 @@
 //! `edge/settlement.rs`.
 
 use crate::edge::state::admitted::AdmittedRequest;
-use crate::store::ledger::RequestOutcome;
 use base::clock;
 use credits::money::Micro;
+use ledger::RequestOutcome;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};
 

@@ -45,7 +45,7 @@ impl DnsResolver for FakeResolver {
 }
 
 fn endpoint() -> VendorEndpoint {
-    crate::catalog_fixture::test_endpoint("vendor.example")
+    VendorEndpoint::in_test("vendor.example")
 }
 
 fn limits() -> Limits {

@@ -3,9 +3,9 @@
 //! Must not decide whether a rule fires.
 
 use crate::account::Accounts;
-use crate::store::StoreError;
 use credits::limits::Period;
 use credits::money::Micro;
+use ledger::StoreError;
 use serde::{Deserialize, Serialize};
 
 /// Names under which rules that have fired are stored.

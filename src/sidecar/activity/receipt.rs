@@ -169,8 +169,8 @@ fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
 mod tests {
     use super::super::row::format_elapsed;
     use super::*;
-    use crate::store::ledger::EndingDetail;
     use credits::price_list::PriceList;
+    use ledger::EndingDetail;
     use llm_protocol::Protocol;
     use llm_protocol::ir::CacheMarkerOrigin;
     use llm_protocol::usage::Usage;

@@ -5,7 +5,7 @@ use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::sidecar::display::{Credits, Timestamp, group_digits};
 use crate::sidecar::key_names::{KeyName, KeyNames};
 use crate::sidecar::state::SidecarState;
-use crate::store::StoreError;
+use ledger::StoreError;
 
 /// Number of responses that the overview shows.
 const LATEST_ROWS: u32 = 5;

@@ -9,12 +9,12 @@ use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use super::row::{KeyListRow, find_live_key, row};
-use crate::store::StoreError;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;
+use ledger::StoreError;
 use std::sync::Arc;
 
 #[derive(Template)]

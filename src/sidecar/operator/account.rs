@@ -23,8 +23,6 @@ use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::document;
-use crate::store::StoreError;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -32,6 +30,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use base::clock::now_ms;
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use serde::Deserialize;
 use std::sync::Arc;
 

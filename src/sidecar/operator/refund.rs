@@ -15,13 +15,13 @@ use super::account::{RefundForm, find, page, show_posting};
 use crate::account::{Account, Actor};
 use crate::billing::corrections::{MAX_REFERENCE_CHARS, is_valid_reference};
 use crate::billing::overview::RequestCharge;
-use crate::store::StoreError;
-use crate::store::ledger::{PostingResult, Refund};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use base::clock::now_ms;
 use credits::money::Micro;
+use ledger::StoreError;
+use ledger::{PostingResult, Refund};
 use serde_json::json;
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::sidecar::display::Credits;
-use crate::store::ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
 use base::clock::{month_number, month_start_ms};
 use credits::money::Micro;
+use ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
 use llm_protocol::usage::Usage;
 
 const DAY_MS: i64 = 86_400_000;

@@ -1,8 +1,8 @@
 //! The statement: every change of a balance on a page and in a file, for its holder alone.
 
 use super::*;
-use crate::store::ledger::{BalanceChange, BalanceChangeKind};
 use credits::money::Micro;
+use ledger::{BalanceChange, BalanceChangeKind};
 
 /// An account with a trial, a top-up with a formula as its reference, and some responses.
 async fn holder(world: &World) -> (String, String) {

@@ -6,8 +6,8 @@
 use super::audit::{self, AuditEntry};
 use super::database::AppDb;
 use super::rows::{AccountRow, Role, first_column};
-use crate::store::StoreError;
 use credits::money::Micro;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The conditions for opening an account.

@@ -6,7 +6,7 @@ use super::database::AppDb;
 use super::mail::{self, MailQueueLimits, OutgoingMailRow};
 use super::rows::first_column;
 use super::webhooks::{self, NewDelivery};
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, params};
 
 /// An account that has alert rules.

@@ -6,7 +6,7 @@
 
 use super::database::AppDb;
 use super::rows::first_column;
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use sha2::{Digest, Sha256};
 

@@ -4,11 +4,13 @@
 //! this one.
 
 use super::rows::KeyOwner;
-use crate::store::StoreError;
-use crate::store::copy::{self, Copy};
-use crate::store::postgres::{Domain, PostgresHome};
-use crate::store::row_cache::RowCache;
-use crate::store::sqlite::{self, Readers};
+use ledger::StoreError;
+use ledger::copy;
+use ledger::copy::Copy;
+use ledger::postgres::{Domain, PostgresHome};
+use ledger::sqlite;
+use ledger::sqlite::Readers;
+use ledger::sqlite::row_cache::RowCache;
 use rusqlite::{Connection, Transaction};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,7 +3,7 @@
 //! Must not see a key in plain text.
 
 use super::database::AppDb;
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension as _, Row, params};
 
 /// A change of a key or of its account.

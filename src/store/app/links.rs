@@ -9,7 +9,7 @@ use super::audit::{self, AuditEntry};
 use super::database::AppDb;
 use super::rows::first_column;
 use super::webhooks;
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 /// A link as stored, without its hash.

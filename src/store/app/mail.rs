@@ -5,7 +5,7 @@
 
 use super::database::AppDb;
 use super::rows::first_column;
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 /// A mail as stored.

@@ -5,7 +5,7 @@
 
 use super::database::AppDb;
 use super::rows::{ACCOUNT_COLUMNS, AccountRow, account_row};
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::params;
 
 /// Number of accounts by status.

@@ -6,7 +6,7 @@
 use super::audit::{self, AuditEntry};
 use super::database::AppDb;
 use super::rows::first_column;
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 
 /// Lifetime of sessions, in ms.

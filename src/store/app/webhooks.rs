@@ -6,7 +6,7 @@
 use super::database::AppDb;
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, count};
 use super::rows::first_column;
-use crate::store::StoreError;
+use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 /// A webhook as stored.

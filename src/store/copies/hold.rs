@@ -2,10 +2,10 @@
 //!
 //! Must not decide when: that is `app/standby.rs`.
 
-use crate::store::StoreError;
 use crate::store::app::AppDb;
-use crate::store::copy::{Copy, make_copy};
-use crate::store::ledger::Ledger;
+use ledger::Ledger;
+use ledger::StoreError;
+use ledger::copy::{Copy, make_copy};
 use rusqlite::Connection;
 use std::path::Path;
 

@@ -4,13 +4,12 @@
 //! Must not change an entry.
 
 use super::hold::not_a_copy;
-use crate::store::StoreError;
 use crate::store::app::AppDb;
-use crate::store::copy::Copy;
-use crate::store::ledger::anchor::ChainHead;
-use crate::store::ledger::{Ledger, LedgerEntry, LedgerStore as _};
-use crate::store::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresHome};
-use crate::store::sqlite;
+use ledger::StoreError;
+use ledger::anchor::ChainHead;
+use ledger::copy::Copy;
+use ledger::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresHome};
+use ledger::{Ledger, LedgerEntry, LedgerStore as _};
 use rusqlite::Connection;
 
 /// What was given to PostgreSQL.
@@ -106,46 +105,5 @@ fn after(before: &Position, last: &LedgerEntry) -> Position {
         seq: last.seq,
         hash: last.hash.clone(),
         version: before.version + 1,
-    }
-}
-
-impl Copy {
-    /// Gives a new database the rows that each file is made with.
-    pub(super) fn push_first_rows(&self, connection: &mut Connection) -> Result<(), StoreError> {
-        match self.home.holding(self.domain)?.position.version {
-            0 => self.push_rows(connection),
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives PostgreSQL all rows besides the entries.
-    fn push_rows(&self, connection: &mut Connection) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("read the rows for PostgreSQL", source);
-        let transaction = sqlite::begin_write(connection).map_err(sql)?;
-        let holding = self.home.holding(self.domain)?;
-        self.changed.clear(&transaction).map_err(sql)?;
-        self.changed.mark_all(&transaction).map_err(sql)?;
-        let (accounts, rows) = self
-            .changed
-            .collect(&transaction, self.domain)
-            .map_err(sql)?;
-        self.changed.clear(&transaction).map_err(sql)?;
-        let version = holding.position.version.max(self.version(&transaction)?) + 1;
-        transaction
-            .execute("UPDATE copy SET version = ?1", [version])
-            .map_err(sql)?;
-        self.home.commit(HomeCommit {
-            domain: self.domain,
-            epoch: holding.epoch,
-            after: Position {
-                version,
-                ..holding.position.clone()
-            },
-            before: holding.position,
-            entries: Vec::new(),
-            accounts,
-            rows,
-        })?;
-        transaction.commit().map_err(sql)
     }
 }

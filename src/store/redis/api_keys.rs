@@ -4,8 +4,8 @@
 
 use super::client::SharedStore;
 use super::keyspace::KEYS_KNOWN;
-use crate::store::StoreError;
 use ::redis::Cmd;
+use ledger::StoreError;
 use std::collections::HashMap;
 
 impl SharedStore {

@@ -5,9 +5,9 @@
 use super::client::SharedStore;
 use super::keyspace::{OPERATION_MS, partition};
 use super::reply::parse_amount;
-use crate::store::StoreError;
 use ::redis::Cmd;
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
 
 /// A change of a balance that the ledger has posted, or a debit that it is about to post.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Calls to the shared store from code that is not asynchronous.
 
-use crate::store::StoreError;
+use ledger::StoreError;
 use std::future::Future;
 
 /// Runs `work` to completion on a thread of its own, because a serving thread must not block.

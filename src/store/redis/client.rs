@@ -9,9 +9,9 @@ use super::keyspace::{Keyspace, PARTITIONS, partition};
 use super::link::RedisLink;
 use super::reply::ScriptReply;
 use super::scripts::{SCRIPTS, Scripts};
-use crate::store::StoreError;
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
 use config::redis_address::RedisAddress;
+use ledger::StoreError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -3,33 +3,7 @@
 //!
 //! Must not decide how to react.
 
-use ::redis::{ErrorKind, RedisError};
-
-/// Label value for metrics, one of a fixed set.
-pub fn reason(error: &RedisError) -> &'static str {
-    match error.code() {
-        Some("OOM") => return "store_out_of_memory",
-        Some("READONLY") => return "store_read_only",
-        Some("LOADING") => return "store_loading",
-        Some("BUSY") => return "store_busy",
-        Some("MISCONF") => return "store_misconf",
-        Some("NOREPLICAS") => return "store_no_replicas",
-        Some("CLUSTERDOWN") => return "store_cluster_down",
-        Some("MOVED" | "ASK" | "TRYAGAIN") => return "store_moving",
-        Some("MASTERDOWN") => return "store_no_primary",
-        Some("NOAUTH" | "WRONGPASS") => return "store_auth",
-        Some("NOPERM") => return "store_forbidden",
-        _ => {}
-    }
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => "store_auth",
-        ErrorKind::MasterNameNotFoundBySentinel => "store_no_primary",
-        ErrorKind::ClusterConnectionNotFound => "store_unreachable",
-        ErrorKind::Io if error.is_timeout() => "store_timeout",
-        ErrorKind::Io => "store_unreachable",
-        _ => "store_error",
-    }
-}
+use ::redis::RedisError;
 
 /// Returns true if the connection is not worth another command: it is lost, or its server is no
 /// longer the primary, or its server no longer accepts the password.
@@ -56,6 +30,7 @@ pub fn first_error(error: RedisError) -> RedisError {
 mod tests {
     use super::*;
     use ::redis::{ErrorKind, make_extension_error};
+    use ledger::StoreError;
     use std::io;
 
     fn io(kind: io::ErrorKind) -> RedisError {
@@ -96,7 +71,7 @@ mod tests {
             ),
         ] {
             let seen = (
-                reason(&error),
+                StoreError::redis("call", error.clone()).reason(),
                 ends_connection(&error),
                 is_retryable(&error),
             );

@@ -4,9 +4,9 @@
 
 use super::client::SharedStore;
 use super::reply::parse_amount;
-use crate::store::StoreError;
 use ::redis::Cmd;
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
 
 /// An event that the ledger must enter.
 #[derive(Debug, Clone, PartialEq, Eq)]

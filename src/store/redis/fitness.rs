@@ -4,8 +4,8 @@
 
 use super::client::SharedStore;
 use super::keyspace::{Keyspace, PARTITIONS};
-use crate::store::StoreError;
 use ::redis::Cmd;
+use ledger::StoreError;
 
 /// Lifetime of the probe's key.
 const PROBE_TTL_MS: u64 = 1_000;

@@ -8,9 +8,9 @@
 use super::client::SharedStore;
 use super::keyspace::{MARKER_MS, PARTITIONS, partition};
 use super::reply::ScriptReply;
-use crate::store::StoreError;
 use crate::store::idempotency_entry::{IdempotencyEntry, IdempotencyLookup, StoredResponse};
 use ::redis::{Cmd, Pipeline, Script, ScriptInvocation};
+use ledger::StoreError;
 use std::time::Duration;
 
 /// Maximum number of expired responses and keys that one script removes from the totals.

@@ -7,9 +7,9 @@
 use super::client::SharedStore;
 use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
 use super::reply::parse_amount;
-use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
 
 /// Maximum number of requests per call of [`SharedStore::restore`]: a script blocks its server
 /// while it runs.

@@ -6,7 +6,6 @@
 //! turns out to be lost, the link sends the command once more over a new one: no command sent here
 //! counts twice. Must not know the commands.
 
-use super::address::{RedisAddress, SentinelAddress};
 use super::errors;
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
 use ::redis::cluster::ClusterClient;
@@ -15,6 +14,7 @@ use ::redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
     IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
 };
+use config::redis_address::{RedisAddress, SentinelAddress};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,11 +2,11 @@
 //!
 //! Must not decide what a reply means for a request.
 
-use crate::store::StoreError;
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{
     LimitScope, RateLimitKind, RateLimitStatus, RateLimitStatuses, RateLimitWait,
 };
+use ledger::StoreError;
 
 /// A script's reply: its status and further values.
 pub(super) struct ScriptReply {

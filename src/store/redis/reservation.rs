@@ -5,11 +5,11 @@
 
 use super::client::SharedStore;
 use super::keyspace::partition;
-use crate::store::StoreError;
 use ::redis::Cmd;
 use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{RateLimitStatuses, RateLimitWait};
+use ledger::StoreError;
 use std::time::Duration;
 use tokio::task::JoinSet;
 

@@ -5,9 +5,9 @@
 
 use super::client::SharedStore;
 use super::link::CONNECT_TIMEOUT;
-use crate::store::StoreError;
 use ::redis::Cmd;
 use futures_util::Stream;
+use ledger::StoreError;
 use std::io;
 use std::pin::Pin;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 
 use super::client::SharedStore;
 use super::keyspace::{APPLIED, MARKER_MS, partition};
-use crate::store::StoreError;
 use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The end of a request.

@@ -1,0 +1,95 @@
+//! Where an audit begins: at the first entry, or behind entries that were verified before and of
+//! which only the sums are at hand.
+//!
+//! Must not check anything.
+
+use crate::Ledger;
+use crate::StoreError;
+use crate::audit::walk::KeySpendRow;
+use crate::database::anchor::ChainHead;
+use crate::segment::SealedBalance;
+use credits::money::Micro;
+
+/// The state of the ledger behind the last entry that is not walked. Ends of requests up to there
+/// may be missing from the ledger; all other entries are there.
+#[derive(Debug, Clone)]
+pub struct AuditStart {
+    pub head: ChainHead,
+    pub accounts: Vec<AccountStart>,
+    /// Spending of all keys, by key and day. `None`: unknown, so the audit checks the spending of
+    /// keys only if it reads all segments.
+    pub keys: Option<Vec<KeySpendRow>>,
+}
+
+/// An account behind the last entry that is not walked.
+#[derive(Debug, Clone)]
+pub struct AccountStart {
+    pub account: String,
+    pub paid: Micro,
+    pub trial: Micro,
+    /// Sum of all credits ever bought or granted, without the trial.
+    pub credited: Micro,
+}
+
+impl AccountStart {
+    /// Returns all accounts at the end of the segment that ends with the entry `seq`.
+    pub(crate) fn at_segment_end(ledger: &Ledger, seq: i64) -> Result<Vec<Self>, StoreError> {
+        let balances = ledger.sealed_balances(seq)?.into_iter();
+        let start = |balance: SealedBalance| Self {
+            account: balance.account,
+            paid: balance.paid,
+            trial: balance.trial,
+            credited: balance.credited,
+        };
+        Ok(balances.map(start).collect())
+    }
+}
+
+impl AuditStart {
+    /// The start of the ledger.
+    pub fn genesis() -> Self {
+        Self {
+            head: ChainHead::genesis(),
+            accounts: Vec::new(),
+            keys: Some(Vec::new()),
+        }
+    }
+
+    /// The end of the last sealed segment, or the start of the ledger if it has none.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn after_segments(ledger: &Ledger) -> Result<Self, StoreError> {
+        let head = Self::sealed_head(ledger)?;
+        if head.seq == 0 {
+            return Ok(Self::genesis());
+        }
+        Ok(Self {
+            accounts: AccountStart::at_segment_end(ledger, head.seq)?,
+            head,
+            keys: None,
+        })
+    }
+
+    /// Returns the last entry of the last sealed segment, without the balances there.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn sealed_head(ledger: &Ledger) -> Result<ChainHead, StoreError> {
+        let last = ledger.segment_records()?.pop();
+        Ok(last.map_or_else(ChainHead::genesis, |last| ChainHead {
+            seq: last.last,
+            hash: last.last_hash,
+        }))
+    }
+
+    /// Returns the position behind which the walk begins. A whole ledger is read from below its
+    /// first entry, so that no entry has a place where nobody looks.
+    pub(crate) fn after_seq(&self) -> i64 {
+        if self.head.seq == 0 {
+            i64::MIN
+        } else {
+            self.head.seq
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! `ledger.db`: it is opened against its anchor, read by several connections and written by one.
+//!
+//! Every commit that adds entries also writes the anchor. Must not decide an amount.
+
+mod accounts;
+pub mod anchor;
+pub(crate) mod schema;
+
+use super::index::LedgerIndex;
+use crate::StoreError;
+use crate::copy;
+use crate::copy::{Copy, WriteTransaction};
+use crate::database::anchor::{AnchorFault, AnchorTrust, LedgerAnchor, chain_head};
+use crate::entry::account::LedgerAccount;
+use crate::postgres::{Domain, PostgresHome};
+use crate::sealing::files::SegmentFiles;
+use crate::sqlite;
+use crate::sqlite::Readers;
+use crate::sqlite::missing;
+use crate::sqlite::row_cache::RowCache;
+use base::failpoint::{self, Point};
+use rusqlite::{Connection, OptionalExtension, Transaction};
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) const MIGRATIONS: &[&str] = &[
+    include_str!("database/001.sql"),
+    include_str!("database/002.sql"),
+    include_str!("database/003.sql"),
+    include_str!("database/004.sql"),
+    include_str!("database/005.sql"),
+    include_str!("database/006.sql"),
+    include_str!("database/007.sql"),
+    include_str!("database/008.sql"),
+    include_str!("database/009.sql"),
+    include_str!("database/010.sql"),
+    include_str!("database/011.sql"),
+    include_str!("database/012.sql"),
+    copy::CREATE_POSITION,
+];
+
+/// Page size in bytes of a new ledger. A commit writes nearly a page for each account and each key
+/// that it changes: with pages of 4 KiB, 95 endings a second wrote 3 KB more for each.
+const PAGE_BYTES: u32 = 2_048;
+
+const MAX_READERS: usize = 8;
+
+/// The tables whose rows are copied, besides the entries. The spending of keys follows from these.
+/// What stands for processes and segments is of this data directory alone.
+const COPIED_TABLES: [&str; 5] = [
+    "account",
+    "price_version",
+    "shared_partition",
+    "shared_pushed",
+    "shared_mark",
+];
+
+/// Says which operation failed.
+pub(crate) type SqlFailure = fn(rusqlite::Error) -> StoreError;
+
+/// The ledger's database.
+pub struct Ledger {
+    writer: Mutex<Connection>,
+    pub(crate) readers: Readers,
+    /// What pages read, derived from the entries.
+    pub(crate) index: LedgerIndex,
+    /// The files with the sealed entries.
+    pub(crate) segments: SegmentFiles,
+    /// Accounts as admission reads them, by process and account.
+    pub(crate) account_rows: RowCache<LedgerAccount>,
+    /// Whether this process has handed over. Changes under the writer's lock.
+    pub(crate) handed_over: AtomicBool,
+    /// `None` if the file itself is the home of the ledger.
+    copy: Option<Copy>,
+    /// `None` if the ledger is opened only for reading.
+    anchor: Option<LedgerAnchor>,
+    /// Time at which the anchor was last written before it was opened.
+    anchored_ms: i64,
+}
+
+/// The one connection that writes. When it is released, admission reads accounts again.
+pub(crate) struct LedgerWriteGuard<'a> {
+    connection: MutexGuard<'a, Connection>,
+    account_rows: &'a RowCache<LedgerAccount>,
+    copy: Option<&'a Copy>,
+}
+
+impl LedgerWriteGuard<'_> {
+    /// Begins a transaction.
+    pub(crate) fn begin(&mut self) -> rusqlite::Result<WriteTransaction<'_>> {
+        copy::begin(&mut self.connection, self.copy)
+    }
+}
+
+impl Deref for LedgerWriteGuard<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for LedgerWriteGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+impl Drop for LedgerWriteGuard<'_> {
+    fn drop(&mut self) {
+        self.account_rows.clear();
+    }
+}
+
+impl Ledger {
+    /// Opens `ledger.db` in `dir`, which must match its anchor.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened or migrated, if it is missing although there
+    /// are accounts, or if it is an older or a different ledger.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Anchored, None)
+    }
+
+    /// Opens the ledger like [`Ledger::open`]; with `home`, as a copy of what is there.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Ledger::open`], and an error if the file has entries and is no copy,
+    /// or is a copy and there is no `home`.
+    pub fn open_with_home(dir: &Path, home: Option<&PostgresHome>) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Anchored, home)
+    }
+
+    fn open_with_trust(
+        dir: &Path,
+        trust: AnchorTrust,
+        home: Option<&PostgresHome>,
+    ) -> Result<Self, StoreError> {
+        let path = dir.join("ledger.db");
+        // A copy gets from PostgreSQL what it lacks.
+        if home.is_none()
+            && let Some(fault) = missing::ledger(dir)?
+        {
+            return Err(StoreError::Unusable(fault));
+        }
+        // Read before the ledger, which only grows.
+        let named = anchor::read(dir)?;
+        let anchored_ms = anchor::modified_ms(dir);
+        let mut writer = sqlite::open_with_page_size(&path, PAGE_BYTES, "open the ledger")?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate the ledger")?;
+        writer.set_prepared_statement_cache_capacity(64);
+        sqlite::set_up_writer(&writer)
+            .map_err(|source| StoreError::sqlite("open the ledger", source))?;
+        let copy = match (home, trust) {
+            (Some(home), _) => {
+                copy::check_may_attach(&writer, "entry")?;
+                let tables = &COPIED_TABLES;
+                Some(Copy::attach(home.clone(), Domain::Ledger, &writer, tables)?)
+            }
+            (None, AnchorTrust::Any) => None,
+            (None, _) => {
+                copy::check_is_no_copy(&writer)?;
+                None
+            }
+        };
+        let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
+        let account_rows = RowCache::open(&path, "open the ledger for reading")?;
+        let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
+        let (writer, handed_over) = (Mutex::new(writer), AtomicBool::new(false));
+        let index = LedgerIndex::open(dir);
+        Ok(Self {
+            writer,
+            readers,
+            index,
+            segments: SegmentFiles::new(dir),
+            account_rows,
+            handed_over,
+            copy,
+            anchor,
+            anchored_ms,
+        })
+    }
+
+    /// PostgreSQL, if the ledger is there.
+    pub fn home(&self) -> Option<&PostgresHome> {
+        self.copy.as_ref().map(Copy::home)
+    }
+
+    /// Returns true unless the ledger is in PostgreSQL and the lease may have run out.
+    pub fn may_write(&self) -> bool {
+        self.home().is_none_or(PostgresHome::lease_is_valid)
+    }
+
+    /// Returns the epoch in which this data directory holds the ledger in PostgreSQL; `None` if the
+    /// ledger is not there.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn held_epoch(&self) -> Result<Option<i64>, StoreError> {
+        self.with_copy(|copy, connection| Ok(copy.held(connection)?.1))
+            .transpose()
+    }
+
+    /// Runs `work` with the connection that writes, past PostgreSQL.
+    pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        work(&self.writer())
+    }
+
+    /// Runs `work` with the copy and the connection that writes; `None` if the file is no copy.
+    pub fn with_copy<T>(
+        &self,
+        work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
+    ) -> Option<Result<T, StoreError>> {
+        let copy = self.copy.as_ref()?;
+        Some(work(copy, &mut self.writer()))
+    }
+
+    /// Opens the ledger like [`Ledger::open`], without the check against its anchor, for reading
+    /// only.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened or migrated.
+    pub fn open_for_audit(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Any, None)
+    }
+
+    /// Sets the anchor to the current ledger in `dir`, after an operator has restored a backup on
+    /// purpose.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be opened; see [`Ledger::open`].
+    pub fn accept(dir: &Path) -> Result<(), StoreError> {
+        Self::open_with_trust(dir, AnchorTrust::Accepted, None).map(drop)
+    }
+
+    pub(crate) fn writer(&self) -> LedgerWriteGuard<'_> {
+        let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        LedgerWriteGuard {
+            connection,
+            account_rows: &self.account_rows,
+            copy: self.copy.as_ref(),
+        }
+    }
+
+    /// Runs one transaction that adds no entry.
+    pub(crate) fn write<T>(
+        &self,
+        operation: &'static str,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer();
+        let write = || {
+            let transaction = writer.begin()?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        write().map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    pub(crate) fn read<T>(
+        &self,
+        operation: &'static str,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers
+            .with(read)
+            .map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    /// Commits a transaction that may have added entries, then writes the last one to the anchor.
+    /// `between` lets a test end the process between these steps.
+    pub(crate) fn commit(
+        &self,
+        transaction: WriteTransaction<'_>,
+        between: impl FnOnce(),
+    ) -> rusqlite::Result<()> {
+        let head = chain_head(&transaction)?;
+        transaction.commit()?;
+        between();
+        if let Some(anchor) = &self.anchor {
+            anchor.write(&head);
+        }
+        Ok(())
+    }
+
+    /// Writes the log back into `ledger.db`, so that the file alone is complete: before a copy, and
+    /// at the end.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        failpoint::hit(Point::BeforeCheckpoint);
+        sqlite::checkpoint(&self.writer())?;
+        failpoint::hit(Point::AfterCheckpoint);
+        Ok(())
+    }
+
+    /// Returns why the ledger does not match the anchor in `dir`, if so.
+    ///
+    /// # Errors
+    /// Returns an error if one of the two cannot be read.
+    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<AnchorFault>, StoreError> {
+        let named = anchor::read(dir)?;
+        self.read("compare the ledger with its anchor", |connection| {
+            anchor::check(connection, named)
+        })
+    }
+
+    /// Returns the latest time that the ledger knows of, in ms since 1970: the time of its last
+    /// entry, or of the anchor when it was opened.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn last_known_ms(&self) -> Result<Option<i64>, StoreError> {
+        let entered = self.read("read the ledger's last entry", |connection| {
+            connection
+                .query_row(
+                    "SELECT at FROM entry ORDER BY seq DESC LIMIT 1",
+                    [],
+                    |row| row.get(0),
+                )
+                .optional()
+        })?;
+        Ok(entered.max((self.anchored_ms > 0).then_some(self.anchored_ms)))
+    }
+
+    /// Writes the anchor again, so that its file time shows that the ledger was in use.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn renew_anchor(&self) -> Result<(), StoreError> {
+        let writer = self.writer();
+        let head = chain_head(&writer)
+            .map_err(|source| StoreError::sqlite("read the ledger's last entry", source))?;
+        if let Some(anchor) = &self.anchor {
+            anchor.write(&head);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! An account's row: its balances, and what of them is applied and claimed.
+//!
+//! Must not change a balance: that is `ledger/chain.rs`.
+
+use credits::money::Micro;
+use rusqlite::{Row, Transaction};
+
+/// An account's row, the part of the instance's settled credits that it already includes, and the
+/// claims of other instances: one consistent snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LedgerAccount {
+    pub paid: Micro,
+    pub trial: Micro,
+    pub trial_ends_at_ms: Option<i64>,
+    /// Sum of all credits ever bought or granted, without the trial.
+    pub credited: Micro,
+    pub applied_paid: Micro,
+    pub applied_trial: Micro,
+    /// Credits that other instances have claimed.
+    pub claimed_paid: Micro,
+    pub claimed_trial: Micro,
+}
+
+/// An account's row as the audit reads it.
+#[derive(Debug, Clone)]
+pub struct LedgerAccountRow {
+    pub id: String,
+    pub paid: Micro,
+    pub trial: Micro,
+    pub credited: Micro,
+    pub trial_ends_at_ms: Option<i64>,
+}
+
+pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<LedgerAccount> {
+    Ok(LedgerAccount {
+        paid: row.get(0)?,
+        trial: row.get(1)?,
+        trial_ends_at_ms: row.get(2)?,
+        credited: row.get(3)?,
+        applied_paid: row.get(4)?,
+        applied_trial: row.get(5)?,
+        claimed_paid: row.get(6)?,
+        claimed_trial: row.get(7)?,
+    })
+}
+
+pub(crate) fn balances(
+    transaction: &Transaction<'_>,
+    account: &str,
+) -> rusqlite::Result<(Micro, Micro)> {
+    transaction
+        .prepare_cached("SELECT paid, trial FROM account WHERE id = ?1")?
+        .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
+}

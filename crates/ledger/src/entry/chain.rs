@@ -1,0 +1,200 @@
+//! The chain of entries: each one contains the hash of the one before it, so that no entry can be
+//! changed, removed or put in between without notice.
+//!
+//! Must not decide an amount. A caller that appends does so in a write transaction.
+
+use super::compact_detail::compact;
+use crate::entry::{ENTRY_COLUMNS, LedgerEntry};
+use credits::money::CreditSplit;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+/// Returns an entry's hash, over the previous entry's hash and all fields of the entry.
+pub fn entry_hash(entry: &LedgerEntry) -> Vec<u8> {
+    EntryHasher::default().hash(entry).to_vec()
+}
+
+/// Computes the hashes of many entries with one buffer.
+#[derive(Default)]
+pub struct EntryHasher {
+    text: Vec<u8>,
+}
+
+impl EntryHasher {
+    /// Returns the same hash as [`entry_hash`].
+    pub fn hash(&mut self, entry: &LedgerEntry) -> [u8; 32] {
+        self.text.clear();
+        // Writes to a `Vec` cannot fail.
+        let _ = self.write_text(entry);
+        let mut hash = Sha256::new();
+        hash.update(&entry.prev);
+        hash.update(&self.text);
+        hash.finalize().into()
+    }
+
+    /// Writes `SEQ␟KIND␟REF␟ACCOUNT␟AT_MS␟[D_PAID, D_TRIAL, BAL_PAID, BAL_TRIAL, WRITEOFF]␟DETAIL`.
+    /// This text must never change: every stored hash covers it.
+    fn write_text(&mut self, entry: &LedgerEntry) -> io::Result<()> {
+        let text = &mut self.text;
+        write!(text, "{}\x1f", entry.seq)?;
+        for field in [&entry.kind, &entry.reference, &entry.account] {
+            text.extend_from_slice(field.as_bytes());
+            text.push(b'\x1f');
+        }
+        write!(text, "{}\x1f[{}", entry.at_ms, entry.d_paid.get())?;
+        for amount in [
+            entry.d_trial,
+            entry.bal_paid,
+            entry.bal_trial,
+            entry.writeoff,
+        ] {
+            write!(text, ", {}", amount.get())?;
+        }
+        text.extend_from_slice(b"]\x1f");
+        text.extend_from_slice(entry.detail.as_bytes());
+        Ok(())
+    }
+}
+
+/// Chains `entry` to the last one, stores it, and sets the account's balance to the one in the
+/// entry.
+pub(crate) fn append(
+    transaction: &Transaction<'_>,
+    mut entry: LedgerEntry,
+) -> rusqlite::Result<()> {
+    let (seq, hash) = last_entry(transaction)?;
+    (entry.seq, entry.prev) = (seq + 1, hash);
+    entry.hash = entry_hash(&entry);
+    insert(transaction, &entry, "")?;
+    set_balance(
+        transaction,
+        &entry.account,
+        CreditSplit {
+            paid: entry.bal_paid,
+            trial: entry.bal_trial,
+        },
+    )
+}
+
+pub(crate) fn last_entry(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
+    let last = connection
+        .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    Ok(last.unwrap_or((0, vec![0; 32])))
+}
+
+pub(crate) fn insert(
+    transaction: &Transaction<'_>,
+    entry: &LedgerEntry,
+    otherwise: &str,
+) -> rusqlite::Result<bool> {
+    let sql = format!(
+        "INSERT INTO entry ({ENTRY_COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}"
+    );
+    let inserted = transaction.prepare_cached(&sql)?.execute(params![
+        entry.seq,
+        entry.kind,
+        entry.reference,
+        entry.account,
+        entry.at_ms,
+        entry.d_paid,
+        entry.d_trial,
+        entry.bal_paid,
+        entry.bal_trial,
+        entry.writeoff,
+        stored_detail(entry),
+        entry.prev,
+        entry.hash,
+    ])?;
+    Ok(inserted > 0)
+}
+
+/// The detail of an ending is stored compact; those of the few other entries are not.
+fn stored_detail(entry: &LedgerEntry) -> Cow<'_, str> {
+    if entry.is_ending() {
+        compact(&entry.detail)
+    } else {
+        Cow::Borrowed(&entry.detail)
+    }
+}
+
+pub(crate) fn set_balance(
+    transaction: &Transaction<'_>,
+    account: &str,
+    parts: CreditSplit,
+) -> rusqlite::Result<()> {
+    let sql = "UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1";
+    transaction
+        .prepare_cached(sql)?
+        .execute(params![account, parts.paid, parts.trial])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use credits::money::Micro;
+
+    fn entry_of(seq: i64, at_ms: i64, amounts: [i64; 5], detail: &str) -> LedgerEntry {
+        let [d_paid, d_trial, bal_paid, bal_trial, writeoff] = amounts.map(Micro::new);
+        let parts = (d_paid, d_trial);
+        LedgerEntry {
+            seq,
+            bal_paid,
+            bal_trial,
+            writeoff,
+            prev: vec![7; 32],
+            ..LedgerEntry::new("debit", "req_é", "acct_1", at_ms, parts, detail.into())
+        }
+    }
+
+    #[test]
+    fn the_hash_of_an_entry_is_what_it_was_in_every_version() {
+        // sha256(07 × 32 || "12␟debit␟req_é␟acct_1␟1800000000000␟[-5, 0, 95, 7, 3]␟{\"a\":1}")
+        let entry = entry_of(12, 1_800_000_000_000, [-5, 0, 95, 7, 3], "{\"a\":1}");
+        let hex: String = entry_hash(&entry)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(
+            hex,
+            "dd9c0c6532ae18da2c104209ca7169b51d12a3b54139337210711c2e7b6bf7e7"
+        );
+    }
+
+    #[test]
+    fn a_hasher_forgets_the_entry_before() {
+        let long = entry_of(i64::MAX, i64::MIN, [i64::MIN; 5], &"x".repeat(5_000));
+        let short = entry_of(0, 0, [0; 5], "");
+        let mut hasher = EntryHasher::default();
+        for entry in [&long, &short, &long] {
+            let mut hash = Sha256::new();
+            hash.update(&entry.prev);
+            let numbers = [
+                entry.d_paid,
+                entry.d_trial,
+                entry.bal_paid,
+                entry.bal_trial,
+                entry.writeoff,
+            ]
+            .map(Micro::get);
+            let LedgerEntry {
+                seq,
+                kind,
+                reference,
+                account,
+                at_ms,
+                detail,
+                ..
+            } = entry;
+            // The form in which the documentation of `ledger export` gives it.
+            hash.update(format!(
+                "{seq}\x1f{kind}\x1f{reference}\x1f{account}\x1f{at_ms}\x1f{numbers:?}\x1f{detail}"
+            ));
+            assert_eq!(hasher.hash(entry).as_slice(), hash.finalize().as_slice());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How a request ended: what the journal records, and the detail of the ledger's debit or void.
+//!
+//! The JSON of an ending is hashed with its entry, so its form must not change. Must not decide
+//! what an ending costs.
+
+use credits::money::Micro;
+use llm_protocol::Protocol;
+use llm_protocol::ir::CacheMarkerOrigin;
+use llm_protocol::usage::Usage;
+use serde::{Deserialize, Serialize};
+
+/// A request and how it ended: the detail of a `debit` or a `void`, and the journal's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    #[serde(rename = "ref")]
+    pub request_id: String,
+    pub account: String,
+    pub at_ms: i64,
+    /// Credits that the account pays for the request, by bucket.
+    pub paid: Micro,
+    pub trial: Micro,
+    /// Part of the cost that the account could not cover.
+    pub writeoff: Micro,
+    pub detail: EndingDetail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndingDetail {
+    pub key_id: String,
+    pub key_shown: String,
+    pub model: String,
+    pub surface: Protocol,
+    pub vendor: String,
+    pub outcome: RequestOutcome,
+    pub usage: Usage,
+    pub price_version: String,
+    pub estimated: bool,
+    /// Whether a counter of the vendor was higher than the request can use; the request is then
+    /// billed at that bound. This field and the following ones are written only if they are set:
+    /// entries from before they existed then read, and hash, like entries of today.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub implausible: bool,
+    /// Conversation that the request was a turn of, if the gateway could recognize it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// Time from admission to the end, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+    /// Time from admission to the first token of a streamed answer, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_ms: Option<u64>,
+    /// Who marked the prompt for the vendor's cache, if anybody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_marks: Option<CacheMarkerOrigin>,
+}
+
+/// How a request with a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestOutcome {
+    Completed,
+    ClientLeft,
+    /// The gateway stopped the stream, because of a time, size or write limit.
+    GatewayEnded,
+    /// The vendor refused the request, and documents this refusal as free.
+    RefusedFree,
+    VendorError,
+    VendorCut,
+    /// The process ended while the request ran.
+    Interrupted,
+}
+
+impl RequestOutcome {
+    /// Every outcome, the usual one first.
+    pub const ALL: [Self; 7] = [
+        Self::Completed,
+        Self::ClientLeft,
+        Self::GatewayEnded,
+        Self::RefusedFree,
+        Self::VendorError,
+        Self::VendorCut,
+        Self::Interrupted,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::ClientLeft => "client_left",
+            Self::GatewayEnded => "gateway_ended",
+            Self::RefusedFree => "refused_free",
+            Self::VendorError => "vendor_error",
+            Self::VendorCut => "vendor_cut",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// Returns the outcome of this name; `None` if there is none.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+}
+
+impl Ending {
+    pub fn cost(&self) -> Micro {
+        self.paid.plus(self.trial).plus(self.writeoff)
+    }
+
+    /// Returns the entry's kind. A response is a debit even if it cost nothing, if the client
+    /// received it or if the vendor generated it for a client that disconnected.
+    pub fn kind(&self) -> &'static str {
+        match self.detail.outcome {
+            RequestOutcome::Completed
+            | RequestOutcome::ClientLeft
+            | RequestOutcome::GatewayEnded
+            | RequestOutcome::RefusedFree => "debit",
+            RequestOutcome::VendorError
+            | RequestOutcome::VendorCut
+            | RequestOutcome::Interrupted => "void",
+        }
+    }
+}
+
+/// End of the detail of a late ending.
+pub(crate) const LATE_SUFFIX: &str = ",\"late\":true}";
+
+/// Returns the JSON of an ending's detail.
+pub(crate) fn ending_detail(ending: &Ending) -> rusqlite::Result<String> {
+    serde_json::to_string(&ending.detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}

@@ -1,0 +1,92 @@
+//! Spending of API keys, by day. It is updated in the transaction that enters a debit, so that no
+//! admission sums up entries.
+//!
+//! Must not know a key's spending limit.
+
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::writer::applied::number_of;
+use credits::money::Micro;
+use rusqlite::params;
+
+/// A key's spending as one snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeySpend {
+    /// Spending since the requested day.
+    pub spent: Micro,
+    pub total: Micro,
+    /// Part of the total that the requested instance has settled.
+    pub applied: Micro,
+    /// End of the key's last request.
+    pub used_at_ms: Option<i64>,
+}
+
+impl Ledger {
+    /// Returns a key's spending from `first_day` on (days since 1970), and the part of it that the
+    /// given instance has settled. A point read.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn key_spend(
+        &self,
+        key: &str,
+        first_day: i64,
+        instance_id: &str,
+    ) -> Result<KeySpend, StoreError> {
+        self.read("read a key's spending", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT
+                       ifnull((SELECT total FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1), 0),
+                       ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?2 ORDER BY day DESC LIMIT 1), 0),
+                       coalesce((SELECT applied FROM key_spend WHERE key = ?1 AND applied_by = {} ORDER BY day DESC LIMIT 1),
+                         (SELECT spent FROM applied_key WHERE boot = ?3 AND key = ?1), 0),
+                       (SELECT used_at FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1)",
+                    number_of(3)
+                ))?
+                .query_row(params![key, first_day, instance_id], |row| {
+                    let (total, before): (Micro, Micro) = (row.get(0)?, row.get(1)?);
+                    Ok(KeySpend { spent: total.minus(before), total, applied: row.get(2)?, used_at_ms: row.get(3)? })
+                })
+        })
+    }
+}
+
+impl Ledger {
+    /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, as of
+    /// one moment.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn key_spend_as_of(
+        &self,
+        key: &str,
+        first_days: [i64; 4],
+    ) -> Result<([Micro; 4], i64), StoreError> {
+        let before = |index: u8| {
+            format!(
+                "ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?{index} ORDER BY day DESC LIMIT 1), 0)"
+            )
+        };
+        let sql = format!(
+            "SELECT ifnull((SELECT total FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1), 0), {}, {}, {}, {},
+               (SELECT ifnull(max(seq), 0) FROM entry)",
+            before(2),
+            before(3),
+            before(4),
+            before(5),
+        );
+        let [first, second, third, fourth] = first_days;
+        self.read("read a key's spending", |connection| {
+            connection.prepare_cached(&sql)?.query_row(
+                params![key, first, second, third, fourth],
+                |row| {
+                    let total: Micro = row.get(0)?;
+                    let since =
+                        |index| row.get::<_, Micro>(index).map(|before| total.minus(before));
+                    Ok(([since(1)?, since(2)?, since(3)?, since(4)?], row.get(5)?))
+                },
+            )
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! Compares `index.db` with the entries, and makes it and the spending of keys anew. The audit
+//! compares the spending of keys while it walks.
+//!
+//! An audit that has read all entries compares their fingerprint with that of the index. To find
+//! the wrong rows, the entries are walked again, in short slices, into an index of its own. Must
+//! not change an entry or a balance.
+
+use super::compare::AggregateMismatch;
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::entry::LedgerEntry;
+use crate::entry::chain::last_entry;
+use crate::index::{
+    FingerprintKeys, IndexFault, IndexFingerprint, IndexRebuild, StoredFingerprint,
+};
+use rusqlite::Connection;
+
+/// How often the comparison begins again because another process has made the index anew meanwhile.
+const MAX_COMPARISONS: u32 = 3;
+
+/// Number of entries read at once, to move a fingerprint.
+const FINGERPRINT_SLICE: u32 = 2_048;
+
+impl Ledger {
+    /// Reads the fingerprint of `index.db`, as of one moment. Writers do not wait for it, and its
+    /// memory does not grow with the entries. A damaged file stays where it is.
+    pub fn index_fingerprint(&self, keys: &FingerprintKeys) -> StoredFingerprint {
+        StoredFingerprint::of_file(self.index.dir(), keys)
+    }
+
+    /// Returns why the index is not exactly what the entries make, if so. `fingerprint` must be
+    /// that of all entries up to its last one; it is moved to the last one in the index.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn index_fault(
+        &self,
+        fingerprint: &mut IndexFingerprint,
+        stored: StoredFingerprint,
+    ) -> Result<Option<IndexFault>, StoreError> {
+        let tables = match stored.tables {
+            Ok(tables) => tables,
+            Err(fault) => return Ok(Some(fault)),
+        };
+        let wrong = |what: &str| Ok(Some(IndexFault::Wrong(what.into())));
+        let (last, (to, hash)) = (fingerprint.seq(), &tables.position);
+        let has_last = |connection: &Connection| self.has_entry(connection, *to, hash);
+        if *to < 0 || *to > 0 && !self.readers.with(has_last)? {
+            return wrong("says that it has entries which this ledger does not have");
+        }
+        self.for_each_entry(last, *to, &mut |entry| fingerprint.add(entry))?;
+        self.for_each_entry(*to, last, &mut |entry| fingerprint.remove(entry))?;
+        fingerprint.set_seq(*to);
+        if fingerprint.is_of(&tables) {
+            return Ok(None);
+        }
+        if tables.has_full_sum {
+            return Ok(Some(IndexFault::FullSum));
+        }
+        wrong("differs from the entries")
+    }
+
+    /// Returns why `index.db` was set aside since the last call, if it was.
+    pub fn take_index_damage(&self) -> Option<String> {
+        self.index.take_damage()
+    }
+
+    /// Calls `each` with the entries after `from`, up to and with `to`.
+    fn for_each_entry(
+        &self,
+        mut from: i64,
+        to: i64,
+        each: &mut dyn FnMut(&LedgerEntry),
+    ) -> Result<(), StoreError> {
+        while from < to {
+            let entries = self
+                .readers
+                .with(|connection| self.entries_following(connection, from, FINGERPRINT_SLICE))?;
+            let Some(last) = entries.last() else { break };
+            from = last.seq;
+            entries
+                .iter()
+                .filter(|entry| entry.seq <= to)
+                .for_each(&mut *each);
+        }
+        Ok(())
+    }
+
+    /// Returns the rows of `index.db` that differ from what the entries make, at most `limit` of
+    /// each table. The index is compared as far as it is. Writers do not wait for it, and its
+    /// memory does not grow with the ledger; for a while it takes as much disk as `index.db`.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the index cannot be read, or if the disk is full.
+    pub fn find_wrong_aggregates(&self, limit: u32) -> Result<Vec<AggregateMismatch>, StoreError> {
+        Ok(self.compare_index(limit, &mut |_| ())?.1)
+    }
+
+    /// Makes `index.db` and the spending of keys anew from the entries. Pages read the old index
+    /// until the new one is complete; only the spending of keys makes the ledger writer wait, for
+    /// as long as its last entries and its rows take. `on_entries` gets the number of entries read
+    /// so far. Returns the rows that were wrong, at most `limit` of each table.
+    ///
+    /// # Errors
+    /// Returns an error if a segment is not at hand or damaged, because sums without its entries
+    /// would be too low, or if a file cannot be read or written; what was not reported as done then
+    /// stays as it was.
+    pub fn reindex(
+        &self,
+        limit: u32,
+        on_entries: &mut dyn FnMut(u64),
+    ) -> Result<Vec<AggregateMismatch>, StoreError> {
+        let statuses = self.segment_statuses(true)?;
+        if let Some(fault) = statuses.into_iter().find_map(|status| status.fault) {
+            return Err(StoreError::SegmentUnavailable(format!(
+                "cannot make the index and the spending of keys anew without every segment: {fault}"
+            )));
+        }
+        let (mut rebuild, mut wrong) = self.compare_index(limit, on_entries)?;
+        // The stored index may have been far behind.
+        while self.advance_rebuild(&mut rebuild, i64::MAX)? {
+            on_entries(entry_count(&rebuild));
+        }
+        self.index.replace(rebuild.connection())?;
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("make the spending of keys anew", source);
+        let transaction = writer.begin().map_err(sql)?;
+        let (last, _) = last_entry(&transaction).map_err(sql)?;
+        while self.advance(&mut rebuild, &transaction, last)? {}
+        let found = rebuild
+            .compare_key_spend(&transaction, limit)
+            .map_err(sql)?;
+        if !found.is_empty() {
+            rebuild.write_key_spend(&transaction).map_err(sql)?;
+        }
+        transaction.commit().map_err(sql)?;
+        wrong.extend(found);
+        Ok(wrong)
+    }
+
+    /// Walks the entries up to the index's watermark, and compares.
+    fn compare_index(
+        &self,
+        limit: u32,
+        on_entries: &mut dyn FnMut(u64),
+    ) -> Result<(IndexRebuild, Vec<AggregateMismatch>), StoreError> {
+        for _ in 0..MAX_COMPARISONS {
+            let mut rebuild = IndexRebuild::create(self.index.dir())?;
+            let (to, _) = self.index.position()?;
+            while self.advance_rebuild(&mut rebuild, to)? {
+                on_entries(entry_count(&rebuild));
+            }
+            // One snapshot of the index, which may have moved on meanwhile.
+            let (mut wrong, mut behind) = (None, Ok(false));
+            let operation = "compare the ledger's entries with its index";
+            self.index.read(operation, |connection| {
+                let snapshot = connection.unchecked_transaction()?;
+                let to = index_seq(&snapshot)?;
+                if rebuild.seq()? > to {
+                    return Ok(());
+                }
+                behind = self.advance_rebuild(&mut rebuild, to);
+                while matches!(behind, Ok(true)) {
+                    behind = self.advance_rebuild(&mut rebuild, to);
+                }
+                wrong = Some(rebuild.compare_index(&snapshot, limit)?);
+                Ok(())
+            })?;
+            behind?;
+            if let Some(wrong) = wrong {
+                return Ok((rebuild, wrong));
+            }
+        }
+        Err(StoreError::Unusable(
+            "cannot compare the index with the entries: another process makes it anew".into(),
+        ))
+    }
+
+    fn advance_rebuild(&self, rebuild: &mut IndexRebuild, to: i64) -> Result<bool, StoreError> {
+        self.readers
+            .with(|connection| self.advance(rebuild, connection, to))
+    }
+
+    /// Adds the next entries up to and with `to`. Returns false if there are no more.
+    fn advance(
+        &self,
+        rebuild: &mut IndexRebuild,
+        ledger: &Connection,
+        to: i64,
+    ) -> Result<bool, StoreError> {
+        let read = |seq, limit| self.entries_following(ledger, seq, limit);
+        Ok(rebuild.add_batch(to, read)? > 0)
+    }
+}
+
+fn entry_count(rebuild: &IndexRebuild) -> u64 {
+    u64::try_from(rebuild.seq().unwrap_or_default()).unwrap_or_default()
+}
+
+fn index_seq(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("SELECT seq FROM watermark", [], |row| row.get(0))
+}

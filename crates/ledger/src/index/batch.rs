@@ -1,0 +1,310 @@
+//! Entries on their way into an index: each is reduced to a few numbers as it is read, so that a
+//! batch of tens of thousands takes little memory.
+//!
+//! `index/write.rs` writes the rows. Must not open a file or begin a transaction, and must give
+//! numbers in the order of the entries.
+
+use super::limits::INDEX_SLICE;
+use super::names::NameTables;
+use super::tables::IndexTables;
+use crate::StoreError;
+use crate::entry::LedgerEntry;
+use crate::entry::spend_totals::{HOUR_MS, MAX_TOKENS_COUNTED, SpendTotals};
+use crate::writer::lookup::EntryPosition;
+use credits::money::Micro;
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// Reads the entries after a position; `None` if the ledger does not have the position.
+pub(crate) type ReadEntries<'a> =
+    dyn Fn(&EntryPosition, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
+
+/// Kinds of entries in the order of their numbers: first the ends of requests.
+const KINDS: [&str; 8] = [
+    "debit", "void", "trial", "grant", "topup", "refund", "adjust", "lapse",
+];
+pub(crate) const DEBIT: i64 = 0;
+/// Kinds below this number are ends of requests.
+pub(crate) const FIRST_POSTING: i64 = 2;
+
+/// Flag of an entry whose vendor counted more than the request can use.
+pub(crate) const IMPLAUSIBLE: i64 = 1;
+
+/// Returns the number of a kind of entry; a kind that does not exist has one too.
+pub(crate) fn kind_number(kind: &str) -> i64 {
+    let known = KINDS.iter().position(|known| *known == kind);
+    i64::try_from(known.unwrap_or(KINDS.len())).unwrap_or(i64::MAX)
+}
+
+/// Returns the kind of a number.
+pub(crate) fn kind_name(number: i64) -> &'static str {
+    let kind = usize::try_from(number)
+        .ok()
+        .and_then(|number| KINDS.get(number));
+    kind.copied().unwrap_or("unknown")
+}
+
+/// The fields of an ending's detail that the index has. A field that is missing is empty.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct IndexedDetail<'a> {
+    #[serde(borrow)]
+    pub model: Cow<'a, str>,
+    #[serde(borrow)]
+    pub key_id: Cow<'a, str>,
+    #[serde(borrow)]
+    pub outcome: Cow<'a, str>,
+    pub conversation: Option<String>,
+    implausible: bool,
+    usage: IndexedUsage,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct IndexedUsage {
+    input: u64,
+    cache_read: u64,
+    cache_write_5m: u64,
+    cache_write_1h: u64,
+    audio_input: u64,
+    output: u64,
+    audio_output: u64,
+}
+
+impl<'a> IndexedDetail<'a> {
+    /// Reads the detail of an ending. One that cannot be read is a finding of the audit; such a
+    /// debit is in no sum.
+    pub(crate) fn read(entry: &'a LedgerEntry) -> Option<Self> {
+        serde_json::from_str(&entry.detail).ok()
+    }
+
+    /// Returns the flags of the ending's row.
+    pub(crate) fn flags(&self, kind: i64) -> i64 {
+        if kind == DEBIT && self.implausible {
+            IMPLAUSIBLE
+        } else {
+            0
+        }
+    }
+
+    /// Returns what the ending adds to the sums of its hour. Only a debit is in sums.
+    pub(crate) fn change(&self, entry: &LedgerEntry, kind: i64) -> UsageChange {
+        match kind {
+            DEBIT => UsageChange {
+                sum: self.usage.totals(Micro::ZERO.minus(entry.change())),
+                writeoff: entry.writeoff,
+                voids: 0,
+            },
+            _ => UsageChange {
+                voids: 1,
+                ..UsageChange::default()
+            },
+        }
+    }
+}
+
+impl IndexedUsage {
+    /// Returns what one debit adds to a sum. A vendor's counters can be nonsense.
+    fn totals(&self, credits: Micro) -> SpendTotals {
+        let input = [
+            self.cache_read,
+            self.cache_write_5m,
+            self.cache_write_1h,
+            self.audio_input,
+        ];
+        let input = input.into_iter().fold(self.input, u64::saturating_add);
+        let output = self.output.saturating_add(self.audio_output);
+        let [input, cache_read, output] =
+            [input, self.cache_read, output].map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
+        SpendTotals {
+            responses: 1,
+            credits,
+            input,
+            cache_read,
+            output,
+        }
+    }
+}
+
+/// A row of `activity`.
+pub(crate) struct ActivityIndexRow {
+    pub account: i64,
+    pub at_ms: i64,
+    pub seq: i64,
+    pub kind: i64,
+    /// Model, key and outcome of the end of a request.
+    pub names: Option<[i64; 3]>,
+    /// Place of its conversation among those of the batch.
+    pub conversation: Option<usize>,
+    pub flags: i64,
+}
+
+/// A row of `posting`.
+pub(crate) struct PostingRow {
+    pub account: i64,
+    pub at_ms: i64,
+    pub seq: i64,
+    pub kind: i64,
+    pub change: Micro,
+}
+
+/// A group of ends of requests: account, hour or day, model and key.
+pub(crate) type UsageKey = (i64, i64, i64, i64);
+
+#[derive(Clone, Copy, Default)]
+pub(crate) struct UsageChange {
+    pub sum: SpendTotals,
+    pub writeoff: Micro,
+    pub voids: i64,
+}
+
+impl UsageChange {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.sum = self.sum.plus(other.sum);
+        self.writeoff = self.writeoff.plus(other.writeoff);
+        self.voids += other.voids;
+    }
+}
+
+/// What a batch changes in a conversation.
+pub(crate) struct ConversationChange {
+    /// Number of the batch's conversations before it.
+    pub place: usize,
+    pub times: Option<(i64, i64)>,
+    pub sum: SpendTotals,
+}
+
+/// The rows of entries that follow one another, and what they add to sums.
+#[derive(Default)]
+pub(crate) struct IndexBatch {
+    pub activity: Vec<ActivityIndexRow>,
+    pub postings: Vec<PostingRow>,
+    pub hours: HashMap<UsageKey, UsageChange>,
+    /// By account and name.
+    pub conversations: HashMap<(i64, String), ConversationChange>,
+    /// The last entry.
+    pub end: Option<EntryPosition>,
+}
+
+impl IndexBatch {
+    /// Adds entries, which follow the ones in the batch, and gives numbers to their names.
+    pub(crate) fn add(
+        &mut self,
+        tables: IndexTables<'_>,
+        entries: &[LedgerEntry],
+        names: &mut NameTables,
+    ) -> rusqlite::Result<()> {
+        for entry in entries {
+            self.add_entry(tables, entry, names)?;
+        }
+        if let Some(last) = entries.last() {
+            self.end = Some((last.seq, last.hash.clone()));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of entries in it.
+    pub(crate) fn len(&self) -> usize {
+        self.activity.len()
+    }
+
+    fn add_entry(
+        &mut self,
+        tables: IndexTables<'_>,
+        entry: &LedgerEntry,
+        names: &mut NameTables,
+    ) -> rusqlite::Result<()> {
+        let kind = kind_number(&entry.kind);
+        let mut row = ActivityIndexRow {
+            account: names.accounts.number(tables, &entry.account)?,
+            at_ms: entry.at_ms,
+            seq: entry.seq,
+            kind,
+            names: None,
+            conversation: None,
+            flags: 0,
+        };
+        if kind >= FIRST_POSTING {
+            self.postings.push(PostingRow {
+                account: row.account,
+                at_ms: entry.at_ms,
+                seq: entry.seq,
+                kind,
+                change: entry.change(),
+            });
+        } else if let Some(detail) = IndexedDetail::read(entry) {
+            let model = names.models.number(tables, &detail.model)?;
+            let api_key = names.keys.number(tables, &detail.key_id)?;
+            row.names = Some([
+                model,
+                api_key,
+                names.outcomes.number(tables, &detail.outcome)?,
+            ]);
+            row.flags = detail.flags(kind);
+            self.add_ending(entry, &mut row, (model, api_key), detail);
+        }
+        self.activity.push(row);
+        Ok(())
+    }
+
+    /// Counts the end of a request. A late one counts in the hour in which its request ended. Only
+    /// a debit is in sums, and is a turn of its conversation.
+    fn add_ending(
+        &mut self,
+        entry: &LedgerEntry,
+        row: &mut ActivityIndexRow,
+        (model, api_key): (i64, i64),
+        detail: IndexedDetail<'_>,
+    ) {
+        let hour = row.at_ms.div_euclid(HOUR_MS);
+        let change = detail.change(entry, row.kind);
+        let key = (row.account, hour, model, api_key);
+        self.hours.entry(key).or_default().add(change);
+        let Some(name) = detail.conversation else {
+            return;
+        };
+        let place = self.conversations.len();
+        let conversation =
+            self.conversations
+                .entry((row.account, name))
+                .or_insert(ConversationChange {
+                    place,
+                    times: None,
+                    sum: SpendTotals::default(),
+                });
+        row.conversation = Some(conversation.place);
+        if row.kind == DEBIT {
+            let (began, last) = conversation.times.unwrap_or((row.at_ms, row.at_ms));
+            conversation.times = Some((began.min(row.at_ms), last.max(row.at_ms)));
+            conversation.sum = conversation.sum.plus(change.sum);
+        }
+    }
+}
+
+/// Reads the entries after `from`, at most `limit`, a slice at a time. Returns `None` if the ledger
+/// does not have the entry `from`.
+pub(crate) fn read_batch(
+    tables: IndexTables<'_>,
+    from: &EntryPosition,
+    limit: u32,
+    names: &mut NameTables,
+    read: &ReadEntries<'_>,
+) -> Result<Option<IndexBatch>, StoreError> {
+    let mut batch = IndexBatch::default();
+    let mut left = limit;
+    while left > 0 {
+        let position = batch.end.as_ref().unwrap_or(from);
+        let Some(slice) = read(position, left.min(INDEX_SLICE))? else {
+            return Ok(None);
+        };
+        if slice.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(u32::try_from(slice.len()).unwrap_or(u32::MAX));
+        batch
+            .add(tables, &slice, names)
+            .map_err(|source| StoreError::sqlite("index the ledger's entries", source))?;
+    }
+    Ok(Some(batch))
+}

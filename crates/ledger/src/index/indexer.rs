@@ -1,0 +1,164 @@
+//! The indexer: the thread that writes the ledger's index (`index.db`), and removes from the ledger
+//! what the index replaces.
+//!
+//! It works in the background, and rarely: a batch writes each page that it touches once, so a
+//! large one writes little for each entry. Readers have the newest entries in memory
+//! (`store/ledger/index/tail.rs`), so no page waits for this thread. Must not enter anything.
+
+use crate::StoreError;
+use crate::journal;
+use crate::{Ledger, MAX_INDEX_BATCH};
+use base::telemetry::METRICS;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Interval at which the thread looks for new entries. Any process can enter some.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A batch begins with this number of new entries, or when the first of them has waited for
+/// `MAX_DELAY`. With a thousand accounts, such a batch has some tens of entries for each page that
+/// it writes, takes tenths of a second, and needs about 20 MB of memory.
+const MIN_BATCH: u64 = MAX_INDEX_BATCH as u64;
+/// At 100 entries a second, both bounds are reached at about the same time. The first read after a
+/// start indexes this many minutes of entries in memory.
+const MAX_DELAY: Duration = Duration::from_secs(600);
+
+/// Number of entries from which on the thread rests only half as long as it works: the index of an
+/// older ledger is made for the first time.
+const LARGE_LAG: u64 = 4 * MIN_BATCH;
+
+/// Delay after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// Handle of the indexer.
+pub struct Indexer {
+    state: Arc<IndexerState>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct IndexerState {
+    is_closing: Mutex<bool>,
+    closing: Condvar,
+}
+
+struct IndexerWorker {
+    ledger: Arc<Ledger>,
+    data_dir: PathBuf,
+    state: Arc<IndexerState>,
+    /// Since when there are entries that are not indexed.
+    behind_since: Option<Instant>,
+    /// Whether nothing that the index replaces is left in the ledger.
+    has_removed_retired: bool,
+}
+
+impl Indexer {
+    /// Starts the thread for the ledger in `data_dir`.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot start.
+    pub fn start(ledger: &Arc<Ledger>, data_dir: &Path) -> Result<Self, StoreError> {
+        let state = Arc::new(IndexerState::default());
+        let worker = IndexerWorker {
+            ledger: Arc::clone(ledger),
+            data_dir: data_dir.to_owned(),
+            state: Arc::clone(&state),
+            behind_since: None,
+            has_removed_retired: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("indexer".into())
+            .spawn(move || worker.run())
+            .map_err(|source| StoreError::io("start the indexer", source))?;
+        Ok(Self {
+            state,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Stops the thread. What is not indexed stays for the next start.
+    pub fn shut_down(&self) {
+        *self.state.lock() = true;
+        self.state.closing.notify_all();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl IndexerState {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_closing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits; returns false at once when the process shuts down.
+    fn wait(&self, pause: Duration) -> bool {
+        let waited = self
+            .closing
+            .wait_timeout_while(self.lock(), pause, |is_closing| !*is_closing);
+        let (is_closing, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !*is_closing
+    }
+}
+
+impl IndexerWorker {
+    fn run(mut self) {
+        let mut pause = POLL_INTERVAL;
+        while self.state.wait(pause) {
+            pause = match self.step() {
+                Ok(pause) => pause,
+                // The index logs its failures.
+                Err(_) => RETRY_DELAY,
+            };
+        }
+    }
+
+    /// Does the next piece of work. Returns how long to rest then.
+    fn step(&mut self) -> Result<Duration, StoreError> {
+        let backlog = self.ledger.index_backlog();
+        METRICS
+            .index_lag_entries
+            .set(i64::try_from(backlog).unwrap_or(i64::MAX));
+        if backlog < MIN_BATCH {
+            self.remove_retired();
+            if backlog == 0 {
+                self.behind_since = None;
+                return Ok(POLL_INTERVAL);
+            }
+            let behind_since = self.behind_since.get_or_insert_with(Instant::now);
+            if behind_since.elapsed() < MAX_DELAY {
+                return Ok(POLL_INTERVAL);
+            }
+        }
+        let began = Instant::now();
+        let indexed = self.ledger.catch_up_index(MAX_INDEX_BATCH)?;
+        let took = began.elapsed();
+        let left = backlog.saturating_sub(indexed as u64);
+        if left < MIN_BATCH {
+            self.behind_since = None;
+            return Ok(POLL_INTERVAL.max(took));
+        }
+        Ok(if left > LARGE_LAG { took / 2 } else { took })
+    }
+
+    /// Removes the next part of what older versions read pages from, once no other process runs
+    /// that could be of an older version.
+    fn remove_retired(&mut self) {
+        if self.has_removed_retired {
+            return;
+        }
+        let others = journal::live_instance_ids(&self.data_dir);
+        if others.is_ok_and(|living| living.len() > 1) {
+            return;
+        }
+        match self.ledger.remove_retired() {
+            Ok(is_left) => self.has_removed_retired = !is_left,
+            Err(error) => log::debug!("{error}; the indexer tries again"),
+        }
+    }
+}

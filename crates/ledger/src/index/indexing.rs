@@ -1,0 +1,158 @@
+//! The ledger and its index together: batches of entries for `index.db`, the newest ones for
+//! readers, and entries by their position.
+//!
+//! Must not know the index's tables: `ledger/index.rs` does.
+
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::entry::LedgerEntry;
+use crate::entry::chain::last_entry;
+use crate::index::IndexTables;
+use crate::sealing::files::segments_after;
+use crate::writer::lookup;
+use crate::writer::lookup::{EntryPosition, entries_after, hash_at};
+use rusqlite::Connection;
+use std::collections::HashSet;
+
+impl Ledger {
+    /// Writes the next entries to `index.db`, at most `max_entries` and at most
+    /// [`MAX_INDEX_BATCH`](crate::MAX_INDEX_BATCH), in one transaction. Returns their number; 0 if
+    /// the file has all of them. Any process may call it at any time.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read, or if the index cannot be written or is
+    /// locked by another process; nothing has changed then.
+    pub fn catch_up_index(&self, max_entries: u32) -> Result<usize, StoreError> {
+        let read = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
+        let indexed = self.index.write_batch(max_entries, None, &read)?;
+        Ok(indexed.unwrap_or(0))
+    }
+
+    /// Returns the number of entries that `index.db` lacks, as far as both can be read. Readers do
+    /// not lack them: see [`Ledger::index_lag`].
+    pub fn index_backlog(&self) -> u64 {
+        let last = self.last_position().map_or(0, |(seq, _)| seq);
+        let indexed = self.index.position().map_or(0, |(seq, _)| seq);
+        u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
+    }
+
+    /// Returns the number of entries that a reader lacks, as far as the ledger can be read.
+    pub fn index_lag(&self) -> u64 {
+        let last = self.last_position().map_or(0, |(seq, _)| seq);
+        let indexed = self
+            .read_index("read how far the ledger is indexed", |tables| {
+                tables.last_seq()
+            })
+            .unwrap_or(0);
+        u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
+    }
+
+    /// Reads the index and the entries after it: a reader sees what was committed before, unless
+    /// the index is far behind. `read` runs within one transaction, and may run again after a
+    /// failure.
+    pub(crate) fn read_index<T>(
+        &self,
+        operation: &'static str,
+        read: impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let last = self.last_position()?;
+        let entries = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
+        self.index.read_newest(operation, &last, &entries, read)
+    }
+
+    /// Returns the entries at these positions, in this order.
+    pub(crate) fn entries_at(&self, seqs: &[i64]) -> Result<Vec<LedgerEntry>, StoreError> {
+        if seqs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut entries = self.read("read entries by their position", |connection| {
+            lookup::entries_at(connection, seqs)
+        })?;
+        if entries.len() == seqs.len() {
+            return Ok(entries);
+        }
+        // The others are sealed, or were sealed just now.
+        let found: HashSet<_> = entries.iter().map(|entry| entry.seq).collect();
+        let sealed: Vec<_> = seqs
+            .iter()
+            .copied()
+            .filter(|seq| !found.contains(seq))
+            .collect();
+        entries.extend(self.sealed_entries_at(&sealed)?);
+        let place = |entry: &LedgerEntry| seqs.iter().position(|seq| *seq == entry.seq);
+        entries.sort_by_key(place);
+        Ok(entries)
+    }
+
+    /// Returns the entries after `position`, or `None` if the ledger does not have that one.
+    fn entries_beyond(
+        &self,
+        (seq, hash): &EntryPosition,
+        limit: u32,
+    ) -> Result<Option<Vec<LedgerEntry>>, StoreError> {
+        let sql = |source| StoreError::sqlite("read the entries to index", source);
+        self.readers.with(|connection| {
+            let snapshot = connection.unchecked_transaction().map_err(sql)?;
+            if *seq > 0 && !self.has_entry(&snapshot, *seq, hash)? {
+                return Ok(None);
+            }
+            self.entries_following(&snapshot, *seq, limit).map(Some)
+        })
+    }
+
+    /// Returns true if the entry `seq` has this hash. An entry in a segment that is not at hand is
+    /// taken for the same.
+    pub(crate) fn has_entry(
+        &self,
+        connection: &Connection,
+        seq: i64,
+        hash: &[u8],
+    ) -> Result<bool, StoreError> {
+        let sql = |source| StoreError::sqlite("look for an entry", source);
+        if let Some(found) = hash_at(connection, seq).map_err(sql)? {
+            return Ok(found == hash);
+        }
+        match self.sealed_entries_after(connection, seq - 1, 1) {
+            Ok(entries) => Ok(entries
+                .first()
+                .is_some_and(|entry| entry.seq == seq && entry.hash == hash)),
+            Err(StoreError::SegmentUnavailable(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the entries after the position `seq`, in order, from segments too: at most `limit`.
+    /// Of a segment that is not at hand, only the entries that are also in the ledger.
+    pub(crate) fn entries_following(
+        &self,
+        connection: &Connection,
+        seq: i64,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
+        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
+        let mut from = seq;
+        for segment in segments_after(connection, seq).map_err(sql)? {
+            match self.sealed_entries_after(connection, from, limit as usize) {
+                Ok(entries) if !entries.is_empty() => return Ok(entries),
+                Ok(_) => {}
+                Err(StoreError::SegmentUnavailable(reason)) => {
+                    log::error!(
+                        "{reason}; pages lack the ends of requests in it until it is back and `ledger reindex` was run"
+                    );
+                    let mut postings = entries_after(connection, from, limit).map_err(sql)?;
+                    postings.retain(|entry| entry.seq <= segment.last);
+                    if !postings.is_empty() {
+                        return Ok(postings);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            from = from.max(segment.last);
+        }
+        entries_after(connection, from, limit).map_err(sql)
+    }
+
+    fn last_position(&self) -> Result<EntryPosition, StoreError> {
+        self.read("read the ledger's last entry", last_entry)
+    }
+}

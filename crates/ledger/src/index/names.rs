@@ -1,0 +1,81 @@
+//! Numbers for the names of accounts, models, keys and outcomes.
+//!
+//! A name gets the next number when an entry first has it, so the numbers follow from the entries
+//! alone. Must not outlive the transaction that gave a number, unless that was committed.
+
+use super::tables::IndexTables;
+use rusqlite::params;
+use std::collections::HashMap;
+
+/// Maximum number of names of a table in memory; one more clears them.
+const MAX_KNOWN: usize = 65_536;
+
+/// A table of names.
+pub(crate) struct NameTable {
+    table: &'static str,
+    known: HashMap<String, i64>,
+    /// The highest number given, once it was read.
+    last: Option<i64>,
+}
+
+/// All tables of names.
+pub(crate) struct NameTables {
+    pub accounts: NameTable,
+    pub models: NameTable,
+    pub keys: NameTable,
+    pub outcomes: NameTable,
+}
+
+impl NameTables {
+    pub(crate) fn new() -> Self {
+        Self {
+            accounts: NameTable::new("account"),
+            models: NameTable::new("model"),
+            keys: NameTable::new("api_key"),
+            outcomes: NameTable::new("outcome"),
+        }
+    }
+}
+
+impl NameTable {
+    fn new(table: &'static str) -> Self {
+        Self {
+            table,
+            known: HashMap::new(),
+            last: None,
+        }
+    }
+
+    /// Returns the number of a name; gives it the next one if it has none.
+    pub(crate) fn number(&mut self, tables: IndexTables<'_>, name: &str) -> rusqlite::Result<i64> {
+        if let Some(id) = self.known.get(name) {
+            return Ok(*id);
+        }
+        let id = match tables.find_name(self.table, name)? {
+            Some(id) => id,
+            None => self.add(tables, name)?,
+        };
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    fn add(&mut self, tables: IndexTables<'_>, name: &str) -> rusqlite::Result<i64> {
+        let table = self.table;
+        let last = match self.last {
+            Some(last) => last,
+            None => tables.last_name(table)?,
+        };
+        let id = last + 1;
+        tables
+            .connection()
+            .prepare_cached(&format!(
+                "INSERT INTO main.{table} (id, name) VALUES (?1, ?2)"
+            ))?
+            .execute(params![id, name])?;
+        self.last = Some(id);
+        Ok(id)
+    }
+}

@@ -1,0 +1,119 @@
+//! The tables that a query of the index reads: those of `index.db` alone, or of the tail in memory
+//! and of `index.db` below it.
+//!
+//! The tail has the entries that `index.db` lacks. Sums of the same key add up; a conversation in
+//! the tail contains what `index.db` has of it. Must not know a column but the keys.
+
+use rusqlite::{Connection, OptionalExtension};
+
+/// Database of a connection in which the batches are written.
+const MAIN: &str = "main";
+
+/// Database of a connection of the tail that has `index.db`.
+pub(crate) const BASE: &str = "base";
+
+/// The tables of the index on one connection, within one transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexTables<'a> {
+    connection: &'a Connection,
+    databases: &'static [&'static str],
+}
+
+impl<'a> IndexTables<'a> {
+    /// The tables of one file.
+    pub(crate) fn new(connection: &'a Connection) -> Self {
+        Self {
+            connection,
+            databases: &[MAIN],
+        }
+    }
+
+    /// The tables of the tail, and of `index.db` as an attached database.
+    pub(crate) fn with_base(connection: &'a Connection) -> Self {
+        Self {
+            connection,
+            databases: &[MAIN, BASE],
+        }
+    }
+
+    pub(crate) fn connection(&self) -> &'a Connection {
+        self.connection
+    }
+
+    pub(crate) fn has_base(&self) -> bool {
+        self.databases.contains(&BASE)
+    }
+
+    /// Returns a query for the rows that `select` finds in any database. `select` writes `$.` in
+    /// front of the names of tables, and its parameters with their numbers.
+    pub(crate) fn union(&self, select: &str) -> String {
+        let selects: Vec<_> = self
+            .databases
+            .iter()
+            .map(|database| select.replace("$.", &format!("{database}.")))
+            .collect();
+        selects.join(" UNION ALL ")
+    }
+
+    /// Like [`IndexTables::union`] for a query of `conversation` that ends with its conditions:
+    /// leaves out the rows that the tail has too.
+    pub(crate) fn union_of_conversations(&self, select: &str) -> String {
+        let mut sql = select.replace("$.", "main.");
+        if self.has_base() {
+            sql.push_str(" UNION ALL ");
+            sql.push_str(&select.replace("$.", "base."));
+            sql.push_str(
+                " AND NOT EXISTS (SELECT 1 FROM main.conversation AS newer
+                 WHERE newer.account = conversation.account AND newer.id = conversation.id)",
+            );
+        }
+        sql
+    }
+
+    /// Returns an expression for the name of the number in `column`, from the table `names`.
+    pub(crate) fn name_of(&self, names: &str, column: &str) -> String {
+        let name =
+            |database: &&str| format!("(SELECT name FROM {database}.{names} WHERE id = {column})");
+        let found: Vec<_> = self.databases.iter().map(name).collect();
+        match found.as_slice() {
+            [one] => one.clone(),
+            several => format!("coalesce({})", several.join(", ")),
+        }
+    }
+
+    /// Returns the number of a name in the table `names`, if it has one.
+    pub(crate) fn find_name(&self, names: &str, name: &str) -> rusqlite::Result<Option<i64>> {
+        let sql = self.union(&format!("SELECT id FROM $.{names} WHERE name = ?1"));
+        self.connection
+            .prepare_cached(&sql)?
+            .query_row([name], |row| row.get(0))
+            .optional()
+    }
+
+    /// Returns the highest number in the table `names`.
+    pub(crate) fn last_name(&self, names: &str) -> rusqlite::Result<i64> {
+        let ids = self.union(&format!("SELECT max(id) AS id FROM $.{names}"));
+        let sql = format!("SELECT ifnull(max(id), 0) FROM ({ids})");
+        self.connection.query_row(&sql, [], |row| row.get(0))
+    }
+
+    /// Returns the id of an account's conversation.
+    pub(crate) fn find_conversation(
+        &self,
+        account: i64,
+        name: &str,
+    ) -> rusqlite::Result<Option<i64>> {
+        let sql = self.union("SELECT id FROM $.conversation WHERE account = ?1 AND name = ?2");
+        self.connection
+            .prepare_cached(&sql)?
+            .query_row((account, name), |row| row.get(0))
+            .optional()
+    }
+
+    /// Returns the position of the last entry in the tables.
+    pub(crate) fn last_seq(&self) -> rusqlite::Result<i64> {
+        self.connection
+            .prepare_cached("SELECT seq FROM main.watermark")?
+            .query_row([], |row| row.get(0))
+    }
+}

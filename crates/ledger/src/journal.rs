@@ -1,0 +1,371 @@
+//! The edge's append-only journal of requests that the ledger is not yet known to have.
+//!
+//! A record is one `write(2)` of one line, `<crc32> <number> <record>`. It survives the death of
+//! the process at once, and an operator can read it with a pager. The gateway writes a request's
+//! `open` before it calls the vendor, and its `end` before the client gets the last byte. So a
+//! client with a complete response has been debited, and a client that was cut off has not. Each
+//! process owns a directory under `journal/`, named after its instance id and locked while the
+//! process lives; the next process replays the journal of a dead one.
+//!
+//! The lines of each file are numbered, and each file begins with a line that records the number of
+//! lines in the file before it. So `journal/read.rs` detects a missing line or file, except for the
+//! last lines of the last file.
+//!
+//! On a full disk, running requests can still end: a preallocated reserve file accepts `end`
+//! records and nothing else. No request begins until the reserve is restored. Must not know prices
+//! or balances. Read next: `journal/record.rs` (the records), `journal/line.rs` (a line),
+//! `journal/record_text.rs` (the text of a record), `journal/segment.rs` (a file),
+//! `journal/instance_dir.rs` (the directory and its lock).
+
+pub mod holds_mirror;
+mod instance_dir;
+mod line;
+mod orphaned;
+mod read;
+mod record;
+mod record_text;
+mod repair;
+pub mod replay;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use crate::StoreError;
+use crate::sqlite;
+use base::blocking::may_block;
+use base::failpoint::{self, Point};
+use base::file_owner;
+use base::regular_file::read_regular;
+use base::telemetry::METRICS;
+pub use instance_dir::{InstanceDir, instance_ids, live_instance_ids};
+use instance_dir::{
+    LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, clear_numbered_mark, instance_dirs, open_lock,
+};
+use line::{encode_unnumbered, set_number};
+pub use orphaned::{OrphanedJournal, claim_journal, claim_orphaned};
+use read::journal_files;
+pub use read::{JournalledRequest, find_damaged, read_requests};
+pub use record::JournalRecord;
+pub use segment::Segment;
+use segment::{file_name, is_full};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+/// Bytes that must be free for new requests after the disk was full.
+const MIN_FREE_BYTES: u64 = 65_536;
+
+/// Time after which a write shows that the disk does not answer, in ms.
+const MAX_WRITE_MS: u64 = 1_000;
+/// How often a thread looks whether the files are free before it waits for them: for longer than
+/// another one writes a line.
+const LOCK_SPINS: usize = 1_000;
+
+/// A running process's journal.
+pub struct Journal {
+    directory: InstanceDir,
+    segment_bytes: u64,
+    reserve_bytes: u64,
+    /// Whether an `end` record is synced to disk before [`Journal::write`] returns.
+    is_synced: bool,
+    files: Mutex<Files>,
+    /// Whether a write failed or the reserve is not complete.
+    short: AtomicBool,
+    began: Instant,
+    /// When the write that runs began, in ms since `began`; 0 if none runs.
+    writing_since_ms: AtomicU64,
+}
+
+/// A running process's files. One record is written at a time, so a torn record can be undone.
+struct Files {
+    active: Arc<Segment>,
+    number: u64,
+    /// Full files that the ledger does not cover yet.
+    sealed: Vec<Arc<Segment>>,
+    /// File that accepts `end` records when the active file accepts nothing more.
+    reserve: Arc<Segment>,
+}
+
+impl Journal {
+    /// Creates a journal in `data_dir` for this process. If the disk has no room for the reserve,
+    /// nothing is admitted yet.
+    ///
+    /// # Errors
+    /// Returns an error if the directory or a file cannot be created.
+    pub fn create(
+        data_dir: &Path,
+        segment_bytes: u64,
+        reserve_bytes: u64,
+    ) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::io("create the journal", source);
+        let directory = InstanceDir::create(data_dir)?;
+        let active = directory.create_first_segment().map_err(failed)?;
+        let reserve = Segment::create(directory.dir.join(RESERVE_FILE)).map_err(failed)?;
+        let set_aside = reserve.preallocate(reserve_bytes).inspect_err(|error| {
+            METRICS.ledger_error("journal_reserve");
+            log::error!("cannot allocate the journal's reserve of {reserve_bytes} bytes: {error}; the gateway admits no requests");
+        });
+        let files = Files {
+            active: Arc::new(active),
+            number: 1,
+            sealed: Vec::new(),
+            reserve: Arc::new(reserve),
+        };
+        Ok(Self {
+            directory,
+            segment_bytes,
+            reserve_bytes,
+            is_synced: false,
+            files: Mutex::new(files),
+            short: AtomicBool::new(set_aside.is_err()),
+            began: Instant::now(),
+            writing_since_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// If `is_synced`, syncs each `end` record to disk before [`Journal::write`] returns.
+    #[must_use]
+    pub fn with_sync(self, is_synced: bool) -> Self {
+        Self { is_synced, ..self }
+    }
+
+    pub fn instance_id(&self) -> &str {
+        &self.directory.instance_id
+    }
+
+    /// Appends `record`, which survives the process once this returns. The file stays while the
+    /// returned handle is held: drop the handle once the ledger covers the record.
+    ///
+    /// # Errors
+    /// Returns an error if the record is not completely in the file.
+    pub fn write(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
+        let segment = self.append(record)?;
+        // Sync without the lock, so that requests that end at the same time share a sync.
+        if self.is_synced && matches!(record, JournalRecord::End(_)) {
+            may_block(|| self.sync(&segment));
+        }
+        Ok(segment)
+    }
+
+    /// Syncs the file. If that fails, nothing more is admitted. The record still survives the
+    /// process, so it counts.
+    fn sync(&self, segment: &Segment) {
+        failpoint::hit(Point::BeforeJournalSync);
+        if let Err(error) = segment.sync() {
+            METRICS.ledger_error("journal_sync");
+            if !self.short.swap(true, Ordering::AcqRel) {
+                log::error!(
+                    "cannot sync the journal: {error}; the gateway admits no requests until it can"
+                );
+            }
+        }
+    }
+
+    fn append(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
+        let mut line = encode_unnumbered(record)?;
+        let mut files = self.lock_files_for_write();
+        self.writing_since_ms
+            .store(self.now_ms(), Ordering::Release);
+        let written = self.append_line(&mut files, record, &mut line);
+        self.writing_since_ms.store(0, Ordering::Release);
+        written
+    }
+
+    fn append_line(
+        &self,
+        files: &mut Files,
+        record: &JournalRecord,
+        line: &mut [u8],
+    ) -> io::Result<Arc<Segment>> {
+        files.roll(&self.directory.dir, self.segment_bytes);
+        if matches!(record, JournalRecord::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
+            set_number(line, files.active.next.load(Ordering::Relaxed));
+            let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
+            failpoint::kill_self();
+        }
+        let Err(error) = files.active.append(line) else {
+            return Ok(Arc::clone(&files.active));
+        };
+        if !self.short.swap(true, Ordering::AcqRel) {
+            log::error!(
+                "cannot write the journal: {error}; running requests use its reserve, and the gateway admits no new ones"
+            );
+        }
+        match record {
+            JournalRecord::End(_) => files
+                .reserve
+                .append(line)
+                .map(|()| Arc::clone(&files.reserve)),
+            _ => Err(error),
+        }
+    }
+
+    fn lock_files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the files. A disk that does not answer holds up the thread that writes; the others
+    /// must go on with what needs no journal.
+    fn lock_files_for_write(&self) -> MutexGuard<'_, Files> {
+        for _ in 0..LOCK_SPINS {
+            match self.files.try_lock() {
+                Ok(files) => return files,
+                Err(TryLockError::Poisoned(files)) => return files.into_inner(),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        may_block(|| self.lock_files())
+    }
+
+    /// Milliseconds since the journal was created, at least 1.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1
+    }
+
+    /// Whether a write failed, a write does not end, or the reserve is not complete; no request may
+    /// begin then.
+    pub fn is_degraded(&self) -> bool {
+        let since_ms = self.writing_since_ms.load(Ordering::Acquire);
+        let is_stuck = since_ms != 0 && self.now_ms().saturating_sub(since_ms) > MAX_WRITE_MS;
+        is_stuck || self.short.load(Ordering::Acquire)
+    }
+
+    /// Restores the reserve after a failed write, once the ledger covers its records and the disk
+    /// has room.
+    pub fn restore_reserve(&self) {
+        if !self.short.load(Ordering::Acquire) {
+            return;
+        }
+        let files = self.lock_files();
+        if !files.reserve.is_covered() {
+            return;
+        }
+        let recovered = files
+            .reserve
+            .truncate()
+            .and_then(|()| files.reserve.preallocate(self.reserve_bytes));
+        match recovered.and_then(|()| files.active.preallocate(MIN_FREE_BYTES)) {
+            Ok(()) => {
+                self.short.store(false, Ordering::Release);
+                log::info!("the journal has room again, and its reserve is complete");
+            }
+            Err(error) => log::debug!("cannot restore the journal's reserve: {error}"),
+        }
+    }
+
+    /// Removes full files that the ledger covers completely.
+    pub fn remove_covered(&self) {
+        // Remove the files without the lock, for which requests wait.
+        let covered: Vec<_> = self
+            .lock_files()
+            .sealed
+            .extract_if(.., |segment| segment.is_covered())
+            .collect();
+        for segment in covered {
+            failpoint::hit(Point::BeforeReap);
+            if std::fs::remove_file(&segment.path).is_err() {
+                self.lock_files().sealed.push(segment);
+            }
+        }
+    }
+
+    /// Removes the journal of a process that ends with everything covered.
+    pub fn close(&self) {
+        let files = self.lock_files();
+        if files
+            .sealed
+            .iter()
+            .chain([&files.active, &files.reserve])
+            .all(Segment::is_covered)
+        {
+            failpoint::hit(Point::BeforeReap);
+            let _ = clear_numbered_mark(&self.directory.dir)
+                .and_then(|()| std::fs::remove_dir_all(&self.directory.dir));
+        }
+    }
+}
+
+impl InstanceDir {
+    /// Creates the first file. On a full disk it is empty, and the lock file does not state that
+    /// every file has a line.
+    fn create_first_segment(&self) -> io::Result<Segment> {
+        match Segment::create_numbered(&self.dir, 1, 0) {
+            Err(error) if is_full(&error) => {
+                let active = Segment::create(self.dir.join(file_name(1)))?;
+                active.next.store(0, Ordering::Relaxed);
+                Ok(active)
+            }
+            Err(error) => Err(error),
+            Ok(active) => {
+                let mut lock = OpenOptions::new()
+                    .write(true)
+                    .open(self.dir.join(LOCK_FILE))?;
+                match lock.write_all(NUMBERED_MARK) {
+                    Err(error) if !is_full(&error) => Err(error),
+                    _ => Ok(active),
+                }
+            }
+        }
+    }
+}
+
+impl Files {
+    /// Starts the next file when the active one is full. If that fails, a later call retries; a
+    /// file that is too long does no harm.
+    fn roll(&mut self, dir: &Path, segment_bytes: u64) {
+        if self.active.bytes.load(Ordering::Relaxed) < segment_bytes {
+            return;
+        }
+        let number = self.number.saturating_add(1);
+        match Segment::create_numbered(dir, number, self.active.next.load(Ordering::Relaxed)) {
+            Ok(next) => {
+                self.number = number;
+                // If this fails, only the detection of missing files suffers.
+                let _ = encode_unnumbered(&JournalRecord::Sealed)
+                    .and_then(|mut line| self.active.append(&mut line));
+                self.sealed
+                    .push(std::mem::replace(&mut self.active, Arc::new(next)));
+            }
+            Err(error) => log::debug!("cannot create file {number} of the journal: {error}"),
+        }
+    }
+}
+
+/// Copies all journals in `from` to `to`, including those of living processes. Returns the number
+/// of files.
+///
+/// # Errors
+/// Returns an error if a file cannot be read or written.
+pub fn copy_journals(from: &Path, to: &Path) -> Result<usize, StoreError> {
+    let failed = |source| StoreError::io("copy the journal", source);
+    let mut copied = 0;
+    for (instance_id, dir) in instance_dirs(from)? {
+        let target = to.join("journal").join(instance_id);
+        sqlite::create_dir(&target)?;
+        open_lock(&target).map_err(failed)?;
+        // Copy in write order: a record's file is then never older than those of earlier records.
+        for file in journal_files(&dir).map_err(failed)? {
+            let bytes = match read_regular(&file) {
+                Ok(bytes) => bytes,
+                // The file was removed after the directory was listed: the ledger, which is copied
+                // later, has all its records.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            let target = target.join(file.file_name().unwrap_or_default());
+            let mut options = OpenOptions::new();
+            let options = options.create_new(true).write(true).mode(0o600);
+            let mut copy = file_owner::open(options, &target).map_err(failed)?;
+            copy.write_all(&bytes)
+                .and_then(|()| copy.sync_all())
+                .map_err(failed)?;
+            copied += 1;
+        }
+        sqlite::sync_dir(&target).map_err(failed)?;
+    }
+    Ok(copied)
+}

@@ -1,0 +1,146 @@
+//! One file of a journal: numbered lines, each written whole or not at all.
+//!
+//! Must not decide which record goes into which file.
+
+use super::line::{encode, set_number};
+use super::record::JournalRecord;
+use crate::sqlite;
+use base::file_owner;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// One file of the journal.
+pub struct Segment {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    /// Length in bytes.
+    pub(crate) bytes: AtomicU64,
+    /// Number of the next line.
+    pub(crate) next: AtomicU64,
+    /// Whether it holds a record that only a replay will bring to the ledger.
+    kept: AtomicBool,
+    /// Whether its directory entry is synced to disk.
+    named: AtomicBool,
+}
+
+impl Segment {
+    /// Keeps the file for a replay at the next start.
+    pub fn keep_for_replay(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+
+    /// Creates file number `file` of a journal. Its first line is written before it gets its name,
+    /// so it is never found empty.
+    pub(crate) fn create_numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
+        let unnamed = dir.join(format!("{file:06}.new"));
+        let segment = Self::create(unnamed.clone()).and_then(|segment| {
+            segment.append_numbered(
+                encode(&JournalRecord::Begun { file, lines_before }, 0)?.as_slice(),
+                1,
+            )?;
+            let path = dir.join(file_name(file));
+            file_owner::rename(&segment.path, &path)?;
+            Ok(Self { path, ..segment })
+        });
+        segment.inspect_err(|_| drop(std::fs::remove_file(unnamed)))
+    }
+
+    pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = file_owner::open(options.create_new(true).append(true).mode(0o600), &path)?;
+        let (kept, named) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self {
+            path,
+            file,
+            bytes: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+            kept,
+            named,
+        })
+    }
+
+    /// Appends the complete `line` under the next number, or nothing. One caller at a time.
+    pub(crate) fn append(&self, line: &mut [u8]) -> io::Result<()> {
+        let next = self.next.load(Ordering::Relaxed);
+        set_number(line, next);
+        self.append_numbered(line, next.saturating_add(1))
+    }
+
+    fn append_numbered(&self, line: &[u8], next: u64) -> io::Result<()> {
+        let before = self.bytes.load(Ordering::Relaxed);
+        // A single call: if the process dies, the record is either written or not.
+        let (count, outcome) = match (&self.file).write(line) {
+            Ok(count) if count == line.len() => (count, Ok(())),
+            // A full disk accepts as much as fits into the last page.
+            Ok(count) => (count, Err(io::ErrorKind::StorageFull.into())),
+            Err(error) => (0, Err(error)),
+        };
+        // If the partial line cannot be undone, the next record's leading line end terminates it.
+        let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
+        if outcome.is_ok() || is_torn {
+            self.bytes
+                .store(before.saturating_add(count as u64), Ordering::Relaxed);
+        }
+        if outcome.is_ok() {
+            self.next.store(next, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Syncs the appended records, and the names of the file and its directories.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        if !self.named.load(Ordering::Acquire) {
+            for folder in self.path.ancestors().skip(1).take(2) {
+                sqlite::sync_dir(folder)?;
+            }
+            self.named.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Preallocates `bytes` after the end of the file, so that they can be appended even on a full
+    /// disk.
+    pub(crate) fn preallocate(&self, bytes: u64) -> io::Result<()> {
+        let end = self.bytes.load(Ordering::Relaxed);
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {
+            Err(Errno::OPNOTSUPP) => {
+                log::warn!(
+                    "this file system cannot preallocate space: the journal has no reserve for a full disk"
+                );
+                Ok(())
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Empties the file.
+    pub(crate) fn truncate(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.bytes.store(0, Ordering::Relaxed);
+        self.next.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the ledger has every record in this file.
+    pub(crate) fn is_covered(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && !self.kept.load(Ordering::Acquire)
+    }
+}
+
+pub(crate) fn file_name(file: u64) -> String {
+    format!("{file:06}.log")
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}

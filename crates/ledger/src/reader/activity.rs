@@ -1,0 +1,216 @@
+//! The queries behind an account holder's activity pages: ends of requests by filter, and totals by
+//! conversation. `ledger/usage.rs` has the totals by time.
+//!
+//! `index.db` has the totals, so no page sums up a ledger, and the positions of the entries by
+//! every filter (`ledger/index.rs`). Must not price anything.
+
+mod endings;
+#[cfg(test)]
+mod tests;
+
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::entry::LedgerEntry;
+use crate::entry::spend_totals::SpendTotals;
+use crate::index::IndexTables;
+use credits::money::Micro;
+use endings::EndingsQuery;
+pub use endings::{ActivityCursor, ActivityFilter};
+use rusqlite::{OptionalExtension, Row, params};
+
+/// One model's debits within one hour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HourlySpend {
+    /// Hours since 1970 UTC.
+    pub hour: i64,
+    pub model: String,
+    pub sum: SpendTotals,
+}
+
+/// A conversation's debits; each response is a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    pub id: String,
+    pub began_ms: i64,
+    pub last_ms: i64,
+    pub sum: SpendTotals,
+}
+
+impl Ledger {
+    /// Returns ends of requests below `before`, latest first.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn endings(
+        &self,
+        account: &str,
+        filter: &ActivityFilter,
+        before: Option<ActivityCursor>,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
+        let seqs = self.read_index(
+            "list an account's responses",
+            |tables| match EndingsQuery::new(tables, account, filter, before)? {
+                Some(query) => query.find(tables, limit),
+                None => Ok(Vec::new()),
+            },
+        )?;
+        self.entries_at(&seqs)
+    }
+
+    /// Returns debits of any account whose vendor counted more than the request can use, latest
+    /// first. An index has them, so that the ledger is not read.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
+        let seqs: Vec<i64> = self.read_index("list debits of implausible usage", |tables| {
+            tables
+                .connection()
+                .prepare_cached(&implausible_sql(tables))?
+                .query_map([limit], |row| row.get(0))?
+                .collect()
+        })?;
+        self.entries_at(&seqs)
+    }
+
+    /// Returns the position of the account's last end of a request; 0 if there is none.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
+        let last = self.find_seqs(account, true, None, 1)?;
+        Ok(last.first().copied().unwrap_or(0))
+    }
+
+    /// Returns the positions of an account's entries below `before`, newest first: of all of them,
+    /// or only of the ends of requests.
+    pub(crate) fn find_seqs(
+        &self,
+        account: &str,
+        endings_only: bool,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.read_index("read an account's entries", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
+                return Ok(Vec::new());
+            };
+            tables
+                .connection()
+                .prepare_cached(&entries_sql(tables, endings_only))?
+                .query_map(params![account, before.unwrap_or(i64::MAX), limit], |row| {
+                    row.get(0)
+                })?
+                .collect()
+        })
+    }
+
+    /// Returns conversations, the most recently used first. `before` is the time and the id of the
+    /// previous page's last one.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn conversations(
+        &self,
+        account: &str,
+        before: Option<(i64, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Conversation>, StoreError> {
+        let (last_ms, id) = before.unwrap_or((i64::MAX, ""));
+        self.read_index("list an account's conversations", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
+                return Ok(Vec::new());
+            };
+            tables
+                .connection()
+                .prepare_cached(&conversations_sql(tables))?
+                .query_map(params![account, last_ms, id, limit], conversation_row)?
+                .collect()
+        })
+    }
+
+    /// Returns one conversation; `None` if the account does not have it.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn conversation(
+        &self,
+        account: &str,
+        id: &str,
+    ) -> Result<Option<Conversation>, StoreError> {
+        self.read_index("read a conversation", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
+                return Ok(None);
+            };
+            tables
+                .connection()
+                .prepare_cached(&conversation_sql(tables))?
+                .query_row(params![account, id], conversation_row)
+                .optional()
+        })
+    }
+
+    /// Returns the initial credits of the account's trial.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
+        self.read("read a trial's credit", |connection| {
+            connection
+                .prepare_cached(TRIAL)?
+                .query_row([format!("trial:{account}")], |row| row.get(0))
+                .optional()
+        })
+    }
+}
+
+/// The positions of an account's entries below one, newest first.
+fn entries_sql(tables: IndexTables<'_>, endings_only: bool) -> String {
+    let kinds = if endings_only { " AND kind < 2" } else { "" };
+    let rows = format!("SELECT seq FROM $.activity WHERE account = ?1 AND seq < ?2{kinds}");
+    format!("{} ORDER BY seq DESC LIMIT ?3", tables.union(&rows))
+}
+
+fn implausible_sql(tables: IndexTables<'_>) -> String {
+    // To use a partial index, a query repeats the index's condition in the same words.
+    let rows = tables.union("SELECT seq FROM $.activity WHERE flags = 1");
+    format!("{rows} ORDER BY seq DESC LIMIT ?1")
+}
+
+fn conversations_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union_of_conversations(
+        "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM $.conversation
+         WHERE account = ?1 AND turns > 0 AND (last_at, name) < (?2, ?3)",
+    );
+    format!("{rows} ORDER BY last_at DESC, name DESC LIMIT ?4")
+}
+
+fn conversation_sql(tables: IndexTables<'_>) -> String {
+    tables.union_of_conversations(
+        "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM $.conversation
+         WHERE account = ?1 AND name = ?2 AND turns > 0",
+    )
+}
+
+const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1";
+
+fn conversation_row(row: &Row<'_>) -> rusqlite::Result<Conversation> {
+    Ok(Conversation {
+        id: row.get(0)?,
+        began_ms: row.get(1)?,
+        last_ms: row.get(2)?,
+        sum: spend_totals(row, 3)?,
+    })
+}
+
+pub(crate) fn spend_totals(row: &Row<'_>, first: usize) -> rusqlite::Result<SpendTotals> {
+    let count = |index: usize| row.get::<_, i64>(first + index).map(i64::unsigned_abs);
+    Ok(SpendTotals {
+        responses: count(0)?,
+        credits: row.get(first + 1)?,
+        input: count(2)?,
+        cache_read: count(3)?,
+        output: count(4)?,
+    })
+}

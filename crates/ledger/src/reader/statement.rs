@@ -1,0 +1,171 @@
+//! What a statement of an account is made of: its postings, and sums by month of everything that
+//! changed its balance.
+//!
+//! The index has the sums (`ledger/index.rs`). Must not add up ends of requests:
+//! `ledger/usage.rs` reads their sums.
+
+use super::activity::ActivityCursor;
+use super::usage::usage_rows;
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::entry::LedgerEntry;
+use crate::index::{IndexTables, kind_name};
+use credits::money::Micro;
+use rusqlite::{OptionalExtension, params};
+
+/// All changes of an account's balance by month, as of one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BalanceChangeSums {
+    /// Balance of the account, expired trial credits included.
+    pub balance: Micro,
+    /// Postings by month and kind of entry. Months are since January 1970 UTC.
+    pub postings: Vec<(i64, String, Micro)>,
+    /// Debits of responses by month.
+    pub debits: Vec<(i64, Micro)>,
+}
+
+/// The sums, and the account's last entry, which has the balance that they add up to.
+type SumsAndLast = (BalanceChangeSums, Option<i64>);
+
+impl Ledger {
+    /// Returns the sums of everything that changed an account's balance, as far as the ledger is
+    /// indexed.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn balance_change_sums(&self, account: &str) -> Result<BalanceChangeSums, StoreError> {
+        let (mut sums, last) = self.read_index("add up an account's statement", |tables| {
+            sums(tables, account)
+        })?;
+        let last = self.entries_at(last.as_slice())?;
+        if let Some(last) = last.first() {
+            sums.balance = last.bal_paid.plus(last.bal_trial);
+        }
+        Ok(sums)
+    }
+
+    /// Returns the entries of an account that are not ends of requests, from `from_ms` up to, and
+    /// without, the position `before`, latest first.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn postings(
+        &self,
+        account: &str,
+        from_ms: i64,
+        before: ActivityCursor,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>, StoreError> {
+        let seqs: Vec<i64> = self.read_index("list an account's postings", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
+                return Ok(Vec::new());
+            };
+            tables
+                .connection()
+                .prepare_cached(&postings_sql(tables))?
+                .query_map(
+                    params![account, from_ms, before.at_ms, before.seq, limit],
+                    |row| row.get(0),
+                )?
+                .collect()
+        })?;
+        self.entries_at(&seqs)
+    }
+}
+
+/// The queries of one snapshot: otherwise they would not add up.
+fn sums(tables: IndexTables<'_>, account: &str) -> rusqlite::Result<SumsAndLast> {
+    let Some(account) = tables.find_name("account", account)? else {
+        return Ok((BalanceChangeSums::default(), None));
+    };
+    let connection = tables.connection();
+    let last = connection
+        .prepare_cached(&last_entry_sql(tables))?
+        .query_row([account], |row| row.get(0))
+        .optional()?;
+    let postings = connection
+        .prepare_cached(&posting_sums_sql(tables))?
+        .query_map([account], |row| {
+            Ok((row.get(0)?, kind_name(row.get(1)?).to_owned(), row.get(2)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let debits = connection
+        .prepare_cached(&debit_sums_sql(tables))?
+        .query_map([account], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let sums = BalanceChangeSums {
+        balance: Micro::ZERO,
+        postings,
+        debits,
+    };
+    Ok((sums, last))
+}
+
+fn last_entry_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union("SELECT seq FROM $.activity WHERE account = ?1");
+    format!("{rows} ORDER BY seq DESC LIMIT 1")
+}
+
+fn postings_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union(
+        "SELECT seq, at FROM $.posting WHERE account = ?1 AND at >= ?2 AND (at, seq) < (?3, ?4)",
+    );
+    format!("{rows} ORDER BY at DESC, seq DESC LIMIT ?5")
+}
+
+fn posting_sums_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union("SELECT at, kind, change FROM $.posting WHERE account = ?1");
+    format!(
+        "SELECT (strftime('%Y', at / 1000, 'unixepoch') - 1970) * 12 + strftime('%m', at / 1000, 'unixepoch') - 1,
+           kind, sum(change)
+         FROM ({rows}) GROUP BY 1, 2 ORDER BY 1, 2"
+    )
+}
+
+fn debit_sums_sql(tables: IndexTables<'_>) -> String {
+    format!(
+        "SELECT (strftime('%Y', day * 86400, 'unixepoch') - 1970) * 12 + strftime('%m', day * 86400, 'unixepoch') - 1,
+           sum(credits)
+         FROM ({}) GROUP BY 1 ORDER BY 1",
+        usage_rows(tables, "usage_day", "day", "true")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::query_plan;
+    use crate::index::{create_for_test, create_tail_for_test};
+    use rusqlite::params_from_iter;
+
+    #[test]
+    fn a_statement_reads_no_end_of_a_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = create_for_test(dir.path());
+        let tail = create_tail_for_test(dir.path());
+        for tables in [IndexTables::new(&index), IndexTables::with_base(&tail)] {
+            let plan = |sql: &str, count: usize| {
+                query_plan(tables.connection(), sql, params_from_iter(vec![1; count]))
+            };
+            let list = plan(&postings_sql(tables), 5);
+            assert!(
+                list.contains("SEARCH main.posting USING PRIMARY KEY (account=? AND at>?"),
+                "{list}"
+            );
+            assert!(!list.contains("TEMP") && !list.contains("SCAN"), "{list}");
+            let sums = plan(&posting_sums_sql(tables), 1);
+            assert!(
+                sums.contains("SEARCH main.posting USING PRIMARY KEY (account=?)"),
+                "{sums}"
+            );
+            let debits = plan(&debit_sums_sql(tables), 1);
+            assert!(
+                debits.contains("SEARCH main.usage_day USING PRIMARY KEY (account=?)"),
+                "{debits}"
+            );
+            let last = plan(&last_entry_sql(tables), 1);
+            assert!(last.contains("activity_by_seq (account=?)"), "{last}");
+            assert!(!last.contains("TEMP"), "{last}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Usage: debits summed up by account, hour or day, model and key; and over all accounts, by day
+//! and model.
+//!
+//! The sums are rows of the index (`ledger/index/write.rs` adds the debits). A query reads the rows
+//! of its account and its span, of `index.db` and of its tail, never the entries. Refunds are not
+//! in the sums: they are postings of their own. Must not price anything.
+
+#[cfg(test)]
+mod tests;
+
+use super::activity::{HourlySpend, spend_totals};
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::entry::spend_totals::SpendTotals;
+use crate::index::IndexTables;
+use credits::money::Micro;
+use rusqlite::{Row, ToSql, params, params_from_iter};
+use std::collections::BTreeMap;
+
+/// A span of time: from the first number up to, and without, the second. Hours and days are since
+/// 1970 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageSpan {
+    Hours(i64, i64),
+    Days(i64, i64),
+}
+
+/// How a report divides its span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageInterval {
+    /// Each hour or day, as the span counts.
+    Unit,
+    /// Months since January 1970 UTC. The first and the last one may be parts of a month.
+    Month,
+}
+
+/// A question about an account's usage: which debits, and how they are grouped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageQuery {
+    pub span: UsageSpan,
+    pub model: Option<String>,
+    pub key_id: Option<String>,
+    /// `None` sums up the whole span.
+    pub interval: Option<UsageInterval>,
+    pub by_model: bool,
+    pub by_key: bool,
+}
+
+/// A group of debits. A field that the query does not group by is 0 or empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageRow {
+    /// Hour, day or month since 1970 UTC.
+    pub time: i64,
+    pub model: String,
+    pub key_id: String,
+    pub sum: SpendTotals,
+}
+
+/// One model's debits on one day, over all accounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DailyTotal {
+    /// Days since 1970 UTC.
+    pub day: i64,
+    pub model: String,
+    pub sum: SpendTotals,
+    /// The parts of the costs that the accounts could not pay.
+    pub writeoff: Micro,
+}
+
+impl UsageQuery {
+    /// All of an account's debits in `span` as one sum.
+    pub fn new(span: UsageSpan) -> Self {
+        Self {
+            span,
+            model: None,
+            key_id: None,
+            interval: None,
+            by_model: false,
+            by_key: false,
+        }
+    }
+}
+
+impl UsageRow {
+    /// Returns the row's place in the order of a report: a next page begins after it.
+    pub fn cursor(&self) -> (i64, &str, &str) {
+        (self.time, &self.model, &self.key_id)
+    }
+}
+
+impl Ledger {
+    /// Returns an account's debits in groups, ordered by time, model and key: at most `limit`, from
+    /// the one after the cursor `after` on.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn usage(
+        &self,
+        account: &str,
+        query: &UsageQuery,
+        after: Option<(i64, &str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<UsageRow>, StoreError> {
+        self.read_index("add up an account's debits", |tables| {
+            let Some((sql, values)) = usage_sql(tables, account, query, after, limit)? else {
+                return Ok(Vec::new());
+            };
+            tables
+                .connection()
+                .prepare_cached(&sql)?
+                .query_map(params_from_iter(values), usage_row)?
+                .collect()
+        })
+    }
+
+    /// Returns the debits from the hour `from_hour` on by hour and model, in order of the hours.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn hourly_spend(
+        &self,
+        account: &str,
+        from_hour: i64,
+    ) -> Result<Vec<HourlySpend>, StoreError> {
+        self.read_index("add up an account's debits", |tables| {
+            let Some(account) = tables.find_name("account", account)? else {
+                return Ok(Vec::new());
+            };
+            tables
+                .connection()
+                .prepare_cached(&hourly_sql(tables))?
+                .query_map(params![account, from_hour], hourly_spend_row)?
+                .collect()
+        })
+    }
+
+    /// Returns the credits that each of `accounts` has spent from `first_day` on; an account
+    /// without debits is not in the result.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn spend_since(
+        &self,
+        accounts: &[String],
+        first_day: i64,
+    ) -> Result<BTreeMap<String, Micro>, StoreError> {
+        self.read_index("add up the debits of several accounts", |tables| {
+            let mut names = BTreeMap::new();
+            for account in accounts {
+                if let Some(number) = tables.find_name("account", account)? {
+                    names.insert(number, account.clone());
+                }
+            }
+            let numbers: Vec<_> = names.keys().collect();
+            let numbers = serde_json::to_string(&numbers).unwrap_or_default();
+            let mut statement = tables
+                .connection()
+                .prepare_cached(&spend_since_sql(tables))?;
+            let mut rows = statement.query(params![numbers, first_day])?;
+            let mut sums = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                if let Some(account) = names.remove(&row.get(0)?) {
+                    sums.insert(account, row.get(1)?);
+                }
+            }
+            Ok(sums)
+        })
+    }
+
+    /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,
+    /// by day and model.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn daily_totals(&self, from_day: i64, to_day: i64) -> Result<Vec<DailyTotal>, StoreError> {
+        self.read_index("add up the debits of all accounts", |tables| {
+            tables
+                .connection()
+                .prepare_cached(&daily_totals_sql(tables))?
+                .query_map(params![from_day, to_day], daily_total_row)?
+                .collect()
+        })
+    }
+}
+
+/// The sums of several rows of [`usage_rows`].
+const SUMS: &str =
+    "sum(responses), min(sum(credits), 9007199254740991), sum(input), sum(cache_read), sum(output)";
+
+/// Returns a query for an account's rows of `table` with debits whose `unit` of time fits `span`:
+/// a row of the tail and one of `index.db` with the same key are one row. A vendor's nonsense
+/// counters must not overflow sums of rows, which SQLite would refuse: of one row, at most 2^44
+/// tokens of a class count.
+pub(crate) fn usage_rows(tables: IndexTables<'_>, table: &str, unit: &str, span: &str) -> String {
+    let rows = tables.union(&format!(
+        "SELECT {unit}, model, api_key, responses, credits, input, cache_read, output FROM $.{table}
+         WHERE account = ?1 AND {span} AND responses > 0"
+    ));
+    let tokens: Vec<_> = ["input", "cache_read", "output"]
+        .iter()
+        .map(|class| format!("min(sum(min({class}, 1 << 44)), 1 << 44) AS {class}"))
+        .collect();
+    format!(
+        "SELECT {unit}, model, api_key, sum(responses) AS responses,
+           min(sum(credits), 9007199254740991) AS credits, {}
+         FROM ({rows}) GROUP BY {unit}, model, api_key",
+        tokens.join(", ")
+    )
+}
+
+fn spend_since_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union(
+        "SELECT account, credits FROM $.usage_day
+         WHERE account IN (SELECT value FROM json_each(?1)) AND day >= ?2",
+    );
+    format!("SELECT account, min(sum(credits), 9007199254740991) FROM ({rows}) GROUP BY account")
+}
+
+/// The limits are those of a row: the tail has few entries, so that a sum with it does not
+/// overflow.
+fn daily_totals_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union("SELECT * FROM $.usage_total WHERE day >= ?1 AND day < ?2");
+    format!(
+        "SELECT day, {} AS model_name, sum(responses), min(sum(credits), 9007199254740991),
+           min(sum(input), 1 << 62), min(sum(cache_read), 1 << 62), min(sum(output), 1 << 62),
+           min(sum(writeoff), 9007199254740991)
+         FROM ({rows}) AS total GROUP BY day, model ORDER BY day, model_name",
+        tables.name_of("model", "total.model")
+    )
+}
+
+fn hourly_sql(tables: IndexTables<'_>) -> String {
+    format!(
+        "SELECT hour, {} AS model_name, {SUMS} FROM ({}) AS usage
+         GROUP BY hour, model_name ORDER BY hour, model_name",
+        tables.name_of("model", "usage.model"),
+        usage_rows(tables, "usage_hour", "hour", "hour >= ?2"),
+    )
+}
+
+/// A query with its values.
+type UsageSql = (String, Vec<Box<dyn ToSql>>);
+
+/// Builds the query; `None` if the index does not have a name in it, so that nothing matches.
+fn usage_sql(
+    tables: IndexTables<'_>,
+    account: &str,
+    query: &UsageQuery,
+    after: Option<(i64, &str, &str)>,
+    limit: u32,
+) -> rusqlite::Result<Option<UsageSql>> {
+    let Some(account) = tables.find_name("account", account)? else {
+        return Ok(None);
+    };
+    let UsageQuery {
+        span,
+        model,
+        key_id,
+        interval,
+        by_model,
+        by_key,
+    } = query;
+    let (table, unit, day, from, to) = match *span {
+        UsageSpan::Hours(from, to) => ("usage_hour", "hour", "hour / 24", from, to),
+        UsageSpan::Days(from, to) => ("usage_day", "day", "day", from, to),
+    };
+    let time = match interval {
+        None => "0".to_owned(),
+        Some(UsageInterval::Unit) => unit.to_owned(),
+        Some(UsageInterval::Month) => format!(
+            "(strftime('%Y', ({day}) * 86400, 'unixepoch') - 1970) * 12
+             + strftime('%m', ({day}) * 86400, 'unixepoch') - 1"
+        ),
+    };
+    // Names are read only where the report is divided by them: the order of a page is theirs.
+    let column = |is_wanted: bool, names: &str| match is_wanted {
+        true => tables.name_of(names, &format!("usage.{names}")),
+        false => "''".to_owned(),
+    };
+    let (model_column, key_column) = (column(*by_model, "model"), column(*by_key, "api_key"));
+    let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account), Box::new(from), Box::new(to)];
+    let mut rows = format!("{unit} >= ?2 AND {unit} < ?3");
+    for (names, value) in [("model", model), ("api_key", key_id)] {
+        let Some(value) = value else { continue };
+        let Some(number) = tables.find_name(names, value)? else {
+            return Ok(None);
+        };
+        values.push(Box::new(number));
+        rows.push_str(&format!(" AND {names} = ?{}", values.len()));
+    }
+    let rows = usage_rows(tables, table, unit, &rows);
+    values.push(Box::new(limit));
+    let limit = values.len();
+    let mut having = String::new();
+    if let Some((time, model, key_id)) = after {
+        let (one, two, three) = (limit + 1, limit + 2, limit + 3);
+        having = format!(" HAVING (in_time, of_model, of_key) > (?{one}, ?{two}, ?{three})");
+        values.push(Box::new(time));
+        values.push(Box::new(model.to_owned()));
+        values.push(Box::new(key_id.to_owned()));
+    }
+    let sql = format!(
+        "SELECT {time} AS in_time, {model_column} AS of_model, {key_column} AS of_key, {SUMS}
+         FROM ({rows}) AS usage GROUP BY 1, 2, 3{having} ORDER BY 1, 2, 3 LIMIT ?{limit}"
+    );
+    Ok(Some((sql, values)))
+}
+
+fn usage_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
+    Ok(UsageRow {
+        time: row.get(0)?,
+        model: row.get(1)?,
+        key_id: row.get(2)?,
+        sum: spend_totals(row, 3)?,
+    })
+}
+
+fn hourly_spend_row(row: &Row<'_>) -> rusqlite::Result<HourlySpend> {
+    Ok(HourlySpend {
+        hour: row.get(0)?,
+        model: row.get(1)?,
+        sum: spend_totals(row, 2)?,
+    })
+}
+
+fn daily_total_row(row: &Row<'_>) -> rusqlite::Result<DailyTotal> {
+    Ok(DailyTotal {
+        day: row.get(0)?,
+        model: row.get(1)?,
+        sum: spend_totals(row, 2)?,
+        writeoff: row.get(7)?,
+    })
+}

@@ -1,0 +1,65 @@
+//! Finishes or discards what a process that died while it sealed or archived has left.
+//!
+//! Must not remove the only copy of an entry.
+
+use super::{BackgroundPace, EXTENSION, PARTIAL};
+use crate::StoreError;
+use crate::database::Ledger;
+use crate::entry::hex::encode_hex;
+use crate::sealing::archive::set_aside;
+use crate::sealing::files::sealed_end;
+use crate::segment::SegmentReader;
+use base::file_owner;
+use rusqlite::OptionalExtension;
+use std::path::Path;
+
+impl Ledger {
+    /// Finishes or discards what a process that died left.
+    pub(crate) fn resume_sealing(&self, pace: BackgroundPace<'_>) -> Result<(), StoreError> {
+        let failed = |source| StoreError::io("look through the folder of segments", source);
+        let records = self.segment_records()?;
+        for file in file_owner::read_dir(self.segments.dir()).map_err(failed)? {
+            let path = file.map_err(failed)?.path();
+            let is_recorded = records.iter().any(|record| {
+                path.file_name()
+                    .is_some_and(|name| name == record.file.as_str())
+            });
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some(PARTIAL) => std::fs::remove_file(&path).map_err(failed)?,
+                Some(EXTENSION) if !is_recorded => self.discard_unrecorded(&path)?,
+                _ => {}
+            }
+        }
+        for record in records.iter().filter(|record| !record.is_emptied) {
+            self.delete_endings(record, pace)?;
+        }
+        self.remove_archived(&records, pace)
+    }
+
+    /// Removes a segment that the ledger has not recorded and whose entries it still has; sets any
+    /// other aside.
+    fn discard_unrecorded(&self, path: &Path) -> Result<(), StoreError> {
+        let failed = |source| StoreError::io("remove a segment that is not recorded", source);
+        let is_in_ledger = match SegmentReader::open(path) {
+            Ok(reader) => {
+                let last = reader.manifest().last;
+                let hash: Option<Vec<u8>> = self.read("compare a segment", |connection| {
+                    connection
+                        .query_row("SELECT hash FROM entry WHERE seq = ?1", [last], |row| {
+                            row.get(0)
+                        })
+                        .optional()
+                })?;
+                let (done, _) = self.read("compare a segment", sealed_end)?;
+                reader.manifest().first > done
+                    && hash.is_some_and(|hash| encode_hex(&hash) == reader.manifest().last_hash)
+            }
+            Err(_) => false,
+        };
+        if is_in_ledger {
+            return std::fs::remove_file(path).map_err(failed);
+        }
+        let why = "the ledger has not recorded this segment, and it is no copy of entries that the ledger has";
+        set_aside(path, why).map_err(failed)
+    }
+}

@@ -1,0 +1,81 @@
+//! Removes from `ledger.db` what older versions read pages from: indexes of `entry`, and sums.
+//!
+//! `index.db` has that now. Each call is one short transaction, so that a ledger of millions of
+//! entries loses them while it serves. Must not change an entry, a balance or the spending of keys.
+
+#[cfg(test)]
+mod tests;
+
+use crate::StoreError;
+use crate::database::Ledger;
+use base::failpoint::{self, Point};
+use rusqlite::{Connection, OptionalExtension};
+
+/// Indexes that only pages of older versions use. One that is still there is no fault.
+pub(crate) const RETIRED_INDEXES: [&str; 8] = [
+    "entry_by_account",
+    "entry_by_time",
+    "entry_by_model",
+    "entry_by_key",
+    "entry_by_outcome",
+    "entry_by_conversation",
+    "entry_postings",
+    "entry_implausible",
+];
+
+/// Tables of sums that are empty from now on, with their keys. A process of an older version that
+/// still ends its requests may write there.
+const RETIRED_TABLES: [(&str, &str); 4] = [
+    ("usage_hour", "account, hour, model, key_id"),
+    ("usage_day", "account, day, model, key_id"),
+    ("usage_total", "day, model"),
+    ("conversation", "account, id"),
+];
+
+/// Maximum number of rows that one transaction removes.
+const MAX_ROWS: u32 = 2_000;
+
+impl Ledger {
+    /// Drops one index, or removes some rows of an aggregate that older versions kept. Returns
+    /// false if nothing of them is left. The caller makes sure that `index.db` has caught up and
+    /// that no older version reads them.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn remove_retired(&self) -> Result<bool, StoreError> {
+        let operation = "remove what older versions read pages from";
+        let Some(sql) = self.read(operation, find_retired)? else {
+            return Ok(false);
+        };
+        let failed = |source| StoreError::sqlite(operation, source);
+        let mut writer = self.writer();
+        let transaction = writer.begin().map_err(failed)?;
+        transaction.execute_batch(&sql).map_err(failed)?;
+        failpoint::hit(Point::MidRetired);
+        transaction.commit().map_err(failed)?;
+        Ok(true)
+    }
+}
+
+/// Returns the statement that removes the next part.
+fn find_retired(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let mut exists = connection
+        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ?1")?;
+    for index in RETIRED_INDEXES {
+        if exists.exists([index])? {
+            return Ok(Some(format!("DROP INDEX IF EXISTS {index}")));
+        }
+    }
+    for (table, key) in RETIRED_TABLES {
+        let row = connection
+            .prepare_cached(&format!("SELECT 1 FROM {table} LIMIT 1"))?
+            .query_row([], |_| Ok(()))
+            .optional()?;
+        if row.is_some() {
+            return Ok(Some(format!(
+                "DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} LIMIT {MAX_ROWS})"
+            )));
+        }
+    }
+    Ok(None)
+}

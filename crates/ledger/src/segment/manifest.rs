@@ -1,0 +1,129 @@
+//! The manifest of a segment: what it has, where in the file, and the signature over it.
+//!
+//! Must not read or write a file.
+
+use super::fault::SegmentFault;
+use crate::entry::hex::{decode_hex, encode_hex};
+use credits::money::Micro;
+use ring::signature::{ED25519, UnparsedPublicKey};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// The form of the file that this program writes and reads.
+pub(crate) const FORMAT: u32 = 1;
+/// The first bytes of the file, and its last.
+pub(crate) const MAGIC: &[u8; 8] = b"MGSEGMT1";
+pub(crate) const END_MAGIC: &[u8; 8] = b"MGSEGEND";
+pub(crate) const SIGNATURE_BYTES: usize = 64;
+/// After the manifest: its length (u32, little-endian), the signature, the last bytes.
+pub(crate) const FOOTER_BYTES: usize = 4 + SIGNATURE_BYTES + 8;
+pub(crate) const MAX_MANIFEST_BYTES: usize = 64 << 10;
+/// Signed in front of the manifest, so that the signature fits nothing else.
+pub(crate) const SIGNED_PREFIX: &[u8] = b"model-gateway ledger segment\n";
+
+/// The balance of an account at the end of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedBalance {
+    pub account: String,
+    pub paid: Micro,
+    pub trial: Micro,
+    /// Sum of all credits ever bought or granted, without the trial.
+    pub credited: Micro,
+}
+
+/// A part of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SegmentPart {
+    pub offset: u64,
+    pub bytes: u64,
+    /// SHA-256 of the part, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// What a segment has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentManifest {
+    pub format: u32,
+    /// The installation whose ledger this is part of.
+    pub installation: String,
+    /// Ed25519, in hexadecimal digits.
+    pub public_key: String,
+    pub first: i64,
+    pub last: i64,
+    /// Hash of the entry before the first; zeroes for the first segment. It is the `last_hash` of
+    /// the predecessor.
+    pub previous_hash: String,
+    pub last_hash: String,
+    /// Number of entries of each kind.
+    pub kinds: BTreeMap<String, u64>,
+    /// Time of the earliest and of the latest entry, in ms since 1970.
+    pub from_ms: i64,
+    pub to_ms: i64,
+    /// Number of accounts whose balances the segment has.
+    pub accounts: u64,
+    pub sealed_at_ms: i64,
+    /// Version of the program that wrote the segment.
+    pub program: String,
+    pub(crate) blocks: SegmentPart,
+    pub(crate) balances: SegmentPart,
+    pub(crate) directory: SegmentPart,
+    pub(crate) index: SegmentPart,
+    pub(crate) index_pages: SegmentPart,
+}
+
+impl SegmentManifest {
+    /// Number of entries.
+    pub fn entries(&self) -> u64 {
+        self.last
+            .saturating_sub(self.first)
+            .saturating_add(1)
+            .try_into()
+            .unwrap_or_default()
+    }
+
+    /// Number of ends of requests.
+    pub fn endings(&self) -> u64 {
+        let of_kind = |kind: &&str| self.kinds.get(*kind);
+        ["debit", "void"].iter().filter_map(of_kind).sum()
+    }
+
+    /// Checks the signature of the manifest's bytes, by the key that the manifest names.
+    pub(crate) fn check_signature(
+        &self,
+        text: &[u8],
+        signature: &[u8],
+    ) -> Result<(), SegmentFault> {
+        let key = decode_hex(&self.public_key).unwrap_or_default();
+        UnparsedPublicKey::new(&ED25519, key)
+            .verify(&[SIGNED_PREFIX, text].concat(), signature)
+            .map_err(|_| SegmentFault::damaged("its signature is not valid"))
+    }
+
+    /// Checks that the parts follow each other from the first byte to the manifest.
+    pub(crate) fn check_parts(&self, manifest_offset: u64) -> Result<(), SegmentFault> {
+        let mut offset = MAGIC.len() as u64;
+        for part in [
+            &self.blocks,
+            &self.balances,
+            &self.directory,
+            &self.index,
+            &self.index_pages,
+        ] {
+            if part.offset != offset {
+                return Err(SegmentFault::damaged("its parts overlap"));
+            }
+            offset = offset
+                .checked_add(part.bytes)
+                .ok_or_else(|| SegmentFault::damaged("a part has no end"))?;
+        }
+        if offset != manifest_offset || self.first < 1 || self.last < self.first {
+            return Err(SegmentFault::damaged("its manifest does not fit the file"));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
+    encode_hex(&Sha256::digest(bytes))
+}

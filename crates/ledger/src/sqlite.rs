@@ -1,0 +1,618 @@
+//! The one way to open an SQLite file: the settings of every database of this program.
+//!
+//! Several processes use a file at the same time (the gateway, the command line, a successor during
+//! an upgrade), so everything here must be safe if two processes do it at once. Must not know any
+//! table. Read next: `store/app.rs` (accounts, keys, sessions).
+
+pub mod damage;
+pub mod missing;
+pub mod row_cache;
+
+use crate::StoreError;
+use base::file_owner;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// 3.51.3: in older versions, two connections that write and checkpoint can corrupt a WAL file.
+const MIN_SQLITE_VERSION: i32 = 3_051_003;
+
+/// Longest wait of a statement for another process's lock.
+const BUSY_TIMEOUT_MS: u64 = 5_000;
+
+/// Longest time of attempts to switch a file to WAL while another process does the same: SQLite
+/// mostly answers "busy" there without waiting. A file that a process has open and somebody emptied
+/// stays busy.
+const WAL_TIMEOUT: Duration = Duration::from_secs(5);
+const WAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Longest wait of [`truncate_logs`] for the readers and the writer of one database.
+const TRUNCATE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum number of attempts, 50 ms apart, to copy over a database that another process locks.
+const MAX_COPY_ATTEMPTS: u32 = 100;
+
+/// Opens `path`; creates it (mode 0600, its folder 0700) if it does not exist.
+///
+/// # Errors
+/// Returns an error if the file cannot be opened, or if the SQLite library is too old to be safe.
+pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < MIN_SQLITE_VERSION {
+        let message = format!(
+            "SQLite {} is too old: at least 3.51.3 is needed",
+            rusqlite::version()
+        );
+        return Err(StoreError::Io {
+            operation,
+            source: io::Error::new(io::ErrorKind::Unsupported, message),
+        });
+    }
+    create_private(path).map_err(|source| StoreError::Io { operation, source })?;
+    connect(path).map_err(|source| match source.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            // The library names the path in some of its messages.
+            let message = source.to_string();
+            let message = message.trim_end_matches(&format!(": {}", path.display()));
+            let refused = io::Error::new(io::ErrorKind::PermissionDenied, message);
+            StoreError::io(operation, file_owner::explain(path, &refused))
+        }
+        _ => StoreError::Sqlite { operation, source },
+    })
+}
+
+/// Migrates a database to the last of `migrations`. Each is applied once, in order;
+/// `PRAGMA user_version` counts them.
+///
+/// # Errors
+/// Returns an error if a migration fails, or if a newer version of this program wrote the file.
+pub fn migrate(
+    connection: &mut Connection,
+    migrations: &[&str],
+    operation: &'static str,
+) -> Result<(), StoreError> {
+    let sqlite = |source| StoreError::Sqlite { operation, source };
+    let known = migrations.len();
+    if version(connection).map_err(sqlite)? == known {
+        return Ok(());
+    }
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(sqlite)?;
+    // Read again under the lock: another process may just have migrated the file.
+    let applied = version(&transaction).map_err(sqlite)?;
+    if applied > known {
+        let message = format!(
+            "the file has schema version {applied}, but this program supports only {known}: start a newer version of the program"
+        );
+        return Err(StoreError::Io {
+            operation,
+            source: io::Error::new(io::ErrorKind::Unsupported, message),
+        });
+    }
+    if (1..known).contains(&applied) {
+        log::info!(
+            "{operation}: from schema version {applied} to {known}; a million rows take about ten seconds"
+        );
+    }
+    for migration in migrations.iter().skip(applied) {
+        transaction.execute_batch(migration).map_err(sqlite)?;
+    }
+    transaction
+        .pragma_update(
+            None,
+            "user_version",
+            i64::try_from(known).unwrap_or(i64::MAX),
+        )
+        .map_err(sqlite)?;
+    transaction.commit().map_err(sqlite)
+}
+
+/// Creates a folder (mode 0700) if it does not exist.
+///
+/// # Errors
+/// Returns an error if the folder cannot be created.
+pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
+    file_owner::create_dir(dir).map_err(|source| StoreError::io("create a data folder", source))
+}
+
+/// Turns off the sync of commits, for data that ends with its process anyway.
+///
+/// # Errors
+/// Returns an error if SQLite refuses the setting.
+pub fn disable_sync(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .execute_batch("PRAGMA synchronous = OFF")
+        .map_err(|source| StoreError::sqlite("set the durability of a database", source))
+}
+
+/// Writes the log back into the file, so that a copy of the file alone is complete.
+///
+/// # Errors
+/// Returns an error if the file cannot be written.
+pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .map_err(|source| StoreError::sqlite("checkpoint a database", source))
+}
+
+/// Overwrites with zeros what this connection deletes: a page keeps deleted rows otherwise, until
+/// others take their place. The log still has them until [`truncate_logs`].
+///
+/// # Errors
+/// Returns an error if SQLite refuses the setting.
+pub fn erase_deleted(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .pragma_update(None, "secure_delete", true)
+        .map_err(|source| StoreError::sqlite("set up the deletion of rows", source))
+}
+
+/// Writes the logs of databases in a folder back into their files, and empties them. Every other
+/// process and thread may use the databases meanwhile; a log that one is reading stays as it is.
+/// `names`: those databases, or all if there is none.
+///
+/// # Errors
+/// Returns the first error, after all databases.
+pub fn truncate_logs(dir: &Path, names: &[&str]) -> Result<(), StoreError> {
+    let operation = "write the log of a database back";
+    let listed = std::fs::read_dir(dir).map_err(|source| StoreError::io(operation, source))?;
+    let mut outcome = Ok(());
+    for log in listed.flatten() {
+        let name = log.file_name();
+        let Some(name) = name.to_str().and_then(|name| name.strip_suffix("-wal")) else {
+            continue;
+        };
+        let is_meant = name.ends_with(".db") && (names.is_empty() || names.contains(&name));
+        if !is_meant || log.metadata().is_ok_and(|log| log.len() == 0) {
+            continue;
+        }
+        let truncate = || -> rusqlite::Result<()> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(dir.join(name), flags)?;
+            connection.busy_timeout(TRUNCATE_TIMEOUT)?;
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        };
+        let truncated = truncate().map_err(|source| StoreError::sqlite(operation, source));
+        outcome = outcome.and(truncated);
+    }
+    outcome
+}
+
+/// Memory for the pages that commits change again and again, in KiB.
+const WRITER_CACHE_KIB: u32 = 16_384;
+/// Number of pages in the log at which a commit writes them back into the file: 16 MiB with pages
+/// of 2 KiB. A page that many commits changed is written back once.
+const WRITER_CHECKPOINT_PAGES: u32 = 8_192;
+
+/// Sets a connection up for many commits that change the same pages.
+///
+/// # Errors
+/// Returns an error if SQLite refuses the setting.
+pub fn set_up_writer(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(&format!(
+        "PRAGMA cache_size = -{WRITER_CACHE_KIB}; PRAGMA wal_autocheckpoint = {WRITER_CHECKPOINT_PAGES};"
+    ))
+}
+
+/// Copies a database, as of one moment, into the new file `to`, and checks the whole copy. Other
+/// processes can write to the database meanwhile.
+///
+/// # Errors
+/// Returns an error if a file cannot be read or written, or if the copy is damaged.
+pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), StoreError> {
+    let sql = |source| StoreError::Sqlite { operation, source };
+    create_private(to).map_err(|source| StoreError::Io { operation, source })?;
+    let source = Connection::open_with_flags(
+        from,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(sql)?;
+    source
+        .busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))
+        .map_err(sql)?;
+    // A reader that writes the log back would make the writer wait.
+    source
+        .execute_batch("PRAGMA wal_autocheckpoint = 0")
+        .map_err(sql)?;
+    let mut copy = Connection::open(to).map_err(sql)?;
+    replace_content(&source, &mut copy, operation)?;
+    let verdict: String = copy
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(sql)?;
+    if verdict != "ok" {
+        return Err(StoreError::Io {
+            operation,
+            source: io::Error::new(io::ErrorKind::InvalidData, verdict),
+        });
+    }
+    checkpoint(&copy)?;
+    drop(copy);
+    std::fs::File::open(to)
+        .and_then(|file| file.sync_all())
+        .map_err(|source| StoreError::Io { operation, source })
+}
+
+/// Makes the names in a folder durable.
+///
+/// # Errors
+/// Returns an error if the folder cannot be opened or synced.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    std::fs::File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| file_owner::explain(dir, &error))
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<usize> {
+    connection
+        .pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
+        .map(|version| usize::try_from(version).unwrap_or(usize::MAX))
+}
+
+/// Creates the file with a private mode; SQLite gives its `-wal` and `-shm` files the mode of the
+/// database. An existing file is not opened, because closing it would drop the locks that this
+/// process's connections have on it, and the next process that closes it would delete the log under
+/// them.
+fn create_private(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        file_owner::create_dir(folder)?;
+    }
+    let mut options = OpenOptions::new();
+    match file_owner::open(options.write(true).create_new(true).mode(0o600), path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    // Without this setting, SQLite plans a cached statement again for every newly bound value,
+    // which costs more than the look-up itself.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    enable_wal(&connection)?;
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL;
+         PRAGMA foreign_keys = ON;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA cell_size_check = ON;",
+    )?;
+    Ok(connection)
+}
+
+fn enable_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let began = Instant::now();
+    loop {
+        match connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && began.elapsed() < WAL_TIMEOUT =>
+            {
+                std::thread::sleep(WAL_INTERVAL);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Opens a database like [`open`]; a new one gets pages of `page_bytes`.
+///
+/// # Errors
+/// Returns the errors of [`open`].
+pub fn open_with_page_size(
+    path: &Path,
+    page_bytes: u32,
+    operation: &'static str,
+) -> Result<Connection, StoreError> {
+    let is_new = std::fs::metadata(path).map_or(true, |metadata| metadata.len() == 0);
+    if is_new {
+        create_private(path).map_err(|source| StoreError::Io { operation, source })?;
+        // The size of pages is chosen before the first one is written, which is the change to WAL.
+        let create = || -> rusqlite::Result<()> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+            connection.pragma_update(None, "page_size", page_bytes)?;
+            enable_wal(&connection)
+        };
+        create().map_err(|source| StoreError::Sqlite { operation, source })?;
+    }
+    open(path, operation)
+}
+
+/// Creates a database without a name: the file at `path`, which must not exist, is removed as soon
+/// as it is open, so that nothing remains of it after this process. It has no journal: a caller
+/// whose statement fails discards it.
+///
+/// # Errors
+/// Returns an error if the file cannot be created.
+pub fn create_unnamed(
+    path: &Path,
+    page_bytes: u32,
+    operation: &'static str,
+) -> Result<Connection, StoreError> {
+    let io = |source| StoreError::Io { operation, source };
+    let options = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    drop(options.map_err(io)?);
+    let create = || -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.pragma_update(None, "page_size", page_bytes)?;
+        connection.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
+        connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        Ok(connection)
+    };
+    let created = create().map_err(|source| StoreError::Sqlite { operation, source });
+    std::fs::remove_file(path).map_err(io)?;
+    created
+}
+
+/// Copies the whole of `from` over `to`, whose pages must have the same size, as one transaction.
+///
+/// # Errors
+/// Returns an error if a file cannot be read or written, or if other processes lock `to` for
+/// several seconds; it has not changed then.
+pub fn replace_content(
+    from: &Connection,
+    to: &mut Connection,
+    operation: &'static str,
+) -> Result<(), StoreError> {
+    let sql = |source| StoreError::Sqlite { operation, source };
+    let backup = Backup::new(from, to).map_err(sql)?;
+    // Copies all pages in one step: one read transaction, which neither disturbs writers nor waits
+    // for them. With several steps, every commit between two of them would restart the copy.
+    let mut tries = 0;
+    while backup.step(-1).map_err(sql)? != StepResult::Done {
+        tries += 1;
+        if tries > MAX_COPY_ATTEMPTS {
+            let source = io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "the database is locked by another process",
+            );
+            return Err(StoreError::Io { operation, source });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Begins a transaction that can write. It takes the lock at once, so that it never fails half way
+/// because the lock is missing.
+///
+/// # Errors
+/// Returns an error if another process held the lock for longer than the busy time-out.
+pub fn begin_write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+/// Opens a connection that only reads.
+///
+/// # Errors
+/// Returns an error if the file, which must exist, cannot be opened.
+pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
+    let connection = open(path, operation)?;
+    // Only the writer's connection writes the log back into the file.
+    connection
+        .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
+        .map_err(|source| StoreError::Sqlite { operation, source })?;
+    Ok(connection)
+}
+
+/// Connections for point reads of a few microseconds: one at first, then as many as were ever busy
+/// at the same time, up to a limit.
+pub struct Readers {
+    first: Mutex<Connection>,
+    more: Vec<Mutex<Option<Connection>>>,
+    path: PathBuf,
+    operation: &'static str,
+}
+
+impl Readers {
+    /// Opens the first connection.
+    ///
+    /// # Errors
+    /// Returns an error if the file, which must exist, cannot be opened.
+    pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
+        let first = Mutex::new(open_reader(path, operation)?);
+        let more = (1..count).map(|_| Mutex::new(None)).collect();
+        Ok(Self {
+            first,
+            more,
+            path: path.to_owned(),
+            operation,
+        })
+    }
+
+    /// Opens a connection outside the pool, with a page cache of `cache_kib`, for reads of many
+    /// rows: in the pool, they would keep point reads waiting and evict their pages.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub fn open_separate(
+        &self,
+        cache_kib: u32,
+        operation: &'static str,
+    ) -> Result<Connection, StoreError> {
+        let connection = open_reader(&self.path, operation)?;
+        connection
+            .pragma_update(None, "cache_size", -i64::from(cache_kib))
+            .map_err(|source| StoreError::Sqlite { operation, source })?;
+        Ok(connection)
+    }
+
+    /// Runs `read` on a free connection, or waits for the first one if all are busy. It tries them
+    /// in order: a connection's page cache is valid until the next commit, so using fewer
+    /// connections reloads fewer pages.
+    pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
+        match self.first.try_lock() {
+            Ok(connection) => return read(&connection),
+            Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        for slot in &self.more {
+            let mut slot = match slot.try_lock() {
+                Ok(slot) => slot,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            if slot.is_none() {
+                *slot = open_reader(&self.path, self.operation).ok();
+            }
+            if let Some(connection) = &*slot {
+                return read(connection);
+            }
+        }
+        read(&self.first.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn readers_are_opened_when_those_there_are_busy_and_then_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        open(&path, "open x").unwrap();
+        let readers = Readers::open(&path, 2, "read x").unwrap();
+        let count = || {
+            1 + readers
+                .more
+                .iter()
+                .filter(|slot| slot.lock().unwrap().is_some())
+                .count()
+        };
+        let answer = |connection: &Connection| {
+            connection
+                .query_row("SELECT 42", [], |row| row.get::<_, i64>(0))
+                .unwrap()
+        };
+        assert_eq!((readers.with(answer), count()), (42, 1));
+        let inner = readers.with(|_| readers.with(answer));
+        assert_eq!(
+            (inner, count()),
+            (42, 2),
+            "one more, while the first is busy"
+        );
+        std::thread::scope(|scope| {
+            let third = readers.with(|_| {
+                readers.with(|_| {
+                    let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
+                    let (done, is_done) = std::sync::mpsc::sync_channel(1);
+                    let readers = &readers;
+                    let third = scope.spawn(move || {
+                        begun.send(()).unwrap();
+                        let answer = readers.with(answer);
+                        let _ = done.send(());
+                        answer
+                    });
+                    has_begun.recv().unwrap();
+                    let early = is_done.recv_timeout(Duration::from_millis(50));
+                    assert!(early.is_err(), "the third has to wait");
+                    third
+                })
+            });
+            assert_eq!(third.join().unwrap(), 42);
+        });
+    }
+
+    #[test]
+    fn what_was_deleted_is_in_no_file_once_the_log_is_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let canary = "CANARY".repeat(2_000);
+        let holds_canary = |name: &str| {
+            let bytes = std::fs::read(folder.path().join(name)).unwrap_or_default();
+            bytes.windows(6).any(|window| window == b"CANARY")
+        };
+        let [erased, kept] = ["erased.db", "kept.db"].map(|name| {
+            let connection = open(&folder.path().join(name), "open x").unwrap();
+            if name == "erased.db" {
+                erase_deleted(&connection).unwrap();
+            }
+            connection
+                .execute_batch("CREATE TABLE t(a TEXT); CREATE TABLE u(a TEXT);")
+                .unwrap();
+            for table in ["t", "u"] {
+                let sql = format!("INSERT INTO {table} VALUES (?1), ('short CANARY')");
+                connection.execute(&sql, [&canary]).unwrap();
+            }
+            connection
+                .execute_batch("DELETE FROM t; UPDATE u SET a = 'x';")
+                .unwrap();
+            connection
+        });
+        assert!(holds_canary("erased.db-wal") && holds_canary("kept.db-wal"));
+        truncate_logs(folder.path(), &["erased.db"]).unwrap();
+        assert!(!holds_canary("erased.db-wal") && !holds_canary("erased.db"));
+        assert!(holds_canary("kept.db-wal"), "the other one is not meant");
+        truncate_logs(folder.path(), &[]).unwrap();
+        assert!(!holds_canary("kept.db-wal"));
+        assert!(holds_canary("kept.db"), "the setting makes the difference");
+        // A log that is being read stays, and the others do not wait for it.
+        let reader = open(&folder.path().join("kept.db"), "open x").unwrap();
+        reader.execute_batch("BEGIN; SELECT * FROM u;").unwrap();
+        for connection in [&erased, &kept] {
+            connection
+                .execute("INSERT INTO u VALUES ('y')", [])
+                .unwrap();
+        }
+        truncate_logs(folder.path(), &[]).unwrap();
+        let bytes = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().len();
+        assert!(bytes("kept.db-wal") > 0 && bytes("erased.db-wal") == 0);
+    }
+
+    #[test]
+    fn a_new_file_and_its_folder_are_private_and_many_may_open_it_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data/x.db");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut connection = open(&path, "open x").unwrap();
+                    migrate(
+                        &mut connection,
+                        &[
+                            "CREATE TABLE t(a INTEGER) STRICT",
+                            "INSERT INTO t VALUES(1)",
+                        ],
+                        "migrate x",
+                    )
+                    .unwrap();
+                });
+            }
+        });
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        let mut connection = open(&path, "open x").unwrap();
+        let rows: i64 = connection
+            .query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(rows, 1, "each migration ran once");
+        let error = migrate(
+            &mut connection,
+            &["CREATE TABLE t(a INTEGER) STRICT"],
+            "migrate x",
+        )
+        .unwrap_err();
+        assert!(
+            error.to_string().contains("this program supports only 1"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,332 @@
+//! `ledger.db` as a home of the ledger: a batch of changes is one transaction.
+//!
+//! Endings that follow each other are entered together (`ledger/batch.rs`). Must not decide an
+//! amount.
+
+use super::applied::instance_number;
+use super::batch::{EndingBatch, EndingEntry};
+use super::claim::{ClaimsOnAccount, subtract_claim};
+use super::lookup;
+use super::posting::{
+    BalanceChange, PostingResult, Refund, find_entry, insert_change, insert_store_debit,
+};
+use super::store_events::{IngestEvent, enter_event};
+use super::trial::{Posting, insert_posting};
+use crate::StoreError;
+use crate::database::anchor::{ChainHead, chain_head};
+use crate::database::{Ledger, SqlFailure};
+use crate::entry::ending::ending_detail;
+use crate::entry::interface::{
+    AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
+};
+use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use crate::sealing::files::{sealed_end, segment_of};
+use crate::{BackgroundPace, KeySpend, LedgerAccount, SealBoundary};
+use base::failpoint::{self, Point};
+use credits::money::CreditSplit;
+use rusqlite::{OptionalExtension, Transaction};
+
+impl LedgerStore for Ledger {
+    fn open_account(
+        &self,
+        account: &str,
+        trial_ends_at_ms: Option<i64>,
+        at_ms: i64,
+    ) -> Result<(), StoreError> {
+        Self::open_account(self, account, trial_ends_at_ms, at_ms)
+    }
+
+    fn append(&self, batch: &LedgerBatch<'_>) -> Result<Vec<AppendOutcome>, StoreError> {
+        let Some(first) = batch.changes.first() else {
+            return Ok(Vec::new());
+        };
+        let sql = sql_failure(first);
+        let mut writer = self.writer();
+        let transaction = writer.begin().map_err(sql)?;
+        let mut outcomes = Vec::with_capacity(batch.changes.len());
+        while let Some(rest) = batch.changes.get(outcomes.len()..)
+            && !rest.is_empty()
+        {
+            self.insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
+        }
+        let is_ending = |change: &LedgerChange<'_>| matches!(change, LedgerChange::Ending { .. });
+        let has_endings = batch.changes.iter().any(is_ending);
+        let between = || {
+            if has_endings {
+                failpoint::hit(Point::AfterCommit);
+            }
+        };
+        self.commit(transaction, between).map_err(sql)?;
+        Ok(outcomes)
+    }
+
+    fn account(
+        &self,
+        account: &str,
+        instance_id: &str,
+    ) -> Result<Option<LedgerAccount>, StoreError> {
+        Self::account(self, account, instance_id)
+    }
+
+    fn key_spend(
+        &self,
+        key: &str,
+        first_day: i64,
+        instance_id: &str,
+    ) -> Result<KeySpend, StoreError> {
+        Self::key_spend(self, key, first_day, instance_id)
+    }
+
+    fn entry(&self, reference: EntryReference<'_>) -> Result<Option<LedgerEntry>, StoreError> {
+        match reference {
+            // Postings stay when their segment is sealed.
+            EntryReference::Posting { kind, reference } => self
+                .read("look for a posting", |connection| {
+                    find_entry(connection, kind, reference)
+                }),
+            EntryReference::Ending(request_id) => {
+                let known = self.read("look for the end of a request", |connection| {
+                    connection
+                        .prepare_cached(&format!(
+                            "SELECT {ENTRY_COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')"
+                        ))?
+                        .query_row([request_id], entry)
+                        .optional()
+                })?;
+                match known {
+                    Some(entry) => Ok(Some(entry)),
+                    None => self.sealed_ending(request_id),
+                }
+            }
+        }
+    }
+
+    fn entries_after(&self, after_seq: i64, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
+        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
+        let count = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.readers.with(|connection| {
+            // One snapshot: an entry that is sealed meanwhile is in one of the two.
+            let snapshot = connection.unchecked_transaction().map_err(sql)?;
+            let mut entries = self.sealed_entries_after(&snapshot, after_seq, count)?;
+            let after = entries.last().map_or(after_seq, |entry| entry.seq);
+            let rest = u32::try_from(count - entries.len()).unwrap_or(u32::MAX);
+            entries.extend(lookup::entries_after(&snapshot, after, rest).map_err(sql)?);
+            Ok(entries)
+        })
+    }
+
+    fn seal(
+        &self,
+        boundary: SealBoundary,
+        entries_per_segment: i64,
+        pace: BackgroundPace<'_>,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        Self::seal(self, boundary, entries_per_segment, pace, now_ms).map(drop)
+    }
+
+    fn heads(&self) -> Result<LedgerHeads, StoreError> {
+        self.read("read the ends of the ledger", |connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            let (seq, _) = sealed_end(&snapshot)?;
+            let sealed =
+                segment_of(&snapshot, seq)?.map_or_else(ChainHead::genesis, |segment| ChainHead {
+                    seq,
+                    hash: segment.last_hash,
+                });
+            let last = chain_head(&snapshot)?;
+            Ok(LedgerHeads { last, sealed })
+        })
+    }
+}
+
+impl Ledger {
+    /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
+    /// paid from paid credits comes back first. The part paid from the trial returns to a running
+    /// trial, and as paid credits after its end, because they would expire at once in a trial that
+    /// is over.
+    ///
+    /// # Errors
+    /// Returns an error if the rules forbid the refund, or if the ledger cannot be written.
+    pub fn refund(&self, refund: &Refund<'_>) -> Result<PostingResult, StoreError> {
+        self.append_posting("", LedgerChange::Refund(*refund))
+    }
+
+    /// Returns true if the reference has been posted for a change of its kind.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn has_posted(&self, change: &BalanceChange<'_>) -> Result<bool, StoreError> {
+        let (kind, reference) = (change.kind.name(), change.reference);
+        let known = self.entry(EntryReference::Posting { kind, reference })?;
+        Ok(known.is_some())
+    }
+
+    /// Posts a grant, a top-up or an adjustment. A debit never uses credits that running processes
+    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `claims`
+    /// is called inside the transaction, so that its result and the balance are of one moment. A
+    /// debit also ends the instance's claims on the account.
+    ///
+    /// # Errors
+    /// Returns an error if the rules forbid the change, or if the ledger cannot be written.
+    pub fn post_change(
+        &self,
+        change: &BalanceChange<'_>,
+        instance_id: &str,
+        claims: ClaimsOnAccount<'_>,
+    ) -> Result<PostingResult, StoreError> {
+        let change = *change;
+        self.append_posting(instance_id, LedgerChange::Balance { change, claims })
+    }
+
+    /// Posts an adjustment that the shared store has already debited.
+    ///
+    /// # Errors
+    /// Returns an error if the reference was used for something else, if the ledger does not have
+    /// that many credits yet, or if it cannot be written.
+    pub fn post_store_debit(
+        &self,
+        change: &BalanceChange<'_>,
+        taken: CreditSplit,
+    ) -> Result<PostingResult, StoreError> {
+        let change = *change;
+        self.append_posting("", LedgerChange::StoreDebit { change, taken })
+    }
+
+    /// Posts an entry and changes the balance, once per kind and reference. Returns false if it was
+    /// posted before.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written, if the account is not open, or if a
+    /// balance would go below zero.
+    pub fn post(&self, post: &Posting<'_>) -> Result<bool, StoreError> {
+        let posted = self.append_posting("", LedgerChange::Posting(*post))?;
+        Ok(posted.is_new)
+    }
+
+    /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
+    /// debit, made now or earlier; `None` if nothing can be entered: its account is not open, or a
+    /// segment that may have the request is not at hand.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written; nothing was entered.
+    pub fn enter_store_events(
+        &self,
+        done: &[&IngestEvent],
+    ) -> Result<Vec<Option<CreditSplit>>, StoreError> {
+        let changes: Vec<_> = done
+            .iter()
+            .map(|event| LedgerChange::Event(event))
+            .collect();
+        let outcomes = self.append(&LedgerBatch {
+            instance_id: "",
+            changes: &changes,
+        })?;
+        let debited = |outcome| match outcome {
+            AppendOutcome::Debited(debited) => debited,
+            _ => None,
+        };
+        Ok(outcomes.into_iter().map(debited).collect())
+    }
+
+    /// Enters one posting.
+    fn append_posting(
+        &self,
+        instance_id: &str,
+        change: LedgerChange<'_>,
+    ) -> Result<PostingResult, StoreError> {
+        let batch = LedgerBatch {
+            instance_id,
+            changes: &[change],
+        };
+        match self.append(&batch)?.pop() {
+            Some(AppendOutcome::Posted(posted)) => Ok(posted),
+            _ => Err(StoreError::Unusable("a posting has no outcome".into())),
+        }
+    }
+
+    /// Enters the first one of `changes`; if it is an ending, also the endings that follow it.
+    fn insert_next(
+        &self,
+        transaction: &Transaction<'_>,
+        instance_id: &str,
+        changes: &[LedgerChange<'_>],
+        outcomes: &mut Vec<AppendOutcome>,
+    ) -> Result<(), StoreError> {
+        let Some(change) = changes.first() else {
+            return Ok(());
+        };
+        let sql = sql_failure(change);
+        let posted = match change {
+            LedgerChange::Ending { .. } => {
+                return self
+                    .insert_endings(transaction, instance_id, changes, outcomes)
+                    .map_err(sql);
+            }
+            LedgerChange::Event(event) => {
+                let debited = enter_event(transaction, &self.segments, event).map_err(sql)?;
+                outcomes.push(AppendOutcome::Debited(debited));
+                return Ok(());
+            }
+            LedgerChange::Posting(post) => insert_posting(transaction, post).map_err(sql)?,
+            LedgerChange::Balance { change, claims } => {
+                insert_change(transaction, change, instance_id, *claims, sql)?
+            }
+            LedgerChange::StoreDebit { change, taken } => {
+                insert_store_debit(transaction, change, *taken, sql)?
+            }
+            LedgerChange::Refund(refund) => self.insert_refund(transaction, refund, sql)?,
+        };
+        outcomes.push(AppendOutcome::Posted(posted));
+        Ok(())
+    }
+
+    /// Enters the endings that `changes` begins with, together.
+    fn insert_endings(
+        &self,
+        transaction: &Transaction<'_>,
+        instance_id: &str,
+        changes: &[LedgerChange<'_>],
+        outcomes: &mut Vec<AppendOutcome>,
+    ) -> rusqlite::Result<()> {
+        // A replay of a journal has no instance: it changes balances that no running process has
+        // settled.
+        let instance = (!instance_id.is_empty())
+            .then(|| instance_number(transaction, instance_id))
+            .transpose()?;
+        let mut batch = EndingBatch::new(transaction, &self.segments, instance)?;
+        for change in changes {
+            let LedgerChange::Ending { ending, freed } = *change else {
+                break;
+            };
+            let outcome = match batch.enter(ending, ending_detail(ending)?)? {
+                EndingEntry::New => AppendOutcome::Ended,
+                EndingEntry::Known | EndingEntry::Sealed(_) => AppendOutcome::AlreadyEnded,
+                EndingEntry::Withheld => {
+                    outcomes.push(AppendOutcome::Withheld);
+                    continue;
+                }
+            };
+            outcomes.push(outcome);
+            if self.has_handed_over() && freed != CreditSplit::ZERO {
+                subtract_claim(transaction, instance_id, &ending.account, freed)?;
+            }
+            failpoint::hit(Point::MidCommit);
+        }
+        batch.write()
+    }
+}
+
+fn sql_failure(change: &LedgerChange<'_>) -> SqlFailure {
+    match change {
+        LedgerChange::Ending { .. } => |source| StoreError::sqlite("enter debits", source),
+        LedgerChange::Posting(_) => |source| StoreError::sqlite("post to the ledger", source),
+        LedgerChange::Balance { .. } | LedgerChange::StoreDebit { .. } => {
+            |source| StoreError::sqlite("change a balance", source)
+        }
+        LedgerChange::Refund(_) => |source| StoreError::sqlite("refund a debit", source),
+        LedgerChange::Event(_) => {
+            |source| StoreError::sqlite("enter the shared store's events", source)
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Entries by their position in the ledger: the only way from the index to the entries.
+//!
+//! Must not search: `ledger/index.rs` finds the positions.
+
+use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// The last entry that something covers: its position and its hash.
+pub(crate) type EntryPosition = (i64, Vec<u8>);
+
+/// Returns the entries at these positions, in this order. A position without an entry is left out:
+/// somebody removed it, which `ledger verify` reports.
+pub(crate) fn entries_at(
+    connection: &Connection,
+    seqs: &[i64],
+) -> rusqlite::Result<Vec<LedgerEntry>> {
+    // One snapshot for all of them, so that SQLite locks once.
+    let snapshot = connection.unchecked_transaction()?;
+    let sql = format!("SELECT {ENTRY_COLUMNS} FROM entry WHERE seq = ?1");
+    let mut statement = snapshot.prepare_cached(&sql)?;
+    let mut entries = Vec::with_capacity(seqs.len());
+    for seq in seqs {
+        entries.extend(statement.query_row([seq], entry).optional()?);
+    }
+    Ok(entries)
+}
+
+/// Returns the entries after the position `seq`, in order: at most `limit`.
+pub(crate) fn entries_after(
+    connection: &Connection,
+    seq: i64,
+    limit: u32,
+) -> rusqlite::Result<Vec<LedgerEntry>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"
+        ))?
+        .query_map(params![seq, limit], entry)?
+        .collect()
+}
+
+/// Returns the stored hash of the entry at `seq`, if there is one.
+pub(crate) fn hash_at(connection: &Connection, seq: i64) -> rusqlite::Result<Option<Vec<u8>>> {
+    connection
+        .prepare_cached("SELECT hash FROM entry WHERE seq = ?1")?
+        .query_row([seq], |row| row.get(0))
+        .optional()
+}
