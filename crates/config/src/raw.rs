@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub listen: Listen,
-    /// Public URL of the gateway, as the catalog, the dashboard and the snippets print it. No
-    /// trailing slash.
+    /// Public URL of the gateway, as the catalog, the dashboard and the snippets print it, without
+    /// a trailing slash.
     pub base_url: String,
-    /// Directory of the databases, the journal and the upgrade socket. Created with mode 0700.
+    /// Directory of the databases, the journal and the upgrade socket, created with mode 0700.
     pub data_dir: String,
     #[serde(default)]
     pub store: Store,
@@ -26,8 +26,8 @@ pub struct Config {
     pub mail: Option<Mail>,
     #[serde(default)]
     pub notifications: Notifications,
-    /// Whom account holders ask for help, on pages that say so: a text, or an address that begins
-    /// with `https://`, `http://` or `mailto:`, which becomes a link. At most 200 characters.
+    /// Whom account holders ask for help: a text of at most 200 characters. If it begins with
+    /// `https://`, `http://` or `mailto:`, it becomes a link.
     #[serde(default)]
     pub support: String,
     #[serde(default)]
@@ -38,18 +38,17 @@ pub struct Config {
     pub rate_limits: RateLimits,
     #[serde(default)]
     pub limits: Limits,
-    /// Destination of the access log, one line of JSON per request: `off` (default), `stdout`, or
-    /// the path of a file. SIGHUP reopens the file. The log holds no bodies, headers or secrets.
+    /// Destination of the access log, one line of JSON per request: `off` (default), `stdout`, or a
+    /// file, which SIGHUP reopens. It holds no bodies, headers or secrets.
     #[serde(default)]
     pub access_log: Option<String>,
     #[serde(default)]
     pub telemetry: Telemetry,
     #[serde(default)]
     pub cors: Cors,
-    /// Reload settings automatically (default: true). The gateway watches this file, the
-    /// certificate's files and the files that `file:` values name. It reloads them once a change
-    /// has been stable for one second. False: it reloads on SIGHUP only. If a changed file has
-    /// faults, the gateway keeps the current settings.
+    /// Reload settings once a changed file has been stable for one second: this file, the
+    /// certificate's files, and those that `file:` values name. False: only on SIGHUP. If a changed
+    /// file has faults, the current settings stay.
     #[serde(default = "yes")]
     pub auto_reload: bool,
 }
@@ -57,26 +56,24 @@ pub struct Config {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// Public addresses, `ip:port`. They accept HTTP/1.0, HTTP/1.1 and h2c; with `tls`, h2 in place
-    /// of h2c.
+    /// Public addresses, `ip:port`, for HTTP/1.0, HTTP/1.1 and h2c; with `tls`, h2 in place of h2c.
     pub edge: Vec<String>,
-    /// Private address of the dashboard, the catalog and the account API; the edge forwards to it.
+    /// Private address of the dashboard, the catalog and the account API. The edge forwards to it.
     pub sidecar: String,
     /// Private address of /metrics, /healthz and /readyz. It answers only requests whose host is an
     /// address, `localhost`, a name without a dot, or one of `admin_names`.
     pub admin: String,
-    /// Names with a dot by which others call the `admin` address, such as `edge-1.example.com`
-    /// where Prometheus scrapes it by that name.
+    /// Names with a dot for the `admin` address, such as `edge-1.example.com` if Prometheus scrapes
+    /// that name.
     #[serde(default)]
     pub admin_names: Vec<String>,
     #[serde(default)]
     pub tls: Option<Tls>,
     /// Trusted proxies in front of the gateway, as addresses or networks (`10.0.0.0/8`), up to 256.
-    /// For a request from one of them, the client's address is the last address in
-    /// `X-Forwarded-For` that is not a trusted proxy (in `Forwarded`, if the request has no
-    /// `X-Forwarded-For`), and `X-Forwarded-Proto: https` makes cookies Secure. The gateway ignores
-    /// these headers from any other sender. Of the connection limits, only `limits.connections`
-    /// applies to a trusted proxy.
+    /// In their requests, the client's address is the last one in `X-Forwarded-For` (or else in
+    /// `Forwarded`) that is not a trusted proxy, and `X-Forwarded-Proto: https` makes cookies
+    /// Secure. The gateway ignores these headers from any other sender. Of the connection limits,
+    /// only `limits.connections` applies to a trusted proxy.
     #[serde(default)]
     pub trust_proxy: Vec<String>,
 }
@@ -87,27 +84,27 @@ pub struct Telemetry {
     pub traces: Option<Traces>,
 }
 
-/// Mail to account holders: links to set a password or to verify an e-mail, and alerts. Default: no
+/// Mail to account holders: alerts, and links to set a password or to verify an e-mail. Default: no
 /// mail; pages then say whom to ask.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mail {
-    /// The mail server: `smtps://HOST` (TLS, port 465) or `smtp://HOST` (STARTTLS is required, port
-    /// 587), or with another `:PORT`. `smtp+plain://` (port 25) sends without encryption, and only
-    /// to this machine.
+    /// Mail server: `smtps://HOST` (TLS, port 465) or `smtp://HOST` (requires STARTTLS, port 587),
+    /// or another `:PORT`. `smtp+plain://` (port 25) sends without encryption, and only to this
+    /// machine.
     pub smtp: String,
-    /// User at the mail server. Default: the gateway does not log in.
+    /// User at the mail server. Default: no login.
     #[serde(default)]
     pub user: Option<String>,
-    /// Password of that user: literal, `${ENV}` or `file:/path`. Never printed, never logged.
+    /// Password of `user`: literal, `${ENV}` or `file:/path`. Never printed or logged.
     #[serde(default)]
     pub password: Option<String>,
     /// Sender of the mail, such as `Model gateway <gateway@example.com>`.
     pub from: String,
-    /// A new account gets its trial only after its holder has opened a link sent to the e-mail.
+    /// Give a new account its trial only after its holder has opened a link sent to the e-mail.
     #[serde(default)]
     pub verify_sign_ups: bool,
-    /// Maximum number of mails in an hour, all together: 1 to 100000. Over it, mail waits.
+    /// Mails per hour, all together, 1 to 100000. Over it, mail waits.
     #[serde(default = "five_hundred")]
     pub per_hour: u32,
 }
@@ -120,10 +117,10 @@ fn five_hundred() -> u32 {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Notifications {
-    /// Offer webhooks: the gateway then calls addresses that account holders set.
+    /// Offer webhooks: the gateway calls addresses that account holders set.
     pub webhooks: bool,
-    /// Networks that webhooks may reach although they are private, such as `10.0.0.0/8`, up to 256.
-    /// The gateway refuses all other private, loopback and link-local addresses.
+    /// Private networks that webhooks may reach, such as `10.0.0.0/8`, up to 256. All other
+    /// private, loopback and link-local addresses are refused.
     pub private_networks: Vec<String>,
 }
 
@@ -136,24 +133,24 @@ impl Default for Notifications {
     }
 }
 
-/// The ledger: where it is, and its upkeep. The gateway seals its oldest entries into files, so
-/// that `ledger.db` does not grow without end, and can move these files to another folder.
+/// Where the ledger is, and when its oldest entries leave `ledger.db` for files (`seal`) and for
+/// another folder (`retention`).
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LedgerUpkeep {
     /// Where the ledger and the accounts are. A change takes effect at the next start.
     pub kind: LedgerKind,
-    /// For `postgres`: `postgres://user:password@host:port/database`, `${ENV}` or `file:/path`. It
-    /// can name several hosts, of which the one that accepts writes is used. `sslmode=require` uses
-    /// TLS and checks the server's certificate.
+    /// For `postgres`: `postgres://user:password@host:port/database`, `${ENV}` or `file:/path`. Of
+    /// several hosts, the one that accepts writes is used. `sslmode=require` uses TLS and checks
+    /// the server's certificate.
     pub url: Option<String>,
-    /// For `postgres`: refuse a server without a synchronous standby (default: true). Without one,
-    /// the loss of the server's disk loses debits.
+    /// For `postgres`: refuse a server without a synchronous standby. Without one, the loss of the
+    /// server's disk loses debits.
     pub require_standby: bool,
     pub seal: SealRules,
     /// Move old segments to another folder. Default: they stay in `data_dir`.
     pub retention: Option<RetentionRules>,
-    /// Days in which you refund responses. `retention.keep_days` must not be less.
+    /// Days in which you refund responses; at most `retention.keep_days`.
     pub refund_days: u32,
 }
 
@@ -185,9 +182,9 @@ pub enum LedgerKind {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SealRules {
-    /// Number of entries of a full segment, which is sealed at once.
+    /// Entries of a full segment, which is sealed at once.
     pub entries: u64,
-    /// Number of whole days (UTC) after which the entries of a day are sealed.
+    /// Whole days (UTC) after which the entries of a day are sealed.
     pub after_days: u32,
 }
 
@@ -206,8 +203,8 @@ impl Default for SealRules {
 pub struct RetentionRules {
     /// Days for which segments stay in `data_dir`.
     pub keep_days: u32,
-    /// Folder that receives them. It must exist. Receipts and refunds of entries in it work as long
-    /// as it can be read.
+    /// Existing folder for them. Receipts and refunds of entries in it work as long as it can be
+    /// read.
     pub archive: String,
 }
 
@@ -217,25 +214,24 @@ pub struct RetentionRules {
 #[serde(deny_unknown_fields, default)]
 pub struct Cors {
     /// Origins as browsers send them, `https://app.example.com` or `http://localhost:3000`, up to
-    /// 256; or `*` alone for every origin. Anyone who opens a page can read a key that it contains,
-    /// so give such a key a spend limit and an expiry.
+    /// 256; or `*` alone for all. Anyone who opens a page can read a key in it, so give that key a
+    /// spend limit and an expiry.
     pub origins: Vec<String>,
 }
 
-/// Export of traces, with one span per request and one per upstream attempt, in OTLP over HTTP
-/// (JSON). Spans hold no bodies, headers or secrets. Default: no export. A change takes effect at
-/// the next start or upgrade.
+/// Traces in OTLP over HTTP (JSON): one span per request and one per upstream attempt, without
+/// bodies, headers or secrets. Default: none. A change takes effect at the next start or upgrade.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Traces {
     /// URL of a collector next to the gateway, `http://127.0.0.1:4318/v1/traces`.
     pub endpoint: String,
-    /// Share of requests to trace, from 0 to 1. A client's `traceparent` sets the trace ID, but
-    /// does not influence whether the gateway samples the request.
+    /// Share of requests to trace, 0 to 1 (default: 0.01). A client's `traceparent` sets the trace
+    /// ID, but does not decide on sampling.
     #[serde(default = "one_in_a_hundred")]
     pub sample_ratio: Decimal,
-    /// Send a `traceparent` to vendors too. It names the span of the attempt, or, for a request
-    /// that is not traced, repeats the client's own `traceparent`.
+    /// Send a `traceparent` to vendors too: of the attempt's span, or, for a request that is not
+    /// traced, the client's own.
     #[serde(default)]
     pub to_vendors: bool,
 }
@@ -247,8 +243,8 @@ fn one_in_a_hundred() -> Decimal {
 /// Highest rate limit that can be set, per minute or concurrent.
 pub const MAX_RATE: u64 = 1_000_000_000;
 
-/// Default rate limits for each key, and for all keys of an account together. A limit set for a
-/// single key or account (`key set`, `account limit`) takes precedence.
+/// Default rate limits of each key, and of all keys of an account together. Those of a single key
+/// or account (`key set`, `account limit`) take precedence.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateLimits {
@@ -256,16 +252,16 @@ pub struct RateLimits {
     pub account: Rates,
 }
 
-/// Rate limits. 0 = no limit; at most 1 000 000 000.
+/// 0: no limit; at most 1 000 000 000.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rates {
-    /// Requests per minute. Over the limit: 429.
+    /// Requests per minute. Over it: 429.
     pub requests_per_minute: u64,
-    /// Tokens per minute. At admission a request counts its estimated input and its output limit;
-    /// at its end the gateway corrects this to the actual usage. Over the limit: 429.
+    /// Tokens per minute: at admission the estimated input and the output limit, corrected at the
+    /// end to the actual usage. Over it: 429.
     pub tokens_per_minute: u64,
-    /// Concurrent requests. Over the limit: 429.
+    /// Concurrent requests. Over it: 429.
     pub concurrent: u64,
 }
 
@@ -282,24 +278,23 @@ pub struct Tls {
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub kind: StoreKind,
-    /// For `redis`: address of a single server, `redis://[user:password@]host:port[/database]`. Use
-    /// `${ENV}` to keep a password out of the file.
+    /// For `redis`: a single server, `redis://[user:password@]host:port[/database]`. Use `${ENV}`
+    /// to keep a password out of the file.
     #[serde(default)]
     pub url: Option<String>,
-    /// For `redis`, instead of `url`: addresses of some nodes of a Redis Cluster, in the same form.
+    /// For `redis`, instead of `url`: some nodes of a Redis Cluster, in the same form.
     #[serde(default)]
     pub cluster: Vec<String>,
-    /// For `redis`, instead of `url`: Sentinels that know which server is the primary.
+    /// For `redis`, instead of `url`: Sentinels that know the primary.
     #[serde(default)]
     pub sentinel: Option<Sentinel>,
-    /// For `redis`: start even if the server is configured so that it can lose data (a
-    /// `maxmemory-policy` other than noeviction, or no `appendonly`). If such a server restarts,
-    /// all open holds are lost, and requests that run at that time may end as write-offs.
+    /// For `redis`: start even if the server can lose data (a `maxmemory-policy` other than
+    /// noeviction, or no `appendonly`). Its restart then loses all open holds, and requests of that
+    /// time may end as write-offs.
     #[serde(default)]
     pub allow_volatile: bool,
-    /// For `redis`: time in milliseconds that an edge waits for an answer of the store, 20 to 1000.
-    /// A request whose answer comes later is refused with 503. Raise it to four round trips of the
-    /// network or more if one takes longer than 50 ms.
+    /// For `redis`: milliseconds that an edge waits for an answer of the store, 20 to 1000. Over
+    /// it: 503. If a round trip takes longer than 50 ms, set at least four round trips.
     #[serde(default = "default_reply_timeout_ms")]
     #[schemars(range(min = 20, max = 1000))]
     pub reply_timeout_ms: u64,
@@ -327,8 +322,8 @@ impl Default for Store {
 pub struct Sentinel {
     /// Name of the primary in the Sentinels' configuration (`sentinel monitor NAME …`).
     pub master: String,
-    /// Up to 16 Sentinels: `redis://[user:password@]host:port`. User and password are those of the
-    /// Sentinel itself. Use `rediss://` for all of them if the servers use TLS.
+    /// Up to 16 Sentinels: `redis://[user:password@]host:port`, with the Sentinel's own user and
+    /// password. Use `rediss://` for all if the servers use TLS.
     pub nodes: Vec<String>,
     /// User, password (`${ENV}` or `file:/path`) and database of the Redis servers themselves.
     #[serde(default)]
@@ -353,15 +348,15 @@ pub enum StoreKind {
 #[serde(deny_unknown_fields, default)]
 pub struct Signup {
     pub mode: SignupMode,
-    /// Credits granted at sign-up.
+    /// Credits granted at sign-up (default: 300).
     pub trial_credits: Decimal,
-    /// Length of the trial in days; may be a fraction; 0 = no trial.
+    /// Days of the trial; may be a fraction (default: 7). 0: no trial.
     pub trial_days: Decimal,
-    /// Total credits that the trials of one day (UTC) may grant. Once it is used up, sign-up is
-    /// refused until the next day. 0 = no limit.
+    /// Credits that all trials of one day (UTC) may grant; over it, sign-up is refused until the
+    /// next day. 0 (default): no limit.
     pub trial_budget_per_day: Decimal,
-    /// Refuse a sign-up whose e-mail address reaches the same mailbox as an existing account under
-    /// another spelling (dots and +tags of Gmail).
+    /// Refuse a sign-up whose e-mail address is another spelling of an existing account's mailbox
+    /// (dots and +tags of Gmail).
     pub one_account_per_mailbox: bool,
 }
 
@@ -377,7 +372,7 @@ impl Default for Signup {
     }
 }
 
-/// Who can sign up on the dashboard.
+/// Who can sign up on the dashboard. Default: `open`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SignupMode {
@@ -399,9 +394,8 @@ pub struct Vendor {
     /// `minimax`, `cerebras`, `cohere`, `perplexity`, `nvidia`, `huggingface`, `bedrock`,
     /// `bedrock-openai`, `claude-aws`, `azure-foundry`, `vllm`, `ollama`, `llama-cpp`, `lm-studio`,
     /// `sglang` or `tgi`. Sets `protocol`, `official`, `endpoints`, `path`, `auth`,
-    /// `version_header`, the `profile` and the `capabilities` of the vendor's known models. Keys
-    /// set in this file take precedence. `model-gateway models import PRESET` prints the models
-    /// with their prices.
+    /// `version_header`, `profile`, and `capabilities` of known models; keys in this file win.
+    /// `model-gateway models import PRESET` prints the models with their prices.
     #[serde(default)]
     pub preset: Option<String>,
     /// Required without a `preset`.
@@ -413,26 +407,23 @@ pub struct Vendor {
     /// Required unless the `preset` defines an address.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// The vendor's key: literal, `${ENV}` or `file:/path`. An empty value disables the vendor. The
-    /// gateway never prints or logs it. Required unless `auth` is `none`.
+    /// The vendor's key: literal, `${ENV}` or `file:/path`. Never printed or logged. An empty value
+    /// disables the vendor. Required unless `auth` is `none`.
     #[serde(default)]
     pub api_key: Option<String>,
     #[serde(default)]
     pub version_header: Option<VersionHeader>,
-    /// Send all turns of a conversation to the same endpoint while that endpoint is healthy, so
-    /// that the vendor's prompt cache can be used (default: true). False: balance every request
-    /// separately.
+    /// Send all turns of a conversation to the same endpoint while it is healthy, for the vendor's
+    /// prompt cache. False: balance every request separately.
     #[serde(default = "yes")]
     pub sticky: bool,
     /// Default `path` of the endpoints.
     #[serde(default)]
     pub path: Option<String>,
-    /// Default `query` of the endpoints, merged with each endpoint's own; if both set a name, the
-    /// endpoint's value wins.
+    /// Default `query` of the endpoints. If both set a name, the endpoint's value wins.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Default `headers` of the endpoints, merged with each endpoint's own; if both set a name, the
-    /// endpoint's value wins.
+    /// Default `headers` of the endpoints. If both set a name, the endpoint's value wins.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Default `auth` of the endpoints.
@@ -441,9 +432,9 @@ pub struct Vendor {
     /// Default `http_version` of the endpoints.
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
-    /// What the vendor's server takes. Keys that are left out have the values of the `preset`;
-    /// without one, of the vendor that defined the protocol if `official`, else of a server that
-    /// takes the least. `model-gateway vendors learn` finds it out.
+    /// What the vendor's server takes. Default of each key: the `preset`, else the vendor that
+    /// defined the protocol if `official`, else a server that takes the least. `model-gateway
+    /// vendors learn` finds it out.
     #[serde(default)]
     pub profile: Profile,
 }
@@ -452,39 +443,38 @@ pub struct Vendor {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Members that the server takes beyond those that every server of the protocol takes, such as
-    /// `stream_options`, `parallel_tool_calls`, `safety_identifier`, `prompt_cache_key`,
-    /// `service_tier`, `reasoning_content` (of a message) or `document_url` (a kind of part). The
-    /// gateway writes no other member of its own accord.
+    /// Members that the server takes beyond the base of its protocol, such as `stream_options`,
+    /// `parallel_tool_calls`, `safety_identifier`, `prompt_cache_key`, `service_tier`,
+    /// `reasoning_content` (of a message) or `document_url` (a kind of part). The gateway writes no
+    /// other member of its own accord.
     #[serde(default)]
     pub request: Option<Vec<String>>,
-    /// Members that the server refuses. The gateway removes them from requests in the server's own
-    /// protocol too, wherever they stand, and says so in `x-gateway-warnings`.
+    /// Members that the server refuses. The gateway removes them everywhere, also in the server's
+    /// own protocol, and says so in `x-gateway-warnings`.
     #[serde(default)]
     pub drop: Option<Vec<String>>,
-    /// The server refuses every member that it does not know (default: false). The gateway then
-    /// removes those that are neither in the base of the protocol nor in `request`.
+    /// The server refuses members that it does not know (default: false). The gateway then removes
+    /// those that are neither in the base of the protocol nor in `request`.
     #[serde(default)]
     pub strict: Option<bool>,
     #[serde(default)]
     pub roles: Roles,
     #[serde(default)]
     pub thinking: ProfileThinking,
-    /// Where the server's answers have what must go back to it as it came, such as
+    /// Where the server's answers have what must go back unchanged, such as
     /// `extra_content.google.thought_signature` of a call or `message.pondering` of the message
-    /// (`message.` may be left out of the members for reasoning). What a call had goes back with
-    /// that call, and what a message had with that message, through every surface.
+    /// (`message.` may be left out of the members for reasoning). It goes back with the call or
+    /// message that had it, through every surface.
     #[serde(default)]
     pub state: Option<Vec<String>>,
-    /// What goes in the first place of `state` where a turn with calls comes from another vendor:
-    /// in its first call, or in the message if the place is there. It may be empty.
+    /// Value in the first place of `state` if a turn with calls comes from another vendor: in its
+    /// first call, or in the message if the place is there. May be empty.
     #[serde(default)]
     pub state_placeholder: Option<String>,
-    /// Where the server's answers, or the chunks of a stream, have their usage, such as
-    /// `meta.billed`, beside the places that the gateway knows: `usage`, `x_groq.usage` and that of
-    /// a choice. A list on the way stands for each of its items. The object is read by the names
-    /// of chat (`prompt_tokens`) or of responses (`input_tokens`). Says too that the server counts
-    /// a stream without being asked (chat).
+    /// Where the server's answers or chunks have their usage, such as `meta.billed`, beside
+    /// `usage`, `x_groq.usage` and that of a choice. A list on the way stands for each of its
+    /// items. Counters have the names of chat (`prompt_tokens`) or of responses (`input_tokens`).
+    /// Also says that the server counts a stream unasked (chat).
     #[serde(default)]
     pub usage: Option<Vec<String>>,
     #[serde(default)]
@@ -501,16 +491,16 @@ pub struct ProfileErrors {
     pub full_context: Option<Vec<String>>,
 }
 
-/// How a server's reasoning is switched, where `reasoning_effort` alone does not (chat). Applies to
-/// models with `reasoning`.
+/// How a server's reasoning is switched, where `reasoning_effort` alone does not (chat), for models
+/// with `reasoning`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileThinking {
-    /// Members that turn reasoning on, such as `{enable_thinking: true}`, beside the effort, for a
-    /// server where it is off by default.
+    /// Members that turn reasoning on, such as `{enable_thinking: true}`, beside the effort, where
+    /// it is off by default.
     #[serde(default)]
     pub on: Option<BTreeMap<String, serde_json::Value>>,
-    /// Members that turn it off, such as `{thinking: {type: disabled}}`. They take the place of
+    /// Members that turn it off, such as `{thinking: {type: disabled}}`, in place of
     /// `reasoning_effort: none`, for models with `none` in `effort_values`.
     #[serde(default)]
     pub off: Option<BTreeMap<String, serde_json::Value>>,
@@ -521,18 +511,17 @@ pub struct ProfileThinking {
 #[serde(deny_unknown_fields)]
 pub struct Roles {
     /// Where instructions may stand: `first`, in one message before all others, or `anywhere`.
-    /// Later instructions become a reminder in the user's name. Default of all models'
-    /// `mid_system`.
+    /// Later ones become a reminder in the user's name. Default of all models' `mid_system`.
     #[serde(default)]
     pub system: Option<SystemPlace>,
-    /// Whether the server knows the role `developer`. If not, it gets `system` (chat).
+    /// The server knows the role `developer`. If not, it gets `system` (chat).
     #[serde(default)]
     pub developer: Option<bool>,
-    /// Whether a user's message may directly follow a tool's (default: true). If not, the gateway
-    /// puts an assistant's message between them (chat).
+    /// A user's message may directly follow a tool's (default: true). If not, the gateway puts an
+    /// assistant's message between them (chat).
     #[serde(default)]
     pub user_after_tool: Option<bool>,
-    /// Whether the server takes `prefix: true` on a final assistant message, which the answer then
+    /// The server takes `prefix: true` on a final assistant message, which the answer then
     /// continues (default: false; chat).
     #[serde(default)]
     pub prefix: Option<bool>,
@@ -561,39 +550,37 @@ pub enum VendorProtocol {
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
     /// Base address, as the vendor's own SDK takes it, with or without `/v1`. The gateway adds
-    /// `/messages`, `/chat/completions` or `/responses`, and `/v1` before it unless the address
-    /// contains a version: at its end (`/v1`, `/v4`, `/v1beta`), or for chat and responses vendors
-    /// anywhere in its path (`/v1beta/openai`). `model-gateway check` prints the resulting URLs.
+    /// `/messages`, `/chat/completions` or `/responses`, and `/v1` before it unless the address has
+    /// a version: at its end (`/v1`, `/v4`, `/v1beta`), or for chat and responses vendors anywhere
+    /// in its path (`/v1beta/openai`). `model-gateway check` prints the URLs.
     pub url: String,
-    /// Overrides the whole path of generation requests. Must begin with `/`; `url` must have no
-    /// path then. If it ends in `/chat/completions`, `/messages` or `/responses`, other calls use
-    /// sibling paths. Otherwise the gateway counts tokens itself, and `upstream_protocol` is not
-    /// available.
+    /// Whole path of generation requests. Must begin with `/`; `url` must have no path then. If it
+    /// ends in `/chat/completions`, `/messages` or `/responses`, other calls use sibling paths.
+    /// Otherwise the gateway counts tokens itself, and `upstream_protocol` is not available.
     #[serde(default)]
     pub path: Option<String>,
-    /// Query parameters added to every request, such as `api-version`. Do not put secrets here:
-    /// servers log URLs.
+    /// Query parameters of every request, such as `api-version`. Put no secrets here: servers log
+    /// URLs.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Header fields added to every request: literal, `${ENV}` or `file:/path`. The gateway never
-    /// prints or logs the values. It refuses fields that it sets itself, hop-by-hop fields and
-    /// fields that carry a key.
+    /// Header fields of every request: literal, `${ENV}` or `file:/path`. Never printed or logged.
+    /// Refused: fields that the gateway sets itself, hop-by-hop fields and fields that carry a key.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// How to send the key: `bearer` (`authorization: Bearer KEY`; default for chat and responses
     /// vendors), `x-api-key` (default for messages vendors), `api-key`, `none`, or `{header: NAME}`
-    /// for another field that holds the bare key.
+    /// for the bare key in another field.
     #[serde(default)]
     pub auth: Option<AuthKey>,
-    /// `auto` (default): HTTP/2 or HTTP/1.1, negotiated by ALPN, with TLS; HTTP/1.1 without TLS.
-    /// `1`: HTTP/1.1 only. `2`: HTTP/2 only, with prior knowledge (h2c) if there is no TLS.
+    /// `auto` (default): with TLS, HTTP/2 or HTTP/1.1 by ALPN; without, HTTP/1.1. `1`: HTTP/1.1
+    /// only. `2`: HTTP/2 only; without TLS, with prior knowledge (h2c).
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
     /// Weight in load balancing, 1 to 1000.
     #[serde(default = "one")]
     pub weight: u32,
-    /// Concurrent requests allowed at this endpoint, 1 to 65536. Over the limit, the gateway uses
-    /// the next endpoint; if none is left, it responds 503. Default: no limit.
+    /// Concurrent requests at this endpoint, 1 to 65536. Over it, the next endpoint serves; if none
+    /// is left: 503. Default: no limit.
     #[serde(default)]
     pub max_concurrent: Option<u32>,
     #[serde(default)]
@@ -664,13 +651,11 @@ impl JsonSchema for HttpVersionKey {
     }
 }
 
-/// Active health check: the gateway probes the endpoint at intervals, without a key and
-/// independently of clients' requests.
+/// Active health check: the gateway probes the endpoint at intervals, without a key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthCheck {
-    /// Path of a GET request. A status below 400 passes. The path of the base address is not
-    /// prepended.
+    /// Path of a GET request, without that of the base address. A status below 400 passes.
     pub path: String,
     /// Interval between checks, 1 to 3600.
     #[serde(default = "ten")]
@@ -681,7 +666,7 @@ pub struct HealthCheck {
     /// Consecutive passes after which the endpoint receives requests again, 1 to 100.
     #[serde(default = "one")]
     pub passes_after: u32,
-    /// Consecutive failures after which the endpoint receives no more requests, 1 to 100.
+    /// Consecutive failures after which it receives no more, 1 to 100.
     #[serde(default = "three")]
     pub fails_after: u32,
 }
@@ -705,7 +690,7 @@ fn one() -> u32 {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VersionHeader {
-    /// Name of the header field, both from clients and to the vendor.
+    /// Name of the header field, from clients and to the vendor.
     pub name: String,
     /// Value to send if the client sends none.
     pub value: String,
@@ -716,45 +701,42 @@ pub struct VersionHeader {
 pub struct Model {
     /// Catalog id: letters, digits and `. _ : - / @`.
     pub id: String,
-    /// Up to 32 other names that clients may use for the model. One `*` in a name matches any text.
-    /// Ids take precedence over exact aliases, and exact aliases over those with a `*`, of which
-    /// the longest match wins. Responses, bills and logs show the id. Key restrictions and
-    /// `fallback` refer to ids.
+    /// Up to 32 other names for the model. One `*` in a name matches any text. Ids win over exact
+    /// aliases, and these over those with a `*`, of which the longest wins. Responses, bills and
+    /// logs show the id; key restrictions and `fallback` refer to ids.
     #[serde(default)]
     pub aliases: Vec<String>,
     /// A key of `vendors`.
     pub vendor: String,
     /// The model's name at the vendor.
     pub upstream_model: String,
-    /// `responses`: the chat vendor also serves this model at `/v1/responses`. The gateway uses
-    /// that API for requests of the responses surface. If `tools_with_reasoning` is not `any`, it
-    /// also uses it for chat requests with tools that do not switch reasoning off, and for requests
-    /// of the messages surface, except those with stop sequences and without tools. Default: use
-    /// the vendor's own protocol only.
+    /// `responses`: the chat vendor also serves this model at `/v1/responses`, and gets requests of
+    /// the responses surface there. If `tools_with_reasoning` is not `any`, also chat requests with
+    /// tools that do not switch reasoning off, and messages requests, except those with stop
+    /// sequences and without tools. Default: only the vendor's own protocol.
     #[serde(default)]
     pub upstream_protocol: Option<UpstreamProtocol>,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
     #[serde(default)]
     pub capabilities: Capabilities,
-    /// Repair requests that need no translation (default: true). If such a request contains
-    /// something that `capabilities` says the model refuses, the gateway changes it as a
-    /// translation would, and names each change in `x-gateway-warnings`. False: the gateway
-    /// forwards it unchanged, and the vendor refuses it.
+    /// Change a request that needs no translation, where `capabilities` says that the model would
+    /// refuse it, and name each change in `x-gateway-warnings`. False: forward it unchanged; the
+    /// vendor refuses it.
     #[serde(default = "yes")]
     pub repair: bool,
-    /// Messages vendors: `auto` (default): the gateway marks translated requests for the vendor's
-    /// prompt cache, if the vendor's `profile` takes `cache_control` and the caller set no marker
-    /// itself. It marks conversations: requests with an earlier answer, with tools that the model
-    /// may choose, or with a `prompt_cache_key`. `off`: it marks none.
+    /// Messages vendors: `auto` (default): the gateway marks translated conversations for the
+    /// vendor's prompt cache: requests with an earlier answer, with tools that the model may
+    /// choose, or with a `prompt_cache_key`; if the vendor's `profile` takes `cache_control` and
+    /// the caller set no marker. `off`: it marks none.
     #[serde(default)]
     pub cache_marks: CacheMarks,
     pub price: Price,
-    /// Up to 3 ids of fallback models, tried in order. The gateway falls back if every endpoint of
-    /// this model fails, is overloaded or asks for a pause, or if the vendor refuses the gateway's
-    /// key, has no credit left for it, or does not know the model. It does so only if the client
-    /// has received no useful output yet. The hold covers the most expensive of the models; the one
-    /// that responds is billed and named. The `fallback` of a fallback model is not followed.
+    /// Up to 3 ids of models, tried in order if every endpoint of this one fails, is overloaded or
+    /// asks for a pause, or if the vendor refuses the gateway's key, has no credit left for it, or
+    /// does not know the model; only while the client has received no useful output. The hold
+    /// covers the most expensive; the one that responds is billed and named. Their own `fallback`
+    /// is not followed.
     #[serde(default)]
     pub fallback: Vec<String>,
 }
@@ -794,73 +776,69 @@ impl JsonSchema for CacheMarks {
     }
 }
 
-/// Features that the model accepts. Translation between the protocols uses this description. The
-/// default of each key comes from the vendor's `preset` for this `upstream_model`, else from the
-/// shipped catalog for this id, else from the protocol's common subset. Repair (`repair`) uses it
-/// too, but only values from this file, from the preset, or shipped for this id; defaults of the
-/// protocol change no request.
+/// Features that the model accepts, for translation between the protocols. Default of each key: the
+/// vendor's `preset` for this `upstream_model`, else the shipped catalog for this id, else the
+/// protocol's common subset. `repair` uses them too, but not that subset.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
     /// Messages vendors: `free` (temperature up to 1, top_p, top_k), `one_of` (temperature or
-    /// top_p), `fixed` (only the default). Chat and responses vendors: whether a temperature and
-    /// top_p other than 1 are accepted.
+    /// top_p), `fixed` (only the default). Others: a temperature and top_p other than 1 are
+    /// accepted.
     pub sampling: Option<SamplingKey>,
-    /// Messages vendors: values of `thinking.type` that do not draw a 400.
+    /// Messages vendors: accepted values of `thinking.type`.
     pub thinking_types: Option<Vec<ThinkingTypeKey>>,
-    /// Messages vendors: behaviour if `thinking` is left out.
+    /// Messages vendors: thinking if `thinking` is left out.
     pub thinking_default: Option<OnOff>,
-    /// Messages vendors: levels of `output_config.effort`. Empty: none is accepted.
+    /// Messages vendors: levels of `output_config.effort`. Empty: none.
     pub effort_levels: Option<Vec<EffortKey>>,
-    /// Messages vendors: a final assistant turn is allowed.
+    /// Messages vendors: a final assistant turn.
     pub prefill: Option<bool>,
-    /// Messages and chat vendors: instructions may stand between other messages. Default: the
-    /// `roles` of the vendor's `profile`.
+    /// Messages and chat vendors: instructions between other messages. Default: the `roles` of the
+    /// vendor's `profile`.
     pub mid_system: Option<bool>,
-    /// Messages vendors: `output_config.format` and a tool's `strict` are allowed.
+    /// Messages vendors: `output_config.format` and a tool's `strict`.
     pub structured: Option<bool>,
-    /// Messages vendors: server tools that may be used. `web_search` is included exactly if it has
-    /// a price.
+    /// Messages vendors: server tools that may be used; `web_search` exactly if it has a price.
     pub server_tools: Option<Vec<String>>,
-    /// Messages vendors: the fewest tokens of a prompt that the vendor caches. The gateway marks no
-    /// shorter one (`cache_marks`). Default: 4096.
+    /// Messages vendors: fewest tokens of a prompt that the vendor caches; the gateway marks no
+    /// shorter one. Default: 4096.
     pub min_cache_tokens: Option<u64>,
-    /// Chat vendors: which field sets the output limit.
+    /// Chat vendors: field of the output limit.
     pub output_limit_field: Option<OutputLimitField>,
-    /// Chat and responses vendors: a reasoning effort is accepted.
+    /// Chat and responses vendors: a reasoning effort.
     pub reasoning: Option<bool>,
-    /// Chat and responses vendors: accepted levels of reasoning effort.
+    /// Chat and responses vendors: accepted reasoning efforts.
     pub effort_values: Option<Vec<EffortKey>>,
-    /// Chat vendors: whether function tools work while the model reasons.
+    /// Chat vendors: whether function tools work with reasoning.
     pub tools_with_reasoning: Option<ToolsWithReasoningKey>,
-    /// Chat vendors: `stop` is accepted.
+    /// Chat vendors: `stop`.
     pub stop: Option<bool>,
-    /// Chat and responses vendors: `prompt_cache_breakpoint` is accepted.
+    /// Chat and responses vendors: `prompt_cache_breakpoint`.
     pub cache_breakpoints: Option<bool>,
-    /// Chat and responses vendors: `verbosity` is accepted.
+    /// Chat and responses vendors: `verbosity`.
     pub verbosity: Option<bool>,
-    /// Chat vendors: the role of system instructions.
+    /// Chat vendors: role of system instructions.
     pub system_role: Option<SystemRole>,
-    /// Chat vendors: whether the server expects its reasoning to be sent back, and in which member.
-    /// `reasoning_content_in_turn`: only the reasoning of the current turn, and only where it calls
-    /// tools.
+    /// Chat vendors: whether the server expects its reasoning back, and in which member.
+    /// `reasoning_content_in_turn`: only that of the current turn, where it calls tools.
     pub reasoning_replay: Option<ReasoningReplayKey>,
-    /// Chat vendors: `top_k` is accepted.
+    /// Chat vendors: `top_k`.
     pub top_k: Option<bool>,
-    /// Chat vendors: tools of type `custom` are accepted. If false, custom tools of the responses
-    /// surface are sent as functions.
+    /// Chat vendors: tools of type `custom`. If false, those of the responses surface are sent as
+    /// functions.
     pub custom_tools: Option<bool>,
-    /// Chat vendors: whether `parallel_tool_calls` is accepted. `with_auto_choice`: only if
-    /// `tool_choice` is `auto` or left out.
+    /// Chat vendors: `parallel_tool_calls`. `with_auto_choice`: only if `tool_choice` is `auto` or
+    /// left out.
     pub parallel_tool_calls: Option<ParallelToolCallsKey>,
     /// Chat vendors: format of tool call ids. `nine`: exactly nine letters or digits; the gateway
-    /// replaces other ids, the same id always by the same replacement.
+    /// replaces other ids, the same id always alike.
     pub tool_call_ids: Option<ToolCallIdsKey>,
-    /// Responses vendors: `reasoning.summary` is accepted. Default: yes if the model reasons.
+    /// Responses vendors: `reasoning.summary`. Default: yes if the model reasons.
     pub summaries: Option<bool>,
-    /// Responses vendors: the server accepts only tools of type `function`. The gateway then sends
-    /// custom tools, namespaces and client-run tools as functions, and restores their original form
-    /// in the response. It translates requests of the responses surface for this.
+    /// Responses vendors: only tools of type `function`. The gateway then translates requests of
+    /// the responses surface: it sends custom tools, namespaces and client-run tools as functions,
+    /// and restores them in the response.
     pub functions_only: Option<bool>,
 }
 
@@ -981,7 +959,7 @@ pub enum OutputLimitField {
     MaxTokens,
 }
 
-/// Credits per 1 000 000 tokens, by token class, and the other prices of the vendor's price list.
+/// Credits per 1 000 000 tokens, by token class, and the vendor's other prices.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -990,64 +968,60 @@ pub struct Price {
     /// Default: `input`.
     #[serde(default)]
     pub cache_read: Option<Decimal>,
-    /// The shorter lifetime of the vendor's cache: 5 minutes at Anthropic, 30 at OpenAI. Default:
+    /// Shorter lifetime of the vendor's cache: 5 minutes at Anthropic, 30 at OpenAI. Default:
     /// `input`.
     #[serde(default)]
     pub cache_write_5m: Option<Decimal>,
-    /// The longer lifetime: an hour at Anthropic, 12 hours at OpenAI. Default: `cache_write_5m`.
+    /// Longer lifetime: an hour at Anthropic, 12 hours at OpenAI. Default: `cache_write_5m`.
     #[serde(default)]
     pub cache_write_1h: Option<Decimal>,
     /// Long-context prices, in strictly ascending order. The highest tier whose threshold the input
     /// exceeds applies to the whole request.
     #[serde(default)]
     pub tiers: Option<Vec<PriceTier>>,
-    /// Chat vendors: credits per 1 000 000 tokens of audio input. If unset, requests with audio are
-    /// refused.
+    /// Chat vendors: per 1 000 000 tokens of audio input. Unset: requests with audio are refused.
     #[serde(default)]
     pub audio_input: Option<Decimal>,
-    /// Chat vendors: credits per 1 000 000 tokens of audio output. If unset, requests for audio are
-    /// refused.
+    /// Chat vendors: per 1 000 000 tokens of audio output. Unset: requests for audio are refused.
     #[serde(default)]
     pub audio_output: Option<Decimal>,
-    /// Messages and responses vendors: credits per 1 000 web searches; 0 is a valid price. If
-    /// unset, messages requests with the vendor's search tool are refused, and the tool is removed
-    /// from responses requests.
+    /// Messages and responses vendors: per 1 000 web searches; may be 0. Unset: messages requests
+    /// with the vendor's search tool are refused; responses requests lose the tool.
     #[serde(default)]
     pub web_search: Option<Decimal>,
-    /// Messages vendors: credits per 1 000 uses of the web fetch tool; 0 is a valid price. If
-    /// unset, requests with it are refused.
+    /// Messages vendors: per 1 000 uses of web fetch; may be 0. Unset: requests with it are
+    /// refused.
     #[serde(default)]
     pub web_fetch: Option<Decimal>,
-    /// Messages and responses vendors: credits per 1 000 uses of the code execution tool, or of the
-    /// code interpreter; 0 is a valid price. If unset, requests with it are refused.
+    /// Messages and responses vendors: per 1 000 uses of code execution, or of the code
+    /// interpreter; may be 0. Unset: requests with it are refused.
     #[serde(default)]
     pub code_execution: Option<Decimal>,
-    /// Messages vendors: credits per 1 000 uses of the tool search tool; 0 is a valid price. If
-    /// unset, requests with it are refused.
+    /// Messages vendors: per 1 000 uses of tool search; may be 0. Unset: requests with it are
+    /// refused.
     #[serde(default)]
     pub tool_search: Option<Decimal>,
-    /// Messages and responses vendors: credits per 1 000 calls of remote MCP servers' tools; 0 is a
-    /// valid price. If unset, requests with MCP servers are refused.
+    /// Messages and responses vendors: per 1 000 calls of remote MCP servers' tools; may be 0.
+    /// Unset: requests with MCP servers are refused.
     #[serde(default)]
     pub mcp: Option<Decimal>,
-    /// Price factor per service tier, by the vendor's name of the tier: a multiple of the token
-    /// prices above, more than 0 and at most 1 000. `fast` and `priority` are one tier: either name
-    /// prices both. Requests for a tier that is not listed are refused.
+    /// Price factor per service tier, by the vendor's name: a multiple of the token prices, more
+    /// than 0 and at most 1 000. `fast` and `priority` are one tier: either name prices both. Other
+    /// tiers are refused.
     #[serde(default)]
     pub service_tier: BTreeMap<String, Decimal>,
-    /// Messages vendors: price factor per region, by the vendor's name of the region
-    /// (`inference_geo`), such as `us: 1.1`. Requests for a region that is not listed are refused,
-    /// except `global`.
+    /// Messages vendors: price factor per region (`inference_geo`), by the vendor's name, such as
+    /// `us: 1.1`. Other regions are refused, except `global`.
     #[serde(default)]
     pub inference_geo: BTreeMap<String, Decimal>,
-    /// Messages vendors: price factor per speed, by the vendor's name of the speed, such as `fast:
-    /// 6`. Requests for a speed that is not listed are refused, except `standard`.
+    /// Messages vendors: price factor per speed, by the vendor's name, such as `fast: 6`. Other
+    /// speeds are refused, except `standard`.
     #[serde(default)]
     pub speed: BTreeMap<String, Decimal>,
 }
 
-/// Prices for requests whose input exceeds a threshold; they apply to the whole request, input and
-/// output. Credits per 1 000 000 tokens. A price that is unset is inherited from the tier below.
+/// Credits per 1 000 000 tokens, input and output, of requests whose input exceeds a threshold. A
+/// price that is unset is inherited from the tier below.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriceTier {
@@ -1121,18 +1095,19 @@ pub const MAX_ATTEMPTS: u64 = 8;
 
 macro_rules! limits {
     ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $min:literal ..= $max:expr; )*) => {
-        /// Every buffer, queue, timeout and attempt count, with its unit in its name.
+        /// Every buffer, queue, timeout and attempt count, with its unit in its name. "Over it":
+        /// the response above the limit.
         #[derive(Debug, Clone, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub struct Limits {
             $( $(#[doc = $doc])* pub $name: u64, )*
-            /// Further names under which clients send the messages protocol's version header.
+            /// Further names of the messages protocol's version header, from clients.
             pub version_header_aliases: Vec<String>,
-            /// Sync the journal to disk before the last byte of a response is sent, so that a power
-            /// cut loses no debit; costs one sync per request. False (default): the journal
-            /// survives a crash of the process, and the next ledger commit is on disk within about
-            /// 15 ms (on an edge: once the shared store has the entry). A change takes effect at
-            /// the next start or upgrade.
+            /// Sync the journal to disk before the last byte of a response, so that a power cut
+            /// loses no debit; costs one sync per request. Otherwise the journal survives a crash
+            /// of the process, and the next ledger commit is on disk within about 15 ms (on an
+            /// edge: once the shared store has the entry). A change takes effect at the next start
+            /// or upgrade.
             pub journal_sync: bool,
         }
 
@@ -1155,205 +1130,194 @@ macro_rules! limits {
 limits! {
     /// Size of one request body.
     body_bytes = 33_554_432, 1_024..=268_435_456;
-    /// Object members and array items in one request body. Over the limit: 400. Agents send about
-    /// 20 for each tool call and its result.
+    /// Object members and array items in one request body: agents send about 20 for each tool call
+    /// and its result. Over it: 400.
     body_values = 200_000, 1_000..=10_000_000;
-    /// Memory of this process. From 90 % of it on, the gateway refuses new work with 503 and
-    /// finishes running requests. 0: the limit of the control group or the memory that is currently
-    /// free on the machine, whichever is less.
+    /// Memory of this process. From 90 % of it on, new work gets 503, and running requests finish.
+    /// 0: the limit of the control group or the memory that is free on the machine, whichever is
+    /// less.
     memory_bytes = 0, 0..=1_099_511_627_776;
-    /// Bytes of all request bodies held at one time, counting those received so far. Over the
-    /// limit: 503.
+    /// Request bodies held at one time, as far as received. Over it: 503.
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
-    /// Share of `bodies_in_flight_bytes` that the requests of one account may use together, but at
-    /// least one `body_bytes`. Over the limit: 429.
+    /// Share of `bodies_in_flight_bytes` for the requests of one account, but at least one
+    /// `body_bytes`. Over it: 429.
     account_bodies_percent = 25, 1..=100;
-    /// Share of `bodies_in_flight_bytes` that the requests over one client connection may use
-    /// together, but at least one `body_bytes`. Over the limit: 429. Does not apply to a proxy in
-    /// `listen.trust_proxy`, whose connections carry the requests of many clients.
+    /// Share of `bodies_in_flight_bytes` for the requests over one client connection, but at least
+    /// one `body_bytes`. Over it: 429. Not for a proxy in `listen.trust_proxy`.
     connection_bodies_percent = 6, 1..=100;
     /// Threads for jobs on bodies of more than 256 KiB, or with a content coding, and as many again
-    /// for jobs on bodies of more than 2 MiB. 0: one less than the number of cores, at least 1.
+    /// for bodies of more than 2 MiB. 0: one less than the number of cores, at least 1.
     cpu_threads = 0, 0..=1_024;
-    /// Such jobs (decoding, parsing, translating) that may wait for a thread, of each of the two
-    /// sizes. Over the limit: 503.
+    /// Jobs (decoding, parsing, translating) that may wait for one of `cpu_threads`, of each of the
+    /// two sizes. Over it: 503.
     cpu_queue = 1_024, 1..=65_536;
     /// Waiting jobs of one account and size. A queue serves accounts in turn.
     cpu_queue_per_account = 128, 1..=65_536;
-    /// Longest wait of such a job. After it: 503.
+    /// Longest wait of a job in `cpu_queue`. After it: 503.
     cpu_queue_seconds = 10, 1..=600;
     /// Time from the end of a request's header to the end of its body. After it: 408.
     body_read_seconds = 60, 1..=3_600;
-    /// Minimum rate of a request body, measured over `body_rate_seconds`. A slower body: 408. 0: no
-    /// minimum.
+    /// Minimum rate of a request body over `body_rate_seconds`. Below it: 408. 0: none.
     body_bytes_per_second = 1_024, 0..=1_073_741_824;
-    /// Window over which the rate of a body is measured.
+    /// Window of `body_bytes_per_second`.
     body_rate_seconds = 30, 1..=3_600;
-    /// Size of the request line and header fields together. Over the limit: 431.
+    /// Size of the request line and header fields together. Over it: 431.
     header_bytes = 32_768, 1_024..=262_144;
-    /// Number of header fields in a request. Over the limit: 431.
+    /// Header fields of a request. Over it: 431.
     header_fields = 64, 8..=256;
-    /// Time from the first byte of a header, or from the start of a connection, to the end of the
-    /// header (HTTP/1). After it, the gateway closes the connection.
+    /// Time from the first byte of a header, or the start of a connection, to the end of the header
+    /// (HTTP/1). Then the gateway closes the connection.
     header_read_seconds = 30, 1..=3_600;
-    /// Client connections of this process. Over the limit, the gateway closes the connections that
-    /// have been idle longest; if none is idle, it closes new ones at once. 0: no limit. At start
-    /// the gateway lowers the value to fit the limit on open files.
+    /// Client connections of this process. Over it, the gateway closes those that have been idle
+    /// longest, or else new ones at once. 0: no limit. At start the gateway lowers it to fit the
+    /// limit on open files.
     connections = 20_000, 0..=1_000_000;
-    /// Client connections from one address (IPv6: one /64). Over the limit, the gateway closes new
-    /// ones at once. 0: no limit. Does not apply to a proxy in `listen.trust_proxy`, whose address
-    /// all its clients share.
+    /// Client connections from one address (IPv6: one /64). Over it, the gateway closes new ones at
+    /// once. 0: no limit. Not for a proxy in `listen.trust_proxy`.
     connections_per_address = 1_024, 0..=1_000_000;
-    /// Page requests (everything outside `/v1`: dashboard, sign-up, docs) that this process serves
-    /// at one time. Over the limit: 503. Live balances have limits of their own. 0: no limit.
+    /// Page requests (everything outside `/v1`) at one time in this process. Over it: 503. Live
+    /// balances have their own limits. 0: no limit.
     open_pages = 512, 0..=1_000_000;
-    /// Page requests served at one time to one address (IPv6: one /64). Over the limit: 429. 0: no
-    /// limit. Does not apply to a proxy in `listen.trust_proxy` that does not name its client.
+    /// Page requests of one address at one time (IPv6: one /64). Over it: 429. 0: no limit. Not for
+    /// a proxy in `listen.trust_proxy` that does not name its client.
     open_pages_per_address = 64, 0..=1_000_000;
-    /// Size of the body of a page request. Over the limit: 413.
+    /// Body of a page request. Over it: 413.
     page_body_bytes = 65_536, 1_024..=65_536;
     /// Time from the end of a page request's header to the end of its body. After it: 408.
     page_body_read_seconds = 10, 1..=3_600;
-    /// Live balances (event streams of the dashboard) that this process serves at one time. Over
-    /// the limit: 503, and the page keeps showing the balance from when it was loaded. 0: no limit.
+    /// Live balances (event streams of the dashboard) at one time in this process. Over it: 503,
+    /// and the page keeps the balance from when it was loaded. 0: no limit.
     live_streams = 4_096, 0..=1_000_000;
-    /// Live balances served at one time to one address (IPv6: one /64). Over the limit: 429. 0: no
-    /// limit. Does not apply to a proxy in `listen.trust_proxy` that does not name its client.
+    /// Live balances of one address at one time (IPv6: one /64). Over it: 429. 0: no limit. Not for
+    /// a proxy in `listen.trust_proxy` that does not name its client.
     live_streams_per_address = 256, 0..=1_000_000;
-    /// Live balances and downloads of one account at one time. Over the limit: 503.
+    /// Live balances and downloads of one account at one time. Over it: 503.
     live_streams_per_account = 8, 1..=65_536;
     /// Requests over one client connection (HTTP/1), after which the gateway closes it.
     keepalive_requests = 1_000, 1..=1_000_000;
-    /// Requests of one account that may be open at one time. Over the limit: 429.
+    /// Open requests of one account. Over it: 429.
     open_requests_per_account = 256, 1..=65_536;
-    /// Free requests of one account per minute: model lists, credits, receipts, and token counts,
-    /// each of which counts as ten. Requests that are refused because of their bodies have a
-    /// separate limit of the same size. Over the limit: 429. A key or account with
-    /// `requests_per_minute` has ten times that value instead. Each edge counts separately. 0: no
-    /// limit on any of these.
+    /// Free requests of one account per minute, at each edge: model lists, credits, receipts, and
+    /// token counts, which count as ten. Requests that are refused because of their bodies have a
+    /// separate limit of the same size. Over it: 429. A key or account with `requests_per_minute`
+    /// has ten times that value instead. 0: no limit.
     free_requests_per_minute = 6_000, 0..=MAX_RATE;
-    /// Look-ups per second, by one edge, of keys that it has not seen valid, in the shared store: a
-    /// bound on floods of made-up keys. Valid keys are not counted. Over the limit: 429.
+    /// Look-ups per second in the shared store, by one edge, of keys that it has not seen valid,
+    /// against floods of made-up keys. Over it: 429.
     unknown_key_lookups_per_second = 1_000, 1..=1_000_000;
-    /// Lookups of receipts and usage of one account at one time. Over the limit: 429.
+    /// Lookups of receipts and usage of one account at one time. Over it: 429.
     receipt_lookups_per_account = 32, 1..=65_536;
-    /// Sign-ups from one address (IPv6: one /64) per hour. Over the limit: 429. Does not apply to
-    /// loopback, as long as `base_url` is there too and no proxy says that it speaks for others.
+    /// Sign-ups from one address (IPv6: one /64) per hour. Over it: 429. Not for loopback, as long
+    /// as `base_url` is there too and no proxy says that it speaks for others.
     sign_ups_per_address_per_hour = 3, 1..=1_000_000;
-    /// Requests that may be open at one time in this process. Over the limit: 503.
+    /// Open requests of this process. Over it: 503.
     open_requests = 20_000, 1..=65_536;
     /// Timeout of TCP and TLS connects to a vendor.
     connect_seconds = 5, 1..=60;
-    /// Time from the end of the request to the vendor's header. Models may reason for minutes
-    /// without output, and non-streaming responses may take ten minutes. If the vendor's machine is
-    /// gone, TCP keep-alive detects it in about a minute, whatever this value is.
+    /// Time from the end of the request to the vendor's header. Models may reason for minutes. TCP
+    /// keep-alive detects a machine that is gone in about a minute all the same.
     first_byte_seconds = 600, 1..=3_600;
     /// Longest gap between two pieces of a vendor's body.
     idle_seconds = 600, 1..=3_600;
     /// Timeout of one write to a vendor that does not read.
     vendor_write_seconds = 60, 1..=3_600;
-    /// After the vendor's 2xx, the gateway sends a stream's client a keep-alive whenever this time
-    /// passes without a byte: a comment, or a `ping` on the messages surface.
+    /// Silence after which the gateway sends a stream's client a keep-alive, once the vendor has
+    /// answered 2xx: a comment, or a `ping` on the messages surface.
     stream_keep_alive_seconds = 15, 1..=300;
     /// Longest duration of a whole request.
     total_seconds = 3_600, 1..=MAX_TOTAL_SECONDS;
-    /// Time in which a client must take 64 KiB of its response, or what is left of it. One that
-    /// does not has left.
+    /// Time in which a client must take 64 KiB of its response, or what is left of it. Otherwise it
+    /// counts as disconnected.
     client_write_seconds = 60, 1..=3_600;
-    /// Time after which the gateway closes an idle client connection. It must be longer than the
-    /// idle time-out of a proxy or load balancer in front, often 60, which otherwise sends requests
-    /// into connections that are just being closed.
+    /// Time after which the gateway closes an idle client connection. It must exceed the idle
+    /// time-out of a proxy or load balancer in front, often 60, which otherwise uses connections
+    /// that are just being closed.
     keepalive_seconds = 75, 1..=3_600;
     /// Endpoints tried for one request, for each model that may answer it.
     attempts = 2, 1..=MAX_ATTEMPTS;
-    /// Time after which the gateway no longer repeats a request that was sent completely, at any
-    /// endpoint or model: the vendor may still be processing it, and would charge twice. Does not
-    /// apply if the vendor refused the request with a status or an error.
+    /// Time after which the gateway no longer repeats a request that was sent completely: the
+    /// vendor may still process it, and would charge twice. Does not apply if the vendor refused it
+    /// with a status or an error.
     repeat_within_seconds = 10, 0..=3_600;
-    /// Retries at one vendor's endpoints over 10 seconds, in percent of the requests to that
-    /// vendor. Over the limit, the client receives the vendor's failure. Failed connection attempts
-    /// and requests that the vendor did not start to process do not count.
+    /// Retries at one vendor's endpoints over 10 seconds, in percent of the requests to it. Over
+    /// it, the client receives the vendor's failure. Failed connects, and requests that the vendor
+    /// did not start to process, do not count.
     retry_budget_percent = 20, 0..=100;
-    /// Number of retries that is always allowed, whatever `retry_budget_percent` is: at least
+    /// Retries that are always allowed, whatever `retry_budget_percent` is: at least
     /// `breaker_failures` for each endpoint of the vendor, unless this is 0.
     retry_budget_min = 3, 0..=100_000;
-    /// Consecutive failures that open an endpoint's circuit breaker. 0: consecutive failures do not
-    /// open it.
+    /// Consecutive failures that open an endpoint's circuit breaker. 0: they do not.
     breaker_failures = 5, 0..=1_000;
-    /// Failure rate within a window that opens the circuit breaker, in percent.
+    /// Failure rate in a window that opens the circuit breaker, in percent.
     breaker_failure_percent = 50, 1..=100;
-    /// Length of that window.
+    /// Length of the circuit breaker's window.
     breaker_window_seconds = 30, 1..=3_600;
-    /// Minimum number of requests in a window for the failure rate to count.
+    /// Minimum number of requests in the window for the failure rate to count.
     breaker_window_requests = 20, 1..=1_000_000;
     /// Time that a circuit breaker stays open. It doubles each further time, and up to a quarter is
     /// added at random.
     breaker_open_seconds = 5, 1..=3_600;
-    /// Upper limit of the time that a circuit breaker stays open.
+    /// Longest time that a circuit breaker stays open.
     breaker_open_max_seconds = 120, 1..=86_400;
-    /// Longest `retry-after` of a vendor that the gateway observes. 0: it ignores `retry-after`.
+    /// Longest `retry-after` of a vendor that the gateway observes. 0: none.
     cool_down_max_seconds = 60, 0..=60;
-    /// Interval of probes during a `retry-after`. If no other endpoint is available, the gateway
-    /// sends one request per interval to the endpoint all the same; if that succeeds, it sends all
-    /// of them again. 0: no probes.
+    /// Interval at which the gateway sends one request to an endpoint during its `retry-after`, if
+    /// no other is available; if that succeeds, it sends all of them. 0: never.
     cool_down_probe_seconds = 1, 0..=60;
-    /// Time that a resolved address of an endpoint is used before the gateway resolves the name
-    /// again.
+    /// Time after which the gateway resolves an endpoint's name again.
     dns_refresh_seconds = 30, 1..=86_400;
     /// Time that the last known addresses remain in use while no resolver answers.
     dns_stale_seconds = 3_600, 1..=604_800;
-    /// Size of one event of a vendor's stream. An event may have all of a tool call's arguments,
-    /// and the last one of a stream the whole response: set it no lower than
-    /// `response_buffer_bytes`.
+    /// Size of one event of a vendor's stream. One may have the whole response: set it no lower
+    /// than `response_buffer_bytes`.
     event_bytes = 33_554_432, 1_024..=268_435_456;
     /// Size of a vendor's response that is not a stream.
     response_buffer_bytes = 33_554_432, 1_024..=268_435_456;
     /// Lowest output limit, in tokens, to which the gateway may clamp a request.
     min_output_tokens = 256, 1..=100_000;
-    /// After SIGTERM, `/readyz` returns 503 for this long while the gateway still accepts requests,
-    /// so that a load balancer stops sending before the listener closes. 0 (default): the listener
-    /// closes at once. Behind a load balancer: 5, or longer than the balancer needs to notice.
+    /// After SIGTERM, time for which `/readyz` returns 503 while the gateway still accepts
+    /// requests, so that a load balancer stops sending. 0: the listener closes at once. Behind a
+    /// load balancer: 5, or longer than it needs to notice.
     lame_duck_seconds = 0, 0..=300;
-    /// Time that running requests then have to finish. After it, the gateway ends a stream with an
-    /// error event and charges for the output so far; any other request gets an error and is free.
+    /// Time for running requests after `lame_duck_seconds`. Then a stream ends with an error event
+    /// and is charged for the output so far; any other request gets an error and is free.
     drain_seconds = 120, 1..=MAX_DRAIN_SECONDS;
     /// Time that the gateway reads a stream on after its client disconnected, to learn its usage.
     drain_after_client_seconds = 5, 1..=600;
-    /// That time for models that hide their reasoning, and for long requests for which only the
-    /// vendor can report the number of cached tokens.
+    /// `drain_after_client_seconds` of models that hide their reasoning, and of long requests for
+    /// which only the vendor can report the number of cached tokens.
     drain_reasoning_seconds = 60, 1..=600;
-    /// Size of the largest response that is stored for an idempotency key.
+    /// Largest response that is stored for an idempotency key.
     idempotency_body_bytes = 1_048_576, 1_024..=268_435_456;
     /// Time that an idempotency key and its response are kept.
     idempotency_seconds = 86_400, 1..=604_800;
-    /// Idempotency keys that are kept. Over the limit, the gateway drops the oldest. One account
-    /// may have a quarter of them.
+    /// Idempotency keys that are kept. Over it, the gateway drops the oldest. One account may have
+    /// a quarter of them.
     idempotency_entries = 1_000_000, 1_000..=100_000_000;
-    /// Size of all stored responses together. Over the limit, the gateway drops the oldest
-    /// responses, but keeps their keys. One account may have a quarter of it.
+    /// Size of all stored responses. Over it, the gateway drops the oldest, but keeps their keys.
+    /// One account may have a quarter of it.
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
-    /// Access log lines that may wait to be written. Over the limit, the gateway drops lines and
-    /// counts them.
+    /// Access log lines that may wait to be written. Over it, the gateway drops lines and counts
+    /// them.
     access_log_lines = 16_384, 16..=1_048_576;
-    /// With a shared store: size of the stored responses of one account, and of all accounts. Over
-    /// the limit, the gateway drops the oldest. Each key counts as 1 KiB of the second limit.
+    /// With a shared store: size of the stored responses of one account. Over it, the gateway drops
+    /// the oldest.
     idempotency_shared_account_bytes = 8_388_608, 1_024..=1_099_511_627_776;
+    /// With a shared store: size of those of all accounts; each key counts as 1 KiB.
     idempotency_shared_bytes = 268_435_456, 1_048_576..=1_099_511_627_776;
-    /// Size of one journal segment, after which the gateway begins the next.
+    /// Size of a journal segment, after which the next begins.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
-    /// Space reserved on the journal's disk, so that running requests can still be journaled when
-    /// the disk is full.
+    /// Reserve on the journal's disk, to journal running requests when the disk is full.
     journal_reserve_bytes = 8_388_608, 65_536..=1_073_741_824;
     /// Time that the ledger may need, at the measured rate, for the ended requests that wait for
-    /// it. From a quarter of it on, new requests wait before they are admitted, for up to a second;
-    /// from three quarters on, accounts with more than their share of what waits get 429; at the
-    /// limit everybody gets 503.
+    /// it. From a quarter of it on, new requests wait up to a second; from three quarters on,
+    /// accounts with more than their share get 429; at the limit everybody gets 503.
     ledger_backlog_seconds = 10, 1..=3_600;
-    /// Ended requests that may wait for the ledger, as a bound on memory. It acts like
-    /// `ledger_backlog_seconds`: requests are slowed from a quarter of it on and refused at it.
+    /// Ended requests that may wait for the ledger, as a bound on memory. Same steps as
+    /// `ledger_backlog_seconds`.
     journal_pending = 65_536, 1_024..=1_048_576;
-    /// Bytes of the ended requests that may wait for the ledger at an edge with a shared store,
-    /// as a bound on memory and on the journal's disk: each needs as many in memory, and fewer in
-    /// the journal. It acts in the same steps.
+    /// Bytes of the ended requests that may wait for the ledger at an edge with a shared store.
+    /// They need as many bytes of memory, and fewer of the journal's disk. It acts in the same
+    /// steps as `ledger_backlog_seconds`.
     journal_bytes = 268_435_456, 1_048_576..=17_179_869_184;
 }

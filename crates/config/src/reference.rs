@@ -11,11 +11,10 @@ use std::fmt::Write;
 
 const HEAD: &str = "# The config file, key by key
 
-Generated from the program's schema by `model-gateway schema --reference`; a test checks that it is current. `conf/gateway.yaml` shows
-every key in its place. Unknown keys are faults. `model-gateway check` names all faults of a file at once, except those that depend on
-a value with a fault: with a value of a wrong type, other faults of the same model, vendor or section may only show once it is corrected.
-`${NAME}` stands for an environment variable, `${NAME:-default}` for one that may be missing.
+`model-gateway schema --reference` generates this page; a test checks that it is current. `conf/gateway.yaml` shows every key in its place.
 `conf/gateway.schema.json` is the same schema for editors, which complete and check keys as you type.
+`${NAME}` stands for an environment variable, `${NAME:-default}` for one that may be missing. Unknown keys are faults. `model-gateway check`
+names all faults of a file at once, except those that depend on a value with a fault: correct it and check again.
 ";
 
 /// The whole page, in Markdown.
@@ -24,6 +23,7 @@ pub fn markdown(schema: &Value) -> String {
         root: schema,
         text: HEAD.to_owned(),
         bounds: HashMap::new(),
+        written: Vec::new(),
     };
     for (key, _, min, max) in Limits::default().bounds() {
         page.bounds.insert(key, (min, max));
@@ -37,6 +37,8 @@ struct ReferenceWriter<'a> {
     text: String,
     /// Minimum and maximum of each limit.
     bounds: HashMap<&'static str, (u64, u64)>,
+    /// The objects that have a section, each with its path.
+    written: Vec<(&'a Value, String)>,
 }
 
 impl<'a> ReferenceWriter<'a> {
@@ -56,6 +58,16 @@ impl<'a> ReferenceWriter<'a> {
         if !description.is_empty() {
             self.line(&format!("{}\n", one_line(description)));
         }
+        let known = self
+            .written
+            .iter()
+            .find(|(known, _)| std::ptr::eq(*known, object));
+        if let Some((_, first)) = known {
+            let line = format!("The keys of `{first}`.");
+            self.line(&line);
+            return;
+        }
+        self.written.push((object, path.to_owned()));
         self.line("| key | value | default | |");
         self.line("|---|---|---|---|");
         let mut inner = Vec::new();
@@ -87,15 +99,16 @@ impl<'a> ReferenceWriter<'a> {
         (schema, suffix): (&Value, &str),
         required: bool,
     ) {
-        let mut kind = if schema["properties"].is_object() {
+        let is_object = schema["properties"].is_object();
+        let mut kind = if is_object {
             "see below".to_owned()
         } else {
             self.kind(schema)
         };
         if suffix == "[]" {
-            kind = format!("a list; each: {kind}");
+            kind = format!("list: {kind}");
         } else if suffix == ".NAME" {
-            kind = format!("a map; each value: {kind}");
+            kind = format!("map: {kind}");
         }
         if let Some((min, max)) = self.bounds.get(key).filter(|_| path == "limits") {
             kind = format!("{min} to {max}");
@@ -107,9 +120,11 @@ impl<'a> ReferenceWriter<'a> {
             Value::Object(_) => "see below".to_owned(),
             default => format!("`{default}`"),
         };
+        // An object's section begins with its description, and a number needs none.
+        let has_choices = schema["enum"].is_array() || schema["oneOf"].is_array();
         let own = property["description"].as_str();
         let description = own
-            .or_else(|| schema["description"].as_str())
+            .or_else(|| schema["description"].as_str().filter(|_| has_choices))
             .unwrap_or_default();
         self.line(&format!(
             "| `{key}` | {} | {default} | {} |",
