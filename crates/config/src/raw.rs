@@ -1105,7 +1105,7 @@ macro_rules! limits {
             pub version_header_aliases: Vec<String>,
             /// Sync the journal to disk before the last byte of a response, so that a power cut
             /// loses no debit; costs one sync per request. Otherwise the journal survives a crash
-            /// of the process, and the next ledger commit is on disk within about 15 ms (on an
+            /// of the process, and the next ledger commit is on disk within 250 ms (on an
             /// edge: once the shared store has the entry). A change takes effect at the next start
             /// or upgrade.
             pub journal_sync: bool,
