@@ -1,47 +1,9 @@
 //! model-gateway: one address and one key for the models of several vendors, metered and billed in
 //! credits.
 //!
-//! This file is the map. `ARCHITECTURE.md` shows the layers and follows one request;
+//! `ARCHITECTURE.md` is the map of the source: it shows the layers and follows one request;
 //! `docs/decisions.md` has the reasons. Read `edge.rs` next: its hooks are numbered in the order in
 //! which Pingora calls them.
-//!
-//! # Modules, in reading order
-//!
-//! The path of a request, from the socket inwards:
-//!
-//! * [`edge`]: the proxy; the life of one request, hook by hook.
-//! * [`llm_protocol`], in `crates/`: the three protocols and the metering of tokens: reads, edits,
-//!   translates and renders bytes; no I/O.
-//! * [`config::catalog`], in `crates/`: models, their routes to vendors, and their prices.
-//! * [`upstreams`]: the state of the vendors' endpoints, and which one a request uses.
-//! * [`credits`], in `crates/`: amounts of credit as integers, price lists, limits.
-//! * [`billing`]: quote, hold, journal, ledger writer; with a shared store, outbox and ingest.
-//! * [`idempotency`]: one response per idempotency key.
-//! * [`edge_store`]: the store of an edge, embedded or shared: keys, holds, idempotency keys.
-//! * [`account`]: accounts, API keys and dashboard sessions.
-//! * [`store`]: the SQLite databases and the shared store in Redis.
-//!
-//! For people and administrators:
-//!
-//! * [`sidecar`]: sign-up, dashboard and catalog as web pages.
-//! * [`admin`]: the administrators' HTTP API.
-//! * [`notify`]: mail to account holders.
-//! * [`notify`]: alerts about credits, and the webhooks that carry them.
-//! * [`document`]: accounts, keys and entries as JSON, for pages, admin API and command line.
-//! * [`client_guides`]: set-up files of client programs, for the pages and the command line.
-//! * [`local_link`]: in-memory connections from the edge to a sidecar in the same process.
-//!
-//! The process:
-//!
-//! * [`cli`]: the command line.
-//! * [`app`]: start, reload, upgrade and shutdown.
-//! * [`config`], in `crates/`: the config file and the environment, as validated settings.
-//!
-//! Small tools, and what tests use:
-//!
-//! * [`base`], in `crates/`: clock, queue, fail points, files, telemetry.//!
-//! * [`config::address`]: client addresses and trusted networks.
-//! * [`vendor_simulator`], in `crates/`: simulated vendors.
 //!
 //! # Vocabulary
 //!
