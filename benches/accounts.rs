@@ -3,10 +3,10 @@
 //!
 //! Must not settle anything.
 
+use accounts::{Account, Accounts, NewAccount, Role, open_account};
 use base::clock;
 use credits::money::Micro;
 use ledger::sqlite;
-use model_gateway::account::{Account, Accounts, NewAccount, Role, open_account};
 use model_gateway::billing::Billing;
 use std::collections::HashMap;
 use std::path::Path;
@@ -99,7 +99,7 @@ fn create_account(
         role: Role::Member,
         trial: None,
     };
-    let account = open_account(accounts, billing, &new, now_ms).unwrap();
+    let account = open_account(accounts, billing.ledger(), &new, now_ms).unwrap();
     let reference = format!("bench-{number}");
     assert!(
         billing

@@ -16,6 +16,7 @@
 #[allow(dead_code, reason = "shared with the other benchmarks")]
 mod rig;
 
+use accounts::db::AppDb;
 use clap::Parser;
 use credits::money::{CreditSplit, Micro};
 use ledger::postgres::{PostgresHome, PostgresSettings};
@@ -25,9 +26,8 @@ use ledger::{
 };
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use model_gateway::billing::verify_postgres;
-use model_gateway::store::app::AppDb;
-use model_gateway::store::copies;
+use model_gateway::replica;
+use model_gateway::replica::verify_postgres;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use test_world::postgres::PostgresServer;
@@ -114,7 +114,7 @@ fn main() {
 fn take(dir: &Path, home: &PostgresHome) -> Ledger {
     let ledger = Ledger::open_with_home(dir, Some(home)).unwrap();
     let app = AppDb::open(dir, Some(home)).unwrap();
-    assert!(copies::take(&ledger, &app).unwrap().is_some());
+    assert!(replica::take(&ledger, &app).unwrap().is_some());
     ledger
 }
 

@@ -6,29 +6,21 @@
 //! product. Must not be used in front of clients that pay: every request is free.
 #![allow(clippy::print_stderr)]
 
+use accounts::{AuthError, Principal};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use base::telemetry;
-use config::{Limits, Settings};
+use config::Settings;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::{Quote, ServiceTerms};
 use ledger::StoreError;
-use model_gateway::account::{AuthError, Principal};
 use model_gateway::app::{self, StartMode};
+use model_gateway::billing::admission::Admission;
 use model_gateway::billing::backlog::LedgerBacklog;
 use model_gateway::billing::holds::Payer;
-use model_gateway::billing::usage_report::UsageReportQuery;
 use model_gateway::billing::{
-    Balance, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests, Receipt,
-    ReserveError,
+    Balance, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests, ReserveError,
 };
-use model_gateway::edge_store::{
-    ClaimError, EdgeStore, IdempotencyCompletion, KeyWrite, Retention,
-};
-use model_gateway::store::idempotency_entry::{
-    IdempotencyEntry, IdempotencyLookup, IdempotencyRequest,
-};
-use serde_json::Value;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,7 +45,7 @@ fn main() -> anyhow::Result<()> {
         "cannot listen on listen.edge: a gateway that bills nothing needs loopback addresses"
     );
     let null_holds: Arc<dyn HoldStore> = Arc::new(NullHolds);
-    app::run_with_store(&config_file, settings, StartMode::Fresh, |embedded| {
+    app::run_with_admission(&config_file, settings, StartMode::Fresh, |embedded| {
         Arc::new(NullStore {
             embedded,
             null_holds,
@@ -63,7 +55,7 @@ fn main() -> anyhow::Result<()> {
 
 /// Admits every request, and reserves and bills nothing. Everything else is as embedded.
 struct NullStore {
-    embedded: Arc<dyn EdgeStore>,
+    embedded: Arc<dyn Admission>,
     null_holds: Arc<dyn HoldStore>,
 }
 
@@ -77,7 +69,7 @@ impl HoldStore for NullHolds {
 }
 
 #[async_trait]
-impl EdgeStore for NullStore {
+impl Admission for NullStore {
     async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
         self.embedded.authenticate(key, now_ms).await
     }
@@ -90,10 +82,6 @@ impl EdgeStore for NullStore {
         _: i64,
     ) -> Result<(), ReserveError> {
         Ok(())
-    }
-
-    fn authorizes_remotely(&self) -> bool {
-        self.embedded.authorizes_remotely()
     }
 
     fn backlog(&self) -> Option<&LedgerBacklog> {
@@ -118,77 +106,6 @@ impl EdgeStore for NullStore {
 
     async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         self.embedded.balance(account, now_ms).await
-    }
-
-    fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.embedded.receipt(account, request_id)
-    }
-
-    fn usage_report(
-        &self,
-        account: &str,
-        query: &UsageReportQuery,
-    ) -> Result<Option<Value>, StoreError> {
-        self.embedded.usage_report(account, query)
-    }
-
-    fn has_ledger_in_sidecar(&self) -> bool {
-        self.embedded.has_ledger_in_sidecar()
-    }
-
-    async fn claim_key(
-        &self,
-        request: &IdempotencyRequest<'_>,
-        entry: &IdempotencyEntry,
-        retention: Retention,
-        now_ms: i64,
-    ) -> Result<IdempotencyLookup, ClaimError> {
-        self.embedded
-            .claim_key(request, entry, retention, now_ms)
-            .await
-    }
-
-    async fn is_known_key(
-        &self,
-        request: &IdempotencyRequest<'_>,
-        entry: &IdempotencyEntry,
-        now_ms: i64,
-    ) -> Result<bool, StoreError> {
-        self.embedded.is_known_key(request, entry, now_ms).await
-    }
-
-    fn complete_key(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
-        self.embedded.complete_key(completion)
-    }
-
-    async fn send_key_completion(
-        &self,
-        completion: &IdempotencyCompletion,
-    ) -> Result<(), StoreError> {
-        self.embedded.send_key_completion(completion).await
-    }
-
-    async fn retry_key_completion(
-        &self,
-        completion: &IdempotencyCompletion,
-    ) -> Result<(), StoreError> {
-        self.embedded.retry_key_completion(completion).await
-    }
-
-    async fn resolve_orphaned_keys(
-        &self,
-        retention: Retention,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        self.embedded.resolve_orphaned_keys(retention, now_ms).await
-    }
-
-    async fn clean_keys(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
-        self.embedded.clean_keys(limits, now_ms).await
-    }
-
-    fn checkpoint_keys(&self) -> Result<(), StoreError> {
-        self.embedded.checkpoint_keys()
     }
 
     fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {

@@ -19,8 +19,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::account::Accounts;
 use crate::billing::Billing;
+use ::accounts::Accounts;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};

@@ -18,20 +18,23 @@ mod signals;
 mod standby;
 mod start_mode;
 
-use crate::account::{self, Accounts, SharedKeys};
-use crate::billing::store_health::StoreHealthMonitor;
-use crate::billing::{Billing, SharedBilling};
+use crate::billing::admission::{Admission, LedgerLookup};
+use crate::billing::{Billing, EmbeddedAdmission};
 use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
 use crate::edge::resource_guard;
 use crate::edge::{Gateway, Recorders};
-use crate::edge_store::{EdgeStore, EmbeddedStore, RedisStore};
-use crate::idempotency::{Idempotency, IdempotencyHousekeeping};
+use crate::idempotency::{
+    EmbeddedIdempotency, Idempotency, IdempotencyHousekeeping, IdempotencyKeys,
+};
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::notify::{self, NotifyContext};
+use crate::shared_credit::redis::SharedStore;
+use crate::shared_credit::redis::breaker::StoreBreaker;
+use crate::shared_credit::store_health::StoreHealthMonitor;
+use crate::shared_credit::{RedisIdempotency, SharedAdmission, SharedBilling, SharedKeys};
 use crate::sidecar::{self as pages, Sidecar};
-use crate::store::redis::SharedStore;
-use crate::store::redis::breaker::StoreBreaker;
+use accounts::Accounts;
 use admin_router::admin_router;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -74,19 +77,19 @@ const TRACES_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// Returns an error if the service cannot start.
 pub fn run(config_file: &Path, settings: Settings, start: StartMode) -> anyhow::Result<()> {
-    run_with_store(config_file, settings, start, |embedded| embedded)
+    run_with_admission(config_file, settings, start, |embedded| embedded)
 }
 
-/// Like [`run`], with the store of the edge that `wrap` makes of the embedded one. For benchmarks:
+/// Like [`run`], with the admission that `wrap` makes of the embedded one. For benchmarks:
 /// no command calls it.
 ///
 /// # Errors
 /// Returns an error if the service cannot start.
-pub fn run_with_store(
+pub fn run_with_admission(
     config_file: &Path,
     mut settings: Settings,
     start: StartMode,
-    wrap: impl FnOnce(Arc<dyn EdgeStore>) -> Arc<dyn EdgeStore>,
+    wrap: impl FnOnce(Arc<dyn Admission>) -> Arc<dyn Admission>,
 ) -> anyhow::Result<()> {
     if settings.store.address().is_some() {
         anyhow::bail!(
@@ -116,13 +119,14 @@ pub fn run_with_store(
     let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
-    let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
+    let completed = accounts::complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
     if completed > 0 {
         log::warn!(
             "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
         );
     }
-    let store = EmbeddedStore::open(&settings.data_dir, accounts.clone(), billing.clone())?;
+    let keys = EmbeddedIdempotency::open(&settings.data_dir, accounts.clone(), billing.clone())?;
+    let embedded = Arc::new(EmbeddedAdmission::new(accounts.clone(), billing.clone()));
     METRICS.ledger_held.set(1);
     database_logs::start(&settings.data_dir)
         .context("cannot start the thread that empties the databases' logs")?;
@@ -131,7 +135,11 @@ pub fn run_with_store(
     let (mut server, handle, sockets) = build_edge(
         config_file,
         &settings,
-        wrap(Arc::new(store)),
+        EdgeStores {
+            admission: wrap(Arc::clone(&embedded) as _),
+            ledger: Some(embedded),
+            keys: Arc::new(keys),
+        },
         EdgeDeployment::Sidecar(connector),
         start,
     )?;
@@ -199,17 +207,22 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
             SharedBilling::serve_as_successor(data_dir, connections, models, limits)?
         }
     };
-    let store = RedisStore::new(keys, billing);
+    let idempotency_keys = RedisIdempotency::new(billing.clone());
+    let admission = SharedAdmission::new(keys, billing);
     let settings = match start {
         StartMode::Fresh => settings,
         StartMode::Upgrade => reread_settings(config_file, settings),
     };
-    store.apply_settings(&settings, clock::now_ms())?;
+    admission.apply_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (mut server, handle, sockets) = build_edge(
         config_file,
         &settings,
-        Arc::new(store),
+        EdgeStores {
+            admission: Arc::new(admission),
+            ledger: None,
+            keys: Arc::new(idempotency_keys),
+        },
         EdgeDeployment::Shared(store_health),
         start,
     )?;
@@ -231,16 +244,24 @@ enum EdgeDeployment {
     Shared(Arc<StoreHealthMonitor>),
 }
 
+/// What an edge keeps its state in.
+struct EdgeStores {
+    admission: Arc<dyn Admission>,
+    /// `None` if the sidecar in another process has the ledger.
+    ledger: Option<Arc<dyn LedgerLookup>>,
+    keys: Arc<dyn IdempotencyKeys>,
+}
+
 /// Builds the edge and serves until shutdown.
 fn build_edge(
     config_file: &Path,
     settings: &Arc<ArcSwap<Settings>>,
-    store: Arc<dyn EdgeStore>,
+    stores: EdgeStores,
     deployment: EdgeDeployment,
     start: StartMode,
 ) -> anyhow::Result<(Server, ServerHandle, ListeningSockets)> {
     reload::log_warnings(&settings.load());
-    let idempotency = start_idempotency(&store, settings, &deployment)?;
+    let idempotency = start_idempotency(&stores.keys, settings, &deployment)?;
     let access = open_access_log(&settings.load())?;
     let certificate = settings
         .load()
@@ -256,7 +277,8 @@ fn build_edge(
     };
     let gateway = Gateway::new(
         Arc::clone(settings),
-        Arc::clone(&store),
+        Arc::clone(&stores.admission),
+        stores.ledger,
         idempotency,
         recorders,
     );
@@ -291,7 +313,7 @@ fn build_edge(
         .watch_pressure(Arc::clone(&connections))
         .context("cannot start the memory monitor")?;
     series::create(&settings.load());
-    let reloaded = Arc::clone(&store);
+    let reloaded = Arc::clone(&stores.admission);
     let apply_settings = Box::new(move |new: &Settings| {
         series::create(new);
         reloaded.apply_settings(new, clock::now_ms())
@@ -305,7 +327,8 @@ fn build_edge(
             Some(access.clone()),
             apply_settings,
         ),
-        store,
+        admission: stores.admission,
+        idempotency_keys: stores.keys,
         store_health,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
@@ -337,11 +360,11 @@ fn build_edge(
 /// Starts the idempotency service. A shared store may be out of reach for a time; the keys that
 /// dead processes left are resolved later then.
 fn start_idempotency(
-    store: &Arc<dyn EdgeStore>,
+    keys: &Arc<dyn IdempotencyKeys>,
     settings: &Arc<ArcSwap<Settings>>,
     deployment: &EdgeDeployment,
 ) -> anyhow::Result<Idempotency> {
-    let idempotency = Idempotency::new(Arc::clone(store));
+    let idempotency = Idempotency::new(Arc::clone(keys));
     let housekeeping = IdempotencyHousekeeping::new(idempotency.clone())?;
     let resolved = housekeeping.resolve_orphaned(&settings.load().limits, clock::now_ms());
     match (resolved, deployment) {
@@ -461,7 +484,7 @@ fn status_router(handle: ServerHandle) -> axum::Router {
     let endpoints = Arc::clone(&handle.endpoints);
     let upstreams = move || std::future::ready(axum::Json(endpoints.states(Instant::now())));
     let metrics = move || {
-        let store = Arc::clone(&handle.store);
+        let store = Arc::clone(&handle.admission);
         async move {
             store.update_gauges(clock::now_ms());
             (
@@ -523,7 +546,8 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
     reason = "the one end: everything that ended is in the ledger by now"
 )]
 fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
-    handle.store.shut_down();
+    handle.admission.shut_down();
+    handle.idempotency_keys.shut_down();
     // A successor uses the files.
     if !handle.succeeded.load(Ordering::Acquire) {
         database_logs::write_back(&handle.settings.load().data_dir);

@@ -5,29 +5,29 @@
 //! vendor. It journals the ending before the client receives the last byte. The ledger has the
 //! ending within milliseconds. Read `crates/credits/src/pricing.rs` (what a request costs),
 //! `billing/quote.rs` (the worst case of a request), `billing/holds.rs` (whether the account may
-//! spend it), `billing/journal.rs` and `billing/ledger_writer.rs` (each request counts once,
-//! whichever process dies), `billing/service.rs` (what one process has of all this); for many edges
-//! with one shared store, `billing/shared.rs`. Must not know HTTP.
+//! spend it), `crates/ledger/src/journal.rs` and `billing/ledger_writer.rs` (each request counts
+//! once, whichever process dies), `billing/service.rs` (what one process has of all this); for many
+//! edges with one shared store, `shared_credit.rs`. Must not know HTTP.
 
+mod account_usage;
 pub mod activity;
+pub mod admission;
 pub mod backlog;
 mod backup;
 mod balance;
 pub mod corrections;
+mod embedded;
 pub mod estimate;
 mod funds;
 mod handover;
 mod hold;
 pub mod holds;
-pub mod instance_lock;
+
 pub mod json;
 mod lapse_clock;
-pub mod ledger_ingest;
 mod ledger_writer;
 mod open_holds;
-pub mod outbox;
 pub mod overview;
-mod postgres_audit;
 pub mod quote;
 mod receipt;
 pub mod reported_turns;
@@ -35,36 +35,33 @@ mod reserve;
 mod retention;
 mod service;
 mod settle;
-mod shared;
-mod shared_store_admin;
+pub mod shared_balances;
 pub mod statement;
-pub mod store_health;
 #[cfg(test)]
 mod tests;
 pub mod usage;
 pub mod usage_report;
 
 pub use backup::Backup;
-use balance::CreditSnapshot;
+pub(crate) use balance::CreditSnapshot;
 pub use balance::{Balance, PostedFunds, TrialState};
 use credits::limits::Period;
-use credits::money::{CreditSplit, Micro};
+use credits::money::CreditSplit;
 use credits::trial::Trial;
+pub use embedded::EmbeddedAdmission;
+pub(crate) use hold::record_metrics;
 pub use hold::{HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
 pub use holds::{PendingRequests, ReserveError};
+pub(crate) use lapse_clock::LapseClock;
 use ledger::StoreError;
 pub use ledger::audit::{
     AccountStart, Audit, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding,
     LedgerAuditReport, verify_accounts, verify_missing_ledger,
 };
-use ledger::{KeySpend, Posting};
+use ledger::{KeySpend, Ledger};
 pub use open_holds::OpenHolds;
-pub use postgres_audit::{
-    catch_up_with_postgres, detach_from_postgres, push_to_postgres, verify_postgres,
-};
 pub use receipt::Receipt;
 pub use service::Billing;
-pub use shared::SharedBilling;
 use std::time::Duration;
 
 /// Longest wait of an audit for somebody who seals: a round over ten million entries takes minutes.
@@ -73,6 +70,26 @@ const SEALING_TIMEOUT: Duration = Duration::from_secs(600);
 const MAX_AUDITS: u32 = 3;
 
 impl Billing {
+    /// The ledger, for what opens accounts in it.
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    /// Opens the ledger account with its sign-up grant.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn open_account(
+        &self,
+        account: &str,
+        trial: Option<Trial>,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.0
+            .ledger
+            .open_account_with_trial(account, trial, now_ms)
+    }
+
     /// Returns the credits that a key has spent in the period that contains `now_ms` and in total,
     /// and when it was last used. The figures come from the ledger, which lags by a few
     /// milliseconds.
@@ -88,47 +105,6 @@ impl Billing {
         self.0
             .ledger
             .key_spend(key_id, period.first_day(now_ms), "")
-    }
-
-    /// Opens the ledger account with its sign-up grant. The grant has the reference
-    /// `trial:<account>`, so a second call changes nothing.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written.
-    pub fn open_account(
-        &self,
-        account: &str,
-        trial: Option<Trial>,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        self.0
-            .ledger
-            .open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
-        if let Some(trial) = trial {
-            self.0.ledger.post(&Posting {
-                kind: "trial",
-                reference: &format!("trial:{account}"),
-                account,
-                d_paid: Micro::ZERO,
-                d_trial: trial.credits,
-                at_ms: now_ms,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Opens an account whose trial has an end, but no credits yet. Does nothing if it is open.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written.
-    pub fn open_account_without_credit(
-        &self,
-        account: &str,
-        trial_ends_at_ms: i64,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        let ledger = &self.0.ledger;
-        ledger.open_account(account, Some(trial_ends_at_ms), now_ms)
     }
 
     /// # Errors
@@ -201,7 +177,7 @@ impl Billing {
                 scope,
                 share,
                 // Before the ledger: it must have all of them.
-                granted: crate::store::app::granted_accounts(data_dir)?,
+                granted: accounts::db::granted_accounts(data_dir)?,
             };
             let report = ledger::audit::verify(audit, on_progress)?;
             attempts += 1;
@@ -210,8 +186,8 @@ impl Billing {
                 break report;
             }
         };
-        if let Some(address) = &self.0.shared {
-            shared_store_admin::compare_balances(&self.0.ledger, address, &mut report)?;
+        if let Some(shared) = &self.0.shared {
+            shared.compare(&self.0.ledger, &mut report)?;
         }
         Ok(report)
     }

@@ -20,10 +20,11 @@ mod settings;
 mod shell;
 mod vendors;
 
-use crate::account::Accounts;
 use crate::app;
 use crate::billing::Billing;
+use crate::shared_credit::shared_balances;
 use account::{AccountCommand, KeyCommand};
+use accounts::Accounts;
 use audit::AuditCommand;
 use base::{clock, failpoint, telemetry};
 use clap::error::{ContextKind, ContextValue};
@@ -387,7 +388,7 @@ fn with_store(
         .with_shared_store(settings.store.address());
     let billing = Billing::open_with_store(
         &settings.data_dir,
-        settings.store.address(),
+        shared_balances(settings.store.address()),
         open_home(settings)?,
     )?;
     billing.set_archive(settings.ledger.archive());

@@ -3,10 +3,8 @@
 //!
 //! Must not look anything up.
 
-use crate::account::{
-    Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role,
-};
 use crate::billing::Balance;
+use accounts::{Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role};
 use base::clock::rfc3339;
 use credits::money::Micro;
 use ledger::StoreError;

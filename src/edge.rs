@@ -113,7 +113,8 @@ impl ProxyHttp for Gateway {
         ctx.record.wants_web_socket = framing::asks_for_web_socket(session.req_header());
         let closes = framing::remove_hop_headers(session);
         // During a handover the client must reconnect, so that it reaches the successor process.
-        let keeps_alive = !closes && !self.store.has_handed_over() && !self.shutdown.is_lame_duck();
+        let keeps_alive =
+            !closes && !self.admission.has_handed_over() && !self.shutdown.is_lame_duck();
         session.set_keepalive(keeps_alive.then_some(settings.limits.keepalive_seconds));
         let backstop = settings.limits.body_read_seconds * BACKSTOP_FACTOR;
         session.set_read_timeout(Some(Duration::from_secs(backstop)));

@@ -6,18 +6,27 @@
 //! request was debited, and free again otherwise. After a crash the ledger decides, once the
 //! journal is replayed into it (an edge with a shared store asks its own journal): a debit whose
 //! response was not stored leaves a key that is done and has no response to replay. Read
-//! `idempotency/claim.rs` next, then `edge_store/embedded_idempotency.rs` and
-//! `edge_store/redis_idempotency.rs`; `store/idempotency.rs` and `store/redis/idempotency.rs` say
-//! what survives which failure. Must not know HTTP; its caller is `edge/admit/idempotency_key.rs`.
+//! `idempotency/claim.rs` next, then `idempotency/keys.rs` with its two implementations,
+//! `idempotency/embedded.rs` and `shared_credit/idempotency.rs`; `idempotency/db.rs` and
+//! `shared_credit/redis/idempotency.rs` say what survives which failure. Must not know HTTP; its
+//! caller is `edge/admit/idempotency_key.rs`.
 
 mod claim;
+pub mod db;
+mod embedded;
+pub mod entry;
 mod guard;
 mod housekeeping;
+pub(crate) mod key_completion;
+mod keys;
 mod service;
 #[cfg(test)]
 mod tests;
 
 pub use claim::{BodyHash, KeyLookupOutcome, ReplayedResponse, hash_body, is_valid_key};
+pub use embedded::EmbeddedIdempotency;
 pub use guard::{IdempotencyGuard, KeyCommit};
 pub use housekeeping::IdempotencyHousekeeping;
+pub use key_completion::{IdempotencyCompletion, KeyWrite, Retention};
+pub use keys::{ClaimError, IdempotencyKeys};
 pub use service::Idempotency;

@@ -25,7 +25,6 @@
 )]
 
 // Alphabetical, as rustfmt orders them.
-pub mod account;
 pub mod admin;
 pub mod app;
 pub mod billing;
@@ -33,11 +32,11 @@ pub mod cli;
 pub mod client_guides;
 pub mod document;
 pub mod edge;
-pub mod edge_store;
 pub mod idempotency;
 pub mod local_link;
 pub mod notify;
 pub mod private_refusals;
+pub mod replica;
+pub mod shared_credit;
 pub mod sidecar;
-pub mod store;
 pub mod upstreams;

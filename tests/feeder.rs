@@ -16,6 +16,9 @@ mod restarts;
 #[path = "feeder/stale.rs"]
 mod stale;
 
+use accounts::db::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
+use accounts::db::{AccountRow, AppDb, Role};
+use accounts::{AccountStatus, Accounts};
 use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing;
@@ -26,15 +29,15 @@ use ledger::{
 };
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use model_gateway::account::{AccountStatus, Accounts};
 use model_gateway::billing::Billing;
-use model_gateway::billing::ledger_ingest::{IngestWorker, LedgerIngest, adjustment_operation};
-use model_gateway::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
-use model_gateway::store::app::{AccountRow, AppDb, Role};
-use model_gateway::store::redis::{
+use model_gateway::shared_credit::ledger_ingest::{
+    IngestWorker, LedgerIngest, adjustment_operation,
+};
+use model_gateway::shared_credit::redis::{
     KeySeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreEvent, partition,
 };
+use model_gateway::shared_credit::shared_balances;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -1076,7 +1079,12 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     let world = World::on(&server).await;
     let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    let billing = Billing::open_with_store(world.dir.path(), Some(address(&server)), None).unwrap();
+    let billing = Billing::open_with_store(
+        world.dir.path(),
+        shared_balances(Some(address(&server))),
+        None,
+    )
+    .unwrap();
     let adjust = |amount, reference: &str| {
         tokio::task::block_in_place(|| {
             billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())

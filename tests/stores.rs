@@ -31,7 +31,7 @@ mod limits;
 
 use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
-use model_gateway::store::redis::{
+use model_gateway::shared_credit::redis::{
     AccountSeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
 };

@@ -95,7 +95,7 @@ const RUST_SYNTAX: &[(&str, &str, &str)] = &[
         "only tests arm a fail point",
     ),
     (
-        "src/store/ledger/chain.rs",
+        "crates/ledger/src/entry/chain.rs",
         "numbers",
         "the hash of an entry covers this text",
     ),
@@ -312,8 +312,8 @@ fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     missing
 }
 
-/// Lines that leave a test out of the short run and do not say which part of the long run has it, and
-/// why.
+/// Lines that leave a test out of the short run and do not say which part of the long run has it,
+/// and why.
 fn unexplained_ignores(text: &str) -> Vec<String> {
     let is_explained = |line: &str| {
         LONG_PARTS.iter().any(|part| {

@@ -4,9 +4,9 @@
 
 use super::error::AdminError;
 use super::state::AdminState;
-use crate::account::{AccountStatus, Actor, CloseAccountOutcome};
 use crate::billing::usage_report::UsageReportQuery;
 use crate::document;
+use accounts::{AccountStatus, Actor, CloseAccountOutcome};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, RawQuery, State};
 use axum::{Extension, Json};
@@ -104,7 +104,8 @@ pub async fn usage(
     let account = app.find_account(&name?)?;
     // A long range has many rows: not on a thread that serves requests.
     let report = tokio::task::spawn_blocking(move || {
-        app.accounts.usage_report(&app.billing, &account.id, &query)
+        app.billing
+            .account_usage(&app.accounts, &account.id, &query)
     });
     let report = report
         .await

@@ -5,7 +5,7 @@
 
 use super::error::AdminError;
 use super::state::AdminState;
-use crate::account::{Actor, AuthError, KeyScope, Role, parse_key};
+use accounts::{Actor, AuthError, KeyScope, Role, parse_key};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;

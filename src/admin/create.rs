@@ -6,8 +6,8 @@ use super::body::{BodyResult, parse_body};
 use super::error::AdminError;
 use super::keys::refuse_administrator;
 use super::state::AdminState;
-use crate::account::{Account, Actor, LinkPurpose, NewAccount, Role, open_account_as};
 use crate::document;
+use accounts::{Account, Actor, LinkPurpose, NewAccount, Role, open_account_as};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -78,7 +78,7 @@ pub async fn account(
         } else {
             new
         };
-        let account = open_account_as(&app.accounts, &app.billing, &new, &by, at_ms)?;
+        let account = open_account_as(&app.accounts, app.billing.ledger(), &new, &by, at_ms)?;
         log::info!("administrator {} created account {}", by.actor, account.id);
         let balance = app.billing.balance(&account.id, at_ms)?;
         let mut value = document::account_with_balance(&account, &balance);

@@ -2,7 +2,7 @@
 //! `{"error":{"code","message"}}`. Internal errors are logged here, once, and not sent to the
 //! client.
 
-use crate::account::AccountError;
+use accounts::AccountError;
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};

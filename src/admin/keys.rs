@@ -6,8 +6,9 @@
 use super::body::{BodyResult, deserialize_setting, parse_body};
 use super::error::AdminError;
 use super::state::AdminState;
-use crate::account::{Account, Actor, ApiKey, KeyScope, KeySettings, NewKey, RateSettings, Role};
 use crate::document;
+use crate::shared_credit::wait_until_published;
+use accounts::{Account, Actor, ApiKey, KeyScope, KeySettings, NewKey, RateSettings, Role};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -199,7 +200,7 @@ pub async fn change(
                 .change_key(None, &id, |settings| change.apply(settings))
         })?;
         log_act(&by, "changed the key", &id);
-        app.accounts.wait_until_published(&id);
+        wait_until_published(&app.accounts, &id);
         let (account, key) = find_key(app, &id)?;
         Ok(Json(key_document(app, &account, &key)?))
     })
@@ -265,7 +266,7 @@ async fn set_enabled(
             return Err(no_live_key(&id));
         }
         log_act(&by, if enabled { "enabled" } else { "disabled" }, &id);
-        app.accounts.wait_until_published(&id);
+        wait_until_published(&app.accounts, &id);
         Ok(Json(document::key_status(&id, enabled)))
     })
     .await
@@ -282,7 +283,7 @@ pub async fn revoke(
             return Err(no_live_key(&id));
         }
         log_act(&by, "revoked the key", &id);
-        app.accounts.wait_until_published(&id);
+        wait_until_published(&app.accounts, &id);
         Ok(Json(json!({"key_id": id, "status": "revoked"})))
     })
     .await
@@ -322,7 +323,7 @@ fn key_document(app: &AdminState, account: &str, key: &ApiKey) -> Result<Value, 
 
 /// A new key, with its text: it is in no other response. Waits until edges accept the key.
 fn new_key_document(app: &AdminState, new: &NewKey) -> Result<Value, AdminError> {
-    let in_store = app.accounts.wait_until_published(&new.key_id);
+    let in_store = wait_until_published(&app.accounts, &new.key_id);
     let (account, key) = find_key(app, &new.key_id)?;
     let mut value = key_document(app, &account, &key)?;
     value["key"] = json!(new.key);

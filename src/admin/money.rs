@@ -6,11 +6,11 @@
 use super::body::{BodyResult, deserialize_present, parse_body};
 use super::error::AdminError;
 use super::state::AdminState;
-use crate::account::Actor;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::document;
+use accounts::Actor;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;

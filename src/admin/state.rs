@@ -3,8 +3,8 @@
 //! Must not know a route.
 
 use super::error::AdminError;
-use crate::account::{Account, Accounts};
 use crate::billing::Billing;
+use accounts::{Account, Accounts};
 use arc_swap::ArcSwap;
 use config::Settings;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ mod holders;
 mod openapi;
 
 use super::*;
-use crate::account::{NewAccount, Role, open_account};
+use ::accounts::{NewAccount, Role, open_account};
 use base::clock::now_ms;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ async fn world() -> World {
             role,
             trial: None,
         };
-        let account = open_account(&accounts, &billing, &new, now_ms()).unwrap();
+        let account = open_account(&accounts, billing.ledger(), &new, now_ms()).unwrap();
         accounts.create_key(&account.id, "test", now_ms()).unwrap()
     };
     let (admin, own) = (
@@ -193,7 +193,7 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
         role: Role::Viewer,
         trial: None,
     };
-    let viewer = open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    let viewer = open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
     let viewer = world
         .accounts
         .create_key(&viewer.id, "test", now_ms())
@@ -213,16 +213,16 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     assert!(world.accounts.set_key_enabled(&id, true).unwrap());
     world
         .accounts
-        .set_status(&root.id, crate::account::AccountStatus::Suspended)
+        .set_status(&root.id, ::accounts::AccountStatus::Suspended)
         .unwrap();
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
     world
         .accounts
-        .set_status(&root.id, crate::account::AccountStatus::Active)
+        .set_status(&root.id, ::accounts::AccountStatus::Active)
         .unwrap();
     assert_eq!(world.ask("GET", "/accounts", "").await.status, 200);
-    let scoped = |settings: &mut crate::account::KeySettings| {
-        settings.scope = Some(crate::account::KeyScope::Inference);
+    let scoped = |settings: &mut ::accounts::KeySettings| {
+        settings.scope = Some(::accounts::KeyScope::Inference);
     };
     world.accounts.change_key(None, &id, scoped).unwrap();
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
@@ -481,7 +481,7 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
             role: Role::Member,
             trial: None,
         };
-        open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+        open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
         let body = json!({"credits": "1", "ref": format!("r{index}")});
         assert_eq!(
             world
@@ -549,7 +549,7 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
             role: Role::Admin,
             trial: None,
         };
-        open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+        open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
     };
     admin("first@example.com");
     let message = world
@@ -566,7 +566,7 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
         "{message}"
     );
     let is_active = |email| {
-        world.accounts.find(email).unwrap().unwrap().status == crate::account::AccountStatus::Active
+        world.accounts.find(email).unwrap().unwrap().status == ::accounts::AccountStatus::Active
     };
     assert!(is_active("root@example.com") && is_active("first@example.com"));
     assert!(

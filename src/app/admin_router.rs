@@ -2,9 +2,9 @@
 //!
 //! Must not handle its requests: `admin.rs` does.
 
-use crate::account::Accounts;
 use crate::admin;
 use crate::billing::Billing;
+use accounts::Accounts;
 use arc_swap::ArcSwap;
 use config::Settings;
 use std::sync::Arc;

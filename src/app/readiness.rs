@@ -95,7 +95,7 @@ impl ServerHandle {
                 "the threads that serve requests do not run: the disk of data_dir may not answer",
             ));
         }
-        if !self.store.is_healthy() {
+        if !self.admission.is_healthy() {
             reasons.push(reason(
                 "ledger",
                 "completed requests do not reach the ledger, or the journal cannot be written",

@@ -3,11 +3,12 @@
 //! Must not start or end anything: `app.rs` does.
 
 use super::reload::ConfigReloader;
-use crate::billing::store_health::StoreHealthMonitor;
+use crate::billing::admission::Admission;
 use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard::ResourceGuard;
 use crate::edge::shutdown::Shutdown;
-use crate::edge_store::EdgeStore;
+use crate::idempotency::IdempotencyKeys;
+use crate::shared_credit::store_health::StoreHealthMonitor;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use base::telemetry::access::AccessLog;
@@ -31,7 +32,8 @@ const CUTOFF_GRACE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct ServerHandle {
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) reload: Arc<ConfigReloader>,
-    pub(super) store: Arc<dyn EdgeStore>,
+    pub(super) admission: Arc<dyn Admission>,
+    pub(super) idempotency_keys: Arc<dyn IdempotencyKeys>,
     /// Health of the shared store, if there is one.
     pub(super) store_health: Option<Arc<StoreHealthMonitor>>,
     /// True while the edge accepts connections.

@@ -10,12 +10,13 @@ use super::private_listeners::guard_admin;
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
 use super::standby;
-use crate::account::{self, Accounts};
 use crate::billing::Billing;
-use crate::billing::ledger_ingest::LedgerIngest;
 use crate::edge::{descriptors, panics};
 use crate::notify::{self, NotifyContext};
+use crate::shared_credit::ledger_ingest::LedgerIngest;
+use crate::shared_credit::shared_balances;
 use crate::sidecar::{self, Sidecar};
+use accounts::Accounts;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::http::StatusCode;
@@ -70,7 +71,11 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let home = home.as_ref();
     let accounts = Accounts::open_with_home(&settings.data_dir, home)?
         .with_shared_store(Some(address.clone()));
-    let billing = Billing::open_with_store(&settings.data_dir, Some(address.clone()), home)?;
+    let billing = Billing::open_with_store(
+        &settings.data_dir,
+        shared_balances(Some(address.clone())),
+        home,
+    )?;
     let (superseded, is_superseded) = watch::channel(None);
     let renewal = match (home, billing.held_epoch()?) {
         (Some(home), Some(epoch)) => {
@@ -88,7 +93,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         settings.allow_volatile,
         home,
     )?);
-    let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
+    let completed = accounts::complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
     if completed > 0 {
         log::warn!(
             "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"

@@ -165,7 +165,7 @@ impl ServerHandle {
         let socket = self.settings.load().data_dir.join(UPGRADE_SOCKET);
         // A socket left by an earlier upgrade has no owner.
         let _ = std::fs::remove_file(&socket);
-        if let Err(error) = self.store.hand_over() {
+        if let Err(error) = self.admission.hand_over() {
             log::error!("{error}; this process continues to serve");
             return false;
         }

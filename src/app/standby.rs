@@ -5,8 +5,8 @@
 
 use super::private_listeners::guard_admin;
 use super::signals::{StartupSignals, TerminationSignals};
-use crate::store::app::AppDb;
-use crate::store::copies;
+use crate::replica;
+use accounts::db::AppDb;
 use anyhow::Context as _;
 use axum::http::StatusCode;
 use axum::routing::get;
@@ -131,7 +131,7 @@ async fn take_lease(
         let tried = tokio::task::spawn_blocking(move || {
             let report = home.prepare()?;
             METRICS.postgres_skew_ms.set(report.skew_ms);
-            let taken = copies::take(&copies.0, &copies.1)?;
+            let taken = replica::take(&copies.0, &copies.1)?;
             Ok::<_, StoreError>((report, taken, home.holder_address()?))
         })
         .await?;

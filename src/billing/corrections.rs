@@ -4,7 +4,6 @@
 //! Must not use prices: a refund returns what was debited, whatever the price is today.
 
 use super::service::Billing;
-use super::shared_store_admin;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund};
@@ -129,8 +128,8 @@ impl Billing {
             // Added credit needs no claim, so no account must be frozen for it.
             return self.0.ledger.post_change(change, "", &|| Ok(Vec::new()));
         }
-        if let Some(address) = &self.0.shared {
-            return shared_store_admin::post_debit(&self.0.ledger, address, change);
+        if let Some(shared) = &self.0.shared {
+            return shared.post_debit(&self.0.ledger, change);
         }
         let post = |held: Claim| {
             self.0

@@ -1,7 +1,7 @@
 //! One request's hold: the credits reserved for it, and the one way in which it ends.
 //!
 //! Must not decide amounts, nor where an ending is written: each store does, in `billing/settle.rs`
-//! and `billing/shared/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.
+//! and `shared_credit/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.
 
 use super::holds::Payer;
 use base::clock;
@@ -83,10 +83,10 @@ impl HoldEnd {
 
 /// A request with reserved credits, as the store that reserved them ends it.
 pub struct HeldRequest {
-    pub(super) request: HoldRequest,
-    pub(super) parts: CreditSplit,
+    pub(crate) request: HoldRequest,
+    pub(crate) parts: CreditSplit,
     /// Journal file with the opening; `None` if the hold was never journalled.
-    pub(super) opened_in: Option<Arc<Segment>>,
+    pub(crate) opened_in: Option<Arc<Segment>>,
     /// When the hold was opened, by the monotonic clock; `None` if it was never opened.
     opened_at: Option<Instant>,
     /// Milliseconds from then to the first token.
@@ -137,7 +137,7 @@ impl Hold {
     ///
     /// # Errors
     /// Returns an error if the journal cannot be written; the credits are released then.
-    pub(super) fn journal_open(
+    pub(crate) fn journal_open(
         mut self,
         journal: &Journal,
         open_count: &AtomicI64,
@@ -161,13 +161,13 @@ impl Hold {
     }
 
     /// Sets the credits that were reserved after the hold was journalled.
-    pub(super) fn with_credit(mut self, parts: CreditSplit) -> Self {
+    pub(crate) fn with_credit(mut self, parts: CreditSplit) -> Self {
         self.held.parts = parts;
         self
     }
 
     /// Sets the rate limit status at admission.
-    pub(super) fn with_rate_limits(mut self, meters: RateLimitStatuses) -> Self {
+    pub(crate) fn with_rate_limits(mut self, meters: RateLimitStatuses) -> Self {
         self.meters = meters;
         self
     }
@@ -179,7 +179,7 @@ impl Hold {
 
     /// Discards a hold for which nothing was reserved: there is nothing to end and nothing to
     /// enter. Returns the id of its request.
-    pub(super) fn discard(mut self) -> String {
+    pub(crate) fn discard(mut self) -> String {
         self.ended = true;
         METRICS.open_holds.dec();
         std::mem::take(&mut self.held.request.request_id)
@@ -315,7 +315,7 @@ impl HeldRequest {
 
     /// The ending as the journal and the ledger have it. The account pays `taken` of the cost, and
     /// not `writeoff`.
-    pub(super) fn build_ending(
+    pub(crate) fn build_ending(
         &self,
         taken: CreditSplit,
         writeoff: Micro,
@@ -379,7 +379,7 @@ impl Drop for Hold {
 }
 
 /// Records in the metrics what a journalled ending used and what the account pays.
-pub(super) fn record_metrics(ending: &Ending, taken: CreditSplit) {
+pub(crate) fn record_metrics(ending: &Ending, taken: CreditSplit) {
     let detail = &ending.detail;
     let model = METRICS.models.label(&detail.model);
     let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {

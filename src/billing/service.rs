@@ -5,16 +5,17 @@
 
 use super::backlog::LedgerBacklog;
 use super::holds::HoldRegistry;
-use super::instance_lock::{self, InstanceLock};
 use super::ledger_writer::{LedgerWriter, LedgerWriterDeps};
-use crate::store::copies;
+use super::shared_balances::SharedBalances;
+use crate::replica;
 use base::telemetry::METRICS;
 use config::Limits;
 use config::catalog::CatalogModel;
-use config::redis_address::RedisAddress;
 use ledger::Ledger;
 use ledger::StoreError;
 use ledger::indexer::Indexer;
+use ledger::instance_lock;
+use ledger::instance_lock::InstanceLock;
 use ledger::journal;
 use ledger::journal::Journal;
 use ledger::journal::holds_mirror::HoldsMirror;
@@ -33,8 +34,8 @@ pub(super) struct BillingInner {
     pub ledger: Arc<Ledger>,
     pub data_dir: PathBuf,
     pub serving: Option<ServingState>,
-    /// Address of the store that several edges share, if that store decides who may spend what.
-    pub shared: Option<RedisAddress>,
+    /// The store that several edges share, if that store decides who may spend what.
+    pub shared: Option<Arc<dyn SharedBalances>>,
 }
 
 /// The part of the service that only a process that serves requests has.
@@ -70,7 +71,7 @@ impl Billing {
     /// Returns an error if the ledger cannot be opened.
     pub fn open_with_store(
         data_dir: &Path,
-        shared: Option<RedisAddress>,
+        shared: Option<Arc<dyn SharedBalances>>,
         home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open_with_home(data_dir, home)?);
@@ -88,7 +89,7 @@ impl Billing {
     /// Returns an error if the ledger cannot be opened.
     pub fn open_for_audit(
         data_dir: &Path,
-        shared: Option<RedisAddress>,
+        shared: Option<Arc<dyn SharedBalances>>,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open_for_audit(data_dir)?);
         Ok(Self(Arc::new(BillingInner {
@@ -110,7 +111,7 @@ impl Billing {
 
     /// Gives the lease of the ledger in PostgreSQL back, so that a standby need not wait.
     pub fn give_lease_back(&self) {
-        if let Err(error) = copies::give_back(&self.0.ledger) {
+        if let Err(error) = replica::give_back(&self.0.ledger) {
             log::warn!("{error}; a standby waits until the lease runs out");
         }
     }

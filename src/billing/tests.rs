@@ -17,6 +17,7 @@ use super::*;
 use base::clock;
 use config::Limits;
 use config::catalog::CatalogModel;
+use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
 use credits::trial::Trial;

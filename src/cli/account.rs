@@ -4,12 +4,13 @@
 //! caller passes what it needs. Plaintext keys are printed once, at creation.
 
 use super::settings::{self, DurationArg, KeyArgs, RateArgs};
-use crate::account::{
+use crate::billing::{Balance, Billing};
+use crate::document;
+use crate::shared_credit::wait_until_published;
+use accounts::{
     Account, AccountStatus, Accounts, Actor, ApiKey, Invite, KeySettings, LinkPurpose, NewAccount,
     NewKey, NewOneTimeLink, Role, open_account_as, random_password,
 };
-use crate::billing::{Balance, Billing};
-use crate::document;
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;
 use clap::Subcommand;
@@ -319,7 +320,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             let set = changed.with_context(|| {
                 format!("cannot change the key {key_id:?} (`key list` shows the ids)")
             })?;
-            context.accounts.wait_until_published(&key_id);
+            wait_until_published(context.accounts, &key_id);
             let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
             let mut value = document::key_settings(&set);
             value["key_id"] = json!(key_id);
@@ -368,7 +369,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                     "cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)"
                 );
             }
-            context.accounts.wait_until_published(&key_id);
+            wait_until_published(context.accounts, &key_id);
             let text = format!("{key_id} is revoked\n");
             print(
                 context.json,
@@ -395,7 +396,7 @@ fn record_audit(
 
 /// Prints a new key once edges accept it, or once it is clear that they do not yet.
 fn print_new_key(context: &CommandContext<'_>, new: &NewKey) -> anyhow::Result<()> {
-    let in_store = context.accounts.wait_until_published(&new.key_id);
+    let in_store = wait_until_published(context.accounts, &new.key_id);
     let text = format!("{}\n", new.key);
     print(
         context.json,
@@ -442,7 +443,7 @@ fn create(
     };
     let account = open_account_as(
         context.accounts,
-        context.billing,
+        context.billing.ledger(),
         &new,
         &command_line_actor(),
         context.now_ms,
@@ -732,7 +733,7 @@ fn set_enabled(context: &CommandContext<'_>, key_id: &str, enabled: bool) -> any
             "cannot change the key's status: no active key has the id {key_id:?} (`key list` shows the ids)"
         );
     }
-    context.accounts.wait_until_published(key_id);
+    wait_until_published(context.accounts, key_id);
     let text = format!(
         "{key_id} is {}\n",
         if enabled { "active" } else { "disabled" }

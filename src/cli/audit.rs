@@ -4,9 +4,9 @@
 
 use super::account::print;
 use super::home::open_home;
-use crate::account::Accounts;
 use crate::document::hex;
-use crate::store::app::audit::AuditRow;
+use accounts::Accounts;
+use accounts::db::audit::AuditRow;
 use base::clock::rfc3339;
 use clap::Subcommand;
 use config::CommandSettings;

@@ -3,7 +3,7 @@
 //! Must not decide who holds the ledger.
 
 use super::home::open_home;
-use crate::billing::catch_up_with_postgres;
+use crate::replica::catch_up_with_postgres;
 use config::CommandSettings;
 
 /// Brings the copies up to date before a command reads them. Says so on stderr if that fails.

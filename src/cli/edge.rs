@@ -3,11 +3,12 @@
 //!
 //! Must not stop a process in any way other than an operator would: by SIGTERM.
 
-use crate::billing::instance_lock;
-use crate::billing::outbox::{self, ReplayReport};
+use crate::shared_credit::outbox;
+use crate::shared_credit::outbox::ReplayReport;
 use anyhow::Context as _;
 use clap::Subcommand;
 use config::CommandSettings;
+use ledger::instance_lock;
 use ledger::journal;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};

@@ -11,14 +11,16 @@ use super::home::open_home;
 use super::progress::{self, ProgressDisplay, ProgressReporter};
 use super::reindex::{REBUILD_ACT, REINDEX_ACT, print_reindex, reindex};
 use super::segments::{self, SegmentCommand};
-use crate::account::Accounts;
-use crate::billing::outbox::ReplayReport;
 use crate::billing::{
     AuditProgress, AuditScope, AuditStep, Backup, Billing, CpuShare, LedgerAuditReport,
-    detach_from_postgres, outbox, push_to_postgres, verify_accounts, verify_missing_ledger,
-    verify_postgres,
+    verify_accounts, verify_missing_ledger,
 };
 use crate::document::{self, hex};
+use crate::replica::{detach_from_postgres, push_to_postgres, verify_postgres};
+use crate::shared_credit::outbox;
+use crate::shared_credit::outbox::ReplayReport;
+use crate::shared_credit::shared_balances;
+use accounts::Accounts;
 use anyhow::Context as _;
 use base::clock::{self, rfc3339};
 use clap::Subcommand;
@@ -154,7 +156,8 @@ impl LedgerCommand {
             self,
             Self::Refund { .. } | Self::Adjust { .. } | Self::Replay { .. }
         );
-        let (data_dir, store) = (&settings.data_dir, settings.store.address());
+        let data_dir = &settings.data_dir;
+        let store = shared_balances(settings.store.address());
         let billing = if posts_entries {
             Billing::open_with_store(data_dir, store, open_home(settings)?)?
         } else {

@@ -5,8 +5,8 @@
 use super::account::command_line_actor;
 use super::home::open_home;
 use super::progress::{ProgressDisplay, ProgressReporter};
-use crate::account::Accounts;
 use crate::billing::Billing;
+use accounts::Accounts;
 use base::clock;
 use config::CommandSettings;
 use serde_json::json;

@@ -7,8 +7,9 @@
 use super::account::command_line_actor;
 use super::export::parse_time;
 use super::home::open_home;
-use crate::account::Accounts;
 use crate::billing::Billing;
+use crate::shared_credit::shared_balances;
+use accounts::Accounts;
 use anyhow::Context as _;
 use base::clock::{self, rfc3339};
 use clap::Subcommand;
@@ -61,7 +62,7 @@ pub fn run(
         SegmentCommand::Seal { before } => {
             let billing = Billing::open_with_store(
                 &settings.data_dir,
-                settings.store.address(),
+                shared_balances(settings.store.address()),
                 open_home(settings)?,
             )?;
             let what = json!({"before": before.map(rfc3339)});
@@ -73,7 +74,7 @@ pub fn run(
         SegmentCommand::Archive { before, dir } => {
             let billing = Billing::open_with_store(
                 &settings.data_dir,
-                settings.store.address(),
+                shared_balances(settings.store.address()),
                 open_home(settings)?,
             )?;
             let what = json!({"before": rfc3339(*before), "dir": dir.display().to_string()});
@@ -83,7 +84,10 @@ pub fn run(
             print_segments(&moved, "archived", json, &mut out)?;
         }
         SegmentCommand::Segments { full } => {
-            let billing = Billing::open_for_audit(&settings.data_dir, settings.store.address())?;
+            let billing = Billing::open_for_audit(
+                &settings.data_dir,
+                shared_balances(settings.store.address()),
+            )?;
             billing.set_archive(settings.ledger.archive());
             let segments = billing.segments(*full)?;
             if segments.iter().any(|segment| segment.fault.is_some()) {

@@ -3,7 +3,7 @@
 //!
 //! Each argument has a word that resets it. Must not access a store.
 
-use crate::account::{KeySettings, RateSettings};
+use accounts::{KeySettings, RateSettings};
 use anyhow::bail;
 use base::clock::rfc3339;
 use clap::Args;

@@ -37,9 +37,9 @@ pub struct Activity {
 }
 
 /// A lookup in the ledger, of a receipt or of usage, counted until it is dropped.
-pub struct LedgerLookup(Arc<Activity>);
+pub struct LookupGuard(Arc<Activity>);
 
-impl LedgerLookup {
+impl LookupGuard {
     /// Counts a lookup. Returns `None` if `max_lookups` lookups are in progress already.
     pub fn enter(account: Arc<Activity>, max_lookups: u64) -> Option<Self> {
         let lookup = Self(account);
@@ -47,7 +47,7 @@ impl LedgerLookup {
     }
 }
 
-impl Drop for LedgerLookup {
+impl Drop for LookupGuard {
     fn drop(&mut self) {
         self.0.lookups.fetch_sub(1, Ordering::AcqRel);
     }

@@ -29,7 +29,7 @@ use super::state::record::{RequestRecord, RouteLabel};
 use super::state::sidecar::SidecarRequest;
 use super::state::{RequestContext, Stage};
 use super::{connections, framing, free_rate_limits, intake, local_api, respond};
-use crate::account::{AuthError, Principal};
+use accounts::{AuthError, Principal};
 use base::clock;
 use base::failpoint::{self, Point};
 use base::telemetry::log_path::{loggable_method, loggable_path};
@@ -251,15 +251,16 @@ async fn admit_api_request(
     let principal = &authenticated.principal;
     match route {
         Route::Local(endpoint) => {
-            Box::pin(local::answer(
+            let answer = Box::pin(local::answer(
                 gateway,
                 settings,
                 session,
                 ctx,
                 authenticated,
                 endpoint,
-            ))
-            .await
+            ));
+            let for_sidecar = answer.await?;
+            Ok(for_sidecar.map_or(AdmissionOutcome::Answered("own"), AdmissionOutcome::Sidecar))
         }
         Route::Vendor {
             surface,
@@ -356,7 +357,7 @@ fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
                 Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => (key.trim(), true),
                 _ => (part, false),
             };
-            if !crate::account::parse_key(key) {
+            if !accounts::parse_key(key) {
                 continue;
             }
             if seen.is_some_and(|seen| seen != key) {
@@ -381,7 +382,7 @@ fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
 async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
     let key = extract_key(&session.req_header().headers)?;
     gateway
-        .store
+        .admission
         .authenticate(key, clock::now_ms())
         .await
         .map_err(|refusal| match refusal {
@@ -404,7 +405,7 @@ mod tests {
     use super::*;
 
     fn key() -> String {
-        crate::account::generate_key().unwrap().text
+        accounts::generate_key().unwrap().text
     }
 
     fn extract(fields: &[(&'static str, &str)]) -> Result<String, Kind> {

@@ -7,7 +7,7 @@
 
 use super::gateway::Gateway;
 use super::rate_limits;
-use crate::account::Principal;
+use accounts::Principal;
 use base::clock;
 use config::Settings;
 use credits::rates::{FreeUse, LimitScope};

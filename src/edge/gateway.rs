@@ -12,11 +12,11 @@ use super::resource_guard::ResourceGuard;
 use super::shutdown::Shutdown;
 use super::upstream::dns::EndpointResolver;
 use super::upstream::local_sidecar::LocalSidecar;
+use crate::billing::admission::{Admission, LedgerLookup};
 use crate::billing::reported_turns::ReportedTurns;
-use crate::billing::store_health::StoreHealthMonitor;
-use crate::edge_store::EdgeStore;
 use crate::idempotency::Idempotency;
 use crate::local_link::LocalConnector;
+use crate::shared_credit::store_health::StoreHealthMonitor;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use config::Settings;
@@ -26,7 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 /// State that all requests share.
 pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
-    pub store: Arc<dyn EdgeStore>,
+    pub admission: Arc<dyn Admission>,
+    /// `None` if the sidecar in another process has the ledger.
+    pub(super) ledger: Option<Arc<dyn LedgerLookup>>,
     pub idempotency: Idempotency,
     pub recorders: Recorders,
     /// True once the process accepts no new requests.
@@ -55,14 +57,16 @@ pub struct Gateway {
 impl Gateway {
     pub fn new(
         settings: Arc<ArcSwap<Settings>>,
-        store: Arc<dyn EdgeStore>,
+        admission: Arc<dyn Admission>,
+        ledger: Option<Arc<dyn LedgerLookup>>,
         idempotency: Idempotency,
         recorders: Recorders,
     ) -> Self {
         let cpu = Arc::new(CpuPool::new(settings.load().limits.cpu_threads));
         Self {
             settings,
-            store,
+            admission,
+            ledger,
             idempotency,
             recorders,
             draining: Arc::default(),

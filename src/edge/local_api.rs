@@ -9,10 +9,11 @@ use super::gateway::Gateway;
 use super::respond;
 use super::route::LocalEndpoint;
 use super::state::RequestContext;
-use crate::account::Principal;
+use crate::billing::admission::LedgerLookup;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::idempotency::ReplayedResponse;
+use accounts::Principal;
 use base::clock;
 use bytes::Bytes;
 use config::Settings;
@@ -113,28 +114,25 @@ pub async fn send_answer(
         },
         LocalEndpoint::Credits => json::balance(
             &gateway
-                .store
+                .admission
                 .balance(&principal.account_id, clock::now_ms())
                 .await
                 .map_err(store_failure)?,
         ),
         LocalEndpoint::Usage => {
             let query = parse_usage_query(session, ctx.record.surface)?;
-            let (store, account) = (
-                Arc::clone(&gateway.store),
-                Arc::clone(&principal.account_id),
-            );
+            let ledger = Arc::clone(ledger(gateway)?);
+            let account = Arc::clone(&principal.account_id);
             // A long range has many rows: not on a thread that serves streams.
             let report =
-                tokio::task::spawn_blocking(move || store.usage_report(&account, &query)).await;
-            let unavailable = || Failure::from_kind(Kind::LedgerUnavailable);
+                tokio::task::spawn_blocking(move || ledger.usage_report(&account, &query)).await;
             report
                 .map_err(|error| Failure::new(Kind::Internal, error.to_string()))?
                 .map_err(store_failure)?
-                .ok_or_else(unavailable)?
         }
         LocalEndpoint::Receipt(request_id) => {
-            let lookup = || gateway.store.receipt(&principal.account_id, &request_id);
+            let ledger = ledger(gateway)?;
+            let lookup = || ledger.receipt(&principal.account_id, &request_id);
             let receipt = json::wait_for_receipt(lookup, &request_id).await;
             let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
             json::receipt(&receipt.map_err(store_failure)?.ok_or_else(none)?)
@@ -163,6 +161,12 @@ pub fn parse_usage_query(
     UsageReportQuery::parse(query, clock::now_ms()).map_err(|error| {
         Failure::invalid_param(surface, &error.param, &error.message).with_code(error.code)
     })
+}
+
+/// The ledger of this process. Without one, the sidecar answers instead of this file.
+fn ledger(gateway: &Gateway) -> Result<&Arc<dyn LedgerLookup>, Failure> {
+    let unavailable = || Failure::from_kind(Kind::LedgerUnavailable);
+    gateway.ledger.as_ref().ok_or_else(unavailable)
 }
 
 fn store_failure(error: ledger::StoreError) -> Failure {

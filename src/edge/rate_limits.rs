@@ -3,7 +3,7 @@
 //!
 //! This file must not count.
 
-use crate::account::{Principal, RateSettings};
+use accounts::{Principal, RateSettings};
 use base::clock::rfc3339;
 use config::Settings;
 use credits::limits::RequestLimits;

@@ -5,10 +5,10 @@
 
 use super::guard::IdempotencyGuard;
 use super::service::Idempotency;
-use crate::edge_store::{IdempotencyCompletion, Retention};
-use crate::store::idempotency_entry::{
+use crate::idempotency::entry::{
     IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse,
 };
+use crate::idempotency::{IdempotencyCompletion, Retention};
 use config::Limits;
 use ledger::StoreError;
 use sha2::{Digest, Sha256};
@@ -72,7 +72,7 @@ impl Idempotency {
             instance_id: store.instance_id(),
         };
         let (entry, retention) = (store_entry(&request), Retention::from_limits(limits));
-        let claimed = store.claim_key(&request, &entry, retention, now_ms).await;
+        let claimed = store.claim(&request, &entry, retention, now_ms).await;
         let found = match claimed {
             Ok(found) => found,
             Err(error) => {
@@ -127,7 +127,7 @@ impl Idempotency {
             instance_id: store.instance_id(),
         };
         let entry = store_entry(&request);
-        store.is_known_key(&request, &entry, now_ms).await
+        store.is_known(&request, &entry, now_ms).await
     }
 }
 

@@ -3,8 +3,8 @@
 //! Must not decide whether the request is debited: its caller says so.
 
 use super::service::Idempotency;
-use crate::edge_store::{IdempotencyCompletion, Retention};
-use crate::store::idempotency_entry::{IdempotencyEntry, StoredResponse};
+use crate::idempotency::entry::{IdempotencyEntry, StoredResponse};
+use crate::idempotency::{IdempotencyCompletion, Retention};
 
 /// A request with a key while the gateway answers it. Dropping the guard without completing it
 /// frees the key.

@@ -4,7 +4,7 @@
 //! Must not run on the path of a request.
 
 use super::service::Idempotency;
-use crate::edge_store::Retention;
+use crate::idempotency::Retention;
 use arc_swap::ArcSwap;
 use base::clock;
 use config::{Limits, Settings};
@@ -47,7 +47,7 @@ impl IdempotencyHousekeeping {
         let retention = Retention::from_limits(limits);
         let store = self.service.store();
         self.runtime
-            .block_on(store.resolve_orphaned_keys(retention, now_ms))
+            .block_on(store.resolve_orphaned(retention, now_ms))
     }
 
     /// Starts the thread.
@@ -73,12 +73,12 @@ impl IdempotencyHousekeeping {
                 let retried = self.service.retry_unwritten().await;
                 // A predecessor may have died after it handed over.
                 let retention = Retention::from_limits(limits);
-                let resolved = store.resolve_orphaned_keys(retention, clock::steady_now_ms());
+                let resolved = store.resolve_orphaned(retention, clock::steady_now_ms());
                 let mut outcome = retried.and(resolved.await);
                 if tick.is_multiple_of(CLEANUP_TICKS) {
-                    outcome = outcome.and(store.clean_keys(limits, clock::steady_now_ms()).await);
+                    outcome = outcome.and(store.clean(limits, clock::steady_now_ms()).await);
                 }
-                outcome.and(store.checkpoint_keys())
+                outcome.and(store.checkpoint())
             });
             if let Err(error) = outcome {
                 log::warn!("{error}");

@@ -1,8 +1,9 @@
 //! Writes how requests with a key ended, and retries what the store did not accept.
 //!
-//! Must not know where keys are stored: that is `edge_store.rs`.
+//! Must not know where keys are stored: that is `idempotency/keys.rs`.
 
-use crate::edge_store::{EdgeStore, IdempotencyCompletion, KeyWrite};
+use super::key_completion::{IdempotencyCompletion, KeyWrite};
+use super::keys::IdempotencyKeys;
 use ledger::StoreError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,14 +22,14 @@ const COMMIT_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Idempotency(Arc<IdempotencyInner>);
 
 struct IdempotencyInner {
-    store: Arc<dyn EdgeStore>,
+    store: Arc<dyn IdempotencyKeys>,
     /// Completions on their way to a store in another process, by request id.
     in_flight: Mutex<HashMap<String, watch::Receiver<()>>>,
     unwritten: Mutex<Vec<IdempotencyCompletion>>,
 }
 
 impl Idempotency {
-    pub fn new(store: Arc<dyn EdgeStore>) -> Self {
+    pub fn new(store: Arc<dyn IdempotencyKeys>) -> Self {
         Self(Arc::new(IdempotencyInner {
             store,
             in_flight: Mutex::default(),
@@ -36,7 +37,7 @@ impl Idempotency {
         }))
     }
 
-    pub(super) fn store(&self) -> &dyn EdgeStore {
+    pub(super) fn store(&self) -> &dyn IdempotencyKeys {
         &*self.0.store
     }
 
@@ -52,7 +53,7 @@ impl Idempotency {
     /// Writes the result of a request, at once or in a task: [`Idempotency::wait_until_committed`]
     /// waits for it.
     pub(super) fn complete(&self, completion: IdempotencyCompletion) {
-        match self.0.store.complete_key(&completion) {
+        match self.0.store.complete(&completion) {
             Ok(KeyWrite::Written) => {}
             Ok(KeyWrite::MustBeSent) => self.send(completion),
             Err(error) => self.queue_retry_without_response(&error, completion),
@@ -71,7 +72,7 @@ impl Idempotency {
         lock(&self.0.in_flight).insert(request_id.clone(), in_flight);
         let service = self.clone();
         runtime.spawn(async move {
-            if let Err(error) = service.0.store.send_key_completion(&completion).await {
+            if let Err(error) = service.0.store.send_completion(&completion).await {
                 service.queue_retry_without_response(&error, completion);
             }
             lock(&service.0.in_flight).remove(&request_id);
@@ -84,7 +85,7 @@ impl Idempotency {
         let unwritten = std::mem::take(&mut *lock(&self.0.unwritten));
         let mut unwritten = unwritten.into_iter();
         while let Some(completion) = unwritten.next() {
-            let outcome = self.0.store.retry_key_completion(&completion).await;
+            let outcome = self.0.store.retry_completion(&completion).await;
             if outcome.is_err() {
                 lock(&self.0.unwritten).extend([completion].into_iter().chain(unwritten));
                 return outcome;

@@ -1,9 +1,8 @@
 //! Tests of keys when their requests end, and when their process dies.
 
 use super::*;
-use crate::account::Accounts;
 use crate::billing::{Billing, HoldRequest};
-use crate::edge_store::{EdgeStore, EmbeddedStore};
+use accounts::Accounts;
 use config::{Limits, Settings};
 use credits::money::Micro;
 use credits::pricing::{Quote, WorstCase};
@@ -56,11 +55,11 @@ fn begin(service: &Idempotency, request_id: &str) -> KeyLookupOutcome {
 }
 
 /// The store of a process, and the service over it.
-fn open(dir: &Path, billing: &Billing) -> (Arc<EmbeddedStore>, Idempotency) {
+fn open(dir: &Path, billing: &Billing) -> (Arc<EmbeddedIdempotency>, Idempotency) {
     // In a folder of its own: beside this ledger, an empty `app.db` counts as lost.
     let accounts = Accounts::open(&dir.join("accounts")).unwrap();
-    let store = Arc::new(EmbeddedStore::open(dir, accounts, billing.clone()).unwrap());
-    let service = Idempotency::new(Arc::clone(&store) as Arc<dyn EdgeStore>);
+    let store = Arc::new(EmbeddedIdempotency::open(dir, accounts, billing.clone()).unwrap());
+    let service = Idempotency::new(Arc::clone(&store) as Arc<dyn IdempotencyKeys>);
     (store, service)
 }
 
@@ -192,10 +191,7 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     hold(&before, "voided").release(RequestOutcome::VendorError, NOW);
     // While its journal exists, another process does not resolve its keys.
     resolve(&service, NOW);
-    assert_eq!(
-        store.idempotency.db.orphaned_requests(&[]).unwrap().len(),
-        4
-    );
+    assert_eq!(store.db.orphaned_requests(&[]).unwrap().len(), 4);
     // Simulate the process's death: nothing is dropped, and its locks disappear with its files.
     std::mem::forget((left, held));
     std::fs::remove_file(dir.path().join("serving.lock")).unwrap();

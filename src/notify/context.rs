@@ -2,8 +2,8 @@
 //!
 //! Must not start anything.
 
-use crate::account::Accounts;
 use crate::billing::Billing;
+use accounts::Accounts;
 use arc_swap::ArcSwap;
 use config::Settings;
 use std::sync::Arc;

@@ -13,8 +13,8 @@ mod text;
 
 use super::NotifyContext;
 use super::id::new_id;
-use crate::account::{AccountError, AccountStatus, Accounts};
-use crate::store::app::mail::{MailQueueLimits, OutgoingMailRow, QueueMailOutcome};
+use accounts::db::mail::{MailQueueLimits, OutgoingMailRow, QueueMailOutcome};
+use accounts::{AccountError, AccountStatus, Accounts};
 use arc_swap::ArcSwap;
 use base::clock::{self, rfc3339};
 use base::telemetry::METRICS;

@@ -15,7 +15,7 @@ mod signature;
 #[cfg(test)]
 mod tests;
 
-pub use crate::store::app::webhooks::DeliveryLogRow;
+pub use accounts::db::webhooks::DeliveryLogRow;
 pub use address::{AddressPolicy, MAX_URL_CHARS, WebhookUrl, WebhookUrlError};
 pub use message::WebhookEvent;
 pub use sender::run;

@@ -16,9 +16,9 @@ use super::session::{
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use super::verification::queue_verification;
-use crate::account::{
-    self, Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin,
-    SignUpForm, SignUpResult, complete_sign_ups, email_key, open_without_credit,
+use accounts::{
+    Account, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SessionOrigin, SignUpForm,
+    SignUpResult, complete_sign_ups, email_key, open_without_credit,
 };
 use askama::Template;
 use axum::Router;
@@ -195,11 +195,11 @@ async fn sign_up(
             invite: &code,
         };
         let open = if verifies {
-            account::sign_up_unverified
+            accounts::sign_up_unverified
         } else {
-            account::sign_up
+            accounts::sign_up
         };
-        let opened = open(&accounts, &billing, &signup, &stranger, now_ms)?;
+        let opened = open(&accounts, billing.ledger(), &signup, &stranger, now_ms)?;
         if verifies && accounts.has_waiting_trial(&opened.account.id)? {
             queue_verification(&accounts, &opened.account.id, now_ms)?;
         }
@@ -492,8 +492,8 @@ pub async fn start_session(
     );
     let new = run_blocking(move || {
         // This may be the account of a sign-up that failed half way.
-        complete_sign_ups(&accounts, &billing, now_ms())?;
-        open_without_credit(&accounts, &billing, &account, now_ms())?;
+        complete_sign_ups(&accounts, billing.ledger(), now_ms())?;
+        open_without_credit(&accounts, billing.ledger(), &account, now_ms())?;
         if let Some(old) = old {
             accounts.end_session(&old)?;
         }

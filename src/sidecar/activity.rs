@@ -169,7 +169,7 @@ fn key_choices(
     chosen: &str,
 ) -> Result<Vec<FilterOption>, PageError> {
     let keys = app.accounts.keys(account)?;
-    let choice = |key: crate::account::ApiKey| FilterOption {
+    let choice = |key: accounts::ApiKey| FilterOption {
         chosen: key.id == chosen,
         name: format!("{} ({})", key.name, key.shown),
         value: key.id,

@@ -15,12 +15,12 @@ use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
-use crate::account::session_id;
 use crate::notify::alerts::{AlertRules, FiredTimes, save_rules};
 use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
     ResendOutcome, WebhookUrl, Webhooks,
 };
+use accounts::session_id;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;

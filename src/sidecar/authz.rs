@@ -8,7 +8,7 @@
 use super::error::PageError;
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
-use crate::account::{Account, AccountStatus, Actor, Role};
+use accounts::{Account, AccountStatus, Actor, Role};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use std::sync::Arc;

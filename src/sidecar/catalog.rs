@@ -8,7 +8,7 @@ use super::page::{Frame, html_for_anyone, with_no_cache};
 use super::session::OptionalUser;
 use super::setup::{ClientGroup, GuideView, client_groups};
 use super::state::SidecarState;
-use crate::account::MAX_LIVE_KEYS;
+use accounts::MAX_LIVE_KEYS;
 use askama::Template;
 use axum::Router;
 use axum::extract::State;

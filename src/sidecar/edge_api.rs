@@ -77,8 +77,8 @@ async fn usage(
     };
     let report = tokio::task::spawn_blocking(move || {
         state
-            .accounts
-            .usage_report(&state.billing, &account, &query)
+            .billing
+            .account_usage(&state.accounts, &account, &query)
     });
     match report.await {
         Ok(Ok(report)) => ok_response(&report),

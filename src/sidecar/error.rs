@@ -2,7 +2,7 @@
 //!
 //! Must not know a page.
 
-use crate::account::AccountError;
+use accounts::AccountError;
 use axum::extract::rejection::FormRejection;
 use axum::http::StatusCode;
 use ledger::StoreError;

@@ -7,10 +7,10 @@
 use super::error::PageError;
 use super::session::CurrentUser;
 use super::state::SidecarState;
-use crate::account::{ApiKey, SessionSummary};
 use crate::document;
 use crate::notify::alerts::AlertRules;
 use crate::notify::webhooks::{DeliveryLogRow, WebhookState, Webhooks};
+use accounts::{ApiKey, SessionSummary};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;

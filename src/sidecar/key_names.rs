@@ -2,7 +2,7 @@
 //!
 //! Must not show a key's settings.
 
-use crate::account::{Accounts, ApiKey, ApiKeyStatus};
+use accounts::{Accounts, ApiKey, ApiKeyStatus};
 use ledger::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
 

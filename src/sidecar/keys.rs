@@ -22,9 +22,8 @@ use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::setup::{ClientGroup, NewKeySetup, client_groups};
 use super::state::SidecarState;
-use crate::account::{
-    AccountError, ApiKey, ApiKeyStatus, KeyScope, KeySettings, MAX_KEY_NAME_CHARS,
-};
+use crate::shared_credit::wait_until_published;
+use accounts::{AccountError, ApiKey, ApiKeyStatus, KeyScope, KeySettings, MAX_KEY_NAME_CHARS};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -238,7 +237,7 @@ async fn show_created(
     match shown.filter(|key| is_live(key)) {
         Some(key) => {
             let (accounts, key_id) = (app.accounts.clone(), key.new.key_id.clone());
-            let in_store = run_blocking(move || accounts.wait_until_published(&key_id)).await?;
+            let in_store = run_blocking(move || wait_until_published(&accounts, &key_id)).await?;
             render_created_key(&app, &user, &key, in_store)
         }
         None => Ok(html(

@@ -3,8 +3,8 @@
 //!
 //! Mail scanners open links too, so opening one changes nothing: sending the form uses it up. An
 //! unknown, used, replaced or expired link gets one answer. The first proof of a mailbox comes with
-//! a new password, unless the holder is signed in: `account/links.rs` says what it ends. Must not
-//! store a token or log it.
+//! a new password, unless the holder is signed in: `crates/accounts/src/links.rs` says what it
+//! ends. Must not store a token or log it.
 
 use super::account::{start_session, with_retry_after};
 use super::blocking::run_blocking;
@@ -16,12 +16,12 @@ use super::session::{ClientIp, OptionalUser, SignedForm, is_insecure};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
 use super::verification::queue_verification;
-use crate::account::{
+use crate::notify::mail::{self, MailKind};
+use crate::notify::webhooks::Webhooks;
+use accounts::{
     Account, AccountError, AccountStatus, Accounts, ApiKey, ApiKeyStatus, LinkPurpose, OneTimeLink,
     PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
 };
-use crate::notify::mail::{self, MailKind};
-use crate::notify::webhooks::Webhooks;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::FormRejection;
@@ -347,7 +347,7 @@ async fn submit(
         let verified = run_blocking(move || {
             let is_done = accounts.verify_email_by_link(&token, now_ms())?;
             // Its trial may have waited for this.
-            complete_sign_ups(&accounts, &billing, now_ms())?;
+            complete_sign_ups(&accounts, billing.ledger(), now_ms())?;
             Ok::<_, StoreError>(is_done)
         });
         let is_done = verified.await??;

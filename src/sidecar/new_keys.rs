@@ -5,7 +5,7 @@
 //! write it anywhere, and must not know a form or a page.
 
 use super::display::Timestamp;
-use crate::account::NewKey;
+use accounts::NewKey;
 use base::clock::now_ms;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ mod status;
 mod verify;
 
 use super::state::SidecarState;
-use crate::account::AccountStatus;
+use accounts::AccountStatus;
 use axum::Router;
 use axum::routing::{get, post};
 use keys::KeyStatusChange;

@@ -8,7 +8,7 @@ use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::spending::{self, MonthlySpending};
 use super::state::SidecarState;
-use crate::account::ApiKeyStatus;
+use accounts::ApiKeyStatus;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;

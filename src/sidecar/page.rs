@@ -4,7 +4,7 @@ use super::assets::{Asset, CHART_SCRIPT, CHART_STYLE, SCRIPT, STYLE};
 use super::authz::may_view;
 use super::menu::{MenuEntry, holder_menu, public_menu};
 use super::session::CurrentUser;
-use crate::account::AccountStatus;
+use accounts::AccountStatus;
 use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};

@@ -13,7 +13,8 @@ use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
-use crate::account::AccountError;
+use crate::shared_credit::wait_until_published;
+use accounts::AccountError;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -201,8 +202,11 @@ async fn create_key(
         return Ok((wait, refusal).into_response());
     }
     let accounts = app.accounts.clone();
-    let create =
-        move || accounts.create_playground_key(&user.account.id, &user.token, credits, now_ms);
+    let create = move || {
+        let new = accounts.create_playground_key(&user.account.id, &user.token, credits, now_ms)?;
+        wait_until_published(&accounts, &new.key_id);
+        Ok(new)
+    };
     match run_blocking(create).await? {
         Ok(new) => {
             let body = json!({"key": new.key, "expires_at_ms": new.expires_at_ms});

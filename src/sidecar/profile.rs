@@ -15,7 +15,7 @@ use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm, session_cookie};
 use super::state::SidecarState;
-use crate::account::{
+use accounts::{
     AccountError, AccountStatus, Actor, CloseAccountOutcome, PASSWORD_LEAST_CHARS,
     PASSWORD_MOST_CHARS, SessionOrigin, SessionSummary, session_id,
 };

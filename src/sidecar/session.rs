@@ -8,7 +8,7 @@ use super::blocking::run_blocking;
 use super::error::PageError;
 use super::listener::PeerAddress;
 use super::state::SidecarState;
-use crate::account::{Account, csrf_token};
+use accounts::{Account, csrf_token};
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};

@@ -14,8 +14,8 @@ mod spending;
 mod statement;
 
 use super::*;
-use crate::account::{Accounts, NewAccount, Role, open_account};
 use crate::billing::Billing;
+use accounts::{Accounts, NewAccount, Role, open_account};
 use arc_swap::ArcSwap;
 use base::clock::now_ms;
 use std::collections::HashMap;
@@ -566,10 +566,10 @@ async fn pages_that_send_to_the_operator_name_the_configured_contact() {
             role: Role::Member,
             trial: None,
         };
-        let id = open_account(&world.accounts, &world.billing, &new, now_ms())
+        let id = open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
             .unwrap()
             .id;
-        let suspended = crate::account::AccountStatus::Suspended;
+        let suspended = accounts::AccountStatus::Suspended;
         world.accounts.set_status(&id, suspended).unwrap();
         let token = world.accounts.create_session(&id, now_ms()).unwrap().token;
         let page = world
@@ -908,7 +908,7 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
         role: Role::Member,
         trial: None,
     };
-    let account = open_account(&world.accounts, &world.billing, &new, now_ms).unwrap();
+    let account = open_account(&world.accounts, world.billing.ledger(), &new, now_ms).unwrap();
     let mut streams = Vec::new();
     for _ in 0..2 {
         let token = world

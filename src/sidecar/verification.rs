@@ -2,8 +2,8 @@
 //!
 //! Must not know who may ask.
 
-use crate::account::{AccountError, Accounts};
 use crate::notify::mail::{self, MailKind};
+use accounts::{AccountError, Accounts};
 use serde_json::json;
 
 /// Queues the mail with the link that verifies the account's e-mail.

@@ -3,8 +3,8 @@
 
 use super::{ACCOUNT, KEY, LEASE, UNSWEPT, World, address, credits, now_ms, wait_for};
 use credits::money::CreditSplit;
-use model_gateway::billing::ledger_ingest::LedgerIngest;
-use model_gateway::store::redis::{
+use model_gateway::shared_credit::ledger_ingest::LedgerIngest;
+use model_gateway::shared_credit::redis::{
     EndState, ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore, partition,
 };
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! lost. Real Redis.
 
 use super::{ACCOUNT, PATIENCE, World, address, credits, frozen_replica, now_ms};
-use model_gateway::store::redis::{SettleReply, SharedStore, partition};
+use model_gateway::shared_credit::redis::{SettleReply, SharedStore, partition};
 use test_world::redis::Server;
 
 const REQUESTS: usize = 40;

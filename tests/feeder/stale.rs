@@ -9,8 +9,8 @@ use super::{KEY, LEASE, PATIENCE, World, address, credits, now_ms, wait_for};
 use credits::money::{CreditSplit, Micro};
 use credits::trial::Trial;
 use ledger::{BalanceChange, BalanceChangeKind, Ending};
-use model_gateway::billing::ledger_ingest::IngestWorker;
-use model_gateway::store::redis::{
+use model_gateway::shared_credit::ledger_ingest::IngestWorker;
+use model_gateway::shared_credit::redis::{
     ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore,
 };
 use test_world::redis::Server;
@@ -411,7 +411,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
     let address = address(&episode.primary);
     let billing = model_gateway::billing::Billing::open_with_store(
         episode.world.dir.path(),
-        Some(address),
+        model_gateway::shared_credit::shared_balances(Some(address)),
         None,
     )
     .unwrap();

@@ -314,10 +314,8 @@ fn kill_all_over_a_fleet(time: Duration) {
         "{} answers are too few to tell",
         books.whole
     );
-    assert!(
-        books.interrupted > 0 && !log.cut.is_empty(),
-        "no kill met a running request"
-    );
+    // On a slow machine no client need have had a part of its answer.
+    assert!(books.interrupted > 0, "no kill met a running request");
     // At a kill, each client of an edge has at most one request in flight.
     let most = kills.of.values().sum::<u64>() as usize * 2 * CLIENTS;
     assert!(

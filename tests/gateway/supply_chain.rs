@@ -7,8 +7,12 @@ const LICENSES: &str = include_str!("../../docs/licenses.md");
 const LOCK: &str = include_str!("../../Cargo.lock");
 const MANIFEST: &str = include_str!("../../Cargo.toml");
 /// The crates of this repository.
-const OWN: [&str; 5] = [
+const OWN: [&str; 9] = [
+    "accounts",
+    "base",
+    "config",
     "credits",
+    "ledger",
     "llm-protocol",
     "model-gateway",
     "test-world",

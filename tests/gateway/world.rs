@@ -1,7 +1,8 @@
 //! The world of one test: a gateway and its simulated vendors as processes, on ports and in a
 //! directory of their own.
 //!
-//! It must not know what a test is about. `account.rs` reads accounts and the ledger.
+//! It must not know what a test is about. `crates/accounts/src/lib.rs` reads accounts and the
+//! ledger.
 
 use crate::administrator::{self, AdminApi};
 use crate::client::{self, Request};

@@ -1,13 +1,13 @@
 //! Copies of a ledger in PostgreSQL: each is a data directory, of which one holds the ledger.
 
 use super::ledger_world::{ACCOUNTS, NOW, TRIAL_ENDS, debit};
+use accounts::db::AppDb;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use ledger::postgres::{PostgresHome, PostgresSettings};
 use ledger::{Ledger, LedgerBatch, LedgerChange, LedgerStore, Posting};
-use model_gateway::billing::{detach_from_postgres, push_to_postgres, verify_postgres};
-use model_gateway::store::app::AppDb;
-use model_gateway::store::copies;
+use model_gateway::replica;
+use model_gateway::replica::{detach_from_postgres, push_to_postgres, verify_postgres};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
@@ -67,7 +67,7 @@ impl CopyWorld {
     /// Tries to take the lease.
     pub fn take(&self, home: &PostgresHome) -> Result<Option<i64>, StoreError> {
         let (ledger, app) = self.open(home);
-        copies::take(&ledger, &app)
+        replica::take(&ledger, &app)
     }
 }
 
@@ -122,7 +122,7 @@ fn another_data_directory_takes_over_with_everything_and_the_first_cannot_commit
         None,
         "the first one holds it"
     );
-    copies::give_back(&ledger).unwrap();
+    replica::give_back(&ledger).unwrap();
     let epoch = second.take(&its_home).unwrap();
     assert_eq!(epoch, Some(2));
     let (copy, _) = second.open(&its_home);
@@ -202,7 +202,7 @@ fn a_promoted_standby_that_was_behind_is_found_and_can_be_given_what_it_lacks() 
         error.contains("PostgreSQL lacks entries 14 to 23"),
         "{error}"
     );
-    let report = copies::push(&ledger, &app).unwrap();
+    let report = replica::push(&ledger, &app).unwrap();
     assert_eq!((report.entries, report.last), (10, 23));
     assert!(moved.take(&home).unwrap().is_some());
     enter(&ledger, 20..21).unwrap();
@@ -361,7 +361,7 @@ fn an_installation_moves_to_postgres_and_back_with_the_same_chain() {
     println!("copied them in {:?}", began.elapsed());
     let (ledger, _) = there.open(&its_home);
     assert_eq!(ledger.heads().unwrap().last, heads.last);
-    copies::give_back(&ledger).unwrap();
+    replica::give_back(&ledger).unwrap();
     drop(ledger);
     detach_from_postgres(there.dir.path(), &its_home).unwrap();
     let back = Ledger::open(there.dir.path()).unwrap();
@@ -407,9 +407,9 @@ fn a_commit_renews_no_lease() {
     let (theirs, _) = other.open(&other.home(false));
     enter(&theirs, 1..3).unwrap();
     let (ledger, app) = world.open(&home);
-    let pushed = copies::push(&ledger, &app).unwrap();
+    let pushed = replica::push(&ledger, &app).unwrap();
     assert_eq!((pushed.entries, pushed.last), (0, 6));
-    copies::catch_up(&ledger, &app).unwrap();
+    replica::catch_up(&ledger, &app).unwrap();
     assert_eq!(ledger.heads().unwrap().last, theirs.heads().unwrap().last);
 }
 
@@ -438,7 +438,7 @@ fn two_sidecars_with_the_same_data_directory_do_not_both_hold_the_ledger() {
     let its_home = twin.home_at(false, "10.0.0.2:8081");
     assert_eq!(twin.take(&its_home).unwrap(), None, "the lease is valid");
     let (ledger, _) = world.open(&home);
-    copies::give_back(&ledger).unwrap();
+    replica::give_back(&ledger).unwrap();
     assert_eq!(twin.take(&its_home).unwrap(), Some(2));
     assert_eq!(world.take(&home).unwrap(), None);
     assert!(enter(&ledger, 0..1).is_err());

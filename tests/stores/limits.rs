@@ -7,7 +7,7 @@ use super::{LEASE, World, micro, now_ms, parts};
 use credits::limits::{Period, RequestLimits, SpendLimit};
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota};
-use model_gateway::store::redis::{
+use model_gateway::shared_credit::redis::{
     KeySeed, ReserveCommand, ReserveReply, RestoreEntry, SettleCommand, SettleReply, SharedStore,
     partition,
 };

@@ -2,8 +2,8 @@
 //! minute.
 //!
 //! Integers only: a bucket counts in 1/60 000 of a unit, so that it drains by exactly the limit per
-//! millisecond. The shared store uses the same arithmetic (`store/redis/limits.lua`). Must not read
-//! the clock.
+//! millisecond. The shared store uses the same arithmetic (`shared_credit/redis/limits.lua`). Must
+//! not read the clock.
 
 /// Milliseconds per minute, and also the number of parts into which a bucket divides one unit.
 const MINUTE_MS: u64 = 60_000;

@@ -20,7 +20,7 @@
 //!   damaged: `damaged journal`;
 //! * every sealed segment is at hand, signed and undamaged: `segment`; the ledger still has its
 //!   postings: `sealed posting`; and no ends of requests there: `sealed ending`;
-//! * the ledger exists and is the one written last: `anchor` (`store/ledger/anchor.rs`);
+//! * the ledger exists and is the one written last: `anchor` (`database/anchor.rs`);
 //! * the ledger's accounts are in `app.db`: `accounts`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
 //!   exists: `balance`;
@@ -28,11 +28,11 @@
 //!   the references of all entries: `schema`;
 //! * only processes that live, or have a journal, have applied amounts or claims: `claims`;
 //! * the aggregates that pages and limits read equal the sums of the entries: `sums`
-//!   (`store/ledger/aggregates.rs`);
+//!   (`index/aggregates.rs`);
 //! * a shared store has the same balances as the ledger: `shared balance`
-//!   (`billing/shared_store_admin.rs`).
+//!   (`shared_credit/admin.rs`).
 //!
-//! An audit walks the entries in slices (`store/ledger/walk.rs`) while the gateway writes. What it
+//! An audit walks the entries in slices (`audit/walk.rs`) while the gateway writes. What it
 //! compares with entries is either of the moment of the walk's last read (accounts, spending of
 //! keys), or it was read before the walk (journals, sign-ups), so that the ledger must have it, or
 //! it never changes (entries). Its memory grows with accounts, keys, postings and what the journals

@@ -1,6 +1,8 @@
 //! Errors of the databases and of the shared store.
 
 use redis::{ErrorKind, RedisError};
+use std::error::Error as _;
+use tokio_postgres::error::SqlState;
 
 /// An error of a database or of the shared store.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +17,7 @@ pub enum StoreError {
         operation: &'static str,
         source: RedisError,
     },
-    #[error("cannot {operation}: {}", crate::postgres::cause(source))]
+    #[error("cannot {operation}: {}", postgres_cause(source))]
     Postgres {
         operation: &'static str,
         source: tokio_postgres::Error,
@@ -116,4 +118,23 @@ fn redis_reason(error: &RedisError) -> &'static str {
         ErrorKind::Io => "store_unreachable",
         _ => "store_error",
     }
+}
+
+/// Returns what went wrong, as the server says it, or with its causes.
+pub(crate) fn postgres_cause(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        // The server only says that it gave up.
+        if said.code() == &SqlState::LOCK_NOT_AVAILABLE {
+            return "an earlier transaction has not ended; it may wait for a standby of PostgreSQL, which is away or has no room on its disk".into();
+        }
+        return said.message().to_owned();
+    }
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }

@@ -5,10 +5,10 @@
 //! process may write a batch at any time, and a death loses nothing. A batch is large and sorted,
 //! so that it writes each page once; readers have the entries that are not in it yet in memory. A
 //! file that is damaged or belongs to another ledger is built anew. Must not decide about money:
-//! balances, limits and uniqueness are in `ledger.db`. Read next: `ledger/indexing.rs` (the ledger
-//! and its index), `ledger/index/batch.rs` and `write.rs` (the rows of an entry),
-//! `ledger/index/tail.rs` (the newest entries), `ledger/index/fingerprint.rs` (the index compared),
-//! `ledger/index/rebuild.rs` (the index made anew).
+//! balances, limits and uniqueness are in `ledger.db`. Read next: `index/indexing.rs` (the ledger
+//! and its index), `index/batch.rs` and `write.rs` (the rows of an entry),
+//! `index/tail.rs` (the newest entries), `index/fingerprint.rs` (the index compared),
+//! `index/rebuild.rs` (the index made anew).
 
 pub(crate) mod aggregates;
 mod batch;

@@ -32,6 +32,7 @@ pub mod error;
 #[cfg(any(test, feature = "fixtures"))]
 mod fixture;
 mod index;
+pub mod instance_lock;
 pub mod journal;
 pub mod postgres;
 mod reader;

@@ -1,6 +1,6 @@
 //! PostgreSQL as the home of the ledger and of the accounts: what a sidecar commits is there first.
 //!
-//! Every sidecar has a copy of all data in its SQLite files (`store/copy.rs`). One sidecar at a
+//! Every sidecar has a copy of all data in its SQLite files (`copy.rs`). One sidecar at a
 //! time is the holder, for as long as it renews its lease; only the holder writes. Its epoch is a
 //! part of each commit, so that a holder that was superseded cannot commit any more. Must not
 //! decide an amount: entries come here as the ledger's rules made them. Read next:
@@ -22,4 +22,3 @@ pub use model::{
 };
 pub use read::{CopyPage, MAX_PAGE_ENTRIES};
 pub use server::{SCHEMA, ServerReport};
-pub use session::cause;

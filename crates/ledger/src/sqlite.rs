@@ -2,7 +2,7 @@
 //!
 //! Several processes use a file at the same time (the gateway, the command line, a successor during
 //! an upgrade), so everything here must be safe if two processes do it at once. Must not know any
-//! table. Read next: `store/app.rs` (accounts, keys, sessions).
+//! table. Read next: `crates/accounts/src/db.rs` (accounts, keys, sessions).
 
 pub mod damage;
 pub mod missing;

@@ -1,7 +1,7 @@
 //! Changes of the ledger: a batch of them is one transaction.
 //!
-//! Read next: `writer/append.rs` (a batch), `writer/batch.rs`, `writer/posting.rs` (grants and other
-//! changes that are no requests), `writer/store_events.rs` (what a shared store reports).
+//! Read next: `writer/append.rs` (a batch), `writer/batch.rs`, `writer/posting.rs` (grants and
+//! other changes that are no requests), `writer/store_events.rs` (what a shared store reports).
 
 pub(crate) mod append;
 pub(crate) mod applied;

@@ -1,7 +1,7 @@
 //! Tests of accounts, links, keys and usage over the admin API.
 
 use super::*;
-use crate::account::{AccountStatus, KeyScope};
+use ::accounts::{AccountStatus, KeyScope};
 
 /// The address of a member's keys.
 const KEYS: &str = "/accounts/a@example.com/keys";

@@ -2,9 +2,8 @@
 //! be avoided.
 
 use super::*;
-use crate::store::app;
-use crate::store::app::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
-use crate::store::app::{AccountRow, AppDb, Role};
+use accounts::db::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
+use accounts::db::{AccountRow, AppDb, Role};
 use credits::trial::Trial;
 use rusqlite::Connection;
 use std::fs::Permissions;
@@ -129,7 +128,7 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
 
 pub(super) fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
     let audit = Audit {
-        granted: app::granted_accounts(dir).unwrap(),
+        granted: accounts::db::granted_accounts(dir).unwrap(),
         ledger: &Ledger::open_for_audit(dir).unwrap(),
         data_dir: dir,
         now_ms,

@@ -3,9 +3,8 @@
 
 use super::audit::{books, rules};
 use super::*;
-use crate::store::app;
-use crate::store::app::account_lifecycle::SignUpTerms;
-use crate::store::app::{AccountRow, AppDb, Role};
+use accounts::db::account_lifecycle::SignUpTerms;
+use accounts::db::{AccountRow, AppDb, Role};
 use ledger::LedgerEntry;
 use ledger::anchor::ChainHead;
 use ledger::audit::walk::KeySpendRow;
@@ -60,7 +59,7 @@ fn rules_from(dir: &Path, start: &AuditStart) -> (Vec<&'static str>, u64) {
     let ledger = Ledger::open_for_audit(dir).unwrap();
     let share = CpuShare::from_percent(50);
     let audit = Audit {
-        granted: app::granted_accounts(dir).unwrap(),
+        granted: accounts::db::granted_accounts(dir).unwrap(),
         ledger: &ledger,
         data_dir: dir,
         now_ms: NOW,

@@ -6,7 +6,6 @@
 
 use super::idempotency_key;
 use super::operation::ApiOperation;
-use crate::account::Principal;
 use crate::billing::backlog::BacklogReason;
 use crate::billing::holds::Payer;
 use crate::billing::{PendingRequests, ReserveError};
@@ -14,6 +13,7 @@ use crate::edge::activity::PendingAdmission;
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyHolders, BodyLimits, BodyShare};
 use crate::edge::{connections, free_rate_limits, rate_limits};
+use accounts::Principal;
 use base::clock;
 use config::Settings;
 use credits::limits::RequestLimits;
@@ -134,19 +134,19 @@ async fn check(
         return Err(ReserveError::TooManyOpen { limit: max_open });
     }
     if !operation.free
-        && let Some(backlog) = gateway.store.backlog()
+        && let Some(backlog) = gateway.admission.backlog()
     {
         backlog.check(&principal.account_id)?;
     }
     let is_short = declared_bytes.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
-    if gateway.store.authorizes_remotely() && is_short && !operation.free {
-        return Ok(());
+    let (admission, cheapest) = (&gateway.admission, || min_cost(settings));
+    let (others, now_ms) = (arrival.others(), clock::now_ms());
+    if is_short && !operation.free {
+        return admission
+            .authorize_before_reserve(&payer, others, &cheapest, now_ms)
+            .await;
     }
-    let cheapest = || min_cost(settings);
-    gateway
-        .store
-        .authorize(&payer, arrival.others(), &cheapest, clock::now_ms())
-        .await
+    admission.authorize(&payer, others, &cheapest, now_ms).await
 }
 
 /// Returns the cost of the cheapest request of any model: one token in and one token out.

@@ -4,9 +4,9 @@
 //! This file must not know how keys are stored: `idempotency.rs` does.
 
 use super::operation::ApiOperation;
-use crate::account::Principal;
 use crate::edge::gateway::Gateway;
 use crate::idempotency::{self, BodyHash, IdempotencyGuard, ReplayedResponse};
+use accounts::Principal;
 use base::clock;
 use config::Settings;
 use ledger::StoreError;

@@ -3,21 +3,20 @@
 //!
 //! Must not look anything up: `edge/local_api.rs` does.
 
-use super::AdmissionOutcome;
-use crate::account::Principal;
-use crate::edge::activity::LedgerLookup;
+use crate::edge::activity::LookupGuard;
 use crate::edge::gateway::Gateway;
 use crate::edge::route::LocalEndpoint;
 use crate::edge::state::RequestContext;
 use crate::edge::state::authenticated::Authenticated;
 use crate::edge::state::sidecar::SidecarRequest;
 use crate::edge::{free_rate_limits, local_api};
+use accounts::Principal;
 use config::Settings;
 use credits::rates::FreeUse;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 
-/// Answers a request to one of the gateway's own endpoints, or has the sidecar do it.
+/// Answers a request to one of the gateway's own endpoints, or returns it for the sidecar.
 pub(super) async fn answer(
     gateway: &Gateway,
     settings: &Settings,
@@ -25,18 +24,18 @@ pub(super) async fn answer(
     ctx: &mut RequestContext,
     authenticated: Authenticated,
     endpoint: LocalEndpoint,
-) -> Result<AdmissionOutcome, Failure> {
+) -> Result<Option<SidecarRequest>, Failure> {
     let principal = &authenticated.principal;
     let counted = count_local_request(gateway, settings, session, ctx, principal, &endpoint)?;
     let _lookup = match counted {
-        Some(lookup) if gateway.store.has_ledger_in_sidecar() => {
+        Some(lookup) if gateway.ledger.is_none() => {
             let request = SidecarRequest::for_lookup(authenticated, lookup);
-            return Ok(AdmissionOutcome::Sidecar(request));
+            return Ok(Some(request));
         }
         lookup => lookup,
     };
     local_api::send_answer(gateway, settings, session, ctx, principal, endpoint).await?;
-    Ok(AdmissionOutcome::Answered("own"))
+    Ok(None)
 }
 
 /// Counts a request that the gateway answers itself. For a receipt or usage, also counts the
@@ -52,7 +51,7 @@ fn count_local_request(
     ctx: &RequestContext,
     principal: &Principal,
     endpoint: &LocalEndpoint,
-) -> Result<Option<LedgerLookup>, Failure> {
+) -> Result<Option<LookupGuard>, Failure> {
     free_rate_limits::check_and_add(gateway, settings, principal, FreeUse::Question)?;
     if *endpoint == LocalEndpoint::Usage {
         local_api::parse_usage_query(session, ctx.record.surface)?;
@@ -61,7 +60,7 @@ fn count_local_request(
         return Ok(None);
     }
     let max = settings.limits.receipt_lookups_per_account;
-    let lookup = LedgerLookup::enter(gateway.activity.get(&principal.account_id), max);
+    let lookup = LookupGuard::enter(gateway.activity.get(&principal.account_id), max);
     let too_many = || {
         format!(
             "This account already looks up {max} receipts or usage reports at once, its limit. Try again shortly."

@@ -21,7 +21,11 @@ pub async fn wait_for_ledger(
     surface: Protocol,
     account: &str,
 ) -> Result<(), Failure> {
-    let Some(backlog) = gateway.store.backlog().filter(|backlog| !backlog.is_calm()) else {
+    let Some(backlog) = gateway
+        .admission
+        .backlog()
+        .filter(|backlog| !backlog.is_calm())
+    else {
         return Ok(());
     };
     let refused = |refusal| refusal_failure(surface, &ReserveError::Backlog(refusal));

@@ -3,7 +3,6 @@
 //! This file must not compute a price: `billing/quote.rs` does.
 
 use super::header::refusal_failure;
-use crate::account::Principal;
 use crate::billing::{Hold, HoldRequest, ReserveError};
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
@@ -11,6 +10,7 @@ use crate::edge::intake::BodyShare;
 use crate::edge::outbound::fallback::Fallbacks;
 use crate::edge::outbound::{OutboundRequest, QuotedRequest, UpstreamRequest};
 use crate::edge::rate_limits;
+use accounts::Principal;
 use base::clock;
 use credits::pricing::Quote;
 use llm_protocol::failure::Failure;
@@ -139,7 +139,7 @@ impl OutboundRequest<'_> {
             conversation: Some(self.turn.conversation().to_string()),
         };
         gateway
-            .store
+            .admission
             .reserve(hold_request, quote, exact, clock::now_ms())
             .await
     }

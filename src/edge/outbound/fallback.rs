@@ -7,8 +7,8 @@
 //! `edge/upstream/next_model.rs` switches to the next one.
 
 use super::{OutboundRequest, QuotedRequest, is_interleaved};
-use crate::account::Principal;
 use crate::edge::turn::MeteredTurn;
+use accounts::Principal;
 use bytes::Bytes;
 use config::Settings;
 use config::catalog::CatalogModel;

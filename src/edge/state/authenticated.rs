@@ -2,7 +2,7 @@
 //!
 //! This file must not check a key: `edge/admit.rs` does.
 
-use crate::account::Principal;
+use accounts::Principal;
 use std::time::Instant;
 
 /// Who pays for a request, and since when the gateway knows it.

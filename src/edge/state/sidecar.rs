@@ -4,7 +4,7 @@
 //! This file must not decide who may call the sidecar: `edge/admit.rs` does.
 
 use super::authenticated::Authenticated;
-use crate::edge::activity::LedgerLookup;
+use crate::edge::activity::LookupGuard;
 use crate::edge::pages::PagePermit;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ enum SidecarRequestKind {
     },
     Lookup {
         authenticated: Authenticated,
-        _lookup: LedgerLookup,
+        _lookup: LookupGuard,
     },
 }
 
@@ -33,7 +33,7 @@ impl SidecarRequest {
         }
     }
 
-    pub fn for_lookup(authenticated: Authenticated, lookup: LedgerLookup) -> Self {
+    pub fn for_lookup(authenticated: Authenticated, lookup: LookupGuard) -> Self {
         let kind = SidecarRequestKind::Lookup {
             authenticated,
             _lookup: lookup,

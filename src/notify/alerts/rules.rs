@@ -2,7 +2,7 @@
 //!
 //! Must not decide whether a rule fires.
 
-use crate::account::Accounts;
+use accounts::Accounts;
 use credits::limits::Period;
 use credits::money::Micro;
 use ledger::StoreError;

@@ -1,10 +1,10 @@
 //! When alerts fire, what they send, and how long a check of many accounts takes.
 
 use super::*;
-use crate::account::{Accounts, NewAccount, Role, open_account};
 use crate::billing::Billing;
 use crate::notify::NotifyContext;
 use crate::notify::webhooks::{AddressPolicy, WebhookUrl, Webhooks};
+use accounts::{Accounts, NewAccount, Role, open_account};
 use arc_swap::ArcSwap;
 use credits::limits::Period;
 use credits::money::Micro;
@@ -57,7 +57,9 @@ impl World {
         let NotifyContext {
             accounts, billing, ..
         } = &self.context;
-        let id = open_account(accounts, billing, &new, NOW).unwrap().id;
+        let id = open_account(accounts, billing.ledger(), &new, NOW)
+            .unwrap()
+            .id;
         self.top_up(&id, credits);
         id
     }
@@ -232,7 +234,7 @@ fn mail_goes_to_verified_addresses_only_and_only_if_the_gateway_sends_mail() {
         let account = world.account("a@example.com", "5");
         if verified {
             let accounts = &world.context.accounts;
-            let purpose = crate::account::LinkPurpose::Verify;
+            let purpose = accounts::LinkPurpose::Verify;
             let link = accounts.create_own_link(&account, purpose, NOW).unwrap();
             accounts.verify_email_by_link(&link.token, NOW).unwrap();
         }

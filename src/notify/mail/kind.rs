@@ -2,7 +2,7 @@
 //!
 //! Must not know a text.
 
-use crate::account::LinkPurpose;
+use accounts::LinkPurpose;
 
 const HOUR_MS: i64 = 3_600_000;
 

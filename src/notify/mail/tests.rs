@@ -2,8 +2,8 @@
 
 use super::kind::LIFETIME_MS;
 use super::*;
-use crate::account::{AccountStatus, Actor, NewAccount, Role};
 use crate::billing::Billing;
+use accounts::{AccountStatus, Actor, NewAccount, Role};
 use serde_json::json;
 use std::sync::Mutex;
 use tempfile::TempDir;

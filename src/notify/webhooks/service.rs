@@ -6,11 +6,11 @@
 use super::address::WebhookUrl;
 use super::message::WebhookEvent;
 use super::signature::secret_text;
-use crate::account::Accounts;
 use crate::notify::id::{fill_random, new_id};
-use crate::store::app::AppDb;
-pub use crate::store::app::webhooks::ResendOutcome;
-use crate::store::app::webhooks::{DeliveryLogRow, NewDelivery, QueueDeliveryOutcome};
+use accounts::Accounts;
+use accounts::db::AppDb;
+pub use accounts::db::webhooks::ResendOutcome;
+use accounts::db::webhooks::{DeliveryLogRow, NewDelivery, QueueDeliveryOutcome};
 use ledger::StoreError;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;

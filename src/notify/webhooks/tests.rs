@@ -3,7 +3,7 @@
 use super::attempt::{ReceiverResolver, WebhookClient};
 use super::sender::WebhookSender;
 use super::*;
-use crate::account::{Accounts, NewAccount, Role};
+use accounts::{Accounts, NewAccount, Role};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::clock::now_ms;
@@ -477,7 +477,7 @@ async fn three_days_of_failures_disable_a_webhook_with_a_mail() {
         let resolver = ScriptedResolver::new(&[&[LISTED]]);
         let client = WebhookClient::in_test(resolver, RootCertStore::empty(), LONG);
         let mut world = world_with(client, &config);
-        let purpose = crate::account::LinkPurpose::Verify;
+        let purpose = accounts::LinkPurpose::Verify;
         let link = world
             .accounts
             .create_own_link(&world.account, purpose, now_ms());

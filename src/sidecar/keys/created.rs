@@ -9,7 +9,7 @@ use super::super::error::PageError;
 use super::super::new_keys::{self, KeyRequest, TicketedKey, is_nonce, ticket};
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use crate::account::AccountError;
+use accounts::AccountError;
 use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;
 use sha2::{Digest, Sha256};

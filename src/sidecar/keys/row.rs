@@ -7,7 +7,7 @@ use super::super::error::PageError;
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use super::settings::describe_settings;
-use crate::account::{ApiKey, ApiKeyStatus};
+use accounts::{ApiKey, ApiKeyStatus};
 use base::clock::now_ms;
 use credits::limits::Period;
 

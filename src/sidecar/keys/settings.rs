@@ -7,7 +7,7 @@ use super::super::display::{format_time, group_digits};
 use super::super::error::PageError;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use crate::account::{KeySettings, RateSettings};
+use accounts::{KeySettings, RateSettings};
 use config::{MAX_RATE, Rates};
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;

@@ -9,6 +9,7 @@ use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use super::row::{KeyListRow, find_live_key, row};
+use crate::shared_credit::wait_until_published;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -64,7 +65,7 @@ async fn set_enabled(
     let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
     let set = move || {
         let is_set = accounts.set_own_key_enabled(&account, &key, enabled)?;
-        accounts.wait_until_published(&key);
+        wait_until_published(&accounts, &key);
         Ok::<_, StoreError>(is_set)
     };
     if run_blocking(set).await?? {
@@ -103,7 +104,7 @@ pub async fn revoke(
     let (accounts, account) = (app.accounts.clone(), form.user.account.id);
     let revoke = move || {
         let is_revoked = accounts.revoke_key(Some(&account), &id, now_ms())?;
-        accounts.wait_until_published(&id);
+        wait_until_published(&accounts, &id);
         Ok::<_, StoreError>(is_revoked)
     };
     if run_blocking(revoke).await?? {

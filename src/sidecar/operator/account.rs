@@ -16,13 +16,13 @@ use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
-use crate::account::{
-    Account, AccountError, AccountStatus, Actor, ApiKey, ApiKeyStatus, LinkPurpose, Role,
-};
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
 use crate::document;
+use accounts::{
+    Account, AccountError, AccountStatus, Actor, ApiKey, ApiKeyStatus, LinkPurpose, Role,
+};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};

@@ -8,7 +8,7 @@ use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
-use crate::account::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
+use accounts::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};

@@ -11,7 +11,8 @@ use super::super::error::PageError;
 use super::super::form;
 use super::super::state::SidecarState;
 use super::account::{find, page};
-use crate::account::ApiKeyStatus;
+use crate::shared_credit::wait_until_published;
+use accounts::ApiKeyStatus;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;
@@ -84,7 +85,7 @@ pub async fn change(
             KeyStatusChange::Disable => acting.set_key_enabled(&key_id, false),
             KeyStatusChange::Revoke => acting.revoke_key(&key_id),
         };
-        accounts.wait_until_published(&key_id);
+        wait_until_published(&accounts, &key_id);
         is_done
     });
     if is_done.await?? {

@@ -6,7 +6,7 @@ use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
-use crate::store::app::audit::AuditRow;
+use accounts::db::audit::AuditRow;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};

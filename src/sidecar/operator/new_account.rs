@@ -11,7 +11,7 @@ use super::super::form::{self, FormStop};
 use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
-use crate::account::{
+use accounts::{
     Account, AccountError, Actor, LinkPurpose, NewAccount, NewOneTimeLink, Role, open_account_as,
 };
 use askama::Template;
@@ -139,7 +139,7 @@ fn open(
     } else {
         new
     };
-    let account = open_account_as(&app.accounts, &app.billing, &new, by, now_ms)?;
+    let account = open_account_as(&app.accounts, app.billing.ledger(), &new, by, now_ms)?;
     let link = app
         .accounts
         .with_actor(by, now_ms)

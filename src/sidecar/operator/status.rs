@@ -9,7 +9,7 @@ use super::super::error::PageError;
 use super::super::form;
 use super::super::state::SidecarState;
 use super::account::{ask, find, page};
-use crate::account::{AccountStatus, CloseAccountOutcome};
+use accounts::{AccountStatus, CloseAccountOutcome};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;

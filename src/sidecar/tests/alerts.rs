@@ -273,7 +273,7 @@ async fn the_page_says_why_alerts_are_not_sent_by_mail() {
     let with = world(&[(shipped, mail)]).await;
     let person = person(&with, "a@example.com").await;
     assert!(person.page().await.contains("is not verified"));
-    let purpose = crate::account::LinkPurpose::Verify;
+    let purpose = accounts::LinkPurpose::Verify;
     let link = with
         .accounts
         .create_own_link(&person.account, purpose, now_ms());

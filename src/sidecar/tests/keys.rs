@@ -237,7 +237,7 @@ async fn the_page_of_a_key_shows_each_rate_limit_and_who_set_it() {
             settings.rates.concurrent = Some(0);
         })
         .unwrap();
-    let rates = crate::account::RateSettings {
+    let rates = accounts::RateSettings {
         tokens_per_minute: Some(5_000),
         ..Default::default()
     };

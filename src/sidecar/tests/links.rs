@@ -2,7 +2,7 @@
 //! same answer.
 
 use super::*;
-use crate::account::{AccountStatus, Actor, LinkPurpose};
+use accounts::{AccountStatus, Actor, LinkPurpose};
 
 const NEW_PASSWORD: &str = "a much longer password";
 
@@ -173,7 +173,7 @@ async fn the_first_password_and_the_e_mail_have_links_of_their_own() {
         role: Role::Member,
         trial: None,
     };
-    let id = open_account(&world.accounts, &world.billing, &new, now_ms())
+    let id = open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
         .unwrap()
         .id;
     let setup = world.link(&id, LinkPurpose::Setup, now_ms());
@@ -333,7 +333,7 @@ async fn a_trial_that_waits_for_the_e_mail_comes_once_with_its_link() {
     assert!(!overview.body.contains("You have no credits left"));
     assert_eq!(world.queued(), 1);
     // Neither a restart nor a sign-in grants it.
-    crate::account::complete_sign_ups(&world.accounts, &world.billing, now_ms()).unwrap();
+    accounts::complete_sign_ups(&world.accounts, world.billing.ledger(), now_ms()).unwrap();
     assert_eq!(world.sign_in("a@example.com", PASSWORD).await, 303);
     assert_eq!(
         world.get("/dashboard", &cookie).await.inside("balance"),

@@ -7,9 +7,9 @@ mod new_account;
 mod refund;
 
 use super::*;
-use crate::account::{AccountStatus, Actor};
 use crate::billing::{AuditProgress, AuditStep};
 use crate::sidecar::ledger_audit::LedgerAuditResult;
+use accounts::{AccountStatus, Actor};
 
 struct Root {
     world: World,
@@ -34,7 +34,7 @@ async fn root_with(change: &[(&str, &str)]) -> Root {
             role,
             trial: None,
         };
-        open_account(&world.accounts, &world.billing, &new, now_ms())
+        open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
             .unwrap()
             .id
     };
@@ -103,7 +103,7 @@ impl Root {
             .unwrap()
             .token;
         Self {
-            csrf: crate::account::csrf_token(&token),
+            csrf: accounts::csrf_token(&token),
             cookie: format!("gw-session={token}"),
             ..self
         }
@@ -263,7 +263,13 @@ async fn nobody_suspends_themselves() {
         role: Role::Admin,
         trial: None,
     };
-    open_account(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
+    open_account(
+        &root.world.accounts,
+        root.world.billing.ledger(),
+        &new,
+        now_ms(),
+    )
+    .unwrap();
     let own = root
         .world
         .accounts
@@ -505,7 +511,13 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
         role: Role::Viewer,
         trial: None,
     };
-    let viewer = open_account(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
+    let viewer = open_account(
+        &root.world.accounts,
+        root.world.billing.ledger(),
+        &new,
+        now_ms(),
+    )
+    .unwrap();
     let token = root
         .world
         .accounts
@@ -545,7 +557,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
             "{path}"
         );
     }
-    let csrf = crate::account::csrf_token(&token);
+    let csrf = accounts::csrf_token(&token);
     let grant = root
         .world
         .post(

@@ -2,7 +2,7 @@
 //! sign-up modes.
 
 use super::*;
-use crate::account::{AccountStatus, Actor, ApiKeyStatus};
+use accounts::{AccountStatus, Actor, ApiKeyStatus};
 use serde_json::Value;
 
 /// The texts between two marks of a page, in order.
@@ -357,7 +357,7 @@ async fn the_only_administrator_is_told_why_they_cannot_leave() {
         role: Role::Admin,
         trial: None,
     };
-    open_account(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
     let credentials = format!("email=root@example.com&password={PASSWORD}");
     let cookie = world
         .post("/dashboard/sign-in", "", &credentials)

@@ -4,7 +4,7 @@
 use super::super::account::count_sign_in;
 use super::super::state::SidecarState;
 use super::*;
-use crate::account::{AccountStatus, SessionOrigin, csrf_token};
+use accounts::{AccountStatus, SessionOrigin, csrf_token};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -89,7 +89,7 @@ async fn people(change: &[(&str, &str)]) -> People {
             role,
             trial: None,
         };
-        open_account(&world.accounts, &world.billing, &new, now_ms())
+        open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
             .unwrap()
             .id
     };
@@ -409,12 +409,12 @@ async fn no_id_of_another_account_opens_anything() {
     } = &people;
     let key = world.accounts.create_key(holder, "mine", now_ms()).unwrap();
     let own = people.token(holder);
-    let session = crate::account::session_id(&own);
+    let session = accounts::session_id(&own);
     world
         .billing
         .grant(holder, "5".parse().unwrap(), "invoice 1", now_ms())
         .unwrap();
-    let by = crate::account::Actor {
+    let by = accounts::Actor {
         actor: admin.clone(),
         address: "192.0.2.1".into(),
     };

@@ -1,8 +1,8 @@
 //! Set-up pages: which models and which key they show to whom.
 
 use super::*;
-use crate::account::KeySettings;
 use crate::client_guides::guides;
+use accounts::KeySettings;
 
 /// The text of a page as a browser shows it.
 fn shown(response: &TestResponse) -> String {

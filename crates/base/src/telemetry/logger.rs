@@ -14,7 +14,7 @@ use std::os::fd::AsFd as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const DEFAULT_FILTER: &str = "warn,model_gateway=info,base=info,config=info,pingora_core::connectors=off,pingora_core::server=warn";
+const DEFAULT_FILTER: &str = "warn,model_gateway=info,accounts=info,base=info,config=info,ledger=info,pingora_core::connectors=off,pingora_core::server=warn";
 /// Time that the last lines have to be written before the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 

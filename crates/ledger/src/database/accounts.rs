@@ -5,7 +5,10 @@ use crate::StoreError;
 use crate::entry::LedgerEntry;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::entry::interface::{EntryReference, LedgerStore as _};
+use crate::writer::trial::Posting;
+use credits::money::Micro;
 use credits::price_list::PriceList;
+use credits::trial::Trial;
 use rusqlite::{OptionalExtension, params};
 
 impl Ledger {
@@ -26,6 +29,31 @@ impl Ledger {
                 .execute(sql, params![account, trial_ends_at_ms, at_ms])
                 .map(drop)
         })
+    }
+
+    /// Opens an account with its trial. The grant has the reference `trial:<account>`, so a second
+    /// call changes nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be written.
+    pub fn open_account_with_trial(
+        &self,
+        account: &str,
+        trial: Option<Trial>,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
+        if let Some(trial) = trial {
+            self.post(&Posting {
+                kind: "trial",
+                reference: &format!("trial:{account}"),
+                account,
+                d_paid: Micro::ZERO,
+                d_trial: trial.credits,
+                at_ms: now_ms,
+            })?;
+        }
+        Ok(())
     }
 
     /// Stores a price version, before its first use.
@@ -90,7 +118,7 @@ impl Ledger {
     }
 
     /// Returns the account like [`Ledger::account`], but from a cache: the row can lack a change
-    /// that another process made within the last millisecond (`store/row_cache.rs`). This is safe,
+    /// that another process made within the last millisecond (`sqlite/row_cache.rs`). This is safe,
     /// because the commit of an ending never debits more than the account has.
     ///
     /// # Errors

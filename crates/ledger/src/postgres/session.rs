@@ -5,13 +5,11 @@
 use crate::StoreError;
 use config::parse_postgres_url;
 use std::collections::HashMap;
-use std::error::Error as _;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
-use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Config, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -153,25 +151,6 @@ fn tls_config() -> Result<ClientConfig, StoreError> {
     .with_safe_default_protocol_versions()
     .map_err(|error| StoreError::Unusable(format!("cannot use TLS for PostgreSQL: {error}")))?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
-/// Returns what went wrong, as the server says it, or with its causes.
-pub fn cause(error: &tokio_postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        // The server only says that it gave up.
-        if said.code() == &SqlState::LOCK_NOT_AVAILABLE {
-            return "an earlier transaction has not ended; it may wait for a standby of PostgreSQL, which is away or has no room on its disk".into();
-        }
-        return said.message().to_owned();
-    }
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Returns the error of an operation that took too long.

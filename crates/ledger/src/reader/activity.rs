@@ -1,8 +1,8 @@
 //! The queries behind an account holder's activity pages: ends of requests by filter, and totals by
-//! conversation. `ledger/usage.rs` has the totals by time.
+//! conversation. `reader/usage.rs` has the totals by time.
 //!
 //! `index.db` has the totals, so no page sums up a ledger, and the positions of the entries by
-//! every filter (`ledger/index.rs`). Must not price anything.
+//! every filter (`index.rs`). Must not price anything.
 
 mod endings;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What a statement of an account is made of: its postings, and sums by month of everything that
 //! changed its balance.
 //!
-//! The index has the sums (`ledger/index.rs`). Must not add up ends of requests:
-//! `ledger/usage.rs` reads their sums.
+//! The index has the sums (`index.rs`). Must not add up ends of requests:
+//! `reader/usage.rs` reads their sums.
 
 use super::activity::ActivityCursor;
 use super::usage::usage_rows;

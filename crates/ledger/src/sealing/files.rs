@@ -2,7 +2,7 @@
 //! they were archived.
 //!
 //! Open segments stay open, up to a limit: a receipt then reads one page and one block. Must not
-//! write, and must not know what is in a file: that is `ledger/segment.rs`.
+//! write, and must not know what is in a file: that is `segment.rs`.
 
 use crate::StoreError;
 use crate::entry::hex::encode_hex;

@@ -1,6 +1,6 @@
 //! `ledger.db` as a home of the ledger: a batch of changes is one transaction.
 //!
-//! Endings that follow each other are entered together (`ledger/batch.rs`). Must not decide an
+//! Endings that follow each other are entered together (`writer/batch.rs`). Must not decide an
 //! amount.
 
 use super::applied::instance_number;

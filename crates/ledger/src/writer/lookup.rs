@@ -1,6 +1,6 @@
 //! Entries by their position in the ledger: the only way from the index to the entries.
 //!
-//! Must not search: `ledger/index.rs` finds the positions.
+//! Must not search: `index.rs` finds the positions.
 
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use rusqlite::{Connection, OptionalExtension, params};

@@ -17,7 +17,9 @@ async fn root_with_spend() -> Root {
         }),
     };
     let (accounts, billing) = (&root.world.accounts, &root.world.billing);
-    root.account = open_account(accounts, billing, &new, now_ms()).unwrap().id;
+    root.account = open_account(accounts, billing.ledger(), &new, now_ms())
+        .unwrap()
+        .id;
     spend(&root.world, "spender@example.com", 4);
     root
 }

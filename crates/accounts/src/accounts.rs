@@ -1,0 +1,222 @@
+//! The accounts in `app.db`: who they are, whether they may call, and their passwords.
+//!
+//! Must not know money: an account's ledger is in `billing`. Next: `api_key.rs` (the keys
+//! of an account), `sign_up.rs` (how an account is opened).
+
+use super::error::AccountError;
+use super::{mailbox, password};
+use crate::db::{AccountRow, AppDb, Role};
+use crate::key_settings::RateSettings;
+use config::redis_address::RedisAddress;
+use ledger::StoreError;
+use ledger::postgres::PostgresHome;
+use ledger::sqlite::missing;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Access to `app.db`. Cheap to clone.
+#[derive(Clone)]
+pub struct Accounts {
+    pub(crate) db: Arc<AppDb>,
+    /// Where edges read keys, if not here.
+    pub(crate) shared_store: Option<RedisAddress>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountStatus {
+    Active,
+    Suspended,
+    /// The holder closed the account permanently. Only [`Accounts::delete`] sets this.
+    Deleted,
+}
+
+impl AccountStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub id: String,
+    pub email: String,
+    pub role: Role,
+    pub status: AccountStatus,
+    pub created_at_ms: i64,
+}
+
+impl Accounts {
+    /// Opens `app.db` in `data_dir`.
+    ///
+    /// # Errors
+    /// Returns an error if `app.db` cannot be opened or migrated, or if it has no account although
+    /// the ledger has entries.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with_home(data_dir, None)
+    }
+
+    /// Opens `app.db` like [`Accounts::open`]; with `home`, as a copy of what is there.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Accounts::open`].
+    pub fn open_with_home(
+        data_dir: &Path,
+        home: Option<&PostgresHome>,
+    ) -> Result<Self, StoreError> {
+        // A copy gets from PostgreSQL what it lacks.
+        if home.is_none()
+            && let Some(fault) = missing::app(data_dir)?
+        {
+            return Err(StoreError::Unusable(fault));
+        }
+        Ok(Self {
+            db: Arc::new(AppDb::open(data_dir, home)?),
+            shared_store: None,
+        })
+    }
+
+    /// Returns these accounts with the shared store that edges read keys from; `None` if there is
+    /// none.
+    #[must_use]
+    pub fn with_shared_store(self, address: Option<RedisAddress>) -> Self {
+        Self {
+            shared_store: address,
+            ..self
+        }
+    }
+
+    /// The shared store that edges read keys from, if there is one.
+    pub fn shared_store(&self) -> Option<&RedisAddress> {
+        self.shared_store.as_ref()
+    }
+
+    /// The rows of `app.db`, for what is not an account: notices, webhooks, published keys.
+    pub fn database(&self) -> &Arc<AppDb> {
+        &self.db
+    }
+
+    /// Finds an account by its id or its e-mail.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
+        // No id has an @.
+        let found = if id_or_email.contains('@') {
+            let email = mailbox::email_key(id_or_email);
+            self.db.account_by_email(&email)?.map(|(row, _)| row)
+        } else {
+            self.db.account(id_or_email)?
+        };
+        Ok(found.map(Account::from))
+    }
+
+    /// Returns all accounts, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn list(&self) -> Result<Vec<Account>, StoreError> {
+        Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
+    }
+
+    /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
+    /// with the id `after`.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+        Ok(self
+            .db
+            .accounts_after(after.unwrap_or_default(), limit)?
+            .into_iter()
+            .map(Account::from)
+            .collect())
+    }
+
+    /// Sets an account's status. Returns false if there is no such account. The keys of a suspended
+    /// account are refused from the next request on.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn set_status(&self, id: &str, status: AccountStatus) -> Result<bool, StoreError> {
+        self.db
+            .set_active(id, status == AccountStatus::Active, None)
+    }
+
+    /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
+    /// password. Call it on a blocking thread.
+    ///
+    /// # Errors
+    /// Returns an error if the database or the password hash fails.
+    pub fn check_password(
+        &self,
+        email: &str,
+        password: &str,
+    ) -> Result<Option<Account>, AccountError> {
+        let found = self.db.account_by_email(&mailbox::email_key(email))?;
+        let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
+        let too_long = password.chars().count() > password::MAX_CHARS;
+        let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
+        match (row, checked) {
+            (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
+            (Some(row), password::PasswordCheck::NeedsRehash) => {
+                self.db.set_password(&row.id, &password::hash(password)?)?;
+                Ok(Some(row.into()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks that an account (by id) may have this password.
+    pub(crate) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
+        let row = self.db.account(account)?;
+        let email = row.map_or_else(String::new, |row| row.email);
+        match password::is_allowed(new, &email) {
+            true => Ok(()),
+            false => Err(AccountError::BadPassword),
+        }
+    }
+
+    /// Returns the rate settings of an account (by id), which replace the defaults of the config
+    /// file.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn account_rates(&self, account: &str) -> Result<RateSettings, StoreError> {
+        RateSettings::decode(&self.db.account_rates(account)?.unwrap_or_default())
+    }
+
+    /// Sets the rate settings of an account from the next request on. Returns false if there is no
+    /// such account.
+    ///
+    /// # Errors
+    /// Returns an error if a rate is above the maximum, or if the database fails.
+    pub fn set_account_rates(
+        &self,
+        account: &str,
+        rates: &RateSettings,
+    ) -> Result<bool, AccountError> {
+        rates.validate()?;
+        Ok(self.db.set_account_rates(account, &rates.encode())?)
+    }
+}
+
+impl From<AccountRow> for Account {
+    fn from(row: AccountRow) -> Self {
+        let status = match (row.deleted, row.active) {
+            (true, _) => AccountStatus::Deleted,
+            (false, true) => AccountStatus::Active,
+            (false, false) => AccountStatus::Suspended,
+        };
+        Self {
+            id: row.id,
+            email: row.email,
+            role: row.role,
+            status,
+            created_at_ms: row.created_at_ms,
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The API keys of accounts in `app.db`: they authenticate requests; their holders create, change,
+//! rotate and revoke them.
+//!
+//! Must not know the format of a key: that is `key.rs`.
+
+use super::accounts::Accounts;
+use super::error::AccountError;
+use super::id::new_id;
+use super::key;
+use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
+use super::principal::{AuthError, Principal};
+use crate::db::{InsertKeyOutcome, KeyRow};
+use crate::key_settings::{KeySettings, RateSettings};
+use ledger::StoreError;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiKeyStatus {
+    Active,
+    Disabled,
+    Revoked,
+}
+
+impl ApiKeyStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Disabled => "disabled",
+            Self::Revoked => "revoked",
+        }
+    }
+
+    /// An unknown status counts as revoked.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "active" => Self::Active,
+            "disabled" => Self::Disabled,
+            _ => Self::Revoked,
+        }
+    }
+}
+
+/// A key as its owner sees it later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    pub id: String,
+    pub name: String,
+    /// `gw-sk-Ab12…wxyz`.
+    pub shown: String,
+    pub status: ApiKeyStatus,
+    pub created_at_ms: i64,
+    pub revoked_at_ms: Option<i64>,
+    pub settings: KeySettings,
+}
+
+/// A key as its owner sees it once, after its creation.
+pub struct NewKey {
+    pub key_id: String,
+    /// The key in plain text: shown once and stored nowhere.
+    pub key: String,
+    pub name: String,
+}
+
+impl Accounts {
+    /// Authenticates a key; every request calls this. Checks the format and the checksum first, so
+    /// that invalid text never reaches the database.
+    ///
+    /// # Errors
+    /// Returns why the key is refused.
+    pub fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
+        if !key::is_well_formed(key) {
+            return Err(AuthError::BadKey);
+        }
+        let owner = self
+            .db
+            .key_owner(&key::hash(key))
+            .map_err(AuthError::Unavailable)?
+            .ok_or(AuthError::BadKey)?;
+        match ApiKeyStatus::from_name(&owner.status) {
+            ApiKeyStatus::Revoked => return Err(AuthError::BadKey),
+            ApiKeyStatus::Disabled => return Err(AuthError::KeyDisabled),
+            ApiKeyStatus::Active if !owner.account_active => {
+                return Err(AuthError::AccountSuspended);
+            }
+            ApiKeyStatus::Active => {}
+        }
+        let principal = Principal {
+            account_id: Arc::clone(&owner.account),
+            key_id: Arc::clone(&owner.key),
+            key_shown: Arc::clone(&owner.shown),
+            settings: Arc::new(
+                KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?,
+            ),
+            account_rates: RateSettings::decode(&owner.account_rates)
+                .map_err(AuthError::Unavailable)?,
+        };
+        principal.check_expiry(now_ms)
+    }
+
+    /// Creates a key for an account (by id). The database has only its hash: the returned text is
+    /// the only copy.
+    ///
+    /// # Errors
+    /// Returns an error if the name is not valid, if there is no such account, if it has too many
+    /// live keys, or if the database fails.
+    pub fn create_key(
+        &self,
+        account: &str,
+        name: &str,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
+        self.create_key_with(account, name, &KeySettings::default(), now_ms)
+    }
+
+    /// Creates a key with settings; see [`Accounts::create_key`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Accounts::create_key`], or an error if the settings are not valid.
+    pub fn create_key_with(
+        &self,
+        account: &str,
+        name: &str,
+        settings: &KeySettings,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
+        settings.validate()?;
+        let name = name.trim();
+        if !(1..=MAX_KEY_NAME_CHARS).contains(&name.chars().count()) {
+            return Err(AccountError::BadKeyName);
+        }
+        if name.chars().any(char::is_control) {
+            return Err(AccountError::ControlCharInKeyName);
+        }
+        let key = key::generate().map_err(AccountError::Random)?;
+        let row = KeyRow {
+            id: new_id("key_", now_ms)?,
+            account: account.to_owned(),
+            name: name.to_owned(),
+            shown: key.shown,
+            status: ApiKeyStatus::Active.name().to_owned(),
+            created_at_ms: now_ms,
+            revoked_at_ms: None,
+            settings: settings.encode(),
+        };
+        match self.db.insert_key(&row, &key.hash, MAX_LIVE_KEYS)? {
+            InsertKeyOutcome::Done => Ok(NewKey {
+                key_id: row.id,
+                key: key.text,
+                name: row.name,
+            }),
+            InsertKeyOutcome::NoAccount => Err(AccountError::NoAccount),
+            InsertKeyOutcome::LimitReached => Err(AccountError::TooManyKeys),
+        }
+    }
+
+    /// Returns an account's keys (the latest 500): live ones first, then newest first.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn keys(&self, account: &str) -> Result<Vec<ApiKey>, StoreError> {
+        self.db
+            .keys(account)?
+            .into_iter()
+            .map(ApiKey::from_row)
+            .collect()
+    }
+
+    /// Returns a key and its account, by the key's id; only a key of `account`, if given.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+    ) -> Result<Option<(String, ApiKey)>, StoreError> {
+        let row = self
+            .db
+            .key(key_id)?
+            .filter(|row| account.is_none_or(|account| account == row.account));
+        row.map(|row| Ok((row.account.clone(), ApiKey::from_row(row)?)))
+            .transpose()
+    }
+
+    /// Changes the settings of a live key from the next request on; only a key of `account`, if
+    /// given. Two changes at the same time do not undo each other. Returns the new settings.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such live key, if the settings are not valid, or if the
+    /// database fails.
+    pub fn change_key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+        change: impl FnOnce(&mut KeySettings),
+    ) -> Result<KeySettings, AccountError> {
+        let changed = self.db.change_key(account, key_id, |text| {
+            let mut settings = KeySettings::decode(text)?;
+            change(&mut settings);
+            settings.validate()?;
+            Ok::<_, AccountError>((settings.encode(), settings))
+        })?;
+        changed.ok_or(AccountError::NoKey)?
+    }
+
+    /// Creates a key with the name and the settings of another one. The old key stays valid for
+    /// `overlap_ms`, or until it would have expired by itself, whichever is first. Limits count the
+    /// two keys separately.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such live key, if there are too many live keys, or if the
+    /// database fails. If the old key could not be changed, the new one is revoked again.
+    pub fn rotate_key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+        overlap_ms: i64,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
+        let (account, old) = self.key(account, key_id)?.ok_or(AccountError::NoKey)?;
+        if old.status == ApiKeyStatus::Revoked || old.settings.has_expired(now_ms) {
+            return Err(AccountError::NoKey);
+        }
+        let new = self.create_key_with(&account, &old.name, &old.settings, now_ms)?;
+        let ends = now_ms.saturating_add(overlap_ms.max(0));
+        let expire = |settings: &mut KeySettings| {
+            settings.expires_at_ms = Some(
+                settings
+                    .expires_at_ms
+                    .map_or(ends, |expires| expires.min(ends)),
+            );
+        };
+        if let Err(error) = self.change_key(Some(&account), key_id, expire) {
+            self.revoke_key(Some(&account), &new.key_id, now_ms)?;
+            return Err(error);
+        }
+        Ok(new)
+    }
+
+    /// Disables a key until it is enabled again, or enables it. Returns false if there is no such
+    /// live key: a revocation is permanent.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn set_key_enabled(&self, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
+        self.db.set_key_active(None, key_id, enabled, None)
+    }
+
+    /// Disables or enables a key for the account holder; see [`Accounts::set_key_enabled`].
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn set_own_key_enabled(
+        &self,
+        account: &str,
+        key_id: &str,
+        enabled: bool,
+    ) -> Result<bool, StoreError> {
+        self.db.set_key_active(Some(account), key_id, enabled, None)
+    }
+
+    /// Revokes a key permanently; only a key of `account`, if given. Returns false if there is no
+    /// such live key.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn revoke_key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        self.db.revoke_key(account, key_id, now_ms, None)
+    }
+}
+
+impl ApiKey {
+    fn from_row(row: KeyRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            settings: KeySettings::decode(&row.settings)?,
+            id: row.id,
+            name: row.name,
+            shown: row.shown,
+            status: ApiKeyStatus::from_name(&row.status),
+            created_at_ms: row.created_at_ms,
+            revoked_at_ms: row.revoked_at_ms,
+        })
+    }
+}

@@ -1,0 +1,374 @@
+//! Opening and closing accounts, and invitations, as rows of `app.db`: each is one transaction,
+//! which does all of it or nothing.
+//!
+//! Must not see a password or an invitation's code.
+
+use super::audit::{self, AuditEntry};
+use super::database::AppDb;
+use super::rows::{AccountRow, Role, first_column};
+use credits::money::Micro;
+use ledger::StoreError;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// The conditions for opening an account.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SignUpTerms<'a> {
+    /// Hash of the invitation that the account uses up.
+    pub invite: Option<&'a [u8; 32]>,
+    /// Whether to refuse a mailbox that already has an account under another spelling.
+    pub one_per_mailbox: bool,
+    /// Maximum amount of trial credits promised since a moment, this trial included.
+    pub budget: Option<(Micro, i64)>,
+    /// Hash of the mailbox; it gets no second trial.
+    pub past_trial: Option<&'a [u8; 32]>,
+    /// Whether the trial's credits wait until the e-mail is verified.
+    pub trial_waits: bool,
+    pub audit_entry: Option<AuditEntry<'a>>,
+}
+
+/// The result of opening an account.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OpenAccountOutcome {
+    Done,
+    /// The account is open, but the mailbox had a trial before, so it gets no other.
+    WithoutTrial,
+    EmailTaken,
+    /// There is no such invitation, or it is used or expired.
+    NoInvite,
+    BudgetSpent,
+}
+
+/// The result of suspending or deleting an account.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CloseAccountOutcome {
+    Done,
+    NoAccount,
+    /// Nobody else could then act as an administrator, or sign in as one.
+    LastAdministrator,
+}
+
+/// An invitation as stored: its hash, without its secret code.
+#[derive(Debug, Clone)]
+pub struct InviteRow {
+    pub hash: [u8; 32],
+    pub created_at_ms: i64,
+    pub expires_at_ms: i64,
+    pub created_by: String,
+    pub used_by: Option<String>,
+    pub withdrawn_at_ms: Option<i64>,
+}
+
+/// In the place of the time at which a trial was granted: its credits wait until the e-mail is
+/// verified. Then the column becomes NULL, as after a sign-up that a crash interrupted.
+pub(crate) const WAITS_AT_MS: i64 = 0;
+
+impl AppDb {
+    /// Opens an account. Writes nothing if it refuses.
+    pub fn insert_account(
+        &self,
+        row: &AccountRow,
+        password: Option<&str>,
+        mailbox: Option<&str>,
+        terms: &SignUpTerms<'_>,
+    ) -> Result<OpenAccountOutcome, StoreError> {
+        self.write("insert an account", |transaction| {
+            let had_one = row.trial.is_some() && had_trial(transaction, mailbox, terms)?;
+            let trial = row.trial.filter(|_| !had_one);
+            if let Some(refused) = find_refusal(transaction, row, trial, mailbox, terms)? {
+                return Ok(refused);
+            }
+            let (micro, ends) = trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
+            let granted_at_ms = (terms.trial_waits && trial.is_some()).then_some(WAITS_AT_MS);
+            transaction.execute(
+                "INSERT INTO account(id, email, mailbox, password, admin, viewer, status, created_at_ms,
+                   trial_micro, trial_ends_at_ms, granted_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, 'active', ?7, ?8, ?9, ?10)",
+                params![
+                    row.id,
+                    row.email,
+                    mailbox,
+                    password,
+                    row.role == Role::Admin,
+                    row.role == Role::Viewer,
+                    row.created_at_ms,
+                    micro,
+                    ends,
+                    granted_at_ms
+                ],
+            )?;
+            if let Some(hash) = terms.invite {
+                transaction.execute(
+                    "UPDATE invite SET used_by = ?2, used_at_ms = ?3 WHERE hash = ?1",
+                    params![hash, row.id, row.created_at_ms],
+                )?;
+            }
+            terms.audit_entry.iter().try_for_each(|act| audit::append(transaction, act))?;
+            Ok(if had_one { OpenAccountOutcome::WithoutTrial } else { OpenAccountOutcome::Done })
+        })
+    }
+
+    /// Returns the key of the mailbox hashes.
+    pub fn past_trial_key(&self) -> Result<[u8; 32], StoreError> {
+        self.read("read the key of past trials", |connection| {
+            connection
+                .prepare_cached("SELECT key FROM past_trial_key")?
+                .query_row([], first_column)
+        })
+    }
+
+    /// Closes an account permanently: revokes its keys, ends its sessions and its sign-in. Replaces
+    /// its e-mail by `pseudonym`, so that the address is free again. Keeps `mailbox` (a hash) if
+    /// the account had a trial.
+    pub fn delete_account(
+        &self,
+        id: &str,
+        pseudonym: &str,
+        mailbox: &[u8; 32],
+        now_ms: i64,
+        audit_entry: &AuditEntry<'_>,
+    ) -> Result<CloseAccountOutcome, StoreError> {
+        self.write("delete an account", |transaction| {
+            if is_last_administrator(transaction, id)? {
+                return Ok(CloseAccountOutcome::LastAdministrator);
+            }
+            transaction.execute(
+                "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
+                 SELECT ?2, ?3 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL AND trial_micro IS NOT NULL",
+                params![id, mailbox, now_ms],
+            )?;
+            let rows = transaction.execute(
+                "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, viewer = 0,
+                   status = 'suspended',
+                   deleted_at_ms = ?3
+                 WHERE id = ?1 AND deleted_at_ms IS NULL",
+                params![id, pseudonym, now_ms],
+            )?;
+            if rows == 0 {
+                return Ok(CloseAccountOutcome::NoAccount);
+            }
+            revoke_keys(transaction, id, now_ms)?;
+            // Its holder may have put anything into a key's name.
+            transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
+            transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
+            audit::append(transaction, audit_entry)?;
+            Ok(CloseAccountOutcome::Done)
+        })
+    }
+
+    /// Returns the accounts that were deleted since a moment.
+    pub fn accounts_deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
+        self.read("list deleted accounts", |connection| {
+            connection
+                .prepare_cached("SELECT id FROM account WHERE deleted_at_ms >= ?1")?
+                .query_map([since_ms], first_column)?
+                .collect()
+        })
+    }
+
+    /// Suspends an account until it is activated again.
+    pub fn suspend_account(
+        &self,
+        id: &str,
+        audit_entry: &AuditEntry<'_>,
+    ) -> Result<CloseAccountOutcome, StoreError> {
+        self.write("suspend an account", |transaction| {
+            if is_last_administrator(transaction, id)? {
+                return Ok(CloseAccountOutcome::LastAdministrator);
+            }
+            let sql =
+                "UPDATE account SET status = 'suspended' WHERE id = ?1 AND deleted_at_ms IS NULL";
+            if transaction.execute(sql, [id])? == 0 {
+                return Ok(CloseAccountOutcome::NoAccount);
+            }
+            audit::append(transaction, audit_entry)?;
+            Ok(CloseAccountOutcome::Done)
+        })
+    }
+
+    /// Inserts invitations, unless more than `max_open` would then be open.
+    pub fn insert_invites(
+        &self,
+        rows: &[InviteRow],
+        max_open: i64,
+        audit_entry: &AuditEntry<'_>,
+    ) -> Result<bool, StoreError> {
+        self.write("insert invitations", |transaction| {
+            let now_ms = rows.first().map_or(0, |row| row.created_at_ms);
+            let open: i64 = transaction.query_row(
+                "SELECT count(*) FROM invite WHERE used_by IS NULL AND expires_at_ms > ?1",
+                [now_ms],
+                first_column,
+            )?;
+            if open.saturating_add(i64::try_from(rows.len()).unwrap_or(i64::MAX)) > max_open {
+                return Ok(false);
+            }
+            for InviteRow { hash, created_at_ms, expires_at_ms, created_by, .. } in rows {
+                transaction.execute(
+                    "INSERT INTO invite(hash, created_at_ms, expires_at_ms, created_by) VALUES(?1, ?2, ?3, ?4)",
+                    params![hash, created_at_ms, expires_at_ms, created_by],
+                )?;
+            }
+            audit::append(transaction, audit_entry)?;
+            Ok(true)
+        })
+    }
+
+    /// Whether there is an open invitation whose hash begins with `start`.
+    pub fn is_open_invite(&self, start: &[u8; 8], now_ms: i64) -> Result<bool, StoreError> {
+        self.read("look for an invitation", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT 1 FROM invite
+                     WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",
+                )?
+                .exists(params![start, last_hash_with_prefix(start), now_ms])
+        })
+    }
+
+    /// Revokes the open invitation whose hash begins with `start`. Returns false if there is none.
+    pub fn revoke_invite(
+        &self,
+        start: &[u8; 8],
+        now_ms: i64,
+        audit_entry: &AuditEntry<'_>,
+    ) -> Result<bool, StoreError> {
+        self.write("revoke an invitation", |transaction| {
+            let rows = transaction.execute(
+                "UPDATE invite SET withdrawn_at_ms = ?3, expires_at_ms = ?3
+                 WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",
+                params![start, last_hash_with_prefix(start), now_ms],
+            )?;
+            if rows > 0 {
+                audit::append(transaction, audit_entry)?;
+            }
+            Ok(rows > 0)
+        })
+    }
+
+    /// Returns invitations, newest first. With `before`: those after the invitation whose hash
+    /// begins with it.
+    pub fn invites(
+        &self,
+        before: Option<&[u8; 8]>,
+        limit: u32,
+    ) -> Result<Vec<InviteRow>, StoreError> {
+        self.read("list invitations", |connection| {
+            // Invitations created together have the same time.
+            let position: Option<(i64, Vec<u8>)> = match before {
+                None => Some((i64::MAX, Vec::new())),
+                Some(start) => connection
+                    .prepare_cached("SELECT created_at_ms, hash FROM invite WHERE hash >= ?1 AND hash <= ?2")?
+                    .query_row(params![start, last_hash_with_prefix(start)], |row| Ok((row.get(0)?, row.get(1)?)))
+                    .optional()?,
+            };
+            let Some((at_ms, hash)) = position else { return Ok(Vec::new()) };
+            connection
+                .prepare_cached(
+                    "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms FROM invite
+                     WHERE (created_at_ms, hash) < (?1, ?2) ORDER BY created_at_ms DESC, hash DESC LIMIT ?3",
+                )?
+                .query_map(params![at_ms, hash, limit], |row| {
+                    Ok(InviteRow {
+                        hash: row.get(0)?,
+                        created_at_ms: row.get(1)?,
+                        expires_at_ms: row.get(2)?,
+                        created_by: row.get(3)?,
+                        used_by: row.get(4)?,
+                        withdrawn_at_ms: row.get(5)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+/// Returns the highest hash with this prefix: hashes with a prefix are a range, which the primary
+/// key supports.
+fn last_hash_with_prefix(start: &[u8; 8]) -> Vec<u8> {
+    [&start[..], &[0xff; 24]].concat()
+}
+
+/// Returns true if the account is an administrator's and no other active account has the same
+/// rights. An account without a password cannot sign in, so it cannot replace one that can.
+fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
+    transaction.query_row(
+        "SELECT EXISTS(
+           SELECT 1 FROM account AS it WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL AND NOT EXISTS(
+             SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active'
+               AND (password IS NOT NULL OR it.password IS NULL)))",
+        [id],
+        first_column,
+    )
+}
+
+/// Revokes all keys of an account.
+pub(crate) fn revoke_keys(
+    transaction: &Transaction<'_>,
+    account: &str,
+    now_ms: i64,
+) -> rusqlite::Result<usize> {
+    transaction.execute(
+        "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
+        params![account, now_ms],
+    )
+}
+
+/// Whether a mailbox had a trial: of a deleted account, or of one under another spelling.
+fn had_trial(
+    transaction: &Transaction<'_>,
+    mailbox: Option<&str>,
+    terms: &SignUpTerms<'_>,
+) -> rusqlite::Result<bool> {
+    let Some(hash) = terms.past_trial else {
+        return Ok(false);
+    };
+    transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)
+             OR EXISTS(SELECT 1 FROM account WHERE mailbox = ?2 AND trial_micro IS NOT NULL)",
+        params![hash, mailbox],
+        first_column,
+    )
+}
+
+/// Returns why an account is not opened. Checks the invitation first: a caller without one learns
+/// nothing about e-mails.
+fn find_refusal(
+    transaction: &Transaction<'_>,
+    row: &AccountRow,
+    trial: Option<(Micro, i64)>,
+    mailbox: Option<&str>,
+    terms: &SignUpTerms<'_>,
+) -> rusqlite::Result<Option<OpenAccountOutcome>> {
+    if let Some(hash) = terms.invite {
+        let is_good: Option<bool> = transaction
+            .query_row(
+                "SELECT used_by IS NULL AND expires_at_ms > ?2 FROM invite WHERE hash = ?1",
+                params![hash, row.created_at_ms],
+                first_column,
+            )
+            .optional()?;
+        if is_good != Some(true) {
+            return Ok(Some(OpenAccountOutcome::NoInvite));
+        }
+    }
+    let mailbox = mailbox.filter(|_| terms.one_per_mailbox);
+    let is_taken: bool = transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM account WHERE email = ?1) OR EXISTS(SELECT 1 FROM account WHERE mailbox = ?2)",
+        params![row.email, mailbox],
+        first_column,
+    )?;
+    if is_taken {
+        return Ok(Some(OpenAccountOutcome::EmailTaken));
+    }
+    if let (Some((budget, since_ms)), Some((credits, _))) = (terms.budget, trial) {
+        let promised: i64 = transaction.query_row(
+            "SELECT ifnull(sum(trial_micro), 0) FROM account WHERE created_at_ms >= ?1 AND trial_micro IS NOT NULL",
+            [since_ms],
+            first_column,
+        )?;
+        if Micro::new(promised).plus(credits) > budget {
+            return Ok(Some(OpenAccountOutcome::BudgetSpent));
+        }
+    }
+    Ok(None)
+}

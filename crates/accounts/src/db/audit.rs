@@ -1,0 +1,170 @@
+//! The audit log, as rows of `app.db`: one line for each action of an administrator, with the hash
+//! of the previous line.
+//!
+//! If the action changes `app.db`, its line is written in the same transaction. Triggers forbid
+//! changing or deleting lines, and `verify` reports it if somebody did. Must not receive a secret.
+
+use super::database::AppDb;
+use super::rows::first_column;
+use ledger::StoreError;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use sha2::{Digest, Sha256};
+
+/// An action for the audit log.
+#[derive(Debug, Clone, Copy)]
+pub struct AuditEntry<'a> {
+    pub at_ms: i64,
+    pub actor: &'a str,
+    pub address: &'a str,
+    /// Name of the action, such as `account.suspend`.
+    pub act: &'a str,
+    pub object: &'a str,
+    /// JSON, or empty.
+    pub before: &'a str,
+    pub after: &'a str,
+}
+
+/// A line as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRow {
+    pub seq: i64,
+    pub at_ms: i64,
+    pub actor: String,
+    pub address: String,
+    pub act: String,
+    pub object: String,
+    pub before: String,
+    pub after: String,
+    pub prev: Vec<u8>,
+    pub hash: Vec<u8>,
+}
+
+impl AuditRow {
+    /// Computes the hash that the line must have: the hash of the previous line's hash and of the
+    /// line's fields, with the byte 1F between them.
+    pub fn expected_hash(&self) -> [u8; 32] {
+        let Self {
+            seq,
+            at_ms,
+            actor,
+            address,
+            act,
+            object,
+            before,
+            after,
+            prev,
+            ..
+        } = self;
+        let text = [
+            &seq.to_string(),
+            &at_ms.to_string(),
+            actor,
+            address,
+            act,
+            object,
+            before,
+            after,
+        ]
+        .map(String::as_str)
+        .join("\u{1f}");
+        Sha256::new()
+            .chain_update(prev)
+            .chain_update(text)
+            .finalize()
+            .into()
+    }
+}
+
+/// Appends a line, in the transaction of the action it records.
+pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rusqlite::Result<()> {
+    let last: Option<(i64, Vec<u8>)> = transaction
+        .query_row(
+            "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    let (last_seq, prev) = last.unwrap_or_else(|| (0, vec![0; 32]));
+    let row = AuditRow {
+        seq: last_seq + 1,
+        at_ms: act.at_ms,
+        actor: act.actor.to_owned(),
+        address: act.address.to_owned(),
+        act: act.act.to_owned(),
+        object: act.object.to_owned(),
+        before: act.before.to_owned(),
+        after: act.after.to_owned(),
+        prev,
+        hash: Vec::new(),
+    };
+    let hash = row.expected_hash();
+    transaction
+        .execute(
+            "INSERT INTO audit(seq, at_ms, actor, address, act, object, before, after, prev, hash)
+             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            params![
+                row.seq,
+                row.at_ms,
+                row.actor,
+                row.address,
+                row.act,
+                row.object,
+                row.before,
+                row.after,
+                row.prev,
+                hash
+            ],
+        )
+        .map(drop)
+}
+
+impl AppDb {
+    /// Appends a line in its own transaction, for an action that does not change `app.db`.
+    pub fn append_audit(&self, act: &AuditEntry<'_>) -> Result<(), StoreError> {
+        self.write("write to the audit log", |transaction| {
+            append(transaction, act)
+        })
+    }
+
+    /// Returns at most `limit` lines before the line `before`, newest first.
+    pub fn audit_rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        self.read("read the audit log", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit
+                     WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2",
+                )?
+                .query_map(params![before.unwrap_or(i64::MAX), limit], audit_row)?
+                .collect()
+        })
+    }
+
+    /// Calls `each` for every line, oldest first.
+    pub fn for_each_audit_row(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
+        self.read("read the audit log", |connection: &Connection| {
+            let mut statement = connection.prepare(
+                "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit ORDER BY seq",
+            )?;
+            let mut rows = statement.query([])?;
+            while let Some(line) = rows.next()? {
+                each(audit_row(line)?);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
+    Ok(AuditRow {
+        seq: first_column(row)?,
+        at_ms: row.get(1)?,
+        actor: row.get(2)?,
+        address: row.get(3)?,
+        act: row.get(4)?,
+        object: row.get(5)?,
+        before: row.get(6)?,
+        after: row.get(7)?,
+        prev: row.get(8)?,
+        hash: row.get(9)?,
+    })
+}

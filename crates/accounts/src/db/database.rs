@@ -1,0 +1,152 @@
+//! The connections to `app.db`, and how a statement runs on them.
+//!
+//! Must not contain a statement of its own: those are in `db.rs` and in the files beside
+//! this one.
+
+use super::rows::KeyOwner;
+use ledger::StoreError;
+use ledger::copy;
+use ledger::copy::Copy;
+use ledger::postgres::{Domain, PostgresHome};
+use ledger::sqlite;
+use ledger::sqlite::Readers;
+use ledger::sqlite::row_cache::RowCache;
+use rusqlite::{Connection, Transaction};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const MIGRATIONS: &[&str] = &[
+    include_str!("001_accounts.sql"),
+    include_str!("002_changes.sql"),
+    include_str!("003_settings.sql"),
+    include_str!("004_people.sql"),
+    include_str!("005_roles.sql"),
+    include_str!("006_notices.sql"),
+    copy::CREATE_POSITION,
+];
+
+/// The tables whose rows are copied: all.
+const COPIED_TABLES: [&str; 13] = [
+    "account",
+    "api_key",
+    "change",
+    "session",
+    "invite",
+    "audit",
+    "past_trial",
+    "past_trial_key",
+    "one_time_link",
+    "outgoing_mail",
+    "webhook",
+    "webhook_delivery",
+    "alert_state",
+];
+
+/// Maximum number of connections for reading. A point read takes microseconds: more would not make
+/// two cores faster.
+const MAX_READERS: usize = 4;
+
+/// The database of one process: one connection that writes, a few that read.
+pub struct AppDb {
+    writer: Mutex<Connection>,
+    readers: Readers,
+    /// Owner of each key, by the key's hash.
+    pub(crate) owners: RowCache<Arc<KeyOwner>>,
+    /// `None` if the file itself is the home of the accounts.
+    copy: Option<Copy>,
+}
+
+impl AppDb {
+    /// Opens `app.db`; with `home`, as a copy of what is there.
+    pub fn open(data_dir: &Path, home: Option<&PostgresHome>) -> Result<Self, StoreError> {
+        let mut opened = Self::open_unchecked(data_dir)?;
+        let writer = opened
+            .writer
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        opened.copy = match home {
+            Some(home) => {
+                copy::check_may_attach(writer, "account")?;
+                let (home, tables) = (home.clone(), &COPIED_TABLES);
+                Some(Copy::attach(home, Domain::Accounts, writer, tables)?)
+            }
+            None => {
+                copy::check_is_no_copy(writer)?;
+                None
+            }
+        };
+        Ok(opened)
+    }
+
+    /// Opens `app.db`, whether it is a copy or not.
+    pub fn open_unchecked(data_dir: &Path) -> Result<Self, StoreError> {
+        let operation = "open app.db";
+        let path = data_dir.join("app.db");
+        let mut writer = sqlite::open(&path, operation)?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate app.db")?;
+        sqlite::erase_deleted(&writer)?;
+        let readers = Readers::open(&path, MAX_READERS, operation)?;
+        let owners = RowCache::open(&path, operation)?;
+        Ok(Self {
+            writer: Mutex::new(writer),
+            readers,
+            owners,
+            copy: None,
+        })
+    }
+
+    /// Runs `work` with the connection that writes, past PostgreSQL.
+    pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        work(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs `work` with the copy and the connection that writes; `None` if the file is no copy.
+    pub fn with_copy<T>(
+        &self,
+        work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
+    ) -> Option<Result<T, StoreError>> {
+        let copy = self.copy.as_ref()?;
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = work(copy, &mut writer);
+        self.owners.clear();
+        Some(outcome)
+    }
+
+    /// Creates `app.db` as the program did when it had only the first `version` migrations.
+    #[cfg(test)]
+    pub(crate) fn create_old_version(data_dir: &Path, version: usize) -> Connection {
+        let operation = "create an old app.db";
+        let mut old = sqlite::open(&data_dir.join("app.db"), operation).unwrap();
+        sqlite::migrate(&mut old, &MIGRATIONS[..version], operation).unwrap();
+        old
+    }
+
+    pub(crate) fn read<T>(
+        &self,
+        operation: &'static str,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers
+            .with(query)
+            .map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    /// Runs one `BEGIN IMMEDIATE` transaction.
+    pub(crate) fn write<T>(
+        &self,
+        operation: &'static str,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = || {
+            let transaction = copy::begin(&mut writer, self.copy.as_ref())?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        let outcome = work();
+        // A caller that wrote must see its own write: a revoked key is not valid from here on.
+        self.owners.clear();
+        outcome.map_err(|source| StoreError::Sqlite { operation, source })
+    }
+}

@@ -1,0 +1,209 @@
+//! Mail that waits to be sent, as rows of `app.db`, and what became of it.
+//!
+//! A row says what a mail is about; its text, and a link in it, are made when it is sent. Must not
+//! see an address, a link or a token.
+
+use super::database::AppDb;
+use super::rows::first_column;
+use ledger::StoreError;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+
+/// A mail as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutgoingMailRow {
+    pub id: String,
+    pub account: String,
+    /// What the mail is about, such as `reset`.
+    pub kind: String,
+    /// Amounts and names for the text, as JSON.
+    pub detail: String,
+    pub created_at_ms: i64,
+    /// Attempts that began, this one included.
+    pub attempts: u32,
+}
+
+/// Maximum numbers of mails that wait.
+#[derive(Debug, Clone, Copy)]
+pub struct MailQueueLimits {
+    pub total: i64,
+    pub per_account: i64,
+}
+
+/// The result of queuing a mail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueMailOutcome {
+    Done,
+    NoAccount,
+    /// Too many mails of the account wait.
+    AccountFull,
+    QueueFull,
+}
+
+/// The state of the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MailQueueSummary {
+    pub queued: u64,
+    pub oldest_at_ms: Option<i64>,
+    /// The error of the mail that failed last, of those that wait; empty if there is none.
+    pub last_error: String,
+}
+
+impl AppDb {
+    /// Queues a mail, due at once.
+    pub fn queue_mail(
+        &self,
+        row: &OutgoingMailRow,
+        limits: MailQueueLimits,
+    ) -> Result<QueueMailOutcome, StoreError> {
+        self.write("queue a mail", |transaction| {
+            insert(transaction, row, limits)
+        })
+    }
+
+    /// Returns mails that are due, at most `limit`, and counts an attempt of each. They are not due
+    /// again before `lease_ms` has passed, so that nobody else sends them; after a crash they are.
+    pub fn take_due_mail(
+        &self,
+        now_ms: i64,
+        lease_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<OutgoingMailRow>, StoreError> {
+        let is_due: bool = self.read("look for due mail", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT EXISTS(SELECT 1 FROM outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1)",
+                )?
+                .query_row([now_ms], first_column)
+        })?;
+        if !is_due {
+            return Ok(Vec::new());
+        }
+        self.write("take due mail", |transaction| {
+            transaction
+                .prepare_cached(
+                    "UPDATE outgoing_mail SET next_at_ms = ?1 + ?2, attempts = attempts + 1
+                     WHERE id IN (SELECT id FROM outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1
+                                  ORDER BY next_at_ms LIMIT ?3)
+                     RETURNING id, account, kind, detail, created_at_ms, attempts",
+                )?
+                .query_map(params![now_ms, lease_ms, limit], mail_row)?
+                .collect()
+        })
+    }
+
+    /// Records a failed attempt, and when the next one is due.
+    pub fn retry_mail(&self, id: &str, next_at_ms: i64, error: &str) -> Result<(), StoreError> {
+        self.write("queue a mail again", |transaction| {
+            transaction
+                .execute(
+                    "UPDATE outgoing_mail SET next_at_ms = ?2, last_error = ?3 WHERE id = ?1 AND state = 'queued'",
+                    params![id, next_at_ms, error],
+                )
+                .map(drop)
+        })
+    }
+
+    /// Records that a mail was sent; with an error: that it never will be.
+    pub fn end_mail(&self, id: &str, error: Option<&str>, now_ms: i64) -> Result<(), StoreError> {
+        self.write("record the end of a mail", |transaction| {
+            let state = if error.is_some() { "failed" } else { "sent" };
+            transaction
+                .execute(
+                    "UPDATE outgoing_mail SET state = ?2, last_error = ?3, ended_at_ms = ?4
+                     WHERE id = ?1 AND state = 'queued'",
+                    params![id, state, error.unwrap_or_default(), now_ms],
+                )
+                .map(drop)
+        })
+    }
+
+    /// Returns the number of mails sent since a moment, by every process.
+    pub fn mails_sent_since(&self, since_ms: i64) -> Result<u64, StoreError> {
+        self.read("count sent mail", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT count(*) FROM outgoing_mail WHERE ended_at_ms >= ?1 AND state = 'sent'",
+                )?
+                .query_row([since_ms], count)
+        })
+    }
+
+    pub fn mail_queue(&self) -> Result<MailQueueSummary, StoreError> {
+        self.read("read the mail queue", |connection| {
+            let (queued, oldest_at_ms) = connection
+                .prepare_cached(
+                    "SELECT count(*), min(created_at_ms) FROM outgoing_mail WHERE state = 'queued'",
+                )?
+                .query_row([], |row| Ok((count(row)?, row.get(1)?)))?;
+            let last_error: Option<String> = connection
+                .prepare_cached(
+                    "SELECT last_error FROM outgoing_mail WHERE state = 'queued' AND last_error <> ''
+                     ORDER BY next_at_ms DESC LIMIT 1",
+                )?
+                .query_row([], first_column)
+                .optional()?;
+            Ok(MailQueueSummary {
+                queued,
+                oldest_at_ms,
+                last_error: last_error.unwrap_or_default(),
+            })
+        })
+    }
+
+    /// Deletes mails that ended before a moment. Returns their number.
+    pub fn purge_mail(&self, before_ms: i64) -> Result<usize, StoreError> {
+        self.write("delete old mail", |transaction| {
+            transaction.execute(
+                "DELETE FROM outgoing_mail WHERE ended_at_ms < ?1",
+                [before_ms],
+            )
+        })
+    }
+}
+
+/// Queues a mail in a transaction of the caller.
+pub(crate) fn insert(
+    transaction: &Transaction<'_>,
+    row: &OutgoingMailRow,
+    limits: MailQueueLimits,
+) -> rusqlite::Result<QueueMailOutcome> {
+    let (queued, of_account, is_known): (i64, i64, bool) = transaction.query_row(
+        "SELECT (SELECT count(*) FROM outgoing_mail WHERE state = 'queued'),
+                (SELECT count(*) FROM outgoing_mail WHERE state = 'queued' AND account = ?1),
+                EXISTS(SELECT 1 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL)",
+        [&row.account],
+        |row| Ok((first_column(row)?, row.get(1)?, row.get(2)?)),
+    )?;
+    if !is_known {
+        return Ok(QueueMailOutcome::NoAccount);
+    }
+    if of_account >= limits.per_account {
+        return Ok(QueueMailOutcome::AccountFull);
+    }
+    if queued >= limits.total {
+        return Ok(QueueMailOutcome::QueueFull);
+    }
+    transaction.execute(
+        "INSERT INTO outgoing_mail(id, account, kind, detail, created_at_ms, next_at_ms)
+         VALUES(?1, ?2, ?3, ?4, ?5, ?5)",
+        params![row.id, row.account, row.kind, row.detail, row.created_at_ms],
+    )?;
+    Ok(QueueMailOutcome::Done)
+}
+
+/// The number in the first column.
+pub(crate) fn count(row: &Row<'_>) -> rusqlite::Result<u64> {
+    let count: i64 = first_column(row)?;
+    Ok(u64::try_from(count).unwrap_or_default())
+}
+
+fn mail_row(row: &Row<'_>) -> rusqlite::Result<OutgoingMailRow> {
+    Ok(OutgoingMailRow {
+        id: first_column(row)?,
+        account: row.get(1)?,
+        kind: row.get(2)?,
+        detail: row.get(3)?,
+        created_at_ms: row.get(4)?,
+        attempts: row.get(5)?,
+    })
+}

@@ -1,0 +1,119 @@
+//! Accounts and API keys as `app.db` stores them: the rows, and how they are read from a query.
+//!
+//! Must not run a query.
+
+use credits::money::Micro;
+use credits::trial::Trial;
+use rusqlite::Row;
+use std::sync::Arc;
+
+/// Rights of a person beyond the use of their own account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// No further rights.
+    Member,
+    /// Read access to the operator pages.
+    Viewer,
+    /// Read access to the operator pages, and the right to make changes there.
+    Admin,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Member => "member",
+            Self::Viewer => "viewer",
+            Self::Admin => "administrator",
+        }
+    }
+}
+
+/// An account as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountRow {
+    pub id: String,
+    pub email: String,
+    pub role: Role,
+    pub active: bool,
+    /// Whether the holder closed the account; nobody can sign in to it.
+    pub deleted: bool,
+    pub created_at_ms: i64,
+    pub trial: Option<(Micro, i64)>,
+    pub granted: bool,
+}
+
+impl AccountRow {
+    pub fn trial(&self) -> Option<Trial> {
+        self.trial.map(|(credits, ends_at_ms)| Trial {
+            credits,
+            ends_at_ms,
+        })
+    }
+}
+
+/// The data of a key that admission reads by the key's hash.
+pub struct KeyOwner {
+    pub key: Arc<str>,
+    pub account: Arc<str>,
+    pub shown: Arc<str>,
+    pub status: String,
+    pub account_active: bool,
+    /// JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
+}
+
+/// An API key as stored, without its hash.
+pub struct KeyRow {
+    pub id: String,
+    pub account: String,
+    pub name: String,
+    pub shown: String,
+    pub status: String,
+    pub created_at_ms: i64,
+    pub revoked_at_ms: Option<i64>,
+    /// JSON, or empty.
+    pub settings: String,
+}
+
+pub(crate) const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+
+pub(crate) const KEY_COLUMNS: &str =
+    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
+
+pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
+    let trial = row
+        .get::<_, Option<i64>>("trial_micro")?
+        .zip(row.get("trial_ends_at_ms")?);
+    Ok(AccountRow {
+        id: row.get("id")?,
+        email: row.get("email")?,
+        role: match (row.get("admin")?, row.get("viewer")?) {
+            (true, _) => Role::Admin,
+            (false, true) => Role::Viewer,
+            (false, false) => Role::Member,
+        },
+        active: row.get::<_, String>("status")? == "active",
+        deleted: row.get::<_, Option<i64>>("deleted_at_ms")?.is_some(),
+        created_at_ms: row.get("created_at_ms")?,
+        trial: trial.map(|(micro, ends)| (Micro::new(micro), ends)),
+        granted: row.get::<_, Option<i64>>("granted_at_ms")?.is_some(),
+    })
+}
+
+pub(crate) fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
+    Ok(KeyRow {
+        id: row.get(0)?,
+        account: row.get(1)?,
+        name: row.get(2)?,
+        shown: row.get(3)?,
+        status: row.get(4)?,
+        created_at_ms: row.get(5)?,
+        revoked_at_ms: row.get(6)?,
+        settings: row.get(7)?,
+    })
+}
+
+pub(crate) fn first_column<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
+    row.get(0)
+}

@@ -1,0 +1,59 @@
+//! Deletion of an account by its holder: revokes its keys, ends its sessions, forgets its e-mail
+//! and makes it available again.
+//!
+//! The ledger keeps its entries, under an id that identifies nobody. Running requests are finished
+//! and billed. If the account had a trial, `app.db` keeps a keyed hash of its e-mail, so that its
+//! mailbox gets no second trial. Only somebody with `app.db` can test addresses against this hash.
+//! Must not look at money.
+
+use super::accounts::Accounts;
+use super::audit::{Actor, AuditChange};
+use super::mailbox;
+pub use crate::db::account_lifecycle::CloseAccountOutcome;
+use ledger::StoreError;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+impl Accounts {
+    /// Deletes an account permanently, unless it is the last administrator's.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails; then nothing is changed.
+    pub fn delete(&self, by: &Actor, now_ms: i64) -> Result<CloseAccountOutcome, StoreError> {
+        let account = &by.actor;
+        let Some(row) = self.db.account(account)? else {
+            return Ok(CloseAccountOutcome::NoAccount);
+        };
+        let change = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
+        // Not a valid e-mail, so nobody can ever register it.
+        let pseudonym = format!("deleted-{account}");
+        let mailbox = self.past_trial_hash(&row.email)?;
+        self.db.delete_account(
+            account,
+            &pseudonym,
+            &mailbox,
+            now_ms,
+            &change.to_entry(by, now_ms),
+        )
+    }
+
+    /// Returns the accounts that were deleted since a moment.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
+        self.db.accounts_deleted_since(since_ms)
+    }
+
+    /// Returns the hash that records that a mailbox had its trial.
+    pub(crate) fn past_trial_hash(&self, email: &str) -> Result<[u8; 32], StoreError> {
+        let mailbox = mailbox::canonical_address(email).unwrap_or_else(|| email.to_owned());
+        // The key has a fixed length and comes first: nobody can extend the hashed text without
+        // knowing the key.
+        Ok(Sha256::new()
+            .chain_update(self.db.past_trial_key()?)
+            .chain_update(mailbox)
+            .finalize()
+            .into())
+    }
+}

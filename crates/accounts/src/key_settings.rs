@@ -1,0 +1,105 @@
+//! Settings of a key and rates of an account, as stored: one JSON text, in `app.db` and in the
+//! shared store; an empty text sets nothing.
+//!
+//! Unreadable settings must not be ignored: reading them returns an error. Must not validate or
+//! enforce them: that is `settings.rs` and `principal.rs`.
+
+use credits::limits::SpendLimit;
+use ledger::StoreError;
+use serde::{Deserialize, Serialize};
+
+/// Settings of one key. The default sets nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeySettings {
+    /// Time from which the key is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spend_limit: Option<SpendLimit>,
+    /// Catalog ids of the allowed models; empty allows all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_models: Vec<String>,
+    #[serde(skip_serializing_if = "RateSettings::is_unset")]
+    pub rates: RateSettings,
+    /// Without a scope, the key is good for everything that its account may do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<KeyScope>,
+    /// Id of the dashboard session whose playground uses the key. It ends with the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub playground_session: Option<String>,
+}
+
+/// What a key is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyScope {
+    /// Requests below `/v1`. The admin API refuses the key.
+    Inference,
+}
+
+impl KeyScope {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inference => "inference",
+        }
+    }
+}
+
+/// Rates of one key or one account, which replace the defaults of the config file. 0 = no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RateSettings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_minute: Option<u64>,
+    /// Maximum number of concurrent requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrent: Option<u64>,
+}
+
+impl RateSettings {
+    fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn decode(text: &str) -> Result<Self, StoreError> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_str(text).map_err(|error| {
+            StoreError::Unusable(format!("cannot read an account's rate limits: {error}"))
+        })
+    }
+
+    pub(crate) fn encode(&self) -> String {
+        if self.is_unset() {
+            String::new()
+        } else {
+            serde_json::to_string(self).unwrap_or_default()
+        }
+    }
+}
+
+impl KeySettings {
+    /// Parses the JSON text.
+    ///
+    /// # Errors
+    /// Returns an error if this version does not know the text.
+    pub fn decode(text: &str) -> Result<Self, StoreError> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_str(text)
+            .map_err(|error| StoreError::Unusable(format!("cannot read a key's settings: {error}")))
+    }
+
+    pub(crate) fn encode(&self) -> String {
+        if *self == Self::default() {
+            String::new()
+        } else {
+            serde_json::to_string(self).unwrap_or_default()
+        }
+    }
+}

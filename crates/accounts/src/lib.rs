@@ -1,0 +1,63 @@
+//! Accounts, their API keys and their dashboard sessions: who can call, and which account pays.
+//!
+//! An edge needs only [`Accounts::authenticate`]; with a shared store, it reads the keys there. The
+//! owner of a key is cached (`crates/ledger/src/sqlite/row_cache.rs`): a change by this process (a
+//! revocation, a suspension) applies to the next request, a change by another process at most a
+//! millisecond later. Must not know HTTP or money. Read next: `accounts.rs` and `api_key.rs`,
+//! `key.rs` (the format of a key), `sign_up.rs`, `session.rs`, `db.rs` and `db/rows.rs` (the rows).
+
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
+)]
+
+mod accounts;
+mod api_key;
+mod audit;
+pub mod db;
+mod delete;
+mod error;
+mod id;
+mod invite;
+mod key;
+mod key_settings;
+mod limits;
+mod links;
+mod mail;
+mod mailbox;
+mod password;
+mod playground;
+mod principal;
+mod search;
+mod session;
+mod settings;
+mod sign_up;
+#[cfg(test)]
+mod tests;
+
+pub use crate::accounts::{Account, AccountStatus, Accounts};
+pub use crate::db::Role;
+pub use crate::key_settings::{KeyScope, KeySettings, RateSettings};
+pub use api_key::{ApiKey, ApiKeyStatus, NewKey};
+pub use audit::{Actor, AuditLogReport, AuditedAccounts};
+pub use delete::CloseAccountOutcome;
+pub use error::AccountError;
+pub use invite::{Invite, InviteState};
+#[cfg(any(test, feature = "fixtures"))]
+pub use key::generate as generate_key;
+pub use key::{hash as hash_key, is_well_formed as parse_key};
+pub use limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
+pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
+pub use mailbox::email_key;
+pub use password::{
+    MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,
+    generate as random_password,
+};
+pub use playground::NewPlaygroundKey;
+pub use principal::{AuthError, Principal};
+pub use search::AccountCounts;
+pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
+pub use sign_up::{
+    NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as,
+    open_without_credit, sign_up, sign_up_unverified,
+};

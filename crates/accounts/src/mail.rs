@@ -1,0 +1,75 @@
+//! The queue of mail to account holders: `notify/mail.rs` fills and empties it.
+//!
+//! Must not know the text of a mail, or how it is sent.
+
+use super::{AccountError, Accounts};
+use crate::db::mail::{MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome};
+use ledger::StoreError;
+
+impl Accounts {
+    /// Queues a mail.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn queue_mail(
+        &self,
+        mail: &OutgoingMailRow,
+        limits: MailQueueLimits,
+    ) -> Result<QueueMailOutcome, AccountError> {
+        Ok(self.db.queue_mail(mail, limits)?)
+    }
+
+    /// Returns mails that are due, and counts an attempt of each. Nobody else gets them before
+    /// `lease_ms` has passed.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn take_due_mail(
+        &self,
+        now_ms: i64,
+        lease_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<OutgoingMailRow>, StoreError> {
+        self.db.take_due_mail(now_ms, lease_ms, limit)
+    }
+
+    /// Records a failed attempt, and when the next one is due.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn retry_mail(&self, id: &str, next_at_ms: i64, error: &str) -> Result<(), StoreError> {
+        self.db.retry_mail(id, next_at_ms, error)
+    }
+
+    /// Records that a mail was sent; with an error: that it never will be.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn end_mail(&self, id: &str, error: Option<&str>, now_ms: i64) -> Result<(), StoreError> {
+        self.db.end_mail(id, error, now_ms)
+    }
+
+    /// Returns the number of mails that were sent since a moment.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn mails_sent_since(&self, since_ms: i64) -> Result<u64, StoreError> {
+        self.db.mails_sent_since(since_ms)
+    }
+
+    /// Returns the state of the queue.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn mail_queue(&self) -> Result<MailQueueSummary, StoreError> {
+        self.db.mail_queue()
+    }
+
+    /// Deletes mails that ended before a moment.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn purge_mail(&self, before_ms: i64) -> Result<usize, StoreError> {
+        self.db.purge_mail(before_ms)
+    }
+}

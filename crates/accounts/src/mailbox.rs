@@ -1,0 +1,150 @@
+//! E-mail addresses: the form in which they are unique, and the mailbox that an address reaches,
+//! for hosts known to have several addresses for one mailbox.
+//!
+//! A mail server reads an address by a grammar: `"bob"@x` and `bob@x` are one mailbox to it. So the
+//! gateway takes only addresses that have one spelling, and that spelling names the account, is
+//! hashed for the trial and receives the mail. Must not change an account's name: its e-mail stays
+//! as its holder entered it.
+
+use super::error::AccountError;
+use idna::AsciiDenyList;
+use idna::uts46::{DnsLength, Hyphens, Uts46};
+
+/// Maximum length of an e-mail address, and of its part before the @, in bytes (RFC 5321).
+const MAX_EMAIL_BYTES: usize = 254;
+const MAX_LOCAL_BYTES: usize = 64;
+
+/// Returns the mailbox's canonical address if the mailbox can have several addresses; `None` if the
+/// address is the only one.
+pub fn canonical_address(email: &str) -> Option<String> {
+    let (local, domain) = email.split_once('@')?;
+    if !matches!(domain, "gmail.com" | "googlemail.com") {
+        return None;
+    }
+    let name = local.split('+').next().unwrap_or_default().replace('.', "");
+    Some(format!("{name}@gmail.com"))
+}
+
+/// Returns the form in which a new account's e-mail is stored, unique and mailed to.
+pub(crate) fn normalize_email(text: &str) -> Result<String, AccountError> {
+    let (local, domain) = text.trim().split_once('@').ok_or(AccountError::BadEmail)?;
+    let domain = normalize_domain(domain).ok_or(AccountError::BadEmail)?;
+    let email = format!("{}@{domain}", local.to_ascii_lowercase());
+    if !is_plain_local(local) || email.len() > MAX_EMAIL_BYTES {
+        return Err(AccountError::BadEmail);
+    }
+    Ok(email)
+}
+
+/// Returns the form under which the account with this e-mail is found and counted. Addresses that
+/// [`normalize_email`] refuses may belong to accounts of older versions, which took them as text.
+pub fn email_key(text: &str) -> String {
+    normalize_email(text).unwrap_or_else(|_| {
+        let text: String = text.trim().chars().take(MAX_EMAIL_BYTES).collect();
+        text.to_ascii_lowercase()
+    })
+}
+
+/// Whether the part before the @ is a dot-atom (RFC 5322, 3.2.3), which has no second spelling. One
+/// that begins with a hyphen is refused too: a mailer may take it for an option.
+fn is_plain_local(local: &str) -> bool {
+    let is_letter =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
+    local.len() <= MAX_LOCAL_BYTES
+        && !local.starts_with('-')
+        && local
+            .split('.')
+            .all(|atom| !atom.is_empty() && atom.bytes().all(is_letter))
+}
+
+/// Returns a domain of letters, digits and hyphens, in lower case, with other letters as IDNA
+/// encodes them. `None` for other domains, such as one with a dot at its end.
+fn normalize_domain(domain: &str) -> Option<String> {
+    let (deny, hyphens) = (AsciiDenyList::STD3, Hyphens::CheckFirstLast);
+    let ascii = Uts46::new().to_ascii(domain.as_bytes(), deny, hyphens, DnsLength::Verify);
+    ascii.ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{canonical_address, email_key, normalize_email};
+
+    #[test]
+    fn dots_and_plus_lead_to_one_mailbox_where_they_are_known_to() {
+        let one = Some("annlee@gmail.com".to_owned());
+        for address in [
+            "annlee@gmail.com",
+            "ann.lee@gmail.com",
+            "a.n.n.lee+x.y@googlemail.com",
+            "annlee+@gmail.com",
+        ] {
+            assert_eq!(canonical_address(address), one, "{address}");
+        }
+        assert_eq!(canonical_address("ann.lee+x@example.com"), None);
+        assert_eq!(canonical_address("ann.lee@gmail.com.example"), None);
+    }
+
+    #[test]
+    fn an_address_has_one_spelling_which_the_mailer_reads_as_it_is() {
+        let label = "x".repeat(63);
+        let long = format!("{}@{label}.{label}.{label}", "a".repeat(62));
+        for (text, canonical) in [
+            (" Ann.Lee+x@Example.COM ", "ann.lee+x@example.com"),
+            (
+                "o'hara/x=y!#$%&*?^_`{|}~-@a-b.example",
+                "o'hara/x=y!#$%&*?^_`{|}~-@a-b.example",
+            ),
+            ("root@localhost", "root@localhost"),
+            ("ann@B\u{fc}cher.example", "ann@xn--bcher-kva.example"),
+            ("ann@xn--bcher-KVA.example", "ann@xn--bcher-kva.example"),
+            ("ann@example\u{3002}com", "ann@example.com"),
+            (&long, &long),
+        ] {
+            assert_eq!(normalize_email(text).unwrap(), canonical, "{text}");
+            assert_eq!(email_key(text), canonical);
+            let mailed: lettre::Address = canonical.parse().unwrap();
+            assert_eq!(mailed.to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn an_address_with_a_second_spelling_is_refused_but_found_as_its_text() {
+        for bad in [
+            "\"bob\"@example.com",
+            "\"b\\ob\"@example.com",
+            "b\\ob@example.com",
+            "(x)bob@example.com",
+            "<bob@example.com>",
+            "a,b@example.com",
+            "a;b@example.com",
+            "a:b@example.com",
+            "[a]@example.com",
+            ".bob@example.com",
+            "bob.@example.com",
+            "b..ob@example.com",
+            "-ox@example.com",
+            "b\u{f6}b@example.com",
+            "bob@example.com.",
+            "bob@example..com",
+            "bob@.example.com",
+            "bob@-example.com",
+            "bob@example-.com",
+            "bob@ex_ample.com",
+            "bob@[192.0.2.1]",
+            "bob@xn--a",
+            "bob@a@example.com",
+        ] {
+            assert!(normalize_email(bad).is_err(), "{bad}");
+            assert_eq!(email_key(&format!(" {bad} ")), bad);
+        }
+        for long in [
+            format!("{}@example.com", "a".repeat(65)),
+            format!("bob@{}.com", "x".repeat(64)),
+            format!("bob@{}com", "x.".repeat(125)),
+            "x".repeat(9_000),
+        ] {
+            assert!(normalize_email(&long).is_err(), "{long}");
+            assert!(email_key(&long).len() <= 254);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The account and the key that pay for a request, and why a key is refused.
+//!
+//! Must not look keys up: `api_key.rs` and `shared_credit/keys.rs` do.
+
+use crate::key_settings::{KeySettings, RateSettings};
+use ledger::StoreError;
+use std::sync::Arc;
+
+/// The account and the key that pay for a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    pub account_id: Arc<str>,
+    pub key_id: Arc<str>,
+    pub key_shown: Arc<str>,
+    /// Settings of the key, made by its owner.
+    pub settings: Arc<KeySettings>,
+    /// Rate settings of the account.
+    pub account_rates: RateSettings,
+}
+
+/// Why a key is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    /// Malformed, wrong checksum, unknown or revoked: the caller cannot see which.
+    #[error("this is not a valid gateway key")]
+    BadKey,
+    #[error("the key has expired")]
+    KeyExpired,
+    #[error("the key is disabled")]
+    KeyDisabled,
+    #[error("the account is suspended")]
+    AccountSuspended,
+    /// Too many unknown keys arrive to look this one up.
+    #[error("too many unknown keys are being looked up")]
+    TooManyLookups,
+    #[error("cannot check keys: {0}")]
+    Unavailable(StoreError),
+}
+
+impl Principal {
+    /// Returns the principal, unless its key has expired.
+    pub fn check_expiry(self, now_ms: i64) -> Result<Self, AuthError> {
+        if self.settings.has_expired(now_ms) {
+            Err(AuthError::KeyExpired)
+        } else {
+            Ok(self)
+        }
+    }
+}

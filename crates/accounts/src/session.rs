@@ -1,0 +1,301 @@
+//! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the database. A session ends
+//! after 12 hours without use, or after 7 days.
+//!
+//! Must not know cookies or HTTP: that is `sidecar/session.rs`.
+
+use super::accounts::{Account, Accounts};
+use super::audit::{AuditChange, AuditedAccounts};
+use super::error::AccountError;
+use super::password;
+use crate::db::session::{NewSessionRow, SessionLifetime};
+use base::clock::now_ms;
+use ledger::StoreError;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+const HOUR_MS: i64 = 3_600_000;
+const LIFETIME: SessionLifetime = SessionLifetime {
+    idle_ms: 12 * HOUR_MS,
+    absolute_ms: 7 * 24 * HOUR_MS,
+};
+
+/// Minimum time between two records of a session's use: a page view is not worth a disk write.
+const TOUCH_INTERVAL_MS: i64 = 60_000;
+
+/// 256 bits in hex.
+const TOKEN_DIGITS: usize = 64;
+
+/// Maximum number of sessions per account; one more ends the oldest.
+const MAX_SESSIONS: i64 = 50;
+
+/// Time for which an entered password counts as a confirmation; afterwards the holder must enter it
+/// again.
+const CONFIRMATION_TTL_MS: i64 = 10 * 60_000;
+
+/// Maximum length of a browser's name and of an address, in characters.
+const MAX_ORIGIN_CHARS: usize = 80;
+
+/// Number of bytes of a session's hash in its id: enough to distinguish an account's sessions, and
+/// no access to any.
+const ID_BYTES: usize = 16;
+
+/// The origin of a session, as its holder sees it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SessionOrigin<'a> {
+    pub address: &'a str,
+    pub browser: &'a str,
+}
+
+/// One of an account holder's own sessions.
+#[derive(Debug, Clone)]
+pub struct SessionSummary {
+    pub id: String,
+    pub created_at_ms: i64,
+    pub used_at_ms: i64,
+    pub address: String,
+    pub browser: String,
+}
+
+/// A new session's token, which is stored nowhere else.
+pub struct NewSession {
+    pub token: String,
+}
+
+/// A valid session.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub account: Account,
+    used_at_ms: i64,
+    confirmed_at_ms: i64,
+}
+
+impl Session {
+    /// Returns true if this use must be recorded with [`Accounts::touch_session`].
+    pub fn is_touch_due(&self, now_ms: i64) -> bool {
+        now_ms.saturating_sub(self.used_at_ms) >= TOUCH_INTERVAL_MS
+    }
+
+    /// Returns true if the holder entered the password a short time ago, so that no page need ask
+    /// for it again.
+    pub fn is_confirmed(&self, now_ms: i64) -> bool {
+        now_ms.saturating_sub(self.confirmed_at_ms) < CONFIRMATION_TTL_MS
+    }
+}
+
+impl Accounts {
+    /// Creates a session.
+    ///
+    /// # Errors
+    /// Returns an error if there is no randomness, or if the database fails.
+    pub fn create_session(&self, account: &str, now_ms: i64) -> Result<NewSession, AccountError> {
+        self.create_session_from(account, SessionOrigin::default(), now_ms)
+    }
+
+    /// Creates a session with its origin, for a person who has just entered the password.
+    ///
+    /// # Errors
+    /// Returns an error if there is no randomness, or if the database fails.
+    pub fn create_session_from(
+        &self,
+        account: &str,
+        origin: SessionOrigin<'_>,
+        now_ms: i64,
+    ) -> Result<NewSession, AccountError> {
+        let mut bits = [0u8; 32];
+        getrandom::fill(&mut bits).map_err(AccountError::Random)?;
+        let token = encode_hex(&bits);
+        let cut = |text: &str| text.chars().take(MAX_ORIGIN_CHARS).collect::<String>();
+        let row = NewSessionRow {
+            hash: &hash_token(&token),
+            account,
+            created_at_ms: now_ms,
+            confirmed_at_ms: now_ms,
+            address: &cut(origin.address),
+            browser: &cut(origin.browser),
+        };
+        self.db.insert_session(&row, LIFETIME, MAX_SESSIONS)?;
+        Ok(NewSession { token })
+    }
+
+    /// Returns the valid session of a token. Does not count as a use of the session.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn find_session(&self, token: &str, now_ms: i64) -> Result<Option<Session>, StoreError> {
+        if token.len() != TOKEN_DIGITS {
+            return Ok(None);
+        }
+        let Some(found) = self.db.session(&hash_token(token), now_ms, LIFETIME)? else {
+            return Ok(None);
+        };
+        let account = self.db.account(&found.account)?;
+        Ok(account.map(|row| Session {
+            account: row.into(),
+            used_at_ms: found.used_at_ms,
+            confirmed_at_ms: found.confirmed_at_ms,
+        }))
+    }
+
+    /// Records a use: the session's idle time begins again.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn touch_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
+        self.db.touch_session(&hash_token(token), now_ms)
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn end_session(&self, token: &str) -> Result<(), StoreError> {
+        let hash = hash_token(token);
+        let session = self.db.session(&hash, now_ms(), LIFETIME)?;
+        self.db.end_session(&hash)?;
+        if let Some(session) = session {
+            self.end_playgrounds(&session.account);
+        }
+        Ok(())
+    }
+
+    /// Returns the valid sessions of an account, last used first.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn sessions(&self, account: &str, now_ms: i64) -> Result<Vec<SessionSummary>, StoreError> {
+        let rows = self.db.sessions(account, now_ms, LIFETIME)?;
+        let own = rows.into_iter().map(|row| SessionSummary {
+            id: id_from_hash(&row.hash),
+            created_at_ms: row.created_at_ms,
+            used_at_ms: row.used_at_ms,
+            address: row.address,
+            browser: row.browser,
+        });
+        Ok(own.collect())
+    }
+
+    /// Ends one session of an account, by its id. Returns false if there is none.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn end_own_session(&self, account: &str, id: &str) -> Result<bool, StoreError> {
+        let Some(start) = decode_hex(id).filter(|start| start.len() == ID_BYTES) else {
+            return Ok(false);
+        };
+        let has_ended = self.db.end_session_by_prefix(account, &start)?;
+        self.end_playgrounds(account);
+        Ok(has_ended)
+    }
+
+    /// Ends the sessions of an account except the one with this token. Returns their number.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn end_other_sessions(&self, account: &str, token: &str) -> Result<usize, StoreError> {
+        let ended = self.db.end_other_sessions(account, &hash_token(token))?;
+        self.end_playgrounds(account);
+        Ok(ended)
+    }
+
+    /// Records that the holder of this session has just entered the password.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn confirm_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
+        self.db.confirm_session(&hash_token(token), now_ms)
+    }
+
+    /// Sets an account's new password and ends all its sessions. Slow: call it on a blocking
+    /// thread.
+    ///
+    /// # Errors
+    /// Returns an error if the password is not allowed, or if the hash or the database fails.
+    pub fn replace_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
+        self.check_new_password(account, new)?;
+        self.db
+            .replace_password(account, &password::hash(new)?, None)?;
+        self.end_playgrounds(account);
+        Ok(())
+    }
+
+    /// Ends every session of an account. Returns their number.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn end_sessions(&self, account: &str) -> Result<usize, StoreError> {
+        let ended = self.db.end_sessions(account)?;
+        self.end_playgrounds(account);
+        Ok(ended)
+    }
+
+    /// Deletes all expired sessions. Returns their number. Creating a session does this too.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn purge_sessions(&self, now_ms: i64) -> Result<usize, StoreError> {
+        self.db.purge_sessions(now_ms, LIFETIME)
+    }
+}
+
+impl AuditedAccounts<'_> {
+    /// Sets an account's password for an administrator; see [`Accounts::replace_password`]. Returns
+    /// false if there is no such account.
+    ///
+    /// # Errors
+    /// Returns an error if the password is not allowed, or if the hash or the database fails.
+    pub fn set_password(&self, account: &str, new: &str) -> Result<bool, AccountError> {
+        self.accounts.check_new_password(account, new)?;
+        let change = AuditChange::new("account.set-password", account, &Value::Null);
+        let is_set = self.accounts.db.replace_password(
+            account,
+            &password::hash(new)?,
+            Some(&self.audit_entry(&change)),
+        )?;
+        self.accounts.end_playgrounds(account);
+        Ok(is_set)
+    }
+}
+
+/// Returns the token for a session's forms. It is derived from the session's secret token: it needs
+/// no storage, ends with the session, and reveals nothing about the secret.
+pub fn csrf_token(session_token: &str) -> String {
+    encode_hex(&Sha256::digest(
+        format!("form token of {session_token}").as_bytes(),
+    ))
+}
+
+/// Returns the id by which a holder identifies a session.
+pub fn session_id(token: &str) -> String {
+    id_from_hash(&hash_token(token))
+}
+
+fn id_from_hash(hash: &[u8; 32]) -> String {
+    encode_hex(hash.get(..ID_BYTES).unwrap_or_default())
+}
+
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| std::str::from_utf8(pair).ok());
+    digits
+        .map(|pair| {
+            pair.filter(|pair| pair.len() == 2)
+                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+        })
+        .collect()
+}
+
+fn hash_token(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn encode_hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}

@@ -1,0 +1,59 @@
+//! Settings of a key, made by its owner: its expiry, its spending limit, its models, its rates.
+//!
+//! The type and its JSON text are in `key_settings.rs`, so that the ledger ingest can read
+//! them too. Unreadable settings must not be ignored: the key is refused. Must not know which code
+//! enforces the limits.
+
+use super::error::AccountError;
+use crate::key_settings::{KeySettings, RateSettings};
+use config::MAX_RATE;
+
+/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum
+/// length of a model's id.
+const MAX_MODELS: usize = 100;
+const MAX_MODEL_BYTES: usize = 128;
+
+impl RateSettings {
+    /// Checks the rates.
+    ///
+    /// # Errors
+    /// Returns an error if a rate is above the maximum.
+    pub fn validate(&self) -> Result<(), AccountError> {
+        let all = [
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            self.concurrent,
+        ];
+        if all.into_iter().flatten().any(|rate| rate > MAX_RATE) {
+            Err(AccountError::BadRate)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl KeySettings {
+    /// Returns true from the exact time of expiry on.
+    pub fn has_expired(&self, now_ms: i64) -> bool {
+        self.expires_at_ms.is_some_and(|expires| expires <= now_ms)
+    }
+
+    pub fn allows(&self, model: &str) -> bool {
+        self.allowed_models.is_empty() || self.allowed_models.iter().any(|allowed| allowed == model)
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many models, if a model's id is not valid, or if a rate is
+    /// above the maximum.
+    pub fn validate(&self) -> Result<(), AccountError> {
+        let is_id = |id: &String| {
+            !id.is_empty() && id.len() <= MAX_MODEL_BYTES && !id.contains(char::is_whitespace)
+        };
+        if self.allowed_models.len() > MAX_MODELS || !self.allowed_models.iter().all(is_id) {
+            return Err(AccountError::BadModels);
+        }
+        self.rates.validate()
+    }
+}

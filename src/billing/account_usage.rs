@@ -1,0 +1,34 @@
+//! An account's usage report, with the names of its keys.
+//!
+//! Must not add anything up: `billing/usage_report.rs` does.
+
+use crate::billing::Billing;
+use crate::billing::usage_report::UsageReportQuery;
+use accounts::Accounts;
+use ledger::StoreError;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+impl Billing {
+    /// Reports an account's usage. A key that the account no longer lists has only its id.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the database cannot be read.
+    pub fn account_usage(
+        &self,
+        accounts: &Accounts,
+        account: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Value, StoreError> {
+        let keys = accounts.keys(account)?;
+        let keys: HashMap<_, _> = keys.iter().map(|key| (key.id.as_str(), key)).collect();
+        self.usage_report(account, query, &|id| {
+            let key = keys.get(id);
+            json!({
+                "id": id,
+                "name": key.map(|key| &key.name),
+                "shown": key.map(|key| &key.shown),
+            })
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! What an edge needs to admit a request: who calls, and whether the account can pay.
+//!
+//! Must not contain behaviour: the implementations are `billing/embedded.rs` (the files of this
+//! process) and `shared_credit/admission.rs` (the store that edges share). `app.rs` chooses one
+//! when a process starts; nothing else asks which it is. A hold ends by itself, through the store
+//! that reserved it (`billing/hold.rs`).
+
+use crate::billing::backlog::LedgerBacklog;
+use crate::billing::holds::Payer;
+use crate::billing::usage_report::UsageReportQuery;
+use crate::billing::{Balance, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
+use accounts::{AuthError, Principal};
+use async_trait::async_trait;
+use config::Settings;
+use credits::money::Micro;
+use credits::pricing::Quote;
+use ledger::StoreError;
+use serde_json::Value;
+
+/// Admits requests, by the files of this process or by the store that edges share.
+#[async_trait]
+pub trait Admission: Send + Sync {
+    /// Authenticates a key; every request calls this.
+    ///
+    /// # Errors
+    /// Returns why the key is refused.
+    async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError>;
+
+    /// Checks whether an account may be served at all, before the gateway reads the request's body:
+    /// its limits, and whether it can pay `min_cost`, the cost of the cheapest request. Reserves
+    /// nothing.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`].
+    async fn authorize(
+        &self,
+        payer: &Payer<'_>,
+        arriving: PendingRequests,
+        min_cost: &(dyn Fn() -> Micro + Sync),
+        now_ms: i64,
+    ) -> Result<(), ReserveError>;
+
+    /// Like [`Admission::authorize`], for a request that reserves within moments: a store in
+    /// another process lets it pass, because the reservation decides.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`].
+    async fn authorize_before_reserve(
+        &self,
+        payer: &Payer<'_>,
+        arriving: PendingRequests,
+        min_cost: &(dyn Fn() -> Micro + Sync),
+        now_ms: i64,
+    ) -> Result<(), ReserveError> {
+        self.authorize(payer, arriving, min_cost, now_ms).await
+    }
+
+    /// The ended requests that the ledger is not known to have; `None` in a process that does not
+    /// serve.
+    fn backlog(&self) -> Option<&LedgerBacklog>;
+
+    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
+    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    async fn reserve(
+        &self,
+        request: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), ReserveError>;
+
+    /// # Errors
+    /// Returns an error if the store cannot be read or does not know the account.
+    async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError>;
+
+    /// Stores the prices of new settings durably, before the first request that uses them, and
+    /// applies their limits.
+    ///
+    /// # Errors
+    /// Returns an error if the prices cannot be written; nothing is applied then.
+    fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError>;
+
+    /// Hands the right to admit over to a successor. An edge with a shared store hands over its
+    /// data directory only: each edge admits on its own.
+    ///
+    /// # Errors
+    /// Returns an error if the hand-over fails; this process then continues as before.
+    fn hand_over(&self) -> Result<(), StoreError>;
+
+    /// Whether a successor has taken over, or is about to.
+    fn has_handed_over(&self) -> bool;
+
+    /// The instance id, which names this process's journal.
+    fn instance_id(&self) -> &str;
+
+    /// Whether settled requests reach the ledger or the shared store.
+    fn is_healthy(&self) -> bool;
+
+    /// Updates the gauges that are computed on demand.
+    fn update_gauges(&self, now_ms: i64);
+
+    /// Sends everything settled to the ledger or the shared store, then stops.
+    fn shut_down(&self);
+}
+
+/// The ledger, as far as callers of the API may read it. A process without the ledger has none, and
+/// its sidecar answers.
+pub trait LedgerLookup: Send + Sync {
+    /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError>;
+
+    /// Returns an account's usage.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the accounts cannot be read.
+    fn usage_report(&self, account: &str, query: &UsageReportQuery) -> Result<Value, StoreError>;
+}

@@ -1,0 +1,109 @@
+//! Admission by the files of this process: the ledger and the accounts in its own data directory.
+//!
+//! Must not decide anything: it passes each question to the part that answers it.
+
+use super::admission::{Admission, LedgerLookup};
+use crate::billing::backlog::LedgerBacklog;
+use crate::billing::holds::Payer;
+use crate::billing::usage_report::UsageReportQuery;
+use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
+use accounts::{Accounts, AuthError, Principal};
+use async_trait::async_trait;
+use config::Settings;
+use credits::money::Micro;
+use credits::pricing::Quote;
+use ledger::StoreError;
+use serde_json::Value;
+
+/// The files of this process.
+pub struct EmbeddedAdmission {
+    accounts: Accounts,
+    billing: Billing,
+}
+
+impl EmbeddedAdmission {
+    pub fn new(accounts: Accounts, billing: Billing) -> Self {
+        Self { accounts, billing }
+    }
+}
+
+#[async_trait]
+impl Admission for EmbeddedAdmission {
+    async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
+        self.accounts.authenticate(key, now_ms)
+    }
+
+    async fn authorize(
+        &self,
+        payer: &Payer<'_>,
+        arriving: PendingRequests,
+        min_cost: &(dyn Fn() -> Micro + Sync),
+        now_ms: i64,
+    ) -> Result<(), ReserveError> {
+        self.billing.authorize(payer, arriving, min_cost, now_ms)
+    }
+
+    fn backlog(&self) -> Option<&LedgerBacklog> {
+        self.billing.backlog()
+    }
+
+    async fn reserve(
+        &self,
+        request: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), ReserveError> {
+        if self.billing.has_handed_over() {
+            // This may wait for another process, so it must not block a serving thread.
+            return tokio::task::block_in_place(|| {
+                self.billing.reserve(request, quote, exact, now_ms)
+            });
+        }
+        self.billing.reserve(request, quote, exact, now_ms)
+    }
+
+    async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
+        self.billing.balance(account, now_ms)
+    }
+
+    fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {
+        self.billing.store_prices(new.catalog.models(), now_ms)?;
+        self.billing.apply_limits(&new.limits);
+        Ok(())
+    }
+
+    fn hand_over(&self) -> Result<(), StoreError> {
+        self.billing.hand_over()
+    }
+
+    fn has_handed_over(&self) -> bool {
+        self.billing.has_handed_over()
+    }
+
+    fn instance_id(&self) -> &str {
+        self.billing.instance_id()
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.billing.is_healthy()
+    }
+
+    fn update_gauges(&self, now_ms: i64) {
+        self.billing.update_gauges(now_ms);
+    }
+
+    fn shut_down(&self) {
+        self.billing.shut_down();
+    }
+}
+
+impl LedgerLookup for EmbeddedAdmission {
+    fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
+        self.billing.receipt(account, request_id)
+    }
+
+    fn usage_report(&self, account: &str, query: &UsageReportQuery) -> Result<Value, StoreError> {
+        self.billing.account_usage(&self.accounts, account, query)
+    }
+}

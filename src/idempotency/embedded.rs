@@ -1,0 +1,180 @@
+//! Idempotency keys in a file of this process. The ledger decides what became of a request that a
+//! dead process left.
+//!
+//! Must not decide the result of a request. Must not know HTTP.
+
+use super::db::{IdempotencyDb, RetentionLimits};
+use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse};
+use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention, log_lost_response};
+use super::keys::{ClaimError, IdempotencyKeys};
+use crate::billing::Billing;
+use accounts::Accounts;
+use async_trait::async_trait;
+use base::blocking::may_block;
+use base::clock;
+use config::Limits;
+use ledger::StoreError;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// Interval at which the responses of deleted accounts are removed.
+const DELETED_ACCOUNTS_INTERVAL_MS: i64 = 3_600_000;
+/// Age from which on a deleted account has no responses: the longest time that one is kept, and a
+/// day.
+const DELETED_ACCOUNTS_AGE_MS: i64 = 8 * 86_400_000;
+
+/// The idempotency file, used by one process at a time.
+pub struct EmbeddedIdempotency {
+    pub(super) db: IdempotencyDb,
+    accounts: Accounts,
+    billing: Billing,
+    /// Whether something was written since the last checkpoint.
+    touched: AtomicBool,
+    /// When the responses of deleted accounts are removed next.
+    deleted_accounts_due_ms: AtomicI64,
+}
+
+impl EmbeddedIdempotency {
+    /// Opens the file in `data_dir`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub fn open(data_dir: &Path, accounts: Accounts, billing: Billing) -> Result<Self, StoreError> {
+        Ok(Self {
+            db: IdempotencyDb::open(data_dir)?,
+            accounts,
+            billing,
+            touched: AtomicBool::new(true),
+            deleted_accounts_due_ms: AtomicI64::new(0),
+        })
+    }
+
+    /// Writes a completion. A full disk may still have space for the small record that prevents a
+    /// second debit, so a completion that fails is written again without its response.
+    fn complete_or_drop_response(
+        &self,
+        completion: &IdempotencyCompletion,
+    ) -> Result<(), StoreError> {
+        let outcome = self.write_completion(completion, completion.response.as_ref());
+        if outcome.is_err() && completion.response.is_some() {
+            return self.write_completion(completion, None);
+        }
+        outcome
+    }
+
+    fn write_completion(
+        &self,
+        completion: &IdempotencyCompletion,
+        response: Option<&StoredResponse>,
+    ) -> Result<(), StoreError> {
+        self.touched.store(true, Ordering::Relaxed);
+        let request_id = &completion.entry.request_id;
+        match completion.spent {
+            Some(retention) => {
+                let expires_at_ms = retention.expires_at_ms(clock::steady_now_ms());
+                self.db.complete(request_id, response, expires_at_ms)
+            }
+            None => self.db.release(request_id),
+        }
+    }
+
+    /// Removes what is stored for deleted accounts.
+    fn remove_deleted_accounts(&self, now_ms: i64) -> Result<(), StoreError> {
+        for account in self
+            .accounts
+            .deleted_since(now_ms - DELETED_ACCOUNTS_AGE_MS)?
+        {
+            self.db.remove_account(&account)?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl IdempotencyKeys for EmbeddedIdempotency {
+    fn instance_id(&self) -> &str {
+        self.billing.instance_id()
+    }
+
+    async fn claim(
+        &self,
+        request: &IdempotencyRequest<'_>,
+        _: &IdempotencyEntry,
+        _: Retention,
+        now_ms: i64,
+    ) -> Result<IdempotencyLookup, ClaimError> {
+        self.touched.store(true, Ordering::Relaxed);
+        may_block(|| self.db.claim(request, now_ms)).map_err(|source| ClaimError {
+            source,
+            may_be_entered: false,
+        })
+    }
+
+    async fn is_known(
+        &self,
+        request: &IdempotencyRequest<'_>,
+        _: &IdempotencyEntry,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        may_block(|| self.db.is_known(request, now_ms))
+    }
+
+    fn complete(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
+        may_block(|| self.complete_or_drop_response(completion))?;
+        Ok(KeyWrite::Written)
+    }
+
+    async fn send_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError> {
+        self.complete_or_drop_response(completion)
+    }
+
+    async fn retry_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError> {
+        self.complete_or_drop_response(completion)
+    }
+
+    async fn resolve_orphaned(&self, retention: Retention, now_ms: i64) -> Result<(), StoreError> {
+        let expires_at_ms = retention.expires_at_ms(now_ms);
+        for (account, request_id) in self
+            .db
+            .orphaned_requests(&self.billing.unreplayed_instance_ids()?)?
+        {
+            self.touched.store(true, Ordering::Relaxed);
+            if self.billing.was_debited(&account, &request_id)? {
+                log_lost_response(&request_id);
+                self.db.complete(&request_id, None, expires_at_ms)?;
+            } else {
+                self.db.release(&request_id)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn clean(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
+        let retained = RetentionLimits {
+            entries: limits.idempotency_entries,
+            bytes: limits.idempotency_store_bytes,
+        };
+        self.touched.store(true, Ordering::Relaxed);
+        if now_ms >= self.deleted_accounts_due_ms.load(Ordering::Relaxed) {
+            self.remove_deleted_accounts(now_ms)?;
+            let due_ms = now_ms + DELETED_ACCOUNTS_INTERVAL_MS;
+            self.deleted_accounts_due_ms
+                .store(due_ms, Ordering::Relaxed);
+        }
+        self.db.clean(now_ms, retained)
+    }
+
+    fn checkpoint(&self) -> Result<(), StoreError> {
+        if self.touched.swap(false, Ordering::Relaxed) {
+            self.db.checkpoint()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn shut_down(&self) {
+        if let Err(error) = self.remove_deleted_accounts(clock::now_ms()) {
+            log::warn!("{error}; the next start tries again");
+        }
+    }
+}

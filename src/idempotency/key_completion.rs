@@ -1,0 +1,67 @@
+//! How a request with an idempotency key ended, and how long its key and response are stored.
+//!
+//! Must not know where they are stored.
+
+use crate::idempotency::entry::{IdempotencyEntry, StoredResponse};
+use config::Limits;
+use std::time::Duration;
+
+/// Time added to a request's maximum duration before it is presumed dead.
+const LEASE_MARGIN: Duration = Duration::from_secs(60);
+
+/// Limits on the total size of stored responses.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedRetentionLimits {
+    pub of_account: u64,
+    /// Limit for all accounts; each partition has a sixteenth.
+    pub of_all: u64,
+}
+
+/// How long, and within how many bytes, a key and its response are stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Retention {
+    pub(crate) known_for: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) shared_limits: SharedRetentionLimits,
+}
+
+impl Retention {
+    pub fn from_limits(limits: &Limits) -> Self {
+        Self {
+            known_for: Duration::from_secs(limits.idempotency_seconds),
+            lease: Duration::from_secs(limits.total_seconds).saturating_add(LEASE_MARGIN),
+            shared_limits: SharedRetentionLimits {
+                of_account: limits.idempotency_shared_account_bytes,
+                of_all: limits.idempotency_shared_bytes,
+            },
+        }
+    }
+
+    pub(crate) fn expires_at_ms(self, now_ms: i64) -> i64 {
+        now_ms.saturating_add(i64::try_from(self.known_for.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// Result of a request with a key.
+#[derive(Debug)]
+pub struct IdempotencyCompletion {
+    pub entry: IdempotencyEntry,
+    /// Retention of the spent key if the request was debited; `None` frees the key.
+    pub spent: Option<Retention>,
+    /// Response to store, if any.
+    pub response: Option<StoredResponse>,
+}
+
+/// Whether a completion is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyWrite {
+    Written,
+    /// The store is another process: a task must send the completion.
+    MustBeSent,
+}
+
+pub(crate) fn log_lost_response(request_id: &str) {
+    log::warn!(
+        "request {request_id} was debited, but its response is lost: its idempotency key cannot be used again"
+    );
+}

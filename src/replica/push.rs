@@ -1,0 +1,109 @@
+//! What a data directory has and PostgreSQL lacks goes there: everything, when an installation
+//! moves to PostgreSQL; the last entries, after a standby was promoted that was behind.
+//!
+//! Must not change an entry.
+
+use super::hold::not_a_copy;
+use accounts::db::AppDb;
+use ledger::StoreError;
+use ledger::anchor::ChainHead;
+use ledger::copy::Copy;
+use ledger::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresHome};
+use ledger::{Ledger, LedgerEntry, LedgerStore as _};
+use rusqlite::Connection;
+
+/// What was given to PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushReport {
+    /// Entries.
+    pub entries: i64,
+    /// Last entry, the same on both sides now, and its hash.
+    pub last: i64,
+    pub hash: Vec<u8>,
+}
+
+/// Gives PostgreSQL what it lacks. Nothing may be committed by others meanwhile: the lease must be
+/// free, or this data directory's.
+///
+/// # Errors
+/// Returns an error if PostgreSQL has other entries, if another data directory holds the lease, or
+/// if either side cannot be read or written.
+pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
+    let (home, holder, held) = ledger
+        .with_copy(|copy, connection| {
+            let (holder, held) = copy.held(connection)?;
+            Ok((copy.home().clone(), holder, held))
+        })
+        .ok_or_else(not_a_copy)??;
+    let first = home.holding(Domain::Ledger)?.position;
+    let ours = ledger.heads()?.last;
+    if first.seq > ours.seq && is_in(&home, &ours)? {
+        return Ok(PushReport {
+            entries: 0,
+            last: first.seq,
+            hash: first.hash,
+        });
+    }
+    if first.seq > 0 {
+        let ours = ledger.entries_after(first.seq - 1, 1)?;
+        if ours
+            .first()
+            .is_none_or(|entry| entry.seq != first.seq || entry.hash != first.hash)
+        {
+            return Err(StoreError::Unusable(format!(
+                "PostgreSQL has another ledger: its last entry, {}, is not the one of this data directory",
+                first.seq
+            )));
+        }
+    }
+    let Some(epoch) = home.take_lease(&holder, held)? else {
+        return Err(StoreError::NotHolder(
+            "another data directory holds the ledger: stop its sidecar first".into(),
+        ));
+    };
+    let mut position = first.clone();
+    loop {
+        let entries = ledger.entries_after(position.seq, MAX_PAGE_ENTRIES)?;
+        let Some(last) = entries.last() else { break };
+        let after = after(&position, last);
+        home.commit(HomeCommit {
+            domain: Domain::Ledger,
+            epoch,
+            before: position,
+            after: after.clone(),
+            entries,
+            accounts: Vec::new(),
+            rows: Vec::new(),
+        })?;
+        position = after;
+    }
+    let rows = |copy: &Copy, connection: &mut Connection| {
+        copy.set_held(connection, &holder, epoch)?;
+        copy.push_rows(connection)
+    };
+    ledger.with_copy(rows).ok_or_else(not_a_copy)??;
+    app.with_copy(rows).ok_or_else(not_a_copy)??;
+    home.release_lease(epoch)?;
+    Ok(PushReport {
+        entries: position.seq - first.seq,
+        last: position.seq,
+        hash: position.hash,
+    })
+}
+
+/// Whether PostgreSQL has the last entry of a copy.
+fn is_in(home: &PostgresHome, last: &ChainHead) -> Result<bool, StoreError> {
+    if last.seq == 0 {
+        return Ok(true);
+    }
+    let entry = home.entry_at(last.seq)?;
+    Ok(entry.is_some_and(|entry| entry.hash == last.hash))
+}
+
+fn after(before: &Position, last: &LedgerEntry) -> Position {
+    Position {
+        seq: last.seq,
+        hash: last.hash.clone(),
+        version: before.version + 1,
+    }
+}

@@ -1,0 +1,190 @@
+//! Commands on a ledger with a shared store: they debit the store first, and compare its balances
+//! with the ledger's.
+//!
+//! Must not be on the path of requests.
+
+use super::ledger_ingest::adjustment_operation;
+use crate::billing::shared_balances::SharedBalances;
+use crate::shared_credit::redis;
+use crate::shared_credit::redis::{SharedStore, block_on};
+use base::clock;
+use base::failpoint::{self, Point};
+use config::redis_address::RedisAddress;
+use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
+use ledger::audit::{Finding, LedgerAuditReport};
+use ledger::{BalanceChange, Ledger, PostingResult, split_debit};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the sidecar may take to seed an account.
+const SEED_TIMEOUT: Duration = Duration::from_secs(3);
+const SEED_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum attempts of a command, because other requests may take the free credit before its debit
+/// arrives.
+const MAX_ATTEMPTS: u32 = 5;
+/// Events reach the ledger within milliseconds, so a difference is rechecked before it is reported.
+const MAX_RECHECKS: u32 = 20;
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of findings listed.
+const MAX_FINDINGS: usize = 1_000;
+
+/// The store that edges share, for commands.
+pub struct SharedStoreAdmin {
+    address: RedisAddress,
+}
+
+/// The balances at an address; `None` without a shared store.
+pub fn shared_balances(address: Option<RedisAddress>) -> Option<Arc<dyn SharedBalances>> {
+    address.map(|address| Arc::new(SharedStoreAdmin { address }) as Arc<dyn SharedBalances>)
+}
+
+impl SharedBalances for SharedStoreAdmin {
+    fn post_debit(
+        &self,
+        ledger: &Ledger,
+        change: &BalanceChange<'_>,
+    ) -> Result<PostingResult, StoreError> {
+        if ledger.has_posted(change)? {
+            return ledger.post_change(change, "", &|| Ok(Vec::new()));
+        }
+        let parts = block_on(debit_store(&self.address, change))?;
+        failpoint::hit(Point::TakenThere);
+        ledger.post_store_debit(change, parts)
+    }
+
+    fn compare(&self, ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
+        let accounts = ledger.account_ids()?;
+        let findings = block_on(async {
+            let store = SharedStore::connect(&self.address, STORE_TIMEOUT).await?;
+            let mut findings = Vec::new();
+            for account in accounts {
+                if let Some(message) = find_difference(ledger, &store, &account).await? {
+                    findings.push(Finding {
+                        rule: "shared balance",
+                        seq: 0,
+                        message,
+                    });
+                }
+                if findings.len() >= MAX_FINDINGS {
+                    break;
+                }
+            }
+            Ok(findings)
+        })?;
+        report.findings.extend(findings);
+        Ok(())
+    }
+}
+
+async fn debit_store(
+    address: &RedisAddress,
+    change: &BalanceChange<'_>,
+) -> Result<CreditSplit, StoreError> {
+    let store = SharedStore::connect(address, STORE_TIMEOUT).await?;
+    let operation = adjustment_operation(change.account, change.reference);
+    let debit = Micro::ZERO.minus(change.amount);
+    let mut refused = None;
+    for _ in 0..MAX_ATTEMPTS {
+        let shared = wait_for_account(&store, change.account).await?;
+        let runs = shared
+            .trial_ends_at_ms
+            .is_some_and(|ends| clock::now_ms() < ends);
+        let free = shared.has.minus(shared.held).rebalance().or_zero();
+        let free = CreditSplit {
+            trial: if runs { free.trial } else { Micro::ZERO },
+            ..free
+        };
+        // Send the debit even if the balance does not cover it: an earlier run may have posted it
+        // already.
+        let parts = split_debit(change, free).unwrap_or_else(|error| {
+            refused = Some(error);
+            CreditSplit {
+                paid: debit,
+                trial: Micro::ZERO,
+            }
+        });
+        let post = redis::PostCommand {
+            operation: &operation,
+            account: change.account,
+            change: CreditSplit::ZERO.minus(parts),
+            credited: Micro::ZERO,
+            only_free: true,
+            seq: 0,
+        };
+        match store.post(&post).await? {
+            redis::PostReply::Done => return Ok(parts),
+            redis::PostReply::Known { change: taken } if taken.total() == change.amount => {
+                return Ok(CreditSplit::ZERO.minus(taken));
+            }
+            redis::PostReply::Known { change: taken } => {
+                let (reference, taken) = (change.reference, taken.total());
+                let message = format!(
+                    "reference {reference:?} belongs to an unfinished change by {taken}: run the command with that amount first"
+                );
+                return Err(StoreError::Refused(message));
+            }
+            redis::PostReply::Insufficient { .. }
+            | redis::PostReply::Lost
+            | redis::PostReply::Unknown => {}
+        }
+    }
+    let moving = || {
+        StoreError::Refused(format!(
+            "cannot deduct {debit} credits from account {}: its reservations are changing; run the command again",
+            change.account
+        ))
+    };
+    Err(refused.unwrap_or_else(moving))
+}
+
+/// Returns the account in the store, and waits until the sidecar has seeded it.
+async fn wait_for_account(
+    store: &SharedStore,
+    account: &str,
+) -> Result<redis::StoreAccount, StoreError> {
+    let began = Instant::now();
+    loop {
+        if let Some(shared) = store.account(account).await? {
+            return Ok(shared);
+        }
+        if began.elapsed() > SEED_TIMEOUT {
+            let message = format!(
+                "account {account} is not in the shared store: check that the sidecar is running"
+            );
+            return Err(StoreError::Unusable(message));
+        }
+        store.request_seed(account).await?;
+        tokio::time::sleep(SEED_POLL_INTERVAL).await;
+    }
+}
+
+/// Describes how the balances differ, if they differ at every check.
+async fn find_difference(
+    ledger: &Ledger,
+    store: &SharedStore,
+    account: &str,
+) -> Result<Option<String>, StoreError> {
+    let mut message = None;
+    for look in 0..MAX_RECHECKS {
+        if look > 0 {
+            tokio::time::sleep(RECHECK_INTERVAL).await;
+        }
+        let Some(shared) = store.account(account).await? else {
+            return Ok(None);
+        };
+        let Some(row) = ledger.account(account, "")? else {
+            return Ok(None);
+        };
+        let CreditSplit { paid, trial } = shared.has;
+        if (paid, trial) == (row.paid, row.trial) {
+            return Ok(None);
+        }
+        message = Some(format!(
+            "account {account} has {paid} paid and {trial} trial in the shared store, {} and {} in the ledger",
+            row.paid, row.trial
+        ));
+    }
+    Ok(message)
+}

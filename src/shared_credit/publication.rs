@@ -1,0 +1,141 @@
+//! Waits until the shared store has the newest state of a key, so that what creates or revokes a
+//! key returns only when edges accept or refuse it.
+//!
+//! The sidecar publishes keys (`shared_credit/ledger_ingest/publish.rs`); this file only looks.
+//! Must not write to the store: a second writer could undo a later change.
+
+use crate::shared_credit::redis::{SharedStore, block_on};
+use accounts::Accounts;
+use accounts::db::key_changes::KeyChange;
+use config::redis_address::RedisAddress;
+use ledger::StoreError;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Longest wait. The sidecar publishes within some 30 ms.
+const MAX_WAIT: Duration = Duration::from_secs(3);
+/// How long a look waits for the store's reply.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+const MIN_POLL_DELAY: Duration = Duration::from_millis(5);
+const MAX_POLL_DELAY: Duration = Duration::from_millis(100);
+
+/// Waits until the edges can see the newest state of a key, for at most three seconds. Returns
+/// false if they cannot yet: they will once the shared store is reachable and the sidecar runs.
+/// Returns true at once without a shared store. Call it on a blocking thread.
+pub fn wait_until_published(accounts: &Accounts, key_id: &str) -> bool {
+    let Some(address) = accounts.shared_store() else {
+        return true;
+    };
+    let published = block_on(poll_store(accounts, address, key_id));
+    match published {
+        Ok(true) => return true,
+        Ok(false) => log::warn!(
+            "the shared store does not have the newest state of {key_id} yet: edges will have it once the store is reachable and the sidecar runs"
+        ),
+        Err(error) => log::warn!("cannot check whether {key_id} is published: {error}"),
+    }
+    false
+}
+
+async fn poll_store(
+    accounts: &Accounts,
+    address: &RedisAddress,
+    key_id: &str,
+) -> Result<bool, StoreError> {
+    let store = SharedStore::new(address.clone(), REPLY_TIMEOUT);
+    let (until, mut delay) = (Instant::now() + MAX_WAIT, MIN_POLL_DELAY);
+    loop {
+        // Each round reads both: somebody else may change the key meanwhile.
+        let Some(newest) = accounts.database().key_change(key_id)? else {
+            return Ok(true);
+        };
+        let hash = newest.hash_hex();
+        let look = tokio::time::timeout_at(until, store.api_key(&hash)).await;
+        if let Ok(Ok(published)) = look
+            && is_same(&newest, &published)
+        {
+            return Ok(true);
+        }
+        if Instant::now() + delay >= until {
+            return Ok(false);
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(MAX_POLL_DELAY);
+    }
+}
+
+fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
+    let account_status = match newest.account_is_active {
+        true => "active",
+        false => "suspended",
+    };
+    [
+        ("status", newest.status.as_str()),
+        ("account_status", account_status),
+        ("settings", &newest.settings),
+        ("account_rates", &newest.account_rates),
+    ]
+    .into_iter()
+    .all(|(field, value)| published.get(field).is_some_and(|found| found == value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use accounts::db::Role;
+    use base::clock::now_ms;
+
+    fn accounts(address: Option<RedisAddress>) -> (tempfile::TempDir, Accounts, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let accounts = Accounts::open(folder.path()).unwrap();
+        let new = accounts::NewAccount {
+            email: "ada@example.test",
+            password: None,
+            role: Role::Member,
+            trial: None,
+        };
+        let account = accounts.create_account(&new, now_ms()).unwrap().id;
+        let key = accounts.create_key(&account, "laptop", now_ms()).unwrap();
+        (folder, accounts.with_shared_store(address), key.key_id)
+    }
+
+    #[test]
+    fn without_a_shared_store_a_key_is_published_at_once() {
+        let (_folder, accounts, key_id) = accounts(None);
+        assert!(wait_until_published(&accounts, &key_id));
+    }
+
+    #[test]
+    fn without_an_answer_the_wait_ends_and_says_so() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("redis://{}", closed.local_addr().unwrap());
+        drop(closed);
+        let (_folder, accounts, key_id) = accounts(Some(RedisAddress::One(address)));
+        let began = std::time::Instant::now();
+        assert!(!wait_until_published(&accounts, &key_id));
+        assert!(began.elapsed() < 10 * MAX_WAIT);
+    }
+
+    #[test]
+    fn a_key_is_published_when_each_field_is() {
+        let (_folder, accounts, key_id) = accounts(None);
+        let newest = accounts.database().key_change(&key_id).unwrap().unwrap();
+        let fields = ["status", "account_status", "settings", "account_rates"];
+        let published: HashMap<_, _> = [
+            ("status", "active"),
+            ("account_status", "active"),
+            ("settings", newest.settings.as_str()),
+            ("account_rates", newest.account_rates.as_str()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        assert!(is_same(&newest, &published));
+        assert!(!is_same(&newest, &HashMap::new()), "nothing is there yet");
+        for field in fields {
+            let mut older = published.clone();
+            older.insert(field.to_owned(), "older".to_owned());
+            assert!(!is_same(&newest, &older), "{field}");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The operations that only the sidecar runs on the shared store: it consumes events, restores the
+//! data that a server has lost, and seeds accounts and keys.
+//!
+//! Every operation here can be repeated safely. Must not decide when to run: that is
+//! `shared_credit/ledger_ingest.rs`.
+
+use super::client::SharedStore;
+use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
+use super::reply::parse_amount;
+use ::redis::{Cmd, Pipeline};
+use credits::money::{CreditSplit, Micro};
+use ledger::StoreError;
+
+/// Maximum number of requests per call of [`SharedStore::restore`]: a script blocks its server
+/// while it runs.
+pub const MAX_RESTORED: usize = 100;
+
+/// Time for which the store remembers a revoked key as revoked.
+const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
+
+/// Maximum number of accounts of a partition whose holds one call reads.
+const MAX_HOLDS_SCANNED: isize = 20_000;
+/// Maximum number of accounts that one call reads: the server answers no other call meanwhile.
+const MAX_ACCOUNTS_READ: usize = 1_000;
+
+/// Redis key of the set of accounts that edges have requested and the store does not know.
+const SEED_REQUESTS_KEY: &str = "gw:wanted";
+
+/// Redis key of the address at which the sidecar that holds the ledger listens, and the time after
+/// which it is no longer believed.
+const SIDECAR_KEY: &str = "gw:sidecar";
+const SIDECAR_TTL_MS: u64 = 60_000;
+
+/// Redis key of the last ledger entry that the sidecar has announced: `SEQ HASH`.
+const LEDGER_HEAD_KEY: &str = "gw:ledger";
+
+/// The server of a partition, and the epoch of its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionServer {
+    /// Id that changes with every restart and every failover.
+    pub server: String,
+    /// Epoch of the data; empty after the server lost everything.
+    pub epoch: String,
+    /// The server's time.
+    pub now_ms: i64,
+}
+
+/// A request as the ledger has it.
+#[derive(Debug, Clone)]
+pub struct RestoreEntry {
+    pub request_id: String,
+    pub account: String,
+    pub taken: CreditSplit,
+    pub seq: i64,
+    pub key_id: String,
+    pub at_ms: i64,
+}
+
+/// Spending of an API key as the ledger has it, by day, week, month and in total, at a moment of
+/// the store's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySeed<'a> {
+    pub account: &'a str,
+    pub key_id: &'a str,
+    pub at_ms: i64,
+    pub spent: [Micro; 4],
+    /// Position of the last ledger entry that this spending includes.
+    pub seq: i64,
+    /// Epoch in which the caller found the partition.
+    pub epoch: &'a str,
+}
+
+/// An API key as edges read it.
+#[derive(Debug, Clone)]
+pub struct SharedKey {
+    /// SHA-256 of the key, in hex.
+    pub hash: String,
+    pub account: String,
+    pub key_id: String,
+    pub shown: String,
+    pub status: String,
+    pub account_is_active: bool,
+    /// Settings of the key and rates of its account: JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
+}
+
+impl SharedStore {
+    /// Returns the server and the epoch of a partition.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn partition_server(&self, partition: u32) -> Result<PartitionServer, StoreError> {
+        let mut servers = self.partition_servers(&[partition]).await?;
+        servers.pop().ok_or_else(|| {
+            StoreError::Unusable(format!("no server answered for partition {partition}"))
+        })
+    }
+
+    /// Returns the server and the epoch of each of these partitions, which must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn partition_servers(
+        &self,
+        partitions: &[u32],
+    ) -> Result<Vec<PartitionServer>, StoreError> {
+        let mut call = self.0.scripts.server.prepare_invoke();
+        for partition in partitions {
+            call.key(self.key(*partition, "epoch", ""));
+        }
+        let reply = self.call("identify the server", &call).await?;
+        let now_ms = reply
+            .text(1)?
+            .parse()
+            .map_err(|_| reply.unexpected_reply())?;
+        let server = reply.text(0)?;
+        (2..partitions.len() + 2)
+            .map(|index| {
+                Ok(PartitionServer {
+                    server: server.to_owned(),
+                    epoch: reply.text(index)?.to_owned(),
+                    now_ms,
+                })
+            })
+            .collect()
+    }
+
+    /// Records that these partitions have every entry of the ledger up to `seq`, if `server` (see
+    /// [`PartitionServer`]) still answers for them. They must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn record_published(
+        &self,
+        partitions: &[u32],
+        server: &str,
+        seq: i64,
+    ) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.publish.prepare_invoke();
+        for partition in partitions {
+            call.key(self.key(*partition, "published", ""));
+        }
+        call.arg(server).arg(seq);
+        self.call("record the published entries", &call)
+            .await
+            .map(drop)
+    }
+
+    /// Returns up to where in the ledger this partition has every entry; `None` if nothing was
+    /// recorded.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn published(&self, partition: u32) -> Result<Option<i64>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(self.key(partition, "published", ""));
+        self.query("read the published entries", &get).await
+    }
+
+    /// Begins a new epoch that follows `before`. Returns false if the partition is not in the epoch
+    /// `before`.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn begin_epoch(
+        &self,
+        partition: u32,
+        before: &str,
+        epoch: &str,
+    ) -> Result<bool, StoreError> {
+        let mut call = self.0.scripts.epoch.prepare_invoke();
+        call.key(self.key(partition, "epoch", ""))
+            .arg(before)
+            .arg(epoch);
+        Ok(self.call("start an epoch", &call).await?.status() == "done")
+    }
+
+    /// Settles requests of one partition that the ledger has as ended and the store does not: at
+    /// most [`MAX_RESTORED`]. Returns how many the store had lost.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn restore(
+        &self,
+        partition: u32,
+        ended: &[RestoreEntry],
+    ) -> Result<usize, StoreError> {
+        let mut call = self.0.scripts.restore.prepare_invoke();
+        call.key(self.key(partition, "l", "")).arg(MARKER_MS);
+        for RestoreEntry {
+            request_id,
+            account,
+            taken,
+            seq,
+            key_id,
+            at_ms,
+        } in ended
+        {
+            call.key(self.key(partition, "a:", account))
+                .key(self.key(partition, "h:", account));
+            call.key(self.key(partition, "r:", request_id))
+                .key(self.key(partition, "k:", key_id));
+            call.arg(request_id)
+                .arg(account)
+                .arg(taken.paid.get())
+                .arg(taken.trial.get())
+                .arg(seq)
+                .arg(at_ms);
+        }
+        let reply = self.call("restore ended requests", &call).await?;
+        reply.text(1)?.parse().map_err(|_| reply.unexpected_reply())
+    }
+
+    /// Removes events of a partition that the ledger has entered, each with its request ("" if it
+    /// belongs to none). From that the edges know that the ledger has the requests.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called. Try again.
+    pub async fn clear_events(
+        &self,
+        partition: u32,
+        entered: &[(String, String)],
+    ) -> Result<(), StoreError> {
+        if entered.is_empty() {
+            return Ok(());
+        }
+        let mut call = self.0.scripts.clear.prepare_invoke();
+        call.key(self.key(partition, "ev", ""));
+        for (event, request) in entered {
+            call.key(self.key(partition, "r:", request))
+                .arg(event)
+                .arg(request);
+        }
+        self.call("remove entered events", &call).await.map(drop)
+    }
+
+    /// Begins to count the spending of an API key if the store does not count it yet. Returns false
+    /// if it already does, if the account is not known, or if the ledger still lacks too many
+    /// events; then try again.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
+        let partition = partition(seed.account);
+        let mut call = self.0.scripts.spend.prepare_invoke();
+        call.key(self.key(partition, "k:", seed.key_id))
+            .key(self.key(partition, "a:", seed.account));
+        call.key(self.key(partition, "ev", ""))
+            .key(self.key(partition, "epoch", ""))
+            .arg(seed.key_id)
+            .arg(seed.at_ms);
+        for spent in seed.spent {
+            call.arg(spent.get());
+        }
+        call.arg(seed.seq).arg(seed.epoch);
+        Ok(self.call("seed a key's spending", &call).await?.status() == "done")
+    }
+
+    /// Requests that the sidecar seeds an account.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn request_seed(&self, account: &str) -> Result<(), StoreError> {
+        let mut add = Cmd::new();
+        add.arg("SADD").arg(SEED_REQUESTS_KEY).arg(account);
+        self.query("request an account", &add).await
+    }
+
+    /// Removes and returns accounts that edges have requested.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn take_seed_requests(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        let mut pop = Cmd::new();
+        pop.arg("SPOP").arg(SEED_REQUESTS_KEY).arg(limit);
+        self.query("look for accounts to seed", &pop).await
+    }
+
+    /// Names the address of the sidecar to the edges.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn announce_sidecar(&self, address: &str) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET").arg(SIDECAR_KEY).arg(address);
+        set.arg("PX").arg(SIDECAR_TTL_MS);
+        self.query("announce the sidecar", &set).await
+    }
+
+    /// Records the last entry of the ledger, so that an older ledger is recognised.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn record_ledger_head(&self, seq: i64, hash: &str) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET")
+            .arg(LEDGER_HEAD_KEY)
+            .arg(format!("{seq} {hash}"));
+        self.query("record the end of the ledger", &set).await
+    }
+
+    /// Returns the position and the hash (hex) of the last entry that was recorded; `None` if the
+    /// store has none.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn ledger_head(&self) -> Result<Option<(i64, String)>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(LEDGER_HEAD_KEY);
+        let recorded: Option<String> = self.query("read the end of the ledger", &get).await?;
+        let parse = |text: String| {
+            let (seq, hash) = text.split_once(' ')?;
+            Some((seq.parse().ok()?, hash.to_owned()))
+        };
+        Ok(recorded.and_then(parse))
+    }
+
+    /// Returns the address that the sidecar has announced; `None` if the edges know it from their
+    /// config alone.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn announced_sidecar(&self) -> Result<Option<String>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(SIDECAR_KEY);
+        self.query("look for the sidecar", &get).await
+    }
+
+    /// Sets whether an account can spend. Does nothing if the store does not know the account.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.status.prepare_invoke();
+        call.key(self.key(partition(account), "a:", account))
+            .arg(status_name(is_active));
+        self.call("set an account's status", &call).await.map(drop)
+    }
+
+    /// Stores an API key.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn put_key(&self, shared: &SharedKey) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.key.prepare_invoke();
+        call.key(format!("gw:k:{}", shared.hash))
+            .arg(&shared.hash)
+            .arg(&shared.account)
+            .arg(&shared.key_id);
+        call.arg(&shared.shown)
+            .arg(&shared.status)
+            .arg(status_name(shared.account_is_active))
+            .arg(REVOKED_TTL_MS);
+        call.arg(&shared.settings).arg(&shared.account_rates);
+        self.call("publish a key", &call).await.map(drop)
+    }
+
+    /// Records that the store has every API key again since it lost them.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn mark_keys_complete(&self) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET").arg(KEYS_KNOWN).arg(1);
+        self.query("mark the keys as published", &set).await
+    }
+
+    /// Returns true if any of these partitions may have holds. They must be of one group of
+    /// [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn has_holds(&self, partitions: &[u32]) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS");
+        for partition in partitions {
+            exists.arg(self.key(*partition, "l", ""));
+        }
+        let found: u64 = self.query("look for reservations", &exists).await?;
+        Ok(found > 0)
+    }
+
+    /// Returns the credits that requests hold, for each account of these partitions. They must be
+    /// of one group of [`SharedStore::partition_groups`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be called.
+    pub async fn held_by_account(
+        &self,
+        partitions: &[u32],
+    ) -> Result<Vec<(String, CreditSplit)>, StoreError> {
+        let mut listing = Pipeline::new();
+        for partition in partitions {
+            listing
+                .cmd("ZRANGE")
+                .arg(self.key(*partition, "l", ""))
+                .arg(0)
+                .arg(MAX_HOLDS_SCANNED);
+        }
+        let mut link = self.0.link.clone();
+        let listed: Vec<Vec<String>> = self
+            .guard("list the reservations", listing.query_async(&mut link))
+            .await?;
+        let mut accounts: Vec<_> = listed
+            .iter()
+            .flatten()
+            .map(|listed| listed.split_once(' ').map_or(&**listed, |(id, _)| id))
+            .collect();
+        accounts.sort_unstable();
+        accounts.dedup();
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut reservations = Vec::new();
+        for some in accounts.chunks(MAX_ACCOUNTS_READ) {
+            let mut reading = Pipeline::new();
+            for account in some {
+                reading
+                    .cmd("HMGET")
+                    .arg(self.key(partition(account), "a:", account))
+                    .arg("held_paid")
+                    .arg("held_trial");
+            }
+            let held: Vec<(Option<String>, Option<String>)> = self
+                .guard("list the reservations", reading.query_async(&mut link))
+                .await?;
+            for (account, held) in some.iter().zip(held) {
+                if let (Some(paid), Some(trial)) = held {
+                    let (paid, trial) = (parse_amount(&paid)?, parse_amount(&trial)?);
+                    reservations.push(((*account).to_owned(), CreditSplit { paid, trial }));
+                }
+            }
+        }
+        Ok(reservations)
+    }
+}
+
+fn status_name(is_active: bool) -> &'static str {
+    if is_active { "active" } else { "suspended" }
+}

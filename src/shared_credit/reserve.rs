@@ -1,0 +1,208 @@
+//! Admission by the shared store: it reserves a request's credits, or says why it does not.
+//!
+//! Must not decide how much an account may spend: the store's script does.
+
+use crate::billing::holds::{Payer, ReserveError};
+use crate::billing::{Hold, HoldRequest};
+use crate::shared_credit::billing::{SEED_POLL_INTERVAL, SharedBilling};
+use crate::shared_credit::redis::{ReserveCommand, ReserveReply};
+use base::failpoint::{self, Point};
+use base::telemetry::METRICS;
+use credits::money::{CreditSplit, Micro};
+use credits::pricing::Quote;
+use credits::rates::{RateLimitKind, RateLimitWait};
+use ledger::RequestOutcome;
+use ledger::StoreError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Maximum number of retries when the store reports too many concurrent requests while endings are
+/// still on their way to it.
+const MAX_ENDED_CHECKS: u32 = 5;
+/// Time added to a request's maximum duration for its lease.
+const LEASE_MARGIN: Duration = Duration::from_secs(60);
+
+impl SharedBilling {
+    /// Reserves credits for the worst case of a request, as [`crate::billing::Billing::reserve`]
+    /// does.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    pub async fn reserve(
+        &self,
+        request: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), ReserveError> {
+        let inner = &self.0;
+        let opened_ms = inner.store.clock().to_store_time(now_ms);
+        if inner.journal.is_degraded() {
+            return Err(ReserveError::Unavailable(
+                "the journal cannot be written".into(),
+            ));
+        }
+        // Check this before journalling: without a request to the store, there is nothing to
+        // release later.
+        if inner.store.is_unavailable() {
+            return Err(ReserveError::Unavailable(
+                "the shared store does not answer".into(),
+            ));
+        }
+        inner.relay.backlog().check_room()?;
+        if inner.open.load(Ordering::Relaxed) >= inner.max_open {
+            return Err(ReserveError::Busy);
+        }
+        let full = quote.cost(quote.output_limit);
+        let max_open = inner.max_open_per_account.load(Ordering::Relaxed);
+        let floor = if exact {
+            full
+        } else {
+            quote.cost(quote.output_floor.min(quote.output_limit))
+        };
+        let command = ReserveCommand {
+            request_id: &request.request_id,
+            account: &request.account,
+            full,
+            floor,
+            lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed))
+                .saturating_add(LEASE_MARGIN),
+            max_open,
+            within: (!request.bounds.is_unbounded()).then_some((&*request.key_id, &request.bounds)),
+        };
+        // Journal before the store reserves anything. So this edge knows of every hold in the
+        // store, even if it is killed meanwhile.
+        let hold = Hold::new(
+            Arc::clone(inner) as _,
+            request.clone(),
+            quote.service,
+            CreditSplit::ZERO,
+        )
+        .journal_open(&inner.journal, &inner.open, opened_ms)
+        .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
+        let affordable_output = |parts: CreditSplit| {
+            quote
+                .max_affordable_output(parts.total())
+                .unwrap_or(quote.output_floor)
+        };
+        let refusal = match self.reserve_in_store(&command).await {
+            Ok(ReserveReply::Held(parts)) => {
+                return Ok((hold.with_credit(parts), affordable_output(parts)));
+            }
+            Ok(ReserveReply::HeldWithin(parts, meters)) => {
+                return Ok((
+                    hold.with_credit(parts).with_rate_limits(meters),
+                    affordable_output(parts),
+                ));
+            }
+            Ok(other) => reserve_error(other, floor, max_open),
+            // The store may have reserved the credits anyway. An ending without cost releases them
+            // as soon as the store is reachable.
+            Err(why) => {
+                hold.release(RequestOutcome::Interrupted, now_ms);
+                return Err(ReserveError::Unavailable(why));
+            }
+        };
+        self.discard(hold);
+        Err(refusal)
+    }
+
+    /// See [`crate::billing::Billing::authorize`]. Other edges and the store do not know the
+    /// account's requests that arrive here.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`].
+    pub async fn authorize(&self, payer: &Payer<'_>, min_cost: Micro) -> Result<(), ReserveError> {
+        let inner = &self.0;
+        if inner.store.is_unavailable() {
+            return Err(ReserveError::Unavailable(
+                "the shared store does not answer".into(),
+            ));
+        }
+        let max_open = inner.max_open_per_account.load(Ordering::Relaxed);
+        let command = ReserveCommand {
+            request_id: "",
+            account: payer.account,
+            full: min_cost,
+            floor: min_cost,
+            lease: Duration::ZERO,
+            max_open,
+            within: (!payer.bounds.is_unbounded()).then_some((&**payer.key, payer.bounds)),
+        };
+        match self
+            .reserve_in_store(&command)
+            .await
+            .map_err(ReserveError::Unavailable)?
+        {
+            ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => Ok(()),
+            other => Err(reserve_error(other, min_cost, max_open)),
+        }
+    }
+
+    /// Retries until the store knows the account, within the admission timeout. Also retries if the
+    /// concurrency limit may be reached only because the ending of the client's last request is
+    /// still on its way to the store.
+    async fn reserve_in_store(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, String> {
+        let store = &self.0.store;
+        let until = self.admission_deadline();
+        let (mut has_requested_seed, mut ended_checks) = (false, 0);
+        loop {
+            let reply = tokio::time::timeout_at(until, store.reserve(command)).await;
+            let reply = reply.map_err(|_| "the shared store does not answer in time".to_owned())?;
+            failpoint::hit(Point::HeldThere);
+            match reply.map_err(count_store_error)? {
+                ReserveReply::Unknown => {}
+                ReserveReply::Limited(RateLimitWait {
+                    limited: RateLimitKind::Concurrent,
+                    ..
+                }) if ended_checks < MAX_ENDED_CHECKS && self.0.relay.has_unreported() => {
+                    ended_checks += 1;
+                    tokio::time::sleep(SEED_POLL_INTERVAL).await;
+                    continue;
+                }
+                known => return Ok(known),
+            }
+            if !std::mem::replace(&mut has_requested_seed, true) {
+                let requested =
+                    tokio::time::timeout_at(until, store.request_seed(command.account)).await;
+                requested
+                    .map_err(|_| "the shared store does not answer in time")?
+                    .map_err(count_store_error)?;
+            }
+            if Instant::now() + SEED_POLL_INTERVAL >= until {
+                return Ok(ReserveReply::Unknown);
+            }
+            tokio::time::sleep(SEED_POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// Converts a refusal of the store.
+fn reserve_error(reply: ReserveReply, needed: Micro, max_open: u64) -> ReserveError {
+    match reply {
+        ReserveReply::Insufficient { available } => {
+            ReserveError::Insufficient { available, needed }
+        }
+        ReserveReply::TrialExpired => ReserveError::TrialExpired,
+        ReserveReply::KeySpendLimit { free } => ReserveError::KeySpendLimit { free },
+        ReserveReply::Limited(wait) => ReserveError::Limited(wait),
+        ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: max_open },
+        ReserveReply::Suspended | ReserveReply::Ended | ReserveReply::Unknown => {
+            ReserveError::Unavailable(
+                "the shared store refused the reservation: the account is suspended or unknown, or \
+                 the request has ended"
+                    .to_owned(),
+            )
+        }
+        ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => ReserveError::Unavailable(
+            "the shared store made a reservation that was not requested".to_owned(),
+        ),
+    }
+}
+
+fn count_store_error(error: StoreError) -> String {
+    METRICS.ledger_error(error.reason());
+    error.to_string()
+}
