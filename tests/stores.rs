@@ -16,16 +16,6 @@ mod copies;
 mod edge;
 #[path = "stores/ledger.rs"]
 mod ledger;
-#[path = "stores/ledger_chain.rs"]
-mod ledger_chain;
-#[path = "stores/ledger_model.rs"]
-mod ledger_model;
-#[path = "stores/ledger_money.rs"]
-mod ledger_money;
-#[path = "stores/ledger_random.rs"]
-mod ledger_random;
-#[path = "stores/ledger_world.rs"]
-mod ledger_world;
 #[path = "stores/limits.rs"]
 mod limits;
 

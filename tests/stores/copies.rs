@@ -1,6 +1,6 @@
 //! Copies of a ledger in PostgreSQL: each is a data directory, of which one holds the ledger.
 
-use super::ledger_world::{ACCOUNTS, NOW, TRIAL_ENDS, debit};
+use super::ledger::world::{ACCOUNTS, NOW, TRIAL_ENDS, debit};
 use accounts::db::AppDb;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;

@@ -2,7 +2,7 @@
 //!
 //! `ledger.db` is the first home (`writer/append.rs` has the implementation). A store is one chain
 //! of entries: a home that keeps several chains is several stores, and each account belongs to one
-//! of them. `tests/stores/ledger.rs` has the rules as tests, which every home must pass. What only
+//! of them. `crates/ledger/tests/rules.rs` has the rules as tests, which every home must pass. What only
 //! files have (the anchor, backups, the index, the files of segments) is not here. Must not name a
 //! database.
 

@@ -1,10 +1,10 @@
-//! What the rules of `stores/ledger.rs` run on: a home under test beside a model, and changes that
+//! What the rules of `rules/list.rs` run on: a home under test beside a model, and changes that
 //! own what they name.
 //!
 //! Whatever is entered here is entered in both, and then both must agree: on the outcome, on the
 //! heads, on every balance and on the spending of every key. Must not know what a rule is about.
 
-use super::ledger_model::MemoryLedger;
+use super::model::MemoryLedger;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use ledger::{
@@ -27,6 +27,9 @@ pub const INSTANCES: [&str; 3] = ["", "instance_a", "instance_b"];
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 pub static PACE: BackgroundPace<'static> = BackgroundPace { stop: &GO_ON };
+
+/// Makes homes, each with a ledger of its own.
+pub type NewHome<'a> = &'a dyn Fn() -> Box<dyn LedgerHome>;
 
 /// A home of one ledger, which can be opened any number of times.
 pub trait LedgerHome {

@@ -3,8 +3,7 @@
 //! Few accounts, references and credits, so that references come again and credits run out. Must
 //! not know the home that they run on.
 
-use super::ledger::NewHome;
-use super::ledger_world::*;
+use super::world::*;
 use credits::money::Micro;
 use ledger::{BalanceChangeKind, Claim, IngestEvent, SealBoundary};
 use proptest::prelude::*;

@@ -3,9 +3,8 @@
 //!
 //! Must not know the home that they run on.
 
-use super::ledger::NewHome;
-use super::ledger_money::sample;
-use super::ledger_world::*;
+use super::money::sample;
+use super::world::*;
 use ledger::{AppendOutcome, EntryReference, LedgerStore, SealBoundary};
 
 pub fn an_entry_is_found_by_its_reference(home: NewHome<'_>) {

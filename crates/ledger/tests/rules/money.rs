@@ -3,8 +3,7 @@
 //!
 //! Must not know the home that they run on.
 
-use super::ledger::NewHome;
-use super::ledger_world::*;
+use super::world::*;
 use credits::money::{MAX_MICRO, Micro};
 use ledger::StoreError;
 use ledger::{
