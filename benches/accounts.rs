@@ -103,12 +103,16 @@ fn create_account(
     let reference = format!("bench-{number}");
     assert!(
         billing
+            .corrections()
             .grant(&account.id, CREDITS, &reference, now_ms)
             .unwrap()
     );
     for key in 0..keys {
         let name = format!("key {key}");
-        let new = accounts.create_key(&account.id, &name, now_ms).unwrap();
+        let new = accounts
+            .api_keys()
+            .create_key(&account.id, &name, now_ms)
+            .unwrap();
         texts.insert(new.key_id, new.key);
     }
 }
@@ -118,7 +122,7 @@ fn held_keys(
     account: &str,
     texts: &mut HashMap<String, String>,
 ) -> Vec<HeldKey> {
-    let keys = accounts.keys(account).unwrap();
+    let keys = accounts.api_keys().keys(account).unwrap();
     assert!(!keys.is_empty(), "account {account} has no key");
     keys.into_iter()
         .map(|key| HeldKey {

@@ -408,12 +408,12 @@ fn seal(dir: &Path) {
     let billing = Billing::open(dir).unwrap();
     let (mut bytes, mut entries) = (0, 0);
     let before = meter::own_cpu_ns();
-    for segment in billing.seal(None, u64::MAX).unwrap() {
+    for segment in billing.upkeep().seal(None, u64::MAX).unwrap() {
         bytes += u64::try_from(segment.bytes).unwrap();
         entries += u64::try_from(segment.last - segment.first + 1).unwrap();
     }
     let sealed = meter::own_cpu_ns();
-    for status in billing.segments(true).unwrap() {
+    for status in billing.upkeep().segments(true).unwrap() {
         assert_eq!(status.fault, None, "{}", status.segment.file);
     }
     let read = meter::own_cpu_ns();

@@ -125,11 +125,12 @@ fn account(number: u64) -> String {
 fn measure(ledger: &Ledger, options: &Options, batch: u64) -> Row {
     for number in 0..options.accounts {
         let account = account(number);
-        ledger.open_account(&account, None, NOW_MS).unwrap();
+        ledger.rows().open_account(&account, None, NOW_MS).unwrap();
     }
     for number in 0..options.accounts {
         let account = account(number);
         ledger
+            .changes()
             .post(&Posting {
                 kind: "grant",
                 reference: &account,

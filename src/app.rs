@@ -153,6 +153,7 @@ pub fn run_with_admission(
         .context("cannot start the thread of mail, alerts and webhooks")?;
     let current = Arc::clone(&settings);
     billing
+        .upkeep()
         .start_upkeep(move || current.load().ledger.clone())
         .context("cannot start the thread that seals the ledger")?;
     let pages = Sidecar::new(accounts, billing, settings)

@@ -41,6 +41,7 @@ pub mod statement;
 mod tests;
 pub mod usage;
 pub mod usage_report;
+mod views;
 
 pub use backup::Backup;
 pub(crate) use balance::CreditSnapshot;
@@ -63,6 +64,7 @@ pub use open_holds::OpenHolds;
 pub use receipt::Receipt;
 pub use service::Billing;
 use std::time::Duration;
+pub use views::{BillingPages, BillingUpkeep, Corrections, Receipts, UsageReports};
 
 /// Longest wait of an audit for somebody who seals: a round over ten million entries takes minutes.
 const SEALING_TIMEOUT: Duration = Duration::from_secs(600);
@@ -87,6 +89,7 @@ impl Billing {
     ) -> Result<(), StoreError> {
         self.0
             .ledger
+            .rows()
             .open_account_with_trial(account, trial, now_ms)
     }
 
@@ -104,6 +107,7 @@ impl Billing {
     ) -> Result<KeySpend, StoreError> {
         self.0
             .ledger
+            .rows()
             .key_spend(key_id, period.first_day(now_ms), "")
     }
 
@@ -117,7 +121,7 @@ impl Billing {
                 let held = claims
                     .iter()
                     .fold(CreditSplit::default(), |held, claim| held.plus(claim.held));
-                let row = self.0.ledger.account(account, "")?;
+                let row = self.0.ledger.rows().account(account, "")?;
                 row.map(|row| {
                     CreditSnapshot::from_row(row, held, CreditSplit::default(), 0, now_ms)
                 })
@@ -139,7 +143,7 @@ impl Billing {
         account: &str,
         now_ms: i64,
     ) -> Result<Option<PostedFunds>, StoreError> {
-        let row = self.0.ledger.account(account, "")?;
+        let row = self.0.ledger.rows().account(account, "")?;
         Ok(row.map(|row| PostedFunds::from_row(row, now_ms)))
     }
 
@@ -165,7 +169,7 @@ impl Billing {
         on_progress: &mut dyn FnMut(AuditProgress),
     ) -> Result<LedgerAuditReport, StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
-        let _pause = ledger.pause_sealing(SEALING_TIMEOUT)?;
+        let _pause = ledger.segments().pause_sealing(SEALING_TIMEOUT)?;
         let mut attempts = 0;
         let mut report = loop {
             let start = AuditStart::after_segments(ledger)?;
@@ -202,6 +206,7 @@ impl Billing {
         Ok(self
             .0
             .ledger
+            .index()
             .reindex(ledger::audit::MAX_AGGREGATES_CHECKED, on_entries)?
             .len())
     }

@@ -391,7 +391,7 @@ fn with_store(
         shared_balances(settings.store.address()),
         open_home(settings)?,
     )?;
-    billing.set_archive(settings.ledger.archive());
+    billing.upkeep().set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     run(&account::CommandContext {
         accounts: &accounts,

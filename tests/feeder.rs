@@ -147,6 +147,7 @@ impl World {
         assert!(
             world
                 .billing
+                .corrections()
                 .grant(ACCOUNT, credits(100), "first", now_ms())
                 .unwrap()
         );
@@ -164,12 +165,10 @@ impl World {
             trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: true,
         };
-        let opened = AppDb::open(self.dir.path(), None).unwrap().insert_account(
-            &row,
-            None,
-            None,
-            &SignUpTerms::default(),
-        );
+        let opened = AppDb::open(self.dir.path(), None)
+            .unwrap()
+            .people()
+            .insert_account(&row, None, None, &SignUpTerms::default());
         assert_eq!(opened.unwrap(), OpenAccountOutcome::Done);
         self.billing.open_account(account, trial, now_ms()).unwrap();
     }
@@ -187,10 +186,15 @@ impl World {
     }
 
     async fn make_known(&self, feed: &mut IngestWorker) {
-        self.store.request_seed(ACCOUNT).await.unwrap();
+        self.store.ingest().request_seed(ACCOUNT).await.unwrap();
         wait_for("the account in the store", async || {
             feed.run_all().await.unwrap();
-            self.store.account(ACCOUNT).await.unwrap().is_some()
+            self.store
+                .balances()
+                .account(ACCOUNT)
+                .await
+                .unwrap()
+                .is_some()
         })
         .await;
     }
@@ -206,7 +210,7 @@ impl World {
             max_open: 20,
             within: None,
         };
-        self.store.reserve(&asked).await.unwrap()
+        self.store.holds().reserve(&asked).await.unwrap()
     }
 
     /// The ending that the edge reports for a request.
@@ -224,7 +228,13 @@ impl World {
     }
 
     async fn held(&self) -> CreditSplit {
-        self.store.account(ACCOUNT).await.unwrap().unwrap().held
+        self.store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .unwrap()
+            .held
     }
 
     async fn end(&self, request: &str) -> SettleReply {
@@ -234,6 +244,7 @@ impl World {
     async fn end_in(&self, store: &SharedStore, request: &str) -> SettleReply {
         let ending = self.told(request);
         store
+            .holds()
             .settle(&SettleCommand {
                 request_id: request,
                 account: ACCOUNT,
@@ -253,8 +264,8 @@ impl World {
 
     /// The ledger's balance of the account minus the store's, in µc.
     async fn drift(&self, store: &SharedStore) -> i64 {
-        let row = self.ledger().account(ACCOUNT, "").unwrap().unwrap();
-        let shared = store.account(ACCOUNT).await.unwrap().unwrap();
+        let row = self.ledger().rows().account(ACCOUNT, "").unwrap().unwrap();
+        let shared = store.balances().account(ACCOUNT).await.unwrap().unwrap();
         CreditSplit {
             paid: row.paid,
             trial: row.trial,
@@ -281,7 +292,12 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
         world.run(request).await;
     }
     let partition = partition(ACCOUNT);
-    let events = world.store.events(partition, "0", 10).await.unwrap();
+    let events = world
+        .store
+        .events()
+        .events(partition, "0", 10)
+        .await
+        .unwrap();
     assert_eq!(events.len(), 3);
     drop(feed);
     // As after a crash: the ledger has the first two events, but they were not cleared in the
@@ -316,6 +332,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     assert_eq!(
         world
             .ledger()
+            .changes()
             .enter_store_events(&entered.iter().collect::<Vec<_>>())
             .unwrap()
             .len(),
@@ -325,6 +342,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     // As after a crash: not all their events are removed.
     world
         .store
+        .ingest()
         .clear_events(partition, &[(events[0].0.clone(), "req_1".into())])
         .await
         .unwrap();
@@ -334,6 +352,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     assert!(
         world
             .store
+            .events()
             .events(partition, "0", 10)
             .await
             .unwrap()
@@ -389,6 +408,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     // The edge is of an older version, which looks at the marker.
     let (event, _) = world
         .store
+        .events()
         .events(partition(ACCOUNT), "0", 1)
         .await
         .unwrap()[0]
@@ -401,6 +421,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     assert_eq!(
         world
             .store
+            .events()
             .events(partition(ACCOUNT), "0", 10)
             .await
             .unwrap()
@@ -413,6 +434,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     assert!(
         world
             .store
+            .events()
             .events(partition(ACCOUNT), "0", 10)
             .await
             .unwrap()
@@ -476,10 +498,14 @@ async fn what_has_an_epoch_of_before_is_brought_up_to_date() {
         .await
         .unwrap();
     let place = partition(ACCOUNT);
-    let before = store.partition_server(place).await.unwrap().epoch;
+    let before = store.ingest().partition_server(place).await.unwrap().epoch;
     let begin = async |before: &str| {
         let token = "restoring:unfinished";
-        store.begin_epoch(place, before, token).await.unwrap()
+        store
+            .ingest()
+            .begin_epoch(place, before, token)
+            .await
+            .unwrap()
     };
     assert!(!begin("another").await, "only what was seen is followed");
     assert!(begin(&before).await);
@@ -534,7 +560,7 @@ async fn an_end_without_a_hold_is_decided_by_the_ledger_and_posted_to_the_store_
     }
     drop(feed);
     // As after a crash: the ledger has the entries, but nothing was posted to the store yet.
-    let events = world.store.events(place, "0", 10).await.unwrap();
+    let events = world.store.events().events(place, "0", 10).await.unwrap();
     let entered: Vec<_> = events
         .iter()
         .map(|(_, event)| {
@@ -547,6 +573,7 @@ async fn an_end_without_a_hold_is_decided_by_the_ledger_and_posted_to_the_store_
     assert_eq!(
         world
             .ledger()
+            .changes()
             .enter_store_events(&entered.iter().collect::<Vec<_>>())
             .unwrap()
             .len(),
@@ -616,8 +643,12 @@ async fn a_debit_that_the_ledger_decided_counts_as_the_spending_of_its_key() {
     world.make_known(&mut feed).await;
     let place = partition(ACCOUNT);
     let api_key = format!("gw:{{p{place}}}:k:{KEY}");
-    let PartitionLocation { epoch, .. } =
-        world.ledger().partition_location(place).unwrap().unwrap();
+    let PartitionLocation { epoch, .. } = world
+        .ledger()
+        .events()
+        .partition_location(place)
+        .unwrap()
+        .unwrap();
     let seed = KeySeed {
         account: ACCOUNT,
         key_id: KEY,
@@ -626,7 +657,7 @@ async fn a_debit_that_the_ledger_decided_counts_as_the_spending_of_its_key() {
         seq: 1,
         epoch: &epoch,
     };
-    assert!(world.store.seed_key(&seed).await.unwrap());
+    assert!(world.store.ingest().seed_key(&seed).await.unwrap());
     world.end("req_1").await;
     for _ in 0..2 {
         feed.run_all().await.unwrap();
@@ -680,21 +711,27 @@ async fn after_a_total_loss_an_account_is_seeded_once_the_edges_have_reported_ag
     let server = Server::start();
     let world = World::on(&server).await;
     let mut feed = world.feed();
-    world.store.request_seed(ACCOUNT).await.unwrap();
+    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     feed.run_all().await.unwrap();
     assert!(
-        world.store.account(ACCOUNT).await.unwrap().is_some(),
+        world
+            .store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .is_some(),
         "a new store waits for nobody"
     );
     // The store loses this end before the sidecar reads it.
     world.run("req_unread").await;
     assert_eq!(server.cli(&["flushall"]), "OK");
     // The sidecar learns of the loss when it looks for the account.
-    world.store.request_seed(ACCOUNT).await.unwrap();
+    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     feed.seed_accounts().await.unwrap();
     feed.run_all().await.unwrap();
     assert_eq!(
-        world.store.account(ACCOUNT).await.unwrap(),
+        world.store.balances().account(ACCOUNT).await.unwrap(),
         None,
         "its credits could be spent again"
     );
@@ -728,6 +765,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     assert!(
         world
             .billing
+            .corrections()
             .grant(ACCOUNT, credits(7), "lost", now_ms())
             .unwrap()
     );
@@ -742,7 +780,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
         .unwrap();
     if !is_noticed {
         for number in 0..PARTITIONS {
-            let lineage = store.partition_server(number).await.unwrap();
+            let lineage = store.ingest().partition_server(number).await.unwrap();
             let found = PartitionLocation {
                 server: lineage.server,
                 epoch: lineage.epoch,
@@ -750,6 +788,7 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
             };
             world
                 .ledger()
+                .events()
                 .set_partition_locations(&[(number, found)])
                 .unwrap();
         }
@@ -765,7 +804,13 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
         assert_eq!(world.end_in(&store, "req_lost").await, SettleReply::Applied);
         assert_eq!(world.end_in(&store, "req_kept").await, SettleReply::Applied);
         assert_eq!(
-            store.account(ACCOUNT).await.unwrap().unwrap().held,
+            store
+                .balances()
+                .account(ACCOUNT)
+                .await
+                .unwrap()
+                .unwrap()
+                .held,
             CreditSplit::ZERO,
             "its hold is gone"
         );
@@ -794,6 +839,7 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
     assert!(
         world
             .billing
+            .corrections()
             .grant(ACCOUNT, credits(5), "second", now_ms())
             .unwrap()
     );
@@ -802,6 +848,7 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
     assert_eq!(
         world
             .store
+            .balances()
             .account(ACCOUNT)
             .await
             .unwrap()
@@ -818,11 +865,19 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
         actor: None,
         at_ms: now_ms(),
     };
-    assert!(world.billing.post_change(&bought).unwrap().is_new);
+    assert!(
+        world
+            .billing
+            .corrections()
+            .post_change(&bought)
+            .unwrap()
+            .is_new
+    );
     feed.run_all().await.unwrap();
     assert_eq!(
         world
             .store
+            .balances()
             .account(ACCOUNT)
             .await
             .unwrap()
@@ -833,7 +888,7 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
     drop(feed);
     // As after a crash before the published position was saved: the sidecar publishes again the
     // credit that the account was seeded with, and the posted credit.
-    world.ledger().set_published_seq(0).unwrap();
+    world.ledger().events().set_published_seq(0).unwrap();
     world.feed().run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "once");
     // Without the `seeded` position in the store, the seeded credit would count again.
@@ -844,7 +899,7 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
         "seeded",
         "0",
     ]);
-    world.ledger().set_published_seq(0).unwrap();
+    world.ledger().events().set_published_seq(0).unwrap();
     world.feed().run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, -100_000_000);
 }
@@ -863,11 +918,17 @@ async fn a_trial_that_is_over_lapses_in_both() {
         }),
     );
     let mut feed = world.feed();
-    world.store.request_seed("acct_trial").await.unwrap();
+    world
+        .store
+        .ingest()
+        .request_seed("acct_trial")
+        .await
+        .unwrap();
     feed.run_all().await.unwrap();
     assert_eq!(
         world
             .store
+            .balances()
             .account("acct_trial")
             .await
             .unwrap()
@@ -880,6 +941,7 @@ async fn a_trial_that_is_over_lapses_in_both() {
         feed.run_all().await.unwrap();
         world
             .ledger()
+            .rows()
             .account("acct_trial", "")
             .unwrap()
             .unwrap()
@@ -890,6 +952,7 @@ async fn a_trial_that_is_over_lapses_in_both() {
     assert_eq!(
         world
             .store
+            .balances()
             .account("acct_trial")
             .await
             .unwrap()
@@ -898,7 +961,11 @@ async fn a_trial_that_is_over_lapses_in_both() {
             .trial,
         Micro::ZERO
     );
-    let entries = world.billing.entries("acct_trial", None, 10).unwrap();
+    let entries = world
+        .billing
+        .receipts()
+        .entries("acct_trial", None, 10)
+        .unwrap();
     let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.as_str()).collect();
     assert_eq!(kinds, ["lapse", "trial"]);
     assert_eq!(world.debits(), 0);
@@ -936,6 +1003,7 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     let world = World::on(&server).await;
     let early = world
         .accounts
+        .api_keys()
         .create_key(ACCOUNT, "early", now_ms())
         .unwrap();
     let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
@@ -943,11 +1011,13 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     // Revoked long ago, while no sidecar ran. An edge may still have the key in its cache as valid.
     let gone = world
         .accounts
+        .api_keys()
         .create_key(ACCOUNT, "gone", now_ms())
         .unwrap();
     assert!(
         world
             .accounts
+            .api_keys()
             .revoke_key(None, &gone.key_id, now_ms() - 48 * 3_600_000)
             .unwrap()
     );
@@ -979,19 +1049,27 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         says(&gone.key, "status") == "revoked"
     })
     .await;
-    world.store.request_seed(ACCOUNT).await.unwrap();
+    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
-        world.store.account(ACCOUNT).await.unwrap().is_some()
+        world
+            .store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .is_some()
     })
     .await;
     let late = world
         .accounts
+        .api_keys()
         .create_key(ACCOUNT, "late", now_ms())
         .unwrap();
     soon("a new key", &|| says(&late.key, "status") == "active").await;
     assert!(
         world
             .accounts
+            .api_keys()
             .revoke_key(None, &late.key_id, now_ms())
             .unwrap()
     );
@@ -1051,8 +1129,11 @@ async fn a_ledger_that_is_older_than_the_store_is_refused_until_the_store_is_emp
     let start = |dir: &Path| LedgerIngest::start(dir, &address(&server), false, None);
     let backup = world.dir.path().join("backup");
     let granted = tokio::task::block_in_place(|| {
-        world.billing.backup(&backup).unwrap();
-        world.billing.grant(ACCOUNT, credits(5), "second", now_ms())
+        world.billing.upkeep().backup(&backup).unwrap();
+        world
+            .billing
+            .corrections()
+            .grant(ACCOUNT, credits(5), "second", now_ms())
     });
     assert!(granted.unwrap());
     let ingest = tokio::task::block_in_place(|| start(world.dir.path()).unwrap());
@@ -1087,7 +1168,9 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     .unwrap();
     let adjust = |amount, reference: &str| {
         tokio::task::block_in_place(|| {
-            billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())
+            billing
+                .corrections()
+                .adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())
         })
     };
     assert!(
@@ -1120,7 +1203,10 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
         only_free: true,
         seq: 0,
     };
-    assert_eq!(world.store.post(&rest).await.unwrap(), PostReply::Done);
+    assert_eq!(
+        world.store.balances().post(&rest).await.unwrap(),
+        PostReply::Done
+    );
     wait_for("the debit", async || world.debits() == 1).await;
     let verify = || tokio::task::block_in_place(|| billing.verify(now_ms()).unwrap().findings);
     let found = verify();
@@ -1152,11 +1238,13 @@ async fn a_cluster_is_followed_like_one_server() {
     ));
     world
         .accounts
+        .api_keys()
         .create_key(ACCOUNT, "a key", now_ms())
         .unwrap();
     assert!(
         world
             .billing
+            .corrections()
             .grant(ACCOUNT, credits(1), "more", now_ms())
             .unwrap()
     );
@@ -1171,9 +1259,15 @@ async fn a_cluster_is_followed_like_one_server() {
     // As after a restart, the server has a new name. The sidecar publishes everything again, which
     // changes nothing.
     for number in 0..PARTITIONS {
-        let found = world.ledger().partition_location(number).unwrap().unwrap();
+        let found = world
+            .ledger()
+            .events()
+            .partition_location(number)
+            .unwrap()
+            .unwrap();
         world
             .ledger()
+            .events()
             .set_partition_locations(&[(
                 number,
                 PartitionLocation {
@@ -1194,9 +1288,15 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     let world = World::on(&server).await;
     let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    world.store.request_seed(ACCOUNT).await.unwrap();
+    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
-        world.store.account(ACCOUNT).await.unwrap().is_some()
+        world
+            .store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .is_some()
     })
     .await;
     let mut ended = 0;
@@ -1218,7 +1318,7 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
             tokens: 0,
         };
         wait_for("the server", async || {
-            world.store.settle(&end).await.is_ok()
+            world.store.holds().settle(&end).await.is_ok()
         })
         .await;
     }
@@ -1306,9 +1406,15 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
         is(Sidecar::ask(admin, "/readyz", ""), "200")
     })
     .await;
-    world.store.request_seed(ACCOUNT).await.unwrap();
+    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
-        world.store.account(ACCOUNT).await.unwrap().is_some()
+        world
+            .store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .is_some()
     })
     .await;
     let request = format!("req_{}", uuid::Uuid::now_v7().simple());

@@ -85,7 +85,7 @@ impl World {
             seq: 0,
             epoch: "",
         };
-        assert!(store.seed_account(&seed).await.unwrap());
+        assert!(store.balances().seed_account(&seed).await.unwrap());
         Self {
             store: store.clone(),
             account: account.to_owned(),
@@ -111,6 +111,7 @@ impl World {
     ) -> ReserveReply {
         let (full, floor, account) = (micro(full), micro(floor), self.account.as_str());
         self.store
+            .holds()
             .reserve(&ReserveCommand {
                 request_id: request,
                 account,
@@ -133,7 +134,7 @@ impl World {
             key_id: "",
             tokens: 0,
         };
-        self.store.settle(&end).await.unwrap()
+        self.store.holds().settle(&end).await.unwrap()
     }
 
     async fn taken(&self, request: &str, cost: i64) -> (CreditSplit, Micro) {
@@ -146,7 +147,12 @@ impl World {
     }
 
     async fn stands(&self) -> StoreAccount {
-        self.store.account(&self.account).await.unwrap().unwrap()
+        self.store
+            .balances()
+            .account(&self.account)
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     async fn has(&self) -> (CreditSplit, CreditSplit) {
@@ -200,12 +206,14 @@ async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &Sh
         ending: "{\"a\":1}".into(),
     };
     let events = store
+        .events()
         .events(partition(&world.account), "0", 1_000)
         .await
         .unwrap();
     let mine: Vec<_> = events.into_iter().filter(|(id, _)| *id == event).collect();
     assert_eq!(mine, [(event.clone(), told)]);
     let later = store
+        .events()
         .events(partition(&world.account), &event, 1_000)
         .await
         .unwrap();
@@ -285,7 +293,7 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
         }
     );
     assert!(
-        !store.expire_trial(&world.account).await.unwrap(),
+        !store.balances().expire_trial(&world.account).await.unwrap(),
         "not while a request holds of it"
     );
     assert_eq!(
@@ -298,10 +306,14 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
         (parts(100, 400), Micro::ZERO),
         "beyond the hold only what is not trial"
     );
-    assert!(store.expire_trial(&world.account).await.unwrap());
-    assert!(!store.expire_trial(&world.account).await.unwrap(), "once");
+    assert!(store.balances().expire_trial(&world.account).await.unwrap());
+    assert!(
+        !store.balances().expire_trial(&world.account).await.unwrap(),
+        "once"
+    );
     assert_eq!(world.has().await, (parts(0, 0), parts(0, 0)));
     let events = store
+        .events()
         .events(partition(&world.account), "0", 1_000)
         .await
         .unwrap();
@@ -336,25 +348,45 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
         available: micro(400),
     };
     assert_eq!(
-        store.post(&post("op 1", -401, true)).await.unwrap(),
+        store
+            .balances()
+            .post(&post("op 1", -401, true))
+            .await
+            .unwrap(),
         refused
     );
     assert_eq!(
-        store.post(&post("op 1", -400, true)).await.unwrap(),
+        store
+            .balances()
+            .post(&post("op 1", -400, true))
+            .await
+            .unwrap(),
         PostReply::Done
     );
     assert_eq!(
-        store.post(&post("op 1", -400, true)).await.unwrap(),
+        store
+            .balances()
+            .post(&post("op 1", -400, true))
+            .await
+            .unwrap(),
         PostReply::Known {
             change: parts(-400, 0)
         }
     );
     assert_eq!(
-        store.post(&post("op 2", 50, false)).await.unwrap(),
+        store
+            .balances()
+            .post(&post("op 2", 50, false))
+            .await
+            .unwrap(),
         PostReply::Done
     );
     assert_eq!(
-        store.post(&post("op 2", 50, false)).await.unwrap(),
+        store
+            .balances()
+            .post(&post("op 2", 50, false))
+            .await
+            .unwrap(),
         PostReply::Known {
             change: parts(50, 0)
         }
@@ -365,7 +397,10 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
         account: "acct_nobody",
         ..post("op 3", 1, false)
     };
-    assert_eq!(store.post(&nobody).await.unwrap(), PostReply::Unknown);
+    assert_eq!(
+        store.balances().post(&nobody).await.unwrap(),
+        PostReply::Unknown
+    );
 }
 
 async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) {
@@ -380,7 +415,10 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         (parts(0, 0), Micro::ZERO),
         "the ledger decides before it is known"
     );
-    assert_eq!(store.account("acct_stranger").await.unwrap(), None);
+    assert_eq!(
+        store.balances().account("acct_stranger").await.unwrap(),
+        None
+    );
     let seed = |paid, is_active| AccountSeed {
         account: "acct_stranger",
         has: parts(paid, 0),
@@ -390,9 +428,19 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         seq: 0,
         epoch: "",
     };
-    assert!(store.seed_account(&seed(500, false)).await.unwrap());
     assert!(
-        !store.seed_account(&seed(900, true)).await.unwrap(),
+        store
+            .balances()
+            .seed_account(&seed(500, false))
+            .await
+            .unwrap()
+    );
+    assert!(
+        !store
+            .balances()
+            .seed_account(&seed(900, true))
+            .await
+            .unwrap(),
         "only where it is not known"
     );
     assert_eq!(stranger.has().await, (parts(500, 0), parts(0, 0)));
@@ -419,6 +467,7 @@ async fn a_hold_whose_lease_ran_out_is_given_up_and_its_end_left_to_the_ledger(
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(
         store
+            .holds()
             .sweep(partition(&world.account), now_ms())
             .await
             .unwrap(),
@@ -426,6 +475,7 @@ async fn a_hold_whose_lease_ran_out_is_given_up_and_its_end_left_to_the_ledger(
     );
     assert_eq!(
         store
+            .holds()
             .sweep(partition(&world.account), now_ms())
             .await
             .unwrap(),
@@ -503,7 +553,7 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
             max_open,
             within: None,
         };
-        store.reserve(&asked).await.unwrap()
+        store.holds().reserve(&asked).await.unwrap()
     };
     for _ in 0..3 {
         assert_eq!(judge(1_000, 1).await, ReserveReply::Held(parts(0, 0)));
@@ -566,7 +616,10 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(
                     max_open: 99,
                     within: None,
                 };
-                matches!(store.reserve(&asked).await.unwrap(), ReserveReply::Held(_))
+                matches!(
+                    store.holds().reserve(&asked).await.unwrap(),
+                    ReserveReply::Held(_)
+                )
             });
         }
         let admitted = tries
@@ -649,16 +702,21 @@ async fn a_cluster_whose_partitions_have_the_names_of_before_is_refused() {
     let store = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
         .await
         .unwrap();
-    store.check_fitness(false).await.unwrap();
+    store.fitness().check_fitness(false).await.unwrap();
     assert_eq!(
         cluster.0[0].cli(&["-c", "set", "gw:{p9}:epoch", "begun"]),
         "OK"
     );
-    let refused = store.check_fitness(false).await.unwrap_err().to_string();
+    let refused = store
+        .fitness()
+        .check_fitness(false)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(
         refused.contains("named the partitions otherwise"),
         "{refused}"
     );
     assert_eq!(cluster.0[0].cli(&["-c", "del", "gw:{p9}:epoch"]), "1");
-    store.check_fitness(false).await.unwrap();
+    store.fitness().check_fitness(false).await.unwrap();
 }

@@ -84,7 +84,7 @@ pub async fn entries(
     let Query(EntryListQuery { before, limit }) = page?;
     let limit = parse_limit(limit)?;
     let account = app.find_account(&name?)?;
-    let entries = app.billing.entries(&account.id, before, limit)?;
+    let entries = app.billing.receipts().entries(&account.id, before, limit)?;
     let next = next_cursor(&entries, limit, |entry| json!(entry.seq));
     let shown = entries
         .iter()
@@ -105,6 +105,7 @@ pub async fn usage(
     // A long range has many rows: not on a thread that serves requests.
     let report = tokio::task::spawn_blocking(move || {
         app.billing
+            .reports()
             .account_usage(&app.accounts, &account.id, &query)
     });
     let report = report

@@ -37,6 +37,7 @@ fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, Admin
     let key = gateway_key(headers).ok_or(AdminError::NoKey)?;
     let principal = app
         .accounts
+        .api_keys()
         .authenticate(key, now_ms())
         .map_err(|refusal| match refusal {
             AuthError::BadKey | AuthError::KeyExpired => AdminError::NoKey,

@@ -135,7 +135,7 @@ fn later(at_ms: i64, seconds: u64) -> i64 {
 
 pub async fn list(State(app): State<Arc<AdminState>>, name: PathParam) -> JsonResult {
     let account = app.find_account(&name?)?;
-    let keys = app.accounts.keys(&account.id)?;
+    let keys = app.accounts.api_keys().keys(&account.id)?;
     let keys = keys
         .iter()
         .map(|key| key_document(&app, &account.id, key))
@@ -168,6 +168,7 @@ pub async fn create(
         let acting = app.accounts.with_actor(&by, at_ms);
         let new = acting.record_then_run("key.create", &account.id, &what, || {
             app.accounts
+                .api_keys()
                 .create_key_with(&account.id, &name, &settings, at_ms)
         })?;
         log_act(&by, "created the key", &new.key_id);
@@ -197,6 +198,7 @@ pub async fn change(
         let acting = app.accounts.with_actor(&by, at_ms);
         acting.record_then_run("key.set", &id, &json!({"settings": settings}), || {
             app.accounts
+                .api_keys()
                 .change_key(None, &id, |settings| change.apply(settings))
         })?;
         log_act(&by, "changed the key", &id);
@@ -229,7 +231,9 @@ pub async fn rotate(
         let acting = app.accounts.with_actor(&by, at_ms);
         let what = json!({"overlap_ms": overlap_ms});
         let new = acting.record_then_run("key.rotate", &id, &what, || {
-            app.accounts.rotate_key(None, &id, overlap_ms, at_ms)
+            app.accounts
+                .api_keys()
+                .rotate_key(None, &id, overlap_ms, at_ms)
         })?;
         log_act(&by, "rotated the key", &id);
         new_key_document(app, &new).map(|value| (StatusCode::CREATED, Json(value)))
@@ -299,7 +303,7 @@ fn no_live_key(id: &str) -> AdminError {
 
 /// A key, whatever its status, and the account that it belongs to.
 fn find_key(app: &AdminState, id: &str) -> Result<(String, ApiKey), AdminError> {
-    let found = app.accounts.key(None, id)?;
+    let found = app.accounts.api_keys().key(None, id)?;
     found.ok_or_else(|| AdminError::NotFound(format!("no key has the id {id:?}")))
 }
 

@@ -138,7 +138,7 @@ pub async fn refund(
         let what = json!({"credits": amount, "ref": reference});
         let acting = app.accounts.with_actor(&by, at_ms);
         let posted = acting.record_then_run("request.refund", request_id, &what, || {
-            app.billing.post_refund(&refund)
+            app.billing.corrections().post_refund(&refund)
         })?;
         Ok(posting_response("refund", reference, actor, &posted))
     })
@@ -172,7 +172,8 @@ impl PostingRequest {
             at_ms,
         };
         let acting = app.accounts.with_actor(by, at_ms);
-        let posted = acting.record_then_post(&change, || app.billing.post_change(&change))?;
+        let posted =
+            acting.record_then_post(&change, || app.billing.corrections().post_change(&change))?;
         Ok(posting_response(kind.name(), reference, actor, &posted))
     }
 }

@@ -55,7 +55,10 @@ async fn world() -> World {
             trial: None,
         };
         let account = open_account(&accounts, billing.ledger(), &new, now_ms()).unwrap();
-        accounts.create_key(&account.id, "test", now_ms()).unwrap()
+        accounts
+            .api_keys()
+            .create_key(&account.id, "test", now_ms())
+            .unwrap()
     };
     let (admin, own) = (
         key("root@example.com", Role::Admin),
@@ -196,6 +199,7 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     let viewer = open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
     let viewer = world
         .accounts
+        .api_keys()
         .create_key(&viewer.id, "test", now_ms())
         .unwrap()
         .key;
@@ -207,10 +211,24 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     );
 
     let root = world.accounts.find("root@example.com").unwrap().unwrap();
-    let id = world.accounts.keys(&root.id).unwrap()[0].id.clone();
-    assert!(world.accounts.set_key_enabled(&id, false).unwrap());
+    let id = world.accounts.api_keys().keys(&root.id).unwrap()[0]
+        .id
+        .clone();
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .set_key_enabled(&id, false)
+            .unwrap()
+    );
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
-    assert!(world.accounts.set_key_enabled(&id, true).unwrap());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .set_key_enabled(&id, true)
+            .unwrap()
+    );
     world
         .accounts
         .set_status(&root.id, ::accounts::AccountStatus::Suspended)
@@ -224,13 +242,24 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     let scoped = |settings: &mut ::accounts::KeySettings| {
         settings.scope = Some(::accounts::KeyScope::Inference);
     };
-    world.accounts.change_key(None, &id, scoped).unwrap();
+    world
+        .accounts
+        .api_keys()
+        .change_key(None, &id, scoped)
+        .unwrap();
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
     world
         .accounts
+        .api_keys()
         .change_key(None, &id, |settings| settings.scope = None)
         .unwrap();
-    assert!(world.accounts.revoke_key(None, &id, now_ms()).unwrap());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .revoke_key(None, &id, now_ms())
+            .unwrap()
+    );
     world.fails("GET", "/accounts", "", 401, "bad_key").await;
 }
 
@@ -398,6 +427,7 @@ async fn a_reference_counts_once_whoever_sends_it_again() {
     assert!(
         !world
             .billing
+            .corrections()
             .grant(&account, "12.5".parse().unwrap(), "invoice 1", now_ms())
             .unwrap()
     );
@@ -609,7 +639,11 @@ async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
             (200, &status.into())
         );
         assert_eq!(
-            world.accounts.authenticate(&world.key, now_ms()).is_ok(),
+            world
+                .accounts
+                .api_keys()
+                .authenticate(&world.key, now_ms())
+                .is_ok(),
             status == "active"
         );
     }
@@ -626,13 +660,18 @@ async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
             (200, &status.into())
         );
         assert_eq!(
-            world.accounts.authenticate(&world.key, now_ms()).is_ok(),
+            world
+                .accounts
+                .api_keys()
+                .authenticate(&world.key, now_ms())
+                .is_ok(),
             status == "active"
         );
     }
     assert!(
         world
             .accounts
+            .api_keys()
             .revoke_key(None, &world.key_id, now_ms())
             .unwrap()
     );
@@ -646,6 +685,12 @@ async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
                 "not_found",
             )
             .await;
-        assert!(world.accounts.authenticate(&world.key, now_ms()).is_err());
+        assert!(
+            world
+                .accounts
+                .api_keys()
+                .authenticate(&world.key, now_ms())
+                .is_err()
+        );
     }
 }

@@ -84,7 +84,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         }
         _ => None,
     };
-    billing.set_archive(settings.ledger.archive());
+    billing.upkeep().set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
     let ingest = Arc::new(LedgerIngest::start(
@@ -102,6 +102,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let current = Arc::clone(&settings);
     billing
+        .upkeep()
         .start_upkeep(move || current.load().ledger.clone())
         .context("cannot start the thread that seals the ledger")?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));

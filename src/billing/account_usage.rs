@@ -2,14 +2,14 @@
 //!
 //! Must not add anything up: `billing/usage_report.rs` does.
 
-use crate::billing::Billing;
+use super::views::UsageReports;
 use crate::billing::usage_report::UsageReportQuery;
 use accounts::Accounts;
 use ledger::StoreError;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-impl Billing {
+impl UsageReports<'_> {
     /// Reports an account's usage. A key that the account no longer lists has only its id.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl Billing {
         account: &str,
         query: &UsageReportQuery,
     ) -> Result<Value, StoreError> {
-        let keys = accounts.keys(account)?;
+        let keys = accounts.api_keys().keys(account)?;
         let keys: HashMap<_, _> = keys.iter().map(|key| (key.id.as_str(), key)).collect();
         self.usage_report(account, query, &|id| {
             let key = keys.get(id);

@@ -4,13 +4,13 @@
 //! Must not change anything.
 
 use super::receipt::Receipt;
-use super::service::Billing;
+use super::views::BillingPages;
 use credits::money::Micro;
 use credits::pricing;
 use ledger::StoreError;
 pub use ledger::{ActivityCursor, ActivityFilter, Conversation, RequestOutcome, SpendTotals};
 
-impl Billing {
+impl BillingPages<'_> {
     /// Lists the ended requests that match `filter`, latest first. `before` is the cursor of the
     /// last one of the previous page.
     ///
@@ -23,10 +23,15 @@ impl Billing {
         before: Option<ActivityCursor>,
         limit: u32,
     ) -> Result<Vec<Receipt>, StoreError> {
-        let entries = self.0.ledger.endings(account, filter, before, limit)?;
+        let entries = self
+            .0
+            .0
+            .ledger
+            .pages()
+            .endings(account, filter, before, limit)?;
         entries
             .into_iter()
-            .map(|entry| self.receipt_from_entry(entry))
+            .map(|entry| self.0.receipts().receipt_from_entry(entry))
             .collect()
     }
 
@@ -55,10 +60,15 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn implausible_receipts(&self, limit: u32) -> Result<Vec<(String, Receipt)>, StoreError> {
-        let entries = self.0.ledger.implausible_entries(limit)?;
+        let entries = self.0.0.ledger.pages().implausible_entries(limit)?;
         entries
             .into_iter()
-            .map(|entry| Ok((entry.account.clone(), self.receipt_from_entry(entry)?)))
+            .map(|entry| {
+                Ok((
+                    entry.account.clone(),
+                    self.0.receipts().receipt_from_entry(entry)?,
+                ))
+            })
             .collect()
     }
 
@@ -67,7 +77,7 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
-        self.0.ledger.last_ending_seq(account)
+        self.0.0.ledger.pages().last_ending_seq(account)
     }
 
     /// Lists conversations, most recently used first. `before` is the time of the last use and the
@@ -81,7 +91,11 @@ impl Billing {
         before: Option<(i64, &str)>,
         limit: u32,
     ) -> Result<Vec<Conversation>, StoreError> {
-        self.0.ledger.conversations(account, before, limit)
+        self.0
+            .0
+            .ledger
+            .pages()
+            .conversations(account, before, limit)
     }
 
     /// Returns one conversation; `None` if the account does not have it.
@@ -93,13 +107,13 @@ impl Billing {
         account: &str,
         id: &str,
     ) -> Result<Option<Conversation>, StoreError> {
-        self.0.ledger.conversation(account, id)
+        self.0.0.ledger.pages().conversation(account, id)
     }
 
     /// Returns the number of entries that pages, reports and statements lack, because the ledger's
     /// index is far behind: the newest ones. 0 unless the index is made for the first time or anew.
     pub fn index_lag(&self) -> u64 {
-        self.0.ledger.index_lag()
+        self.0.0.ledger.index().index_lag()
     }
 
     /// Returns the credits that the account's trial started with.
@@ -107,7 +121,7 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
-        self.0.ledger.trial_granted(account)
+        self.0.0.ledger.pages().trial_granted(account)
     }
 }
 

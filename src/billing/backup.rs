@@ -8,7 +8,7 @@
 //! ending could move from the journal to the ledger unnoticed. An ending in both counts once when
 //! the restored gateway starts. Must not write to the original.
 
-use super::service::Billing;
+use super::views::BillingUpkeep;
 use ledger::StoreError;
 use ledger::journal;
 
@@ -25,7 +25,7 @@ pub struct Backup {
     pub missing_segments: Vec<String>,
 }
 
-impl Billing {
+impl BillingUpkeep<'_> {
     /// Copies everything that a gateway needs into the new directory `to`, which can then serve as
     /// a `data_dir`. Returns what it has, and what is wrong with segments that it lacks.
     ///
@@ -33,7 +33,7 @@ impl Billing {
     /// Returns an error if `to` exists or if something cannot be read or written. The incomplete
     /// copy then remains next to `to`.
     pub fn backup(&self, to: &Path) -> Result<Backup, StoreError> {
-        let from = &self.0.data_dir;
+        let from = &self.0.0.data_dir;
         let began_ms = clock::now_ms();
         if to.exists() {
             return Err(StoreError::Refused(format!(
@@ -68,7 +68,12 @@ impl Billing {
             "back up the ledger",
         )?;
         // After the ledger: every segment that the copied ledger has recorded exists by now.
-        let missing_segments = self.0.ledger.copy_segments(partial, began_ms)?;
+        let missing_segments = self
+            .0
+            .0
+            .ledger
+            .segments()
+            .copy_segments(partial, began_ms)?;
         let accounts = from.join("app.db");
         if accounts.exists() {
             sqlite::copy(&accounts, &partial.join("app.db"), "back up app.db")?;

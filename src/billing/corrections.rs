@@ -3,7 +3,7 @@
 //!
 //! Must not use prices: a refund returns what was debited, whatever the price is today.
 
-use super::service::Billing;
+use super::views::Corrections;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund};
@@ -13,7 +13,7 @@ pub const MAX_REFERENCE_CHARS: usize = 200;
 /// Maximum length of a reason.
 pub const MAX_REASON_CHARS: usize = 2_000;
 
-impl Billing {
+impl Corrections<'_> {
     /// Grants credit from the command line, once per reference. Returns false if it was granted
     /// before.
     ///
@@ -89,7 +89,7 @@ impl Billing {
     /// the reference was used for something else, or if the ledger cannot be written.
     pub fn post_refund(&self, refund: &Refund<'_>) -> Result<PostingResult, StoreError> {
         check_reference(refund.reference)?;
-        self.0.ledger.refund(refund)
+        self.0.0.ledger.changes().refund(refund)
     }
 
     /// Changes a balance manually, once per reference. Grants and top-ups only add credit. A
@@ -126,23 +126,30 @@ impl Billing {
         }
         if amount.is_positive() {
             // Added credit needs no claim, so no account must be frozen for it.
-            return self.0.ledger.post_change(change, "", &|| Ok(Vec::new()));
+            return self
+                .0
+                .0
+                .ledger
+                .changes()
+                .post_change(change, "", &|| Ok(Vec::new()));
         }
-        if let Some(shared) = &self.0.shared {
-            return shared.post_debit(&self.0.ledger, change);
+        if let Some(shared) = &self.0.0.shared {
+            return shared.post_debit(&self.0.0.ledger, change);
         }
         let post = |held: Claim| {
             self.0
+                .0
                 .ledger
-                .post_change(change, self.instance_id(), &|| Ok(vec![held.clone()]))
+                .changes()
+                .post_change(change, self.0.instance_id(), &|| Ok(vec![held.clone()]))
         };
-        let serving = self.0.serving.as_ref();
+        let serving = self.0.0.serving.as_ref();
         let posted = serving.and_then(|serving| {
             serving
                 .holds
-                .with_frozen_account(&self.0.ledger, account, post)
+                .with_frozen_account(&self.0.0.ledger, account, post)
         });
-        posted.unwrap_or_else(|| self.post_debit_by_claim(change))
+        posted.unwrap_or_else(|| self.0.post_debit_by_claim(change))
     }
 }
 

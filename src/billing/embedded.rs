@@ -30,7 +30,7 @@ impl EmbeddedAdmission {
 #[async_trait]
 impl Admission for EmbeddedAdmission {
     async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
-        self.accounts.authenticate(key, now_ms)
+        self.accounts.api_keys().authenticate(key, now_ms)
     }
 
     async fn authorize(
@@ -100,10 +100,12 @@ impl Admission for EmbeddedAdmission {
 
 impl LedgerLookup for EmbeddedAdmission {
     fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.billing.receipt(account, request_id)
+        self.billing.receipts().receipt(account, request_id)
     }
 
     fn usage_report(&self, account: &str, query: &UsageReportQuery) -> Result<Value, StoreError> {
-        self.billing.account_usage(&self.accounts, account, query)
+        self.billing
+            .reports()
+            .account_usage(&self.accounts, account, query)
     }
 }

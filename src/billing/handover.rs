@@ -62,7 +62,7 @@ impl Billing {
     /// Whether this process has handed over. Admission may then wait for another process, so it
     /// must not run on a serving thread.
     pub fn has_handed_over(&self) -> bool {
-        self.0.ledger.has_handed_over()
+        self.0.ledger.changes().has_handed_over()
     }
 
     /// Like [`Billing::reserve`], next to the process that admits requests. May wait for it.
@@ -98,7 +98,11 @@ impl Billing {
                 Ok(credit.available.draw(amount))
             };
             let claims = self.claims_of_others(account).map_err(unavailable)?;
-            let parts = self.0.ledger.claim(instance_id, account, &claims, decide)?;
+            let parts = self
+                .0
+                .ledger
+                .changes()
+                .claim(instance_id, account, &claims, decide)?;
             let outcome = self.covers_claims(account);
             if !matches!(outcome, Ok(true)) {
                 self.release_claim(account, parts);
@@ -126,8 +130,8 @@ impl Billing {
     ) -> Result<PostingResult, StoreError> {
         let account = change.account;
         let claims = || self.claims_of_others(account);
-        if self.0.ledger.has_posted(change)? {
-            return self.0.ledger.post_change(change, "", &claims);
+        if self.0.ledger.changes().has_posted(change)? {
+            return self.0.ledger.changes().post_change(change, "", &claims);
         }
         let claims_before = claims()?;
         let instance_dir = InstanceDir::create(&self.0.data_dir)?;
@@ -141,27 +145,31 @@ impl Billing {
             );
             ledger::split_debit(change, credit.available)
         };
-        let claimed =
-            self.0
-                .ledger
-                .claim(&instance_dir.instance_id, account, &claims_before, decide);
+        let claimed = self.0.ledger.changes().claim(
+            &instance_dir.instance_id,
+            account,
+            &claims_before,
+            decide,
+        );
         let posted = claimed.and_then(|parts| {
             self.refresh_mirror(account)
                 .and_then(|()| {
                     self.0
                         .ledger
+                        .changes()
                         .post_change(change, &instance_dir.instance_id, &claims)
                 })
                 .inspect_err(|_| {
-                    drop(
-                        self.0
-                            .ledger
-                            .release_claim(&instance_dir.instance_id, account, parts),
-                    )
+                    drop(self.0.ledger.changes().release_claim(
+                        &instance_dir.instance_id,
+                        account,
+                        parts,
+                    ))
                 })
         });
         self.0
             .ledger
+            .rows()
             .forget_instances(std::slice::from_ref(&instance_dir.instance_id))?;
         instance_dir.remove();
         posted
@@ -172,6 +180,7 @@ impl Billing {
         self.refresh_mirror(account)?;
         self.0
             .ledger
+            .changes()
             .covers_claims(account, &self.claims_of_others(account)?)
     }
 
@@ -179,10 +188,11 @@ impl Billing {
         if !self.has_handed_over() {
             return;
         }
-        if let Err(error) = self
-            .0
-            .ledger
-            .release_claim(self.instance_id(), account, parts)
+        if let Err(error) =
+            self.0
+                .ledger
+                .changes()
+                .release_claim(self.instance_id(), account, parts)
         {
             log::error!("{error}; these credits stay reserved until this process ends");
         }
@@ -201,7 +211,7 @@ impl Billing {
         let began = Instant::now();
         loop {
             if !instance_lock::is_held(data_dir)? {
-                let known = ledger.instance_ids()?;
+                let known = ledger.rows().instance_ids()?;
                 let withheld = recover_dead_instances(ledger, data_dir, &known, None)?;
                 if withheld
                     .iter()

@@ -157,7 +157,7 @@ impl HoldRegistry {
         decide: impl FnOnce(&CreditSnapshot) -> Result<(Micro, u64), ReserveError>,
     ) -> Result<Option<(CreditSplit, u64, RateLimitStatuses)>, ReserveError> {
         let mut shard = self.lock_shard(payer.account);
-        if ledger.has_handed_over() {
+        if ledger.changes().has_handed_over() {
             return Ok(None);
         }
         let credit = shard.check(
@@ -195,7 +195,7 @@ impl HoldRegistry {
         decide: impl FnOnce(&CreditSnapshot) -> Result<(), ReserveError>,
     ) -> Result<(), ReserveError> {
         let mut shard = self.lock_shard(payer.account);
-        if ledger.has_handed_over() {
+        if ledger.changes().has_handed_over() {
             return Ok(());
         }
         decide(&shard.check(ledger, payer, &self.instance_id, arriving, now_ms)?)
@@ -308,12 +308,16 @@ impl HoldRegistry {
         of_key
             .gauge
             .correct_tokens(&bounds.key, bounds.tokens, tokens);
-        let has_handed_over = ledger.has_handed_over();
+        let has_handed_over = ledger.changes().has_handed_over();
         let mut taken = held.draw(cost);
         if taken.total() < cost && !has_handed_over {
             // Only this case needs the balance. If it cannot be read, take nothing more, so that it
             // never falls below zero.
-            let row = ledger.account(account, &self.instance_id).ok().flatten();
+            let row = ledger
+                .rows()
+                .account(account, &self.instance_id)
+                .ok()
+                .flatten();
             if let Some(row) = row {
                 let credit =
                     CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms);
@@ -352,7 +356,7 @@ impl HoldRegistry {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
             // Under the lock, so a later hand-over sees none of it.
-            if ledger.has_handed_over() {
+            if ledger.changes().has_handed_over() {
                 return resolved.freed;
             }
         }
@@ -371,7 +375,7 @@ impl HoldRegistry {
     ) -> Result<Option<CreditSnapshot>, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
-        let row = ledger.account(account, &self.instance_id)?;
+        let row = ledger.rows().account(account, &self.instance_id)?;
         Ok(row.map(|row| {
             CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms)
         }))
@@ -382,7 +386,7 @@ impl HoldRegistry {
     pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
-        let Some(row) = ledger.account(account, &self.instance_id)? else {
+        let Some(row) = ledger.rows().account(account, &self.instance_id)? else {
             return Ok(true);
         };
         let applied = CreditSplit {
@@ -404,7 +408,7 @@ impl HoldRegistry {
         work: impl FnOnce(Claim) -> T,
     ) -> Option<T> {
         let shard = self.lock_shard(account);
-        let has_handed_over = ledger.has_handed_over();
+        let has_handed_over = ledger.changes().has_handed_over();
         (!has_handed_over)
             .then(|| work(self.claim(&shard.accounts.get(account).copied().unwrap_or_default())))
     }
@@ -434,7 +438,7 @@ impl HoldRegistry {
         let held: Vec<_> = all
             .map(|(account, open)| (account.to_string(), self.claim(open)))
             .collect();
-        ledger.hand_over(&self.instance_id, &held)
+        ledger.changes().hand_over(&self.instance_id, &held)
     }
 
     /// Returns the accounts whose holds changed since the last call, with this process's claims on
@@ -482,7 +486,7 @@ impl Shard {
         arriving: PendingRequests,
         now_ms: i64,
     ) -> Result<CreditSnapshot, ReserveError> {
-        let row = ledger.cached_account(payer.account, instance_id);
+        let row = ledger.rows().cached_account(payer.account, instance_id);
         let row = row.map_err(|error| ReserveError::Unavailable(error.to_string()))?;
         let row = row.ok_or_else(|| {
             ReserveError::Unavailable(format!("account {} is not in the ledger", payer.account))
@@ -579,7 +583,10 @@ impl KeyHolds {
         let Some(limit) = payer.bounds.spend else {
             return Ok(None);
         };
-        let known = ledger.key_spend(payer.key, limit.period.first_day(now_ms), instance_id)?;
+        let known =
+            ledger
+                .rows()
+                .key_spend(payer.key, limit.period.first_day(now_ms), instance_id)?;
         let spent = known.spent.plus(self.settled.minus(known.applied));
         Ok(Some(limit.credits.minus(spent).minus(self.held)))
     }

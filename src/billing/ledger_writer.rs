@@ -342,7 +342,7 @@ impl LedgerWriterWorker {
         if retries_withheld {
             self.retry_withheld();
         }
-        if !self.ledger.has_handed_over() {
+        if !self.ledger.changes().has_handed_over() {
             self.recover_dead(retries_withheld);
             if self
                 .lapse_clock
@@ -520,7 +520,7 @@ impl LedgerWriterWorker {
     }
 
     fn write_mirror(&mut self) -> Result<(), StoreError> {
-        if self.ledger.has_handed_over() {
+        if self.ledger.changes().has_handed_over() {
             if !std::mem::replace(&mut self.has_cleared_mirror, true) {
                 self.mirror.remove_instance(self.journal.instance_id())?;
             }
@@ -530,7 +530,7 @@ impl LedgerWriterWorker {
         if requested > answered {
             // A claim made before the request must count in every hold that is taken after this
             // publication.
-            self.ledger.clear_account_cache();
+            self.ledger.rows().clear_account_cache();
         }
         let changed = self.holds.take_changed();
         if !changed.is_empty() {
@@ -553,9 +553,9 @@ impl LedgerWriterWorker {
         }
         let mut hold = |withheld: &[WithheldCost]| self.holds.set_withheld(withheld);
         let outcome = if holds_withheld {
-            self.ledger.instance_ids()
+            self.ledger.rows().instance_ids()
         } else {
-            self.ledger.claimants()
+            self.ledger.changes().claimants()
         };
         let outcome = outcome.and_then(|known| {
             if holds_withheld || !known.is_empty() {
@@ -584,10 +584,10 @@ impl LedgerWriterWorker {
             if !self.holds.is_idle(&self.ledger, &account)? {
                 return Ok(());
             }
-            let Some(row) = self.ledger.account(&account, "")? else {
+            let Some(row) = self.ledger.rows().account(&account, "")? else {
                 return Ok(());
             };
-            self.ledger.post(&Posting {
+            self.ledger.changes().post(&Posting {
                 kind: "lapse",
                 reference: &format!("lapse:{account}"),
                 account: &account,
@@ -599,6 +599,7 @@ impl LedgerWriterWorker {
         };
         let outcome = self
             .ledger
+            .rows()
             .expired_trials(now_ms)
             .and_then(|accounts| accounts.into_iter().try_for_each(lapse));
         if let Err(error) = outcome {

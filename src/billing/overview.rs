@@ -2,13 +2,13 @@
 //!
 //! Must not change anything, and must not check who asks: the caller does.
 
-use super::service::Billing;
+use super::views::BillingPages;
 use credits::money::Micro;
 pub use ledger::RequestCharge;
 use ledger::StoreError;
 use std::collections::BTreeMap;
 
-impl Billing {
+impl BillingPages<'_> {
     /// Returns the balance of each of `accounts`, as the ledger has it; an account that the ledger
     /// does not have is not in the result.
     ///
@@ -19,7 +19,7 @@ impl Billing {
         accounts: &[String],
         now_ms: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
-        self.0.ledger.balances(accounts, now_ms)
+        self.0.0.ledger.rows().balances(accounts, now_ms)
     }
 
     /// Returns the sum of all balances: what the gateway owes its account holders.
@@ -27,7 +27,7 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn balance_total(&self, now_ms: i64) -> Result<Micro, StoreError> {
-        self.0.ledger.balance_total(now_ms)
+        self.0.0.ledger.rows().balance_total(now_ms)
     }
 
     /// Returns the charge of a request that has ended, whichever account sent it.
@@ -35,6 +35,6 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
-        self.0.ledger.request_charge(request_id)
+        self.0.0.ledger.rows().request_charge(request_id)
     }
 }

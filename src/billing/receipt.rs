@@ -2,7 +2,7 @@
 //!
 //! Must not compute a price: that is `crates/credits/src/pricing.rs`.
 
-use super::service::Billing;
+use super::views::Receipts;
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use ledger::StoreError;
@@ -23,14 +23,16 @@ pub struct Receipt {
     pub balance_after: Micro,
 }
 
-impl Billing {
+impl Receipts<'_> {
     /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
         self.0
+            .0
             .ledger
+            .rows()
             .ending(account, request_id)?
             .map(|entry| self.receipt_from_entry(entry))
             .transpose()
@@ -47,7 +49,12 @@ impl Billing {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<Receipt>, StoreError> {
-        let entries = self.0.ledger.entries(account, true, before, limit)?;
+        let entries = self
+            .0
+            .0
+            .ledger
+            .rows()
+            .entries(account, true, before, limit)?;
         entries
             .into_iter()
             .map(|entry| self.receipt_from_entry(entry))
@@ -62,7 +69,9 @@ impl Billing {
     pub fn was_debited(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
         Ok(self
             .0
+            .0
             .ledger
+            .rows()
             .ending(account, request_id)?
             .is_some_and(|entry| entry.kind == "debit"))
     }
@@ -77,7 +86,11 @@ impl Billing {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        self.0.ledger.entries(account, false, before, limit)
+        self.0
+            .0
+            .ledger
+            .rows()
+            .entries(account, false, before, limit)
     }
 
     /// Calls `each` with the selected entries in order, one at a time.
@@ -89,14 +102,18 @@ impl Billing {
         selection: &EntrySelection,
         each: &mut dyn FnMut(LedgerEntry) -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
-        self.0.ledger.for_each_selected(selection, each)
+        self.0
+            .0
+            .ledger
+            .segments()
+            .for_each_selected(selection, each)
     }
 
     pub(super) fn receipt_from_entry(&self, entry: LedgerEntry) -> Result<Receipt, StoreError> {
         let detail: EndingDetail = serde_json::from_str(&entry.detail).map_err(|error| {
             StoreError::Unusable(format!("cannot read ledger entry {}: {error}", entry.seq))
         })?;
-        let price = self.0.ledger.price(&detail.price_version)?;
+        let price = self.0.0.ledger.rows().price(&detail.price_version)?;
         Ok(Receipt {
             seq: entry.seq,
             request_id: entry.reference,

@@ -5,7 +5,7 @@
 //! waits for the next round. Nothing is lost meanwhile; `ledger.db` grows. Must not know the form
 //! of a segment.
 
-use super::service::Billing;
+use super::views::BillingUpkeep;
 use base::clock;
 use base::telemetry::METRICS;
 use config::{LedgerSettings, RetentionSettings};
@@ -31,10 +31,10 @@ struct UpkeepReport {
     faults: Vec<String>,
 }
 
-impl Billing {
+impl BillingUpkeep<'_> {
     /// Finds sealed entries in the operator's archive too, wherever they were archived to.
     pub fn set_archive(&self, archive: Option<&Path>) {
-        self.0.ledger.set_archive(archive);
+        self.0.0.ledger.segments().set_archive(archive);
     }
 
     /// Starts the thread. `settings` returns the current settings.
@@ -45,7 +45,7 @@ impl Billing {
         &self,
         settings: impl Fn() -> LedgerSettings + Send + 'static,
     ) -> io::Result<()> {
-        let billing = self.clone();
+        let billing = self.0.clone();
         std::thread::Builder::new()
             .name("sealer".into())
             .spawn(move || {
@@ -53,13 +53,14 @@ impl Billing {
                 let mut unreadable = Vec::new();
                 loop {
                     let settings = settings();
-                    billing.set_archive(settings.archive());
+                    billing.upkeep().set_archive(settings.archive());
                     // After the hand-over, the successor does it; beside an audit, the next round.
                     let ledger = &billing.0.ledger;
-                    if !ledger.has_handed_over() && !ledger.is_sealing_paused() {
-                        let mut faults = billing.run_upkeep(&settings, clock::now_ms());
+                    if !ledger.changes().has_handed_over() && !ledger.segments().is_sealing_paused()
+                    {
+                        let mut faults = billing.upkeep().run_upkeep(&settings, clock::now_ms());
                         if round.is_multiple_of(CHECK_ROUNDS) {
-                            unreadable = billing.check_segments();
+                            unreadable = billing.upkeep().check_segments();
                         }
                         faults.extend(unreadable.iter().cloned());
                         report.renew(faults);
@@ -129,7 +130,11 @@ impl Billing {
         // The start of the first day that stays.
         let before_ms = midnight_ms - i64::from(settings.seal_after_days) * DAY_MS;
         let boundary = SealBoundary::Full { before_ms, entries };
-        self.0.ledger.seal(boundary, entries, PACE, now_ms)
+        self.0
+            .0
+            .ledger
+            .segments()
+            .seal(boundary, entries, PACE, now_ms)
     }
 
     /// Seals all entries before `before_ms`, or all but the last one. Returns the new segments.
@@ -143,7 +148,11 @@ impl Billing {
     ) -> Result<Vec<SegmentRecord>, StoreError> {
         let boundary = before_ms.map_or(SealBoundary::Everything, SealBoundary::Before);
         let entries = i64::try_from(segment_entries).unwrap_or(i64::MAX);
-        self.0.ledger.seal(boundary, entries, PACE, clock::now_ms())
+        self.0
+            .0
+            .ledger
+            .segments()
+            .seal(boundary, entries, PACE, clock::now_ms())
     }
 
     /// Moves the segments whose entries are all before `before_ms` to `to`. Returns them.
@@ -155,7 +164,11 @@ impl Billing {
         before_ms: i64,
         to: &Path,
     ) -> Result<Vec<SegmentRecord>, StoreError> {
-        self.0.ledger.archive_segments(before_ms, to, PACE)
+        self.0
+            .0
+            .ledger
+            .segments()
+            .archive_segments(before_ms, to, PACE)
     }
 
     /// Lists the segments with their states. With `reads_all`, reads and checks every byte.
@@ -163,7 +176,7 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn segments(&self, reads_all: bool) -> Result<Vec<SegmentStatus>, StoreError> {
-        self.0.ledger.segment_statuses(reads_all)
+        self.0.0.ledger.segments().segment_statuses(reads_all)
     }
 
     /// Returns the key that checks the signatures of the segments; `None` before the first one.
@@ -171,7 +184,7 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn segment_key(&self) -> Result<Option<String>, StoreError> {
-        self.0.ledger.public_key()
+        self.0.0.ledger.segments().public_key()
     }
 }
 

@@ -191,9 +191,9 @@ impl Billing {
         owner: InstanceLock,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        ledger.set_archive(archive);
+        ledger.segments().set_archive(archive);
         // Nothing is admitted before they are held.
-        let known = ledger.instance_ids()?;
+        let known = ledger.rows().instance_ids()?;
         let withheld = recover_dead_instances(&ledger, data_dir, &known, Some(&mut |_| ()))?;
         let journal = Journal::create(
             data_dir,
@@ -266,7 +266,7 @@ impl Billing {
     ) -> Result<(), StoreError> {
         models
             .iter()
-            .try_for_each(|model| self.0.ledger.store_price(&model.price, now_ms))
+            .try_for_each(|model| self.0.ledger.rows().store_price(&model.price, now_ms))
     }
 
     /// Applies the part of new limits that a serving process can change: the rest sized its queues
@@ -367,6 +367,6 @@ impl Billing {
         if journal::instance_ids(&self.0.data_dir)?.contains(&instance_id) {
             return Ok(());
         }
-        self.0.ledger.forget_instances(&[instance_id])
+        self.0.ledger.rows().forget_instances(&[instance_id])
     }
 }

@@ -4,8 +4,8 @@
 //! Every sum comes from the ledger's sums. Must not change anything.
 
 use super::activity::{ActivityCursor, SpendTotals};
-use super::service::Billing;
 use super::usage::{UsageInterval, UsageQuery, UsageSpan};
+use super::views::Receipts;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::{BalanceChangeSums, LedgerEntry, PostingDetail};
@@ -182,13 +182,13 @@ fn day_cursor(day: i64) -> ActivityCursor {
     }
 }
 
-impl Billing {
+impl Receipts<'_> {
     /// Returns an account's statement by month.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn statement(&self, account: &str) -> Result<Statement, StoreError> {
-        let sums = self.0.ledger.balance_change_sums(account)?;
+        let sums = self.0.0.ledger.pages().balance_change_sums(account)?;
         Ok(Statement::from_sums(&sums))
     }
 
@@ -211,13 +211,18 @@ impl Billing {
         };
         let before = before.map_or(end, |before| before.min(end));
         let from_ms = from_day.saturating_mul(DAY_MS);
-        let postings = self.0.ledger.postings(account, from_ms, before, limit)?;
+        let postings = self
+            .0
+            .0
+            .ledger
+            .pages()
+            .postings(account, from_ms, before, limit)?;
         let by_day = UsageQuery {
             interval: Some(UsageInterval::Unit),
             ..UsageQuery::new(UsageSpan::Days(from_day, to_day))
         };
         // One row for each day, so at most as many as the period has days.
-        let days = self.usage(account, &by_day, None, u32::MAX)?;
+        let days = self.0.reports().usage(account, &by_day, None, u32::MAX)?;
         let days = days
             .into_iter()
             .filter(|row| day_cursor(row.time) < before)

@@ -71,6 +71,7 @@ fn account_with(billing: &Billing, credits: i64) {
     billing.open_account(ACCOUNT, None, NOW).unwrap();
     assert!(
         billing
+            .corrections()
             .grant(ACCOUNT, Micro::new(credits * 1_000_000), "first", NOW)
             .unwrap()
     );
@@ -99,7 +100,7 @@ fn balance(billing: &Billing) -> String {
 
 /// Writes to `index.db` what only the memory of readers has.
 fn write_index(billing: &Billing) {
-    assert!(billing.0.ledger.catch_up_index(u32::MAX).unwrap() > 0);
+    assert!(billing.0.ledger.index().catch_up_index(u32::MAX).unwrap() > 0);
 }
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
@@ -149,15 +150,27 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     );
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
     wait_for("the receipt", || {
-        billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_a")
+            .unwrap()
+            .is_some()
     });
-    let receipt = billing.receipt(ACCOUNT, "req_a").unwrap().unwrap();
+    let receipt = billing
+        .receipts()
+        .receipt(ACCOUNT, "req_a")
+        .unwrap()
+        .unwrap();
     assert_eq!(
         (receipt.credits, receipt.balance_after),
         (Micro::new(500_000), Micro::new(9_500_000))
     );
     assert!(
-        billing.receipt("acct_other", "req_a").unwrap().is_none(),
+        billing
+            .receipts()
+            .receipt("acct_other", "req_a")
+            .unwrap()
+            .is_none(),
         "a stranger sees nothing"
     );
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
@@ -202,7 +215,12 @@ fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
         "holds that nobody ended are given back"
     );
     wait_for("ten voids", || {
-        billing.receipts(ACCOUNT, None, 100).unwrap().len() == 10
+        billing
+            .receipts()
+            .receipts(ACCOUNT, None, 100)
+            .unwrap()
+            .len()
+            == 10
     });
     assert_sound(&billing, 0);
 }
@@ -271,10 +289,19 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
         "the hold and what was available"
     );
     wait_for("the receipt", || {
-        billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_a")
+            .unwrap()
+            .is_some()
     });
     assert_eq!(
-        billing.receipt(ACCOUNT, "req_a").unwrap().unwrap().writeoff,
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_a")
+            .unwrap()
+            .unwrap()
+            .writeoff,
         Micro::new(3_000_000)
     );
     assert_eq!(balance(&billing), "0 held 0 available 0");
@@ -332,6 +359,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
     assert!(!folder.exists(), "a replayed journal is removed");
     let outcome = |request| {
         billing
+            .receipts()
             .receipt(ACCOUNT, request)
             .unwrap()
             .unwrap()
@@ -475,10 +503,12 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
         )
         .unwrap();
     billing
+        .corrections()
         .grant(ACCOUNT, Micro::new(5_000_000), "g", 0)
         .unwrap();
     assert!(
         !billing
+            .corrections()
             .grant(ACCOUNT, Micro::new(5_000_000), "g", 0)
             .unwrap(),
         "a reference counts once"
@@ -535,6 +565,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
         billing
             .0
             .ledger
+            .rows()
             .account(ACCOUNT, "")
             .unwrap()
             .unwrap()
@@ -542,6 +573,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
             == Micro::ZERO
     });
     billing
+        .corrections()
         .grant(ACCOUNT, Micro::new(1_000_000), "g", 0)
         .unwrap();
     let (hold, _) = billing

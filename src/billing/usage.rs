@@ -2,7 +2,7 @@
 //!
 //! Must not change anything, and must not add up entries.
 
-use super::service::Billing;
+use super::views::UsageReports;
 use credits::money::Micro;
 use ledger::StoreError;
 pub use ledger::{
@@ -10,7 +10,7 @@ pub use ledger::{
 };
 use std::collections::BTreeMap;
 
-impl Billing {
+impl UsageReports<'_> {
     /// Returns an account's debits in groups, ordered by time, model and key: at most `limit`, from
     /// the one after the cursor `after` on.
     ///
@@ -23,7 +23,7 @@ impl Billing {
         after: Option<(i64, &str, &str)>,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
-        self.0.ledger.usage(account, query, after, limit)
+        self.0.0.ledger.pages().usage(account, query, after, limit)
     }
 
     /// Returns the debits since the hour `from_hour`, by hour and model, ordered by hour.
@@ -35,7 +35,7 @@ impl Billing {
         account: &str,
         from_hour: i64,
     ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.0.ledger.hourly_spend(account, from_hour)
+        self.0.0.ledger.pages().hourly_spend(account, from_hour)
     }
 
     /// Returns the credits that each of `accounts` has spent from `first_day` on (days since 1970
@@ -48,7 +48,7 @@ impl Billing {
         accounts: &[String],
         first_day: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
-        self.0.ledger.spend_since(accounts, first_day)
+        self.0.0.ledger.pages().spend_since(accounts, first_day)
     }
 
     /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,
@@ -57,6 +57,6 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn daily_totals(&self, from_day: i64, to_day: i64) -> Result<Vec<DailyTotal>, StoreError> {
-        self.0.ledger.daily_totals(from_day, to_day)
+        self.0.0.ledger.pages().daily_totals(from_day, to_day)
     }
 }

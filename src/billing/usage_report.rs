@@ -4,8 +4,8 @@
 //! Must not know HTTP, accounts or the names of keys: the caller passes them.
 
 use super::activity::SpendTotals;
-use super::service::Billing;
 use super::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
+use super::views::UsageReports;
 use base::clock;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -146,7 +146,7 @@ impl UsageReportQuery {
     }
 }
 
-impl Billing {
+impl UsageReports<'_> {
     /// Reports an account's usage. `describe_key` returns a key's document by the key's id.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Billing {
             "total": totals(total),
             "next": next,
         });
-        let lag = self.index_lag();
+        let lag = self.0.pages().index_lag();
         if lag > 0 {
             report["entries_not_indexed"] = json!(lag);
         }

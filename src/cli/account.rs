@@ -286,6 +286,7 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
 /// # Errors
 /// Returns an error that says what could not be done, and why.
 pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
+    let keys = context.accounts.api_keys();
     match command {
         KeyCommand::Create {
             account,
@@ -302,21 +303,17 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 &account.id,
                 &json!({"name": name, "settings": set}),
             )?;
-            let new = context
-                .accounts
-                .create_key_with(&account.id, &name, &set, context.now_ms);
+            let new = keys.create_key_with(&account.id, &name, &set, context.now_ms);
             print_new_key(context, &new.context("cannot create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.settings)?;
-            if let Some((_, key)) = context.accounts.key(None, &key_id)? {
+            if let Some((_, key)) = keys.key(None, &key_id)? {
                 let mut set = key.settings;
                 settings.apply(&mut set, context.now_ms);
                 record_audit(context, "key.set", &key_id, &json!({"settings": set}))?;
             }
-            let changed = context
-                .accounts
-                .change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let changed = keys.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
             let set = changed.with_context(|| {
                 format!("cannot change the key {key_id:?} (`key list` shows the ids)")
             })?;
@@ -333,9 +330,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 &key_id,
                 &json!({"overlap_ms": overlap.ms}),
             )?;
-            let new = context
-                .accounts
-                .rotate_key(None, &key_id, overlap.ms, context.now_ms);
+            let new = keys.rotate_key(None, &key_id, overlap.ms, context.now_ms);
             print_new_key(
                 context,
                 &new.with_context(|| {
@@ -345,7 +340,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         }
         KeyCommand::List { account } => {
             let (mut text, mut values) = (String::new(), Vec::new());
-            for key in context.accounts.keys(&find(context, &account)?.id)? {
+            for key in keys.keys(&find(context, &account)?.id)? {
                 // For a key without a limit, show its total spend.
                 let period = key
                     .settings
@@ -655,7 +650,9 @@ fn post_credits(
     let by = command_line_actor();
     let acting = context.accounts.with_actor(&by, at_ms);
     let counted = acting
-        .record_then_post(&change, || context.billing.post_change(&change))?
+        .record_then_post(&change, || {
+            context.billing.corrections().post_change(&change)
+        })?
         .is_new;
     let balance = context
         .billing

@@ -65,14 +65,14 @@ pub fn export(
     if format == ExportFormat::Csv {
         out.write_all(CSV_HEADER.as_bytes())
             .context("cannot write to stdout")?;
-        billing.for_each_entry(selection, &mut |entry| {
+        billing.receipts().for_each_entry(selection, &mut |entry| {
             show();
             write_csv_row(out, &export_entry(entry))
         })?;
         return Ok(());
     }
     let mut before = "[\n";
-    billing.for_each_entry(selection, &mut |entry| {
+    billing.receipts().for_each_entry(selection, &mut |entry| {
         show();
         out.write_all(std::mem::replace(&mut before, ",\n").as_bytes())?;
         Ok(serde_json::to_writer(&mut *out, &export_entry(entry))?)

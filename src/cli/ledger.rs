@@ -163,7 +163,7 @@ impl LedgerCommand {
         } else {
             Billing::open_for_audit(data_dir, store)?
         };
-        billing.set_archive(settings.ledger.archive());
+        billing.upkeep().set_archive(settings.ledger.archive());
         Ok(billing)
     }
 }
@@ -345,8 +345,8 @@ fn find_account_id(settings: &CommandSettings, account: &str) -> anyhow::Result<
 
 /// Returns an account's newest entries. If the index is behind, says so on stderr.
 fn last_entries(billing: &Billing, account: &str, last: u32) -> anyhow::Result<Vec<LedgerEntry>> {
-    let entries = billing.entries(account, None, last)?;
-    let lag = billing.index_lag();
+    let entries = billing.receipts().entries(account, None, last)?;
+    let lag = billing.pages().index_lag();
     if lag > 0 {
         eprintln!("model-gateway: {lag} entries are not indexed yet, so the newest may be missing");
     }
@@ -364,7 +364,11 @@ fn refund(
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let change = json!({"credits": credits, "ref": reference});
-    let refund = || billing.refund(request_id, credits, reference, now_ms);
+    let refund = || {
+        billing
+            .corrections()
+            .refund(request_id, credits, reference, now_ms)
+    };
     let acting = accounts.with_actor(&by, now_ms);
     Ok(acting.record_then_run("request.refund", request_id, &change, refund)?)
 }
@@ -392,7 +396,11 @@ fn adjust(
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let change = json!({"credits": credits, "ref": reference, "reason": reason});
-    let adjust = || billing.adjust(account, credits, reference, reason, now_ms);
+    let adjust = || {
+        billing
+            .corrections()
+            .adjust(account, credits, reference, reason, now_ms)
+    };
     let acting = accounts.with_actor(&by, now_ms);
     Ok(acting.record_then_run("account.adjust", account, &change, adjust)?)
 }
@@ -407,7 +415,7 @@ fn back_up(
     // The copy has this name until it is complete.
     let mut partial = to.as_os_str().to_owned();
     partial.push(".partial");
-    let copy = || billing.backup(to);
+    let copy = || billing.upkeep().backup(to);
     Ok(progress::watch_copy(
         progress,
         data_dir,

@@ -67,7 +67,9 @@ pub fn run(
             )?;
             let what = json!({"before": before.map(rfc3339)});
             let sealed = record(settings, "ledger.seal", &what, || {
-                billing.seal(*before, settings.ledger.segment_entries)
+                billing
+                    .upkeep()
+                    .seal(*before, settings.ledger.segment_entries)
             })?;
             print_segments(&sealed, "sealed", json, &mut out)?;
         }
@@ -79,7 +81,7 @@ pub fn run(
             )?;
             let what = json!({"before": rfc3339(*before), "dir": dir.display().to_string()});
             let moved = record(settings, "ledger.archive", &what, || {
-                billing.archive_segments(*before, dir)
+                billing.upkeep().archive_segments(*before, dir)
             })?;
             print_segments(&moved, "archived", json, &mut out)?;
         }
@@ -88,12 +90,12 @@ pub fn run(
                 &settings.data_dir,
                 shared_balances(settings.store.address()),
             )?;
-            billing.set_archive(settings.ledger.archive());
-            let segments = billing.segments(*full)?;
+            billing.upkeep().set_archive(settings.ledger.archive());
+            let segments = billing.upkeep().segments(*full)?;
             if segments.iter().any(|segment| segment.fault.is_some()) {
                 code = ExitCode::FAILURE;
             }
-            print_statuses(&segments, billing.segment_key()?, json, &mut out)?;
+            print_statuses(&segments, billing.upkeep().segment_key()?, json, &mut out)?;
         }
     }
     out.flush().context("cannot write to stdout")?;

@@ -139,7 +139,7 @@ impl IdempotencyKeys for EmbeddedIdempotency {
             .orphaned_requests(&self.billing.unreplayed_instance_ids()?)?
         {
             self.touched.store(true, Ordering::Relaxed);
-            if self.billing.was_debited(&account, &request_id)? {
+            if self.billing.receipts().was_debited(&account, &request_id)? {
                 log_lost_response(&request_id);
                 self.db.complete(&request_id, None, expires_at_ms)?;
             } else {

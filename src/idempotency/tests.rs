@@ -29,6 +29,7 @@ fn billing(dir: &Path) -> Billing {
         .unwrap();
     billing.open_account("acct_1", None, NOW).unwrap();
     billing
+        .corrections()
         .grant("acct_1", Micro::new(1_000_000_000), "first", NOW)
         .unwrap();
     billing

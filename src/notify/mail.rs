@@ -80,7 +80,7 @@ pub fn queue(
     now_ms: i64,
 ) -> Result<QueueMailOutcome, AccountError> {
     let row = new_row(account, kind, detail, now_ms)?;
-    let outcome = accounts.queue_mail(&row, QUEUE_LIMITS)?;
+    let outcome = accounts.mails().queue_mail(&row, QUEUE_LIMITS)?;
     let is_full = [QueueMailOutcome::AccountFull, QueueMailOutcome::QueueFull].contains(&outcome);
     if is_full {
         METRICS.count_mail("dropped");
@@ -174,23 +174,23 @@ impl MailDispatcher {
 
     fn try_take_due(&self, limit: usize, now_ms: i64) -> Result<Vec<OutgoingMailRow>, StoreError> {
         if now_ms - self.purged_at_ms.load(Ordering::Relaxed) >= PURGE_INTERVAL_MS {
-            self.accounts.purge_mail(now_ms - RETENTION_MS)?;
+            self.accounts.mails().purge_mail(now_ms - RETENTION_MS)?;
             self.purged_at_ms.store(now_ms, Ordering::Relaxed);
         }
-        let summary = self.accounts.mail_queue()?;
+        let summary = self.accounts.mails().mail_queue()?;
         METRICS.set_mail_queue(summary.queued, summary.oldest_at_ms, now_ms);
         let settings = self.settings.load();
         let Some(mail) = settings.mail.as_ref().filter(|_| summary.queued > 0) else {
             return Ok(Vec::new());
         };
         // Mails that are being sent are not counted yet: at most `MAX_CONCURRENT` too many.
-        let sent = self.accounts.mails_sent_since(now_ms - HOUR_MS)?;
+        let sent = self.accounts.mails().mails_sent_since(now_ms - HOUR_MS)?;
         let left = u64::from(mail.per_hour).saturating_sub(sent);
         let limit = u32::try_from(left.min(limit as u64)).unwrap_or_default();
         if limit == 0 {
             return Ok(Vec::new());
         }
-        self.accounts.take_due_mail(now_ms, LEASE_MS, limit)
+        self.accounts.mails().take_due_mail(now_ms, LEASE_MS, limit)
     }
 
     /// Makes one attempt, and records how it ended.
@@ -254,6 +254,7 @@ impl MailDispatcher {
             None => None,
             Some(purpose) => Some(
                 self.accounts
+                    .one_time_links()
                     .create_own_link(&account.id, purpose, now_ms)
                     .map_err(|error| match error {
                         AccountError::NoAccount => {
@@ -276,7 +277,7 @@ impl MailDispatcher {
     ) -> Result<SendOutcome, StoreError> {
         let Err(failure) = result else {
             METRICS.count_mail("sent");
-            self.accounts.end_mail(&row.id, None, now_ms)?;
+            self.accounts.mails().end_mail(&row.id, None, now_ms)?;
             return Ok(SendOutcome::Sent);
         };
         let lifetime_ms = MailKind::from_name(&row.kind).map_or(0, MailKind::lifetime_ms);
@@ -290,6 +291,7 @@ impl MailDispatcher {
                 failure.text
             );
             self.accounts
+                .mails()
                 .end_mail(&row.id, Some(&failure.text), now_ms)?;
             return Ok(SendOutcome::Failed);
         }
@@ -303,6 +305,7 @@ impl MailDispatcher {
             ),
         );
         self.accounts
+            .mails()
             .retry_mail(&row.id, next_at_ms, &failure.text)?;
         Ok(SendOutcome::Retry(next_at_ms))
     }

@@ -46,16 +46,16 @@ impl SharedBalances for SharedStoreAdmin {
         ledger: &Ledger,
         change: &BalanceChange<'_>,
     ) -> Result<PostingResult, StoreError> {
-        if ledger.has_posted(change)? {
-            return ledger.post_change(change, "", &|| Ok(Vec::new()));
+        if ledger.changes().has_posted(change)? {
+            return ledger.changes().post_change(change, "", &|| Ok(Vec::new()));
         }
         let parts = block_on(debit_store(&self.address, change))?;
         failpoint::hit(Point::TakenThere);
-        ledger.post_store_debit(change, parts)
+        ledger.changes().post_store_debit(change, parts)
     }
 
     fn compare(&self, ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
-        let accounts = ledger.account_ids()?;
+        let accounts = ledger.events().account_ids()?;
         let findings = block_on(async {
             let store = SharedStore::connect(&self.address, STORE_TIMEOUT).await?;
             let mut findings = Vec::new();
@@ -113,7 +113,7 @@ async fn debit_store(
             only_free: true,
             seq: 0,
         };
-        match store.post(&post).await? {
+        match store.balances().post(&post).await? {
             redis::PostReply::Done => return Ok(parts),
             redis::PostReply::Known { change: taken } if taken.total() == change.amount => {
                 return Ok(CreditSplit::ZERO.minus(taken));
@@ -146,7 +146,7 @@ async fn wait_for_account(
 ) -> Result<redis::StoreAccount, StoreError> {
     let began = Instant::now();
     loop {
-        if let Some(shared) = store.account(account).await? {
+        if let Some(shared) = store.balances().account(account).await? {
             return Ok(shared);
         }
         if began.elapsed() > SEED_TIMEOUT {
@@ -155,7 +155,7 @@ async fn wait_for_account(
             );
             return Err(StoreError::Unusable(message));
         }
-        store.request_seed(account).await?;
+        store.ingest().request_seed(account).await?;
         tokio::time::sleep(SEED_POLL_INTERVAL).await;
     }
 }
@@ -171,10 +171,10 @@ async fn find_difference(
         if look > 0 {
             tokio::time::sleep(RECHECK_INTERVAL).await;
         }
-        let Some(shared) = store.account(account).await? else {
+        let Some(shared) = store.balances().account(account).await? else {
             return Ok(None);
         };
-        let Some(row) = ledger.account(account, "")? else {
+        let Some(row) = ledger.rows().account(account, "")? else {
             return Ok(None);
         };
         let CreditSplit { paid, trial } = shared.has;

@@ -168,14 +168,14 @@ impl SharedBilling {
         };
         let mut has_requested_seed = false;
         loop {
-            if let Some(shared) = tokio::time::timeout_at(until, store.account(account))
+            if let Some(shared) = tokio::time::timeout_at(until, store.balances().account(account))
                 .await
                 .map_err(timeout_error)??
             {
                 return Ok(balance_of(&shared, store.clock().to_store_time(now_ms)));
             }
             if !std::mem::replace(&mut has_requested_seed, true) {
-                tokio::time::timeout_at(until, store.request_seed(account))
+                tokio::time::timeout_at(until, store.ingest().request_seed(account))
                     .await
                     .map_err(timeout_error)??;
             }

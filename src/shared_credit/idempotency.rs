@@ -54,6 +54,7 @@ impl IdempotencyKeys for RedisIdempotency {
         _: i64,
     ) -> Result<IdempotencyLookup, ClaimError> {
         self.serving
+            .idempotency()
             .claim_idempotency_key(entry, retention.lease, retention.known_for)
             .await
             .map_err(|source| ClaimError {
@@ -68,7 +69,7 @@ impl IdempotencyKeys for RedisIdempotency {
         entry: &IdempotencyEntry,
         _: i64,
     ) -> Result<bool, StoreError> {
-        self.serving.has_idempotency_key(entry).await
+        self.serving.idempotency().has_idempotency_key(entry).await
     }
 
     fn complete(&self, _: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
@@ -95,12 +96,22 @@ impl IdempotencyKeys for RedisIdempotency {
             .into_iter()
             .filter(|instance_id| !resolved.contains(instance_id))
         {
-            for entry in self.housekeeping.orphaned_requests(&instance_id).await? {
+            for entry in self
+                .housekeeping
+                .idempotency()
+                .orphaned_requests(&instance_id)
+                .await?
+            {
                 let debited = match self.billing.was_debited(&entry.request_id) {
                     Some(debited) => Some(debited),
                     // The journal no longer has the request, so the ledger does. Whatever its
                     // result, give up the key.
-                    None => self.housekeeping.has_ended(&entry, retention.lease).await?,
+                    None => {
+                        self.housekeeping
+                            .idempotency()
+                            .has_ended(&entry, retention.lease)
+                            .await?
+                    }
                 };
                 // Nobody knows: the entry is past its time limit, and counts as used.
                 let Some(debited) = debited else { continue };
@@ -130,6 +141,7 @@ impl IdempotencyKeys for RedisIdempotency {
     async fn clean(&self, _: &Limits, _: i64) -> Result<(), StoreError> {
         for partition in 0..PARTITIONS {
             self.housekeeping
+                .idempotency()
                 .remove_expired_responses(partition)
                 .await?;
         }
@@ -147,6 +159,7 @@ async fn send_completion(
     match completion.spent {
         Some(retention) => {
             store
+                .idempotency()
                 .complete_idempotency_key(
                     &completion.entry,
                     completion.response.as_ref(),
@@ -155,6 +168,11 @@ async fn send_completion(
                 )
                 .await
         }
-        None => store.release_idempotency_key(&completion.entry).await,
+        None => {
+            store
+                .idempotency()
+                .release_idempotency_key(&completion.entry)
+                .await
+        }
     }
 }

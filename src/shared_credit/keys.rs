@@ -116,8 +116,8 @@ impl SharedKeys {
 
     /// Returns the fields of a key in the store; none if no key has this hash.
     async fn look_up(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
-        let fields = self.store.api_key(hash).await?;
-        if fields.is_empty() && !self.store.has_all_keys().await? {
+        let fields = self.store.keys().api_key(hash).await?;
+        if fields.is_empty() && !self.store.keys().has_all_keys().await? {
             let lost = "cannot look up a key: the shared store lost its keys; the sidecar must write them again";
             return Err(StoreError::Unusable(lost.into()));
         }
@@ -240,7 +240,8 @@ impl KeyCache {
                 self.clear();
                 self.listening.store(true, Ordering::Release);
             };
-            let outcome = store.watch_keys(ready, |hash, revoked_at_ms| {
+            let keys = store.keys();
+            let outcome = keys.watch_keys(ready, |hash, revoked_at_ms| {
                 if self.remove(hash) {
                     self.measured.record_delay(store, revoked_at_ms);
                 }

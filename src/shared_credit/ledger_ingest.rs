@@ -132,12 +132,14 @@ impl IngestWorker {
     async fn announce(&mut self) -> Result<(), StoreError> {
         if let Some(home) = self.ledger.home() {
             self.store
+                .ingest()
                 .announce_sidecar(&home.settings().address)
                 .await?;
         }
         let last = self.ledger.heads()?.last;
         if self.announced != Some(last.seq) && last.seq > 0 {
             self.store
+                .ingest()
                 .record_ledger_head(last.seq, &encode_hex(&last.hash))
                 .await?;
             self.announced = Some(last.seq);
@@ -148,7 +150,7 @@ impl IngestWorker {
     /// Checks that the ledger has the entry that the store knows as its last one. An older ledger
     /// would publish older balances, and the keys made since then would work without an account.
     async fn check_head(&self) -> Result<(), StoreError> {
-        let Some((seq, hash)) = self.store.ledger_head().await? else {
+        let Some((seq, hash)) = self.store.ingest().ledger_head().await? else {
             return Ok(());
         };
         let entry = self.ledger.entries_after(seq - 1, 1)?.pop();
@@ -269,7 +271,7 @@ impl IngestState {
     /// Checks that the server's settings are safe for credits. An operator can correct an unfit
     /// server while it runs.
     async fn check_store(&self, store: &SharedStore) -> Result<(), StoreError> {
-        let outcome = store.check_fitness(self.may_forget).await;
+        let outcome = store.fitness().check_fitness(self.may_forget).await;
         match &outcome {
             Ok(()) => self.is_checked.store(true, Ordering::Release),
             Err(error) => {

@@ -625,7 +625,7 @@ impl OutboxWorker {
                     key_id,
                     tokens,
                 };
-                let outcome = store.settle(&end).await;
+                let outcome = store.holds().settle(&end).await;
                 failpoint::hit(Point::EndingTold);
                 let outcome = outcome.map(|reply| match reply {
                     SettleReply::Done { .. } => StoreAnswer::Stored { is_new: true },
@@ -800,7 +800,7 @@ async fn poll(store: SharedStore, due: Vec<ScheduledEntry<Box<OutboxEntry>>>) ->
         EndState::Waiting => StoreAnswer::Stored { is_new: false },
         EndState::Lost => StoreAnswer::Lost,
     };
-    match store.end_states(&requests).await {
+    match store.holds().end_states(&requests).await {
         Ok(states) => entries
             .zip(states)
             .map(|(entry, state)| (entry, Ok(answer(state))))

@@ -47,11 +47,11 @@ async fn poll_store(
     let (until, mut delay) = (Instant::now() + MAX_WAIT, MIN_POLL_DELAY);
     loop {
         // Each round reads both: somebody else may change the key meanwhile.
-        let Some(newest) = accounts.database().key_change(key_id)? else {
+        let Some(newest) = accounts.database().keys().key_change(key_id)? else {
             return Ok(true);
         };
         let hash = newest.hash_hex();
-        let look = tokio::time::timeout_at(until, store.api_key(&hash)).await;
+        let look = tokio::time::timeout_at(until, store.keys().api_key(&hash)).await;
         if let Ok(Ok(published)) = look
             && is_same(&newest, &published)
         {
@@ -96,7 +96,10 @@ mod tests {
             trial: None,
         };
         let account = accounts.create_account(&new, now_ms()).unwrap().id;
-        let key = accounts.create_key(&account, "laptop", now_ms()).unwrap();
+        let key = accounts
+            .api_keys()
+            .create_key(&account, "laptop", now_ms())
+            .unwrap();
         (folder, accounts.with_shared_store(address), key.key_id)
     }
 
@@ -120,7 +123,12 @@ mod tests {
     #[test]
     fn a_key_is_published_when_each_field_is() {
         let (_folder, accounts, key_id) = accounts(None);
-        let newest = accounts.database().key_change(&key_id).unwrap().unwrap();
+        let newest = accounts
+            .database()
+            .keys()
+            .key_change(&key_id)
+            .unwrap()
+            .unwrap();
         let fields = ["status", "account_status", "settings", "account_rates"];
         let published: HashMap<_, _> = [
             ("status", "active"),

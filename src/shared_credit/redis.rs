@@ -27,6 +27,7 @@ mod reservation;
 mod revocations;
 mod scripts;
 mod settlement;
+mod views;
 
 pub use balance::{AccountSeed, PostCommand, PostReply, StoreAccount, lapse_operation};
 pub use blocking::block_on;

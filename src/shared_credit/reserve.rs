@@ -149,7 +149,7 @@ impl SharedBilling {
         let until = self.admission_deadline();
         let (mut has_requested_seed, mut ended_checks) = (false, 0);
         loop {
-            let reply = tokio::time::timeout_at(until, store.reserve(command)).await;
+            let reply = tokio::time::timeout_at(until, store.holds().reserve(command)).await;
             let reply = reply.map_err(|_| "the shared store does not answer in time".to_owned())?;
             failpoint::hit(Point::HeldThere);
             match reply.map_err(count_store_error)? {
@@ -166,7 +166,8 @@ impl SharedBilling {
             }
             if !std::mem::replace(&mut has_requested_seed, true) {
                 let requested =
-                    tokio::time::timeout_at(until, store.request_seed(command.account)).await;
+                    tokio::time::timeout_at(until, store.ingest().request_seed(command.account))
+                        .await;
                 requested
                     .map_err(|_| "the shared store does not answer in time")?
                     .map_err(count_store_error)?;

@@ -141,7 +141,7 @@ impl StoreHealthState {
     }
 
     async fn check_fitness(&self, store: &SharedStore) -> Result<(), StoreError> {
-        let outcome = match store.check_fitness(self.may_forget).await {
+        let outcome = match store.fitness().check_fitness(self.may_forget).await {
             Ok(()) => self.read_clock(store).await,
             unfit => unfit,
         };
@@ -182,7 +182,7 @@ impl StoreHealthState {
 
     async fn probe(&self, store: &SharedStore, partition: u32) {
         let was_open = self.breaker.is_open();
-        match store.probe(partition).await {
+        match store.fitness().probe(partition).await {
             Ok(()) => self.breaker.record_success(Instant::now()),
             Err(error) => {
                 METRICS.ledger_error(error.reason());
@@ -223,7 +223,7 @@ async fn monitor(state: &Weak<StoreHealthState>, store: &SharedStore) {
             // Without an answer, the difference is as it was.
             let _ = state.read_clock(store).await;
             // Without an answer, the sidecar is where it was.
-            if let Ok(announced) = store.announced_sidecar().await {
+            if let Ok(announced) = store.ingest().announced_sidecar().await {
                 let address = announced.and_then(|address| address.parse().ok());
                 state.sidecar.store(address.map(Arc::new));
             }

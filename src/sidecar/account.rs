@@ -200,7 +200,11 @@ async fn sign_up(
             accounts::sign_up
         };
         let opened = open(&accounts, billing.ledger(), &signup, &stranger, now_ms)?;
-        if verifies && accounts.has_waiting_trial(&opened.account.id)? {
+        if verifies
+            && accounts
+                .one_time_links()
+                .has_waiting_trial(&opened.account.id)?
+        {
             queue_verification(&accounts, &opened.account.id, now_ms)?;
         }
         Ok(opened)
@@ -386,7 +390,7 @@ pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(
     match try_password(app, &user.account.email, password.to_owned(), form.address).await? {
         PasswordOutcome::Right(account) if account.id == user.account.id => {
             let (accounts, token) = (app.accounts.clone(), user.token.clone());
-            run_blocking(move || accounts.confirm_session(&token, now_ms())).await??;
+            run_blocking(move || accounts.logins().confirm_session(&token, now_ms())).await??;
             Ok(())
         }
         PasswordOutcome::Right(_) | PasswordOutcome::Wrong => {
@@ -456,7 +460,7 @@ fn is_known_network(
     let Some(account) = app.accounts.find(email)? else {
         return Ok(false);
     };
-    let sessions = app.accounts.sessions(&account.id, now_ms)?;
+    let sessions = app.accounts.logins().sessions(&account.id, now_ms)?;
     let mut addresses = sessions
         .iter()
         .filter_map(|session| session.address.parse().ok());
@@ -495,9 +499,9 @@ pub async fn start_session(
         complete_sign_ups(&accounts, billing.ledger(), now_ms())?;
         open_without_credit(&accounts, billing.ledger(), &account, now_ms())?;
         if let Some(old) = old {
-            accounts.end_session(&old)?;
+            accounts.logins().end_session(&old)?;
         }
-        accounts.create_session_from(
+        accounts.logins().create_session_from(
             &account,
             SessionOrigin {
                 address: &address,
@@ -516,7 +520,7 @@ async fn sign_out(
     form: SignedForm,
 ) -> Result<Response, PageError> {
     let (accounts, CurrentUser { token, site, .. }) = (app.accounts.clone(), form.user);
-    run_blocking(move || accounts.end_session(&token)).await??;
+    run_blocking(move || accounts.logins().end_session(&token)).await??;
     let cookie = session_cookie("", &site)?;
     Ok((
         [(header::SET_COOKIE, cookie)],

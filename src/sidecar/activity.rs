@@ -96,6 +96,7 @@ async fn list(
         Ok(filter) => (
             StatusCode::OK,
             app.billing
+                .pages()
                 .activity(account, &filter, before, ROWS_PER_PAGE + 1)?,
             None,
         ),
@@ -110,7 +111,7 @@ async fn list(
         .filter(|_| receipts.len() > page_rows)
         .map(|last| format_cursor(last.cursor()));
     let page = ActivityPage {
-        frame: Frame::new("Activity", &user).with_index_lag(app.billing.index_lag()),
+        frame: Frame::new("Activity", &user).with_index_lag(app.billing.pages().index_lag()),
         keys: key_choices(&app, account, &query.key)?,
         models: model_choices(&app, &query.model),
         outcomes: outcome_choices(&query.outcome),
@@ -128,10 +129,10 @@ async fn list(
 /// Returns the page of a response or of a conversation with this id.
 fn find(app: &SidecarState, account: &str, id: &str) -> Result<Option<String>, PageError> {
     let encoded = urlencode_strict(id).map_or_else(|_| String::new(), |id| id.to_string());
-    if app.billing.receipt(account, id)?.is_some() {
+    if app.billing.receipts().receipt(account, id)?.is_some() {
         return Ok(Some(format!("/dashboard/activity/{encoded}")));
     }
-    let found = app.billing.conversation(account, id)?.is_some();
+    let found = app.billing.pages().conversation(account, id)?.is_some();
     Ok(found.then(|| format!("/dashboard/conversations/{encoded}")))
 }
 
@@ -154,7 +155,7 @@ fn total(
         key_id: filter.key_id.clone(),
         ..UsageQuery::new(UsageSpan::Days(from, to))
     };
-    let rows = app.billing.usage(account, &query, None, 1)?;
+    let rows = app.billing.reports().usage(account, &query, None, 1)?;
     Ok(rows.first().map(|UsageRow { sum, .. }| ActivityTotal {
         responses: group_digits(sum.responses),
         tokens_in: group_digits(sum.input),
@@ -168,7 +169,7 @@ fn key_choices(
     account: &str,
     chosen: &str,
 ) -> Result<Vec<FilterOption>, PageError> {
-    let keys = app.accounts.keys(account)?;
+    let keys = app.accounts.api_keys().keys(account)?;
     let choice = |key: accounts::ApiKey| FilterOption {
         chosen: key.id == chosen,
         name: format!("{} ({})", key.name, key.shown),

@@ -203,7 +203,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<AlertsPage, PageError>
     let settings = app.settings.load();
     let rules = AlertRules::load(&app.accounts, account)?;
     let fired = FiredTimes::load(&app.accounts, account)?;
-    let mail = match app.accounts.email_verified_at(account)? {
+    let mail = match app.accounts.one_time_links().email_verified_at(account)? {
         _ if settings.mail.is_none() => AlertMail::Off,
         Some(_) => AlertMail::Ready,
         None => AlertMail::Unverified,

@@ -94,12 +94,13 @@ async fn list(
     };
     let found = app
         .billing
+        .pages()
         .conversations(&user.account.id, cursor, ROWS_PER_PAGE + 1)?;
     let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
     let last = shown.last().filter(|_| found.len() > page_rows);
     let page = ConversationsPage {
-        frame: Frame::new("Conversations", &user).with_index_lag(app.billing.index_lag()),
+        frame: Frame::new("Conversations", &user).with_index_lag(app.billing.pages().index_lag()),
         rows: shown.to_vec(),
         first: cursor.is_none(),
         older: last.map(|last| format!("{}.{}", last.last_ms, last.id)),
@@ -115,13 +116,17 @@ async fn show(
     let account = &user.account.id;
     let conversation = app
         .billing
+        .pages()
         .conversation(account, &id)?
         .ok_or(PageError::NotFound)?;
     let filter = ActivityFilter {
         conversation: Some(id),
         ..ActivityFilter::default()
     };
-    let mut receipts = app.billing.activity(account, &filter, None, MAX_TURNS)?;
+    let mut receipts = app
+        .billing
+        .pages()
+        .activity(account, &filter, None, MAX_TURNS)?;
     // Failed requests are not turns.
     receipts.retain(|receipt| {
         !matches!(

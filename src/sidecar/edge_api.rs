@@ -46,7 +46,11 @@ async fn receipt(
     let Some(account) = account(&headers) else {
         return missing_account();
     };
-    match json::wait_for_receipt(|| state.billing.receipt(account, &request_id), &request_id).await
+    match json::wait_for_receipt(
+        || state.billing.receipts().receipt(account, &request_id),
+        &request_id,
+    )
+    .await
     {
         Ok(Some(receipt)) => ok_response(&json::receipt(&receipt)),
         Ok(None) => {
@@ -78,6 +82,7 @@ async fn usage(
     let report = tokio::task::spawn_blocking(move || {
         state
             .billing
+            .reports()
             .account_usage(&state.accounts, &account, &query)
     });
     match report.await {

@@ -36,9 +36,9 @@ pub async fn export(
     let mut head = json!({
         "exported_at": rfc3339(now_ms),
         "account": document::account_with_balance(&account, &balance),
-        "email_verified_at": app.accounts.email_verified_at(&account.id)?.map(rfc3339),
-        "keys": app.accounts.keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
-        "sessions": app.accounts.sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
+        "email_verified_at": app.accounts.one_time_links().email_verified_at(&account.id)?.map(rfc3339),
+        "keys": app.accounts.api_keys().keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
+        "sessions": app.accounts.logins().sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
         "alerts": AlertRules::load(&app.accounts, &account.id)?,
         "webhook": webhooks.find(&account.id)?.as_ref().map(webhook),
         "webhook_messages": webhooks.log(&account.id)?.iter().map(message).collect::<Vec<_>>(),
@@ -113,10 +113,11 @@ enum ExportStage {
 
 impl AccountExport {
     fn read_page(&mut self) -> Result<String, PageError> {
-        let entries = self
-            .app
-            .billing
-            .entries(&self.account, self.before, ENTRIES_PER_PAGE)?;
+        let entries =
+            self.app
+                .billing
+                .receipts()
+                .entries(&self.account, self.before, ENTRIES_PER_PAGE)?;
         let mut text = String::new();
         for entry in &entries {
             if !self.is_first {

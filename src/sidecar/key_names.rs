@@ -29,7 +29,7 @@ impl KeyNames {
         let ids: BTreeSet<&str> = ids.filter(|id| !id.is_empty()).collect();
         let mut names = BTreeMap::new();
         for id in ids {
-            if let Some((_, key)) = accounts.key(Some(account), id)? {
+            if let Some((_, key)) = accounts.api_keys().key(Some(account), id)? {
                 let (id, name) = name_by_id(key);
                 names.insert(id, name);
             }

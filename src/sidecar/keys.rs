@@ -128,6 +128,7 @@ fn rows(app: &SidecarState, user: &CurrentUser) -> Result<Vec<KeyListRow>, PageE
             && (key.status == ApiKeyStatus::Revoked || key.settings.has_expired(now_ms))
     };
     app.accounts
+        .api_keys()
         .keys(&user.account.id)?
         .into_iter()
         .filter(|key| !is_over(key))
@@ -201,7 +202,9 @@ async fn create(
         let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
         let (name, client) = (name.clone(), client.clone());
         let create = move || {
-            let new = accounts.create_key_with(&account, &name, &set, now_ms())?;
+            let new = accounts
+                .api_keys()
+                .create_key_with(&account, &name, &set, now_ms())?;
             Ok(TicketedKey {
                 new,
                 old_until: None,
@@ -338,14 +341,16 @@ async fn change(
         let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
         let key = id.clone();
         let work = move || {
-            accounts.change_key(Some(&account), &key, |settings| {
-                if !keeps_expiry {
-                    settings.expires_at_ms = set.expires_at_ms;
-                }
-                settings.spend_limit = set.spend_limit;
-                settings.allowed_models = set.allowed_models;
-                settings.rates = set.rates;
-            })
+            accounts
+                .api_keys()
+                .change_key(Some(&account), &key, |settings| {
+                    if !keeps_expiry {
+                        settings.expires_at_ms = set.expires_at_ms;
+                    }
+                    settings.spend_limit = set.spend_limit;
+                    settings.allowed_models = set.allowed_models;
+                    settings.rates = set.rates;
+                })
         };
         run_blocking(work).await?.map_err(key_stop)?;
         let page = KeyPage {
@@ -398,9 +403,12 @@ async fn rotate(
         let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
         let key = id.clone();
         let create = move || {
-            let new = accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms())?;
+            let new =
+                accounts
+                    .api_keys()
+                    .rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms())?;
             // The new key must not be lost because the old one cannot be read.
-            let old = accounts.key(Some(&account), &key).ok().flatten();
+            let old = accounts.api_keys().key(Some(&account), &key).ok().flatten();
             let expires_at_ms = old.and_then(|(_, old)| old.settings.expires_at_ms);
             Ok(TicketedKey {
                 new,

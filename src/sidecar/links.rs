@@ -123,7 +123,7 @@ const MAX_LISTED_KEYS: usize = 20;
 
 impl Credentials {
     fn read(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
-        let mut keys = accounts.keys(account)?;
+        let mut keys = accounts.api_keys().keys(account)?;
         keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
         keys.sort_by_key(|key| std::cmp::Reverse(key.created_at_ms));
         let more_keys = keys.len().saturating_sub(MAX_LISTED_KEYS);
@@ -276,7 +276,7 @@ async fn find(
     }
     let (accounts, token) = (app.accounts.clone(), token.to_owned());
     let found = run_blocking(move || {
-        let Some(link) = accounts.one_time_link(&token, now_ms())? else {
+        let Some(link) = accounts.one_time_links().one_time_link(&token, now_ms())? else {
             return Ok(None);
         };
         let Some(account) = accounts.find(&link.account)? else {
@@ -345,7 +345,9 @@ async fn submit(
     if !found.sets_password {
         let billing = app.billing.clone();
         let verified = run_blocking(move || {
-            let is_done = accounts.verify_email_by_link(&token, now_ms())?;
+            let is_done = accounts
+                .one_time_links()
+                .verify_email_by_link(&token, now_ms())?;
             // Its trial may have waited for this.
             complete_sign_ups(&accounts, billing.ledger(), now_ms())?;
             Ok::<_, StoreError>(is_done)
@@ -363,8 +365,15 @@ async fn submit(
         "end" => Some(true),
         _ => None,
     };
-    let work =
-        move || accounts.set_password_by_link(&token, &password, ends_credentials, &from, now_ms());
+    let work = move || {
+        accounts.one_time_links().set_password_by_link(
+            &token,
+            &password,
+            ends_credentials,
+            &from,
+            now_ms(),
+        )
+    };
     match app.hashing.run(address, HashTrust::Stranger, work).await? {
         Ok(Some(account)) => {
             // The holder may have tried wrong passwords before.
@@ -401,7 +410,11 @@ async fn send_verification(
     } else {
         let accounts = app.accounts.clone();
         let queued = run_blocking(move || {
-            if accounts.email_verified_at(&account.id)?.is_none() {
+            if accounts
+                .one_time_links()
+                .email_verified_at(&account.id)?
+                .is_none()
+            {
                 queue_verification(&accounts, &account.id, now_ms())?;
             }
             Ok::<_, AccountError>(())

@@ -62,9 +62,11 @@ pub struct SpendingSnapshot {
 
 impl SpendingSnapshot {
     pub fn load(billing: &Billing, account: &str, now_ms: i64) -> Result<Self, StoreError> {
-        let spent = billing.hourly_spend(account, SpendRate::first_hour(now_ms))?;
+        let spent = billing
+            .reports()
+            .hourly_spend(account, SpendRate::first_hour(now_ms))?;
         Ok(Self {
-            granted: billing.trial_granted(account)?,
+            granted: billing.pages().trial_granted(account)?,
             pace: SpendRate::new(&spent, now_ms),
         })
     }
@@ -129,6 +131,7 @@ impl LiveStream {
             let session = self
                 .app
                 .accounts
+                .logins()
                 .find_session(&self.token, now_ms)
                 .map_err(failed)?;
             session.ok_or(())?;
@@ -171,7 +174,11 @@ impl LiveStream {
 
     /// The latest responses as HTML, if there is a new one. The template escapes all values.
     fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
-        let last = self.app.billing.last_ending_seq(&self.slot.account)?;
+        let last = self
+            .app
+            .billing
+            .pages()
+            .last_ending_seq(&self.slot.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
             return Ok(None);
         }

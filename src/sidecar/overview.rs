@@ -66,10 +66,10 @@ async fn overview(
         .is_some_and(|word| word == "had");
     let account = &user.account.id;
     let now_ms = now_ms();
-    let keys = app.accounts.keys(account)?;
+    let keys = app.accounts.api_keys().keys(account)?;
     let snapshot = SpendingSnapshot::load(&app.billing, account, now_ms)?;
     let balance = app.billing.balance(account, now_ms)?;
-    let waits = app.accounts.has_waiting_trial(account)?;
+    let waits = app.accounts.one_time_links().has_waiting_trial(account)?;
     let over = match &balance.trial {
         _ if waits || balance.balance.is_positive() => None,
         Some(trial) if !trial.active => Some("Your trial has ended and you have no credits left."),
@@ -78,13 +78,14 @@ async fn overview(
     let page = OverviewPage {
         frame: Frame::new("Overview", &user)
             .with_charts()
-            .with_index_lag(app.billing.index_lag()),
+            .with_index_lag(app.billing.pages().index_lag()),
         shown: snapshot.to_view(&balance, now_ms),
         over,
         has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),
         rows: latest(&app, account)?,
         month: spending::monthly_spending(
             &app.billing
+                .reports()
                 .hourly_spend(account, spending::first_hour_of_month(now_ms))?,
             now_ms,
         ),

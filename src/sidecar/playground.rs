@@ -203,7 +203,12 @@ async fn create_key(
     }
     let accounts = app.accounts.clone();
     let create = move || {
-        let new = accounts.create_playground_key(&user.account.id, &user.token, credits, now_ms)?;
+        let new = accounts.api_keys().create_playground_key(
+            &user.account.id,
+            &user.token,
+            credits,
+            now_ms,
+        )?;
         wait_until_published(&accounts, &new.key_id);
         Ok(new)
     };

@@ -139,9 +139,13 @@ fn row(session: SessionSummary, this: &str) -> ProfileSessionRow {
 fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError> {
     let this = session_id(&user.token);
     let account = &user.account;
-    let verified = app.accounts.email_verified_at(&account.id)?;
+    let verified = app
+        .accounts
+        .one_time_links()
+        .email_verified_at(&account.id)?;
     let sessions: Vec<_> = app
         .accounts
+        .logins()
         .sessions(&account.id, now_ms())?
         .into_iter()
         .map(|session| row(session, &this))
@@ -186,7 +190,10 @@ async fn end_session(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let own = app.accounts.sessions(&form.user.account.id, now_ms())?;
+    let own = app
+        .accounts
+        .logins()
+        .sessions(&form.user.account.id, now_ms())?;
     let session = own.into_iter().find(|session| session.id == id);
     let session = row(session.ok_or(PageError::NotFound)?, "");
     if !form.is_confirmed() {
@@ -205,7 +212,7 @@ async fn end_session(
         return Ok(confirm::page("Account", &form, question));
     }
     let (accounts, account) = (app.accounts.clone(), form.user.account.id);
-    let ended = run_blocking(move || accounts.end_own_session(&account, &id)).await??;
+    let ended = run_blocking(move || accounts.logins().end_own_session(&account, &id)).await??;
     if ended {
         Ok(Redirect::to("/dashboard/account?done=session").into_response())
     } else {
@@ -230,7 +237,7 @@ async fn end_others(
         return Ok(confirm::page("Account", &form, question));
     }
     let (accounts, CurrentUser { account, token, .. }) = (app.accounts.clone(), form.user);
-    run_blocking(move || accounts.end_other_sessions(&account.id, &token)).await??;
+    run_blocking(move || accounts.logins().end_other_sessions(&account.id, &token)).await??;
     Ok(Redirect::to("/dashboard/account?done=others").into_response())
 }
 
@@ -266,7 +273,7 @@ async fn replace_password(
     require_password(app, form).await?;
     let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
     let new = form.field("new_password").to_owned();
-    let replace = move || accounts.replace_password(&account, &new);
+    let replace = move || accounts.logins().replace_password(&account, &new);
     let replaced = app.hashing.run(form.address, HashTrust::Known, replace);
     replaced.await?.map_err(|error| match error {
         AccountError::BadPassword => FormStop::invalid(format!(
@@ -283,7 +290,9 @@ async fn replace_password(
             address: &address,
             browser: &browser,
         };
-        accounts.create_session_from(&account, origin, now_ms())
+        accounts
+            .logins()
+            .create_session_from(&account, origin, now_ms())
     };
     let cookie = session_cookie(&run_blocking(create).await??.token, &form.user.site)?;
     let to = Redirect::to("/dashboard/account?done=password");

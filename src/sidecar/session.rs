@@ -110,11 +110,12 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
         let now_ms = now_ms();
         let session = app
             .accounts
+            .logins()
             .find_session(&token, now_ms)?
             .ok_or(PageError::SignIn)?;
         if session.is_touch_due(now_ms) {
             let (accounts, token) = (app.accounts.clone(), token.clone());
-            run_blocking(move || accounts.touch_session(&token, now_ms)).await??;
+            run_blocking(move || accounts.logins().touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
         Ok(Self {

@@ -139,7 +139,12 @@ async fn list(
 ) -> Result<Response, PageError> {
     let Query(query) = query.unwrap_or_default();
     let is_own = |key: &ApiKey| key.id == query.key && key.status != ApiKeyStatus::Revoked;
-    let is_known = app.accounts.keys(&user.account.id)?.iter().any(is_own);
+    let is_known = app
+        .accounts
+        .api_keys()
+        .keys(&user.account.id)?
+        .iter()
+        .any(is_own);
     let page = SetupPage {
         frame: Frame::new("Set up", &user),
         groups: client_groups(),
@@ -234,7 +239,7 @@ async fn show(
 ) -> Result<Response, PageError> {
     let guide = require_guide(&client)?;
     let Query(query) = query.unwrap_or_default();
-    let keys = app.accounts.keys(&user.account.id)?;
+    let keys = app.accounts.api_keys().keys(&user.account.id)?;
     let keys: Vec<_> = keys
         .into_iter()
         .filter(|key| key.status != ApiKeyStatus::Revoked)

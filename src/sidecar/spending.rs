@@ -83,7 +83,7 @@ async fn spending(
     };
     let page = SpendingPage {
         frame: Frame::new("Spending", &user)
-            .with_index_lag(app.billing.index_lag())
+            .with_index_lag(app.billing.pages().index_lag())
             .with_charts()
             .with_script(&SPENDING_SCRIPT),
         ranges: query.range_choices(),
@@ -111,6 +111,7 @@ fn load(
     };
     let rows = app
         .billing
+        .reports()
         .usage(account, &usage_query, None, MAX_USAGE_ROWS + 1)?;
     if rows.len() > MAX_USAGE_ROWS as usize {
         return Ok(Err(
@@ -137,9 +138,10 @@ fn savings(
         to_ms: Some(to_ms),
         ..ActivityFilter::default()
     };
-    let (saved, is_cut) = app
-        .billing
-        .cache_savings(account, &filter, MAX_SAVINGS_RESPONSES)?;
+    let (saved, is_cut) =
+        app.billing
+            .pages()
+            .cache_savings(account, &filter, MAX_SAVINGS_RESPONSES)?;
     Ok(CacheSavings {
         saved: Credits(saved),
         is_cut,

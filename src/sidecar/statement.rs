@@ -90,12 +90,13 @@ async fn statement(
         Err(fault) => return Ok(refuse_period(&app, &user, query, fault, now_ms)),
     };
     let mut page = empty_page(&app, &user, query, now_ms);
-    let statement = app.billing.statement(account)?;
+    let statement = app.billing.receipts().statement(account)?;
     let (from_day, to_day) = period.days();
     // One more line than is shown, to know whether there is another page.
     let limit = LINES_PER_PAGE + 1;
     let lines = app
         .billing
+        .receipts()
         .statement_lines(account, from_day, to_day, before, limit)?;
     let shown = lines
         .get(..lines.len().min(LINES_PER_PAGE as usize))
@@ -106,7 +107,7 @@ async fn statement(
         .map(|last| format_cursor(last.cursor));
     page.lines = shown.iter().map(row).collect();
     page.is_wrong = !statement.adds_up();
-    page.frame.index_lag = app.billing.index_lag();
+    page.frame.index_lag = app.billing.pages().index_lag();
     let months = statement.months_between(period.from, period.to);
     page.months = months.into_iter().rev().collect();
     (page.from, page.to) = (month_text(period.from), month_text(period.to));
@@ -168,7 +169,13 @@ async fn download(
     let billing = app.billing.clone();
     let start: Option<ActivityCursor> = None;
     let file = CsvFile::new(slot, CSV_HEADER, start, move |before| {
-        let lines = billing.statement_lines(&account, from_day, to_day, before, LINES_PER_READ)?;
+        let lines = billing.receipts().statement_lines(
+            &account,
+            from_day,
+            to_day,
+            before,
+            LINES_PER_READ,
+        )?;
         let mut text = String::new();
         lines.iter().for_each(|line| write_line(&mut text, line));
         let is_last = lines.len() < LINES_PER_READ as usize;

@@ -278,7 +278,13 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let paste =
         "curl \"http://127.0.0.1:8080/v1/messages\" \\\n  -H \"x-api-key: $GATEWAY_KEY\" \\\n";
     assert!(text.contains(paste), "{text}");
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok()
+    );
     let listed = world.get("/dashboard/keys", &cookie).await;
     assert!(
         !listed.body.contains(&key) && !listed.body.contains("new-key"),
@@ -297,7 +303,11 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let question = world.get(&path, &cookie).await;
     assert_eq!(question.status, 200);
     assert!(
-        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok(),
         "asking does not revoke"
     );
 
@@ -312,7 +322,11 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
         404
     );
     assert!(
-        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok(),
         "a stranger revoked a key"
     );
 
@@ -324,12 +338,22 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
         200
     );
     assert!(
-        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok(),
         "revoked without a confirmation"
     );
     let confirmed = format!("csrf={csrf}&confirmed=yes");
     assert_eq!(world.post(&path, &cookie, &confirmed).await.status, 303);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_err());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -571,7 +595,12 @@ async fn pages_that_send_to_the_operator_name_the_configured_contact() {
             .id;
         let suspended = accounts::AccountStatus::Suspended;
         world.accounts.set_status(&id, suspended).unwrap();
-        let token = world.accounts.create_session(&id, now_ms()).unwrap().token;
+        let token = world
+            .accounts
+            .logins()
+            .create_session(&id, now_ms())
+            .unwrap()
+            .token;
         let page = world
             .get("/dashboard", &format!("gw-session={token}"))
             .await;
@@ -730,7 +759,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
         .id;
     let price = world.price();
     let ledger = Ledger::open(world.folder.path()).unwrap();
-    ledger.store_price(&price, 0).unwrap();
+    ledger.rows().store_price(&price, 0).unwrap();
     let usage = llm_protocol::usage::Usage {
         input: 1_000,
         cache_read: 1_000,
@@ -913,6 +942,7 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
     for _ in 0..2 {
         let token = world
             .accounts
+            .logins()
             .create_session(&account.id, now_ms)
             .unwrap()
             .token;
@@ -926,13 +956,14 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
     }
     world
         .billing
+        .corrections()
         .grant(&account.id, "12.5".parse().unwrap(), "invoice 1", now_ms)
         .unwrap();
     for (_, lines) in &mut streams {
         assert_eq!(next_balance(lines).await, "12.5");
     }
     let (first, second) = (streams.remove(0), streams.remove(0));
-    world.accounts.end_session(&first.0).unwrap();
+    world.accounts.logins().end_session(&first.0).unwrap();
     ends(first.1).await;
     world.close.take().unwrap().send(()).unwrap();
     ends(second.1).await;

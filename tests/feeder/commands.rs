@@ -27,11 +27,15 @@ fn key(kind: &str, of: &str) -> String {
 
 async fn state(world: &World, request: &str) -> EndState {
     let asked = [(ACCOUNT.to_owned(), request.to_owned())];
-    world.store.end_states(&asked).await.unwrap()[0]
+    world.store.holds().end_states(&asked).await.unwrap()[0]
 }
 
 async fn event_of(world: &World) -> String {
-    let events = world.store.events(partition(ACCOUNT), "1-1", 1).await;
+    let events = world
+        .store
+        .events()
+        .events(partition(ACCOUNT), "1-1", 1)
+        .await;
     events.unwrap()[0].0.clone()
 }
 
@@ -44,6 +48,7 @@ async fn a_request_costs_the_store_no_more_than_twelve_commands() {
     assert!(
         world
             .billing
+            .corrections()
             .grant(ACCOUNT, more, "more", now_ms())
             .unwrap()
     );
@@ -68,7 +73,7 @@ async fn a_request_costs_the_store_no_more_than_twelve_commands() {
         .iter()
         .map(|request| (ACCOUNT.to_owned(), request.clone()))
         .collect();
-    let states = world.store.end_states(&asked).await.unwrap();
+    let states = world.store.holds().end_states(&asked).await.unwrap();
     assert!(states.iter().all(|state| *state == EndState::Applied));
     let all = commands(&server);
     // One pass of all tasks and one poll, for however many requests. Three of the tasks, which run
@@ -84,9 +89,15 @@ async fn an_idle_sidecar_sends_few_commands_and_finds_what_happens_all_the_same(
     let world = World::on(&server).await;
     let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
     let feeder = tokio::task::block_in_place(start);
-    world.store.request_seed(ACCOUNT).await.unwrap();
+    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     wait_for("the account", async || {
-        world.store.account(ACCOUNT).await.unwrap().is_some()
+        world
+            .store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .is_some()
     })
     .await;
     // The sidecar has begun; from here on nothing happens for so long.
@@ -153,6 +164,7 @@ async fn an_event_of_another_request_is_not_removed() {
     let there = [(event.clone(), "req_there".to_owned())];
     world
         .store
+        .ingest()
         .clear_events(partition(ACCOUNT), &there)
         .await
         .unwrap();
@@ -196,7 +208,16 @@ async fn holds_of_an_older_version_are_settled_seen_and_released() {
     let world = World::on(&server).await;
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
-    let held = async || world.store.account(ACCOUNT).await.unwrap().unwrap().held;
+    let held = async || {
+        world
+            .store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .unwrap()
+            .held
+    };
     reserve_as_before(&server, "req_old", now_ms() + 60_000);
     reserve_as_before(&server, "req_gone", now_ms() - 1);
     assert!(matches!(
@@ -239,7 +260,7 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
             max_open: 20,
             within: None,
         };
-        let reply = store.reserve(&asked).await.unwrap();
+        let reply = store.holds().reserve(&asked).await.unwrap();
         assert!(matches!(reply, ReserveReply::Held(_)), "{reply:?}");
     };
     reserve("req_short", Duration::from_millis(1)).await;
@@ -248,7 +269,7 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
     let first: i64 = due().parse().unwrap();
     assert!(first <= now_ms() + 10, "the first lease decides");
     wait_for("the short lease to end", async || {
-        store.sweep(place, now_ms()).await.unwrap() == 1
+        store.holds().sweep(place, now_ms()).await.unwrap() == 1
     })
     .await;
     let next: i64 = due().parse().unwrap();
@@ -262,19 +283,25 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
         tokens: 0,
     };
     assert!(matches!(
-        store.settle(&end).await.unwrap(),
+        store.holds().settle(&end).await.unwrap(),
         SettleReply::Done { .. }
     ));
     // As ten seconds later.
     server.cli(&["zadd", &key("l", ""), "1", ACCOUNT]);
-    assert_eq!(store.sweep(place, now_ms()).await.unwrap(), 0);
+    assert_eq!(store.holds().sweep(place, now_ms()).await.unwrap(), 0);
     assert_eq!(due(), "", "nothing is held");
     let other = SharedStore::connect(&address(&server), Duration::from_secs(5))
         .await
         .unwrap();
-    assert!(!other.has_holds(&[place]).await.unwrap());
+    assert!(!other.ingest().has_holds(&[place]).await.unwrap());
     assert_eq!(
-        store.account(ACCOUNT).await.unwrap().unwrap().held,
+        store
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .unwrap()
+            .held,
         CreditSplit::ZERO
     );
     reserve("req_again", LEASE).await;

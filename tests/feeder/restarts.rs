@@ -25,6 +25,7 @@ async fn asked_for_after_a_restart(has_record: bool) -> usize {
     let mut feed = world.feed();
     world
         .billing
+        .corrections()
         .grant(ACCOUNT, credits(10_000), "more", now_ms())
         .unwrap();
     world.make_known(&mut feed).await;
@@ -60,14 +61,15 @@ async fn a_server_that_restarted_unnoticed_records_nothing() {
     let mut server = Server::start();
     let world = World::on(&server).await;
     let place = partition(ACCOUNT);
-    let before = world.store.partition_server(place).await.unwrap();
+    let before = world.store.ingest().partition_server(place).await.unwrap();
     let record = async |seq| {
         world
             .store
+            .ingest()
             .record_published(&[place], &before.server, seq)
             .await
             .unwrap();
-        world.store.published(place).await.unwrap()
+        world.store.ingest().published(place).await.unwrap()
     };
     assert_eq!(record(7).await, Some(7));
     server.kill_and_restart();
@@ -96,7 +98,7 @@ async fn reported_before_the_restoration(is_entered_before: bool, marks_as_settl
     let place = partition(ACCOUNT);
     if is_entered_before {
         let entered = [(event.clone(), "req_lost".to_owned())];
-        store.clear_events(place, &entered).await.unwrap();
+        store.ingest().clear_events(place, &entered).await.unwrap();
     }
     if marks_as_settled {
         let marker = format!("gw:{{p{place}}}:r:req_lost");

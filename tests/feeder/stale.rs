@@ -68,10 +68,16 @@ impl Episode {
             ends_at_ms,
         };
         world.open(MIXED, Some(trial));
-        assert!(world.billing.grant(MIXED, paid, "funds", now_ms()).unwrap());
+        assert!(
+            world
+                .billing
+                .corrections()
+                .grant(MIXED, paid, "funds", now_ms())
+                .unwrap()
+        );
         let store = world.store.clone();
         let mut feed = world.feed();
-        store.request_seed(MIXED).await.unwrap();
+        store.ingest().request_seed(MIXED).await.unwrap();
         feed.run_all().await.unwrap();
         let (open, journal, ended) = (Vec::new(), Vec::new(), Vec::new());
         Self {
@@ -104,7 +110,7 @@ impl Episode {
             max_open: 100,
             within: None,
         };
-        match self.store.reserve(&asked).await.unwrap() {
+        match self.store.holds().reserve(&asked).await.unwrap() {
             ReserveReply::Held(parts) => self.open.push((request, parts)),
             ReserveReply::Insufficient { .. } => {}
             other => panic!("{other:?}"),
@@ -138,6 +144,7 @@ impl Episode {
         let Journalled { request, ending } = journalled;
         let (cost, key_id) = (self.world.cost, KEY);
         self.store
+            .holds()
             .settle(&SettleCommand {
                 request_id: request,
                 account: MIXED,
@@ -204,6 +211,7 @@ impl Episode {
                 let (reference, amount) = (format!("more {}", self.count), self.world.cost);
                 self.world
                     .billing
+                    .corrections()
                     .grant(MIXED, amount, &reference, now_ms())
                     .unwrap();
             }
@@ -229,8 +237,14 @@ impl Episode {
 
     /// The ledger's balance minus the store's, by bucket.
     async fn drift(&self) -> CreditSplit {
-        let row = self.world.ledger().account(MIXED, "").unwrap().unwrap();
-        let shared = self.store.account(MIXED).await.unwrap().unwrap();
+        let row = self
+            .world
+            .ledger()
+            .rows()
+            .account(MIXED, "")
+            .unwrap()
+            .unwrap();
+        let shared = self.store.balances().account(MIXED).await.unwrap().unwrap();
         assert_eq!(shared.held, CreditSplit::ZERO);
         CreditSplit {
             paid: row.paid,
@@ -249,7 +263,7 @@ impl Episode {
         );
         let mut writeoff = Micro::ZERO;
         for request in &self.ended {
-            let entry = self.world.ledger().ending(MIXED, request).unwrap();
+            let entry = self.world.ledger().rows().ending(MIXED, request).unwrap();
             let entry = entry.unwrap_or_else(|| panic!("seed {seed}: {request} was lost"));
             writeoff = writeoff.plus(entry.writeoff);
             assert_eq!(
@@ -284,6 +298,7 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
         episode
             .world
             .ledger()
+            .rows()
             .account(MIXED, "")
             .unwrap()
             .unwrap()
@@ -319,6 +334,7 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
         episode
             .world
             .billing
+            .corrections()
             .grant(MIXED, credits(1_000_000), "bought", now_ms())
             .unwrap()
     );
@@ -364,8 +380,16 @@ async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     // that the request used.
     episode.end(0).await;
     episode.pass().await;
-    let has_lapsed =
-        |world: &World| world.ledger().account(MIXED, "").unwrap().unwrap().trial == Micro::ZERO;
+    let has_lapsed = |world: &World| {
+        world
+            .ledger()
+            .rows()
+            .account(MIXED, "")
+            .unwrap()
+            .unwrap()
+            .trial
+            == Micro::ZERO
+    };
     while !has_lapsed(&episode.world) {
         episode.pass().await;
     }
@@ -390,6 +414,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
         episode
             .world
             .billing
+            .corrections()
             .grant(MIXED, credits(1_000), "bought", now_ms())
             .unwrap()
     );
@@ -415,7 +440,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
         None,
     )
     .unwrap();
-    billing.post_change(&change).unwrap();
+    billing.corrections().post_change(&change).unwrap();
     episode.settle(&mut Chance(1)).await;
     assert_eq!(episode.checked(1), Micro::ZERO);
     assert_eq!(episode.drift().await, CreditSplit::ZERO);

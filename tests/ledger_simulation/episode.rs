@@ -539,6 +539,7 @@ impl Episode {
         for is_new in [true, false] {
             assert_eq!(
                 self.core()
+                    .corrections()
                     .grant(&name(account), micro(amount), &reference, self.now)
                     .unwrap(),
                 is_new
@@ -546,6 +547,7 @@ impl Episode {
         }
         assert!(
             self.core()
+                .corrections()
                 .grant(&name(account), micro(amount + 1), &reference, self.now)
                 .is_err()
         );
@@ -565,9 +567,10 @@ impl Episode {
             .one_in(2)
             .then(|| i128::from(self.dice.below(3_000_000)));
         let reference = self.reference();
-        let given = self
-            .core()
-            .refund(&request, amount.map(micro), &reference, self.now);
+        let given =
+            self.core()
+                .corrections()
+                .refund(&request, amount.map(micro), &reference, self.now);
         match (given, self.model.refund(&request, amount, self.now)) {
             (Ok(posted), Some(amount)) => {
                 assert_eq!(
@@ -576,6 +579,7 @@ impl Episode {
                 );
                 let again = self
                     .core()
+                    .corrections()
                     .refund(&request, None, &reference, self.now)
                     .unwrap();
                 assert!(!again.is_new);
@@ -594,7 +598,7 @@ impl Episode {
         if amount == 0 || amount > 0 && account == NEVER_GIVEN {
             return;
         }
-        let given = self.core().adjust(
+        let given = self.core().corrections().adjust(
             &name(account),
             micro(amount),
             &reference,
@@ -607,6 +611,7 @@ impl Episode {
                 assert!(
                     !self
                         .core()
+                        .corrections()
                         .adjust(
                             &name(account),
                             micro(amount),
@@ -867,6 +872,7 @@ impl Episode {
             Ok(())
         };
         self.core()
+            .receipts()
             .for_each_entry(&EntrySelection::default(), &mut collect)
             .unwrap();
         ends.sort();

@@ -73,8 +73,12 @@ impl CopyWorld {
 
 fn open_accounts(ledger: &Ledger) {
     for account in ACCOUNTS {
-        ledger.open_account(account, Some(TRIAL_ENDS), NOW).unwrap();
         ledger
+            .rows()
+            .open_account(account, Some(TRIAL_ENDS), NOW)
+            .unwrap();
+        ledger
+            .changes()
             .post(&Posting {
                 kind: "grant",
                 reference: account,
@@ -128,7 +132,7 @@ fn another_data_directory_takes_over_with_everything_and_the_first_cannot_commit
     let (copy, _) = second.open(&its_home);
     assert_eq!(copy.heads().unwrap().last, ledger.heads().unwrap().last);
     for account in ACCOUNTS {
-        let balances = |ledger: &Ledger| ledger.account(account, "").unwrap().unwrap();
+        let balances = |ledger: &Ledger| ledger.rows().account(account, "").unwrap().unwrap();
         assert_eq!(
             format!("{:?}", balances(&copy)),
             format!("{:?}", balances(&ledger)),
@@ -137,7 +141,7 @@ fn another_data_directory_takes_over_with_everything_and_the_first_cannot_commit
     }
     assert_eq!(
         copy.key_spend("key_a", 0, "").unwrap(),
-        ledger.key_spend("key_a", 0, "").unwrap()
+        ledger.rows().key_spend("key_a", 0, "").unwrap()
     );
 
     let error = enter(&ledger, 500..501).unwrap_err().to_string();

@@ -63,7 +63,7 @@ impl World {
             seq: 0,
             epoch: "",
         };
-        self.store().seed_account(&seed).await.unwrap();
+        self.store().balances().seed_account(&seed).await.unwrap();
     }
 
     pub fn edge(&self) -> SharedBilling {
@@ -105,7 +105,13 @@ impl World {
     }
 
     async fn has(&self) -> (Micro, Micro) {
-        let shared = self.store().account(ACCOUNT).await.unwrap().unwrap();
+        let shared = self
+            .store()
+            .balances()
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .unwrap();
         (shared.has.paid, shared.held.paid)
     }
 
@@ -124,6 +130,7 @@ impl World {
     async fn events(&self) -> Vec<StoreEvent> {
         let events = self
             .store()
+            .events()
             .events(partition(ACCOUNT), "0", 1_000)
             .await
             .unwrap();

@@ -91,6 +91,7 @@ impl<'a> Caller<'a> {
         let (full, floor, account, max_open) = (micro(full), micro(floor), self.account, 500);
         let within = (!bounds.is_unbounded()).then_some((self.key.as_str(), bounds));
         self.store
+            .holds()
             .reserve(&ReserveCommand {
                 request_id,
                 account,
@@ -117,7 +118,7 @@ impl<'a> Caller<'a> {
         };
         assert!(
             matches!(
-                self.store.settle(&end).await.unwrap(),
+                self.store.holds().settle(&end).await.unwrap(),
                 SettleReply::Done { .. }
             ),
             "{request}"
@@ -134,11 +135,12 @@ impl<'a> Caller<'a> {
             seq,
             epoch: "",
         };
-        self.store.seed_key(&seed).await.unwrap()
+        self.store.ingest().seed_key(&seed).await.unwrap()
     }
 
     async fn held(&self) -> CreditSplit {
         self.store
+            .balances()
             .account(self.account)
             .await
             .unwrap()
@@ -310,7 +312,13 @@ async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &Sh
     one.end("2", 1, 0).await;
     is_held(&one.ask("3", &bounds, 10, 10).await, 10);
     let began = Instant::now();
-    while store.sweep(partition(one.account), now_ms()).await.unwrap() == 0 {
+    while store
+        .holds()
+        .sweep(partition(one.account), now_ms())
+        .await
+        .unwrap()
+        == 0
+    {
         assert!(
             began.elapsed() < Duration::from_secs(20),
             "the lease never ran out"
@@ -422,6 +430,7 @@ async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedSto
     let ended = [restore("1", 400, 7), restore("0", 300, 5)];
     assert_eq!(
         store
+            .ingest()
             .restore(partition(caller.account), &ended)
             .await
             .unwrap(),
@@ -429,6 +438,7 @@ async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedSto
     );
     assert_eq!(
         store
+            .ingest()
             .restore(partition(caller.account), &ended)
             .await
             .unwrap(),

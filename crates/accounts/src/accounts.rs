@@ -107,9 +107,12 @@ impl Accounts {
         // No id has an @.
         let found = if id_or_email.contains('@') {
             let email = mailbox::email_key(id_or_email);
-            self.db.account_by_email(&email)?.map(|(row, _)| row)
+            self.db
+                .people()
+                .account_by_email(&email)?
+                .map(|(row, _)| row)
         } else {
-            self.db.account(id_or_email)?
+            self.db.people().account(id_or_email)?
         };
         Ok(found.map(Account::from))
     }
@@ -119,7 +122,13 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn list(&self) -> Result<Vec<Account>, StoreError> {
-        Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
+        Ok(self
+            .db
+            .people()
+            .accounts()?
+            .into_iter()
+            .map(Account::from)
+            .collect())
     }
 
     /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
@@ -130,6 +139,7 @@ impl Accounts {
     pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
         Ok(self
             .db
+            .people()
             .accounts_after(after.unwrap_or_default(), limit)?
             .into_iter()
             .map(Account::from)
@@ -143,6 +153,7 @@ impl Accounts {
     /// Returns an error if the database fails.
     pub fn set_status(&self, id: &str, status: AccountStatus) -> Result<bool, StoreError> {
         self.db
+            .people()
             .set_active(id, status == AccountStatus::Active, None)
     }
 
@@ -156,14 +167,19 @@ impl Accounts {
         email: &str,
         password: &str,
     ) -> Result<Option<Account>, AccountError> {
-        let found = self.db.account_by_email(&mailbox::email_key(email))?;
+        let found = self
+            .db
+            .people()
+            .account_by_email(&mailbox::email_key(email))?;
         let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
         let too_long = password.chars().count() > password::MAX_CHARS;
         let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
         match (row, checked) {
             (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
             (Some(row), password::PasswordCheck::NeedsRehash) => {
-                self.db.set_password(&row.id, &password::hash(password)?)?;
+                self.db
+                    .people()
+                    .set_password(&row.id, &password::hash(password)?)?;
                 Ok(Some(row.into()))
             }
             _ => Ok(None),
@@ -172,7 +188,7 @@ impl Accounts {
 
     /// Checks that an account (by id) may have this password.
     pub(crate) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
-        let row = self.db.account(account)?;
+        let row = self.db.people().account(account)?;
         let email = row.map_or_else(String::new, |row| row.email);
         match password::is_allowed(new, &email) {
             true => Ok(()),
@@ -186,7 +202,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn account_rates(&self, account: &str) -> Result<RateSettings, StoreError> {
-        RateSettings::decode(&self.db.account_rates(account)?.unwrap_or_default())
+        RateSettings::decode(&self.db.people().account_rates(account)?.unwrap_or_default())
     }
 
     /// Sets the rate settings of an account from the next request on. Returns false if there is no
@@ -200,7 +216,10 @@ impl Accounts {
         rates: &RateSettings,
     ) -> Result<bool, AccountError> {
         rates.validate()?;
-        Ok(self.db.set_account_rates(account, &rates.encode())?)
+        Ok(self
+            .db
+            .people()
+            .set_account_rates(account, &rates.encode())?)
     }
 }
 

@@ -3,12 +3,12 @@
 //!
 //! Must not know the format of a key: that is `key.rs`.
 
-use super::accounts::Accounts;
 use super::error::AccountError;
 use super::id::new_id;
 use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, Principal};
+use super::views::ApiKeys;
 use crate::db::{InsertKeyOutcome, KeyRow};
 use crate::key_settings::{KeySettings, RateSettings};
 use ledger::StoreError;
@@ -61,7 +61,7 @@ pub struct NewKey {
     pub name: String,
 }
 
-impl Accounts {
+impl ApiKeys<'_> {
     /// Authenticates a key; every request calls this. Checks the format and the checksum first, so
     /// that invalid text never reaches the database.
     ///
@@ -72,7 +72,9 @@ impl Accounts {
             return Err(AuthError::BadKey);
         }
         let owner = self
+            .0
             .db
+            .keys()
             .key_owner(&key::hash(key))
             .map_err(AuthError::Unavailable)?
             .ok_or(AuthError::BadKey)?;
@@ -142,7 +144,12 @@ impl Accounts {
             revoked_at_ms: None,
             settings: settings.encode(),
         };
-        match self.db.insert_key(&row, &key.hash, MAX_LIVE_KEYS)? {
+        match self
+            .0
+            .db
+            .keys()
+            .insert_key(&row, &key.hash, MAX_LIVE_KEYS)?
+        {
             InsertKeyOutcome::Done => Ok(NewKey {
                 key_id: row.id,
                 key: key.text,
@@ -158,7 +165,9 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn keys(&self, account: &str) -> Result<Vec<ApiKey>, StoreError> {
-        self.db
+        self.0
+            .db
+            .keys()
             .keys(account)?
             .into_iter()
             .map(ApiKey::from_row)
@@ -175,7 +184,9 @@ impl Accounts {
         key_id: &str,
     ) -> Result<Option<(String, ApiKey)>, StoreError> {
         let row = self
+            .0
             .db
+            .keys()
             .key(key_id)?
             .filter(|row| account.is_none_or(|account| account == row.account));
         row.map(|row| Ok((row.account.clone(), ApiKey::from_row(row)?)))
@@ -194,7 +205,7 @@ impl Accounts {
         key_id: &str,
         change: impl FnOnce(&mut KeySettings),
     ) -> Result<KeySettings, AccountError> {
-        let changed = self.db.change_key(account, key_id, |text| {
+        let changed = self.0.db.keys().change_key(account, key_id, |text| {
             let mut settings = KeySettings::decode(text)?;
             change(&mut settings);
             settings.validate()?;
@@ -243,7 +254,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn set_key_enabled(&self, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
-        self.db.set_key_active(None, key_id, enabled, None)
+        self.0.db.keys().set_key_active(None, key_id, enabled, None)
     }
 
     /// Disables or enables a key for the account holder; see [`Accounts::set_key_enabled`].
@@ -256,7 +267,10 @@ impl Accounts {
         key_id: &str,
         enabled: bool,
     ) -> Result<bool, StoreError> {
-        self.db.set_key_active(Some(account), key_id, enabled, None)
+        self.0
+            .db
+            .keys()
+            .set_key_active(Some(account), key_id, enabled, None)
     }
 
     /// Revokes a key permanently; only a key of `account`, if given. Returns false if there is no
@@ -270,7 +284,7 @@ impl Accounts {
         key_id: &str,
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        self.db.revoke_key(account, key_id, now_ms, None)
+        self.0.db.keys().revoke_key(account, key_id, now_ms, None)
     }
 }
 

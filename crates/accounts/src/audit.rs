@@ -102,7 +102,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn audit_log(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.db.audit_rows(before, limit)
+        self.db.audit().audit_rows(before, limit)
     }
 
     /// Checks the whole audit log: no line was changed, and none before the last one is missing.
@@ -112,7 +112,7 @@ impl Accounts {
     pub fn verify_audit(&self) -> Result<AuditLogReport, StoreError> {
         let mut report = AuditLogReport::default();
         let (mut seq, mut hash) = (0, vec![0; 32]);
-        self.db.for_each_audit_row(&mut |line| {
+        self.db.audit().for_each_audit_row(&mut |line| {
             let wrong = [
                 (line.seq != seq + 1, "the line before this one is missing"),
                 (
@@ -158,7 +158,7 @@ impl AuditedAccounts<'_> {
         let Some(change) = self.status_change(account, status)? else {
             return Ok(false);
         };
-        self.accounts.db.set_active(
+        self.accounts.db.people().set_active(
             account,
             status == AccountStatus::Active,
             Some(&self.audit_entry(&change)),
@@ -183,12 +183,14 @@ impl AuditedAccounts<'_> {
             return self
                 .accounts
                 .db
+                .people()
                 .suspend_account(account, &self.audit_entry(&change));
         }
-        let is_set =
-            self.accounts
-                .db
-                .set_active(account, true, Some(&self.audit_entry(&change)))?;
+        let is_set = self.accounts.db.people().set_active(
+            account,
+            true,
+            Some(&self.audit_entry(&change)),
+        )?;
         Ok(if is_set {
             CloseAccountOutcome::Done
         } else {
@@ -201,7 +203,7 @@ impl AuditedAccounts<'_> {
         account: &str,
         status: AccountStatus,
     ) -> Result<Option<AuditChange>, StoreError> {
-        let Some(row) = self.accounts.db.account(account)? else {
+        let Some(row) = self.accounts.db.people().account(account)? else {
             return Ok(None);
         };
         let act = if status == AccountStatus::Active {
@@ -228,6 +230,7 @@ impl AuditedAccounts<'_> {
         let change = AuditChange::new(act, key, &json!({"status": status}));
         self.accounts
             .db
+            .keys()
             .set_key_active(None, key, enabled, Some(&self.audit_entry(&change)))
     }
 
@@ -239,6 +242,7 @@ impl AuditedAccounts<'_> {
         let change = AuditChange::new("key.revoke", key, &json!({"status": "revoked"}));
         self.accounts
             .db
+            .keys()
             .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&change)))
     }
 
@@ -257,14 +261,22 @@ impl AuditedAccounts<'_> {
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let change = AuditChange::new(act, object, what);
-        self.accounts.db.append_audit(&self.audit_entry(&change))?;
+        self.accounts
+            .db
+            .audit()
+            .append_audit(&self.audit_entry(&change))?;
         work().inspect_err(|error| {
             let change = AuditChange::new(
                 "refused",
                 object,
                 &json!({"act": act, "why": error.to_string()}),
             );
-            if let Err(error) = self.accounts.db.append_audit(&self.audit_entry(&change)) {
+            if let Err(error) = self
+                .accounts
+                .db
+                .audit()
+                .append_audit(&self.audit_entry(&change))
+            {
                 log::error!(
                     "cannot record in the audit log that {act} of {object} was refused: {error}"
                 );
@@ -309,6 +321,9 @@ impl AuditedAccounts<'_> {
     /// Returns an error if the database fails.
     pub fn record(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
         let change = AuditChange::new(act, object, what);
-        self.accounts.db.append_audit(&self.audit_entry(&change))
+        self.accounts
+            .db
+            .audit()
+            .append_audit(&self.audit_entry(&change))
     }
 }

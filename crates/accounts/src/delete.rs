@@ -21,14 +21,14 @@ impl Accounts {
     /// Returns an error if the database fails; then nothing is changed.
     pub fn delete(&self, by: &Actor, now_ms: i64) -> Result<CloseAccountOutcome, StoreError> {
         let account = &by.actor;
-        let Some(row) = self.db.account(account)? else {
+        let Some(row) = self.db.people().account(account)? else {
             return Ok(CloseAccountOutcome::NoAccount);
         };
         let change = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
         // Not a valid e-mail, so nobody can ever register it.
         let pseudonym = format!("deleted-{account}");
         let mailbox = self.past_trial_hash(&row.email)?;
-        self.db.delete_account(
+        self.db.people().delete_account(
             account,
             &pseudonym,
             &mailbox,
@@ -42,7 +42,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
-        self.db.accounts_deleted_since(since_ms)
+        self.db.people().accounts_deleted_since(since_ms)
     }
 
     /// Returns the hash that records that a mailbox had its trial.
@@ -51,7 +51,7 @@ impl Accounts {
         // The key has a fixed length and comes first: nobody can extend the hashed text without
         // knowing the key.
         Ok(Sha256::new()
-            .chain_update(self.db.past_trial_key()?)
+            .chain_update(self.db.people().past_trial_key()?)
             .chain_update(mailbox)
             .finalize()
             .into())

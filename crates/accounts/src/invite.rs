@@ -8,7 +8,7 @@ use super::accounts::Accounts;
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
 use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
-use crate::db::account_lifecycle::InviteRow;
+use crate::db::invites::InviteRow;
 use ledger::StoreError;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -74,6 +74,7 @@ impl Accounts {
         };
         Ok(self
             .db
+            .invites()
             .invites(before.as_ref(), limit)?
             .into_iter()
             .map(Invite::from)
@@ -87,7 +88,9 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn is_open_invite(&self, code_or_id: &str, now_ms: i64) -> Result<bool, StoreError> {
-        hash_prefix(code_or_id).map_or(Ok(false), |start| self.db.is_open_invite(&start, now_ms))
+        hash_prefix(code_or_id).map_or(Ok(false), |start| {
+            self.db.invites().is_open_invite(&start, now_ms)
+        })
     }
 }
 
@@ -127,10 +130,11 @@ impl AuditedAccounts<'_> {
             "sign-up",
             &json!({"ids": ids, "expires_at_ms": expires_at_ms}),
         );
-        let is_inserted =
-            self.accounts
-                .db
-                .insert_invites(&rows, MAX_OPEN_INVITES, &self.audit_entry(&change))?;
+        let is_inserted = self.accounts.db.invites().insert_invites(
+            &rows,
+            MAX_OPEN_INVITES,
+            &self.audit_entry(&change),
+        )?;
         if is_inserted {
             Ok(codes)
         } else {
@@ -153,6 +157,7 @@ impl AuditedAccounts<'_> {
         );
         self.accounts
             .db
+            .invites()
             .revoke_invite(&start, self.now_ms(), &self.audit_entry(&change))
     }
 }

@@ -34,6 +34,7 @@ mod settings;
 mod sign_up;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use crate::accounts::{Account, AccountStatus, Accounts};
 pub use crate::db::Role;
@@ -61,3 +62,4 @@ pub use sign_up::{
     NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as,
     open_without_credit, sign_up, sign_up_unverified,
 };
+pub use views::{ApiKeys, Logins, MailQueue, OneTimeLinks};

@@ -10,7 +10,8 @@
 //! not know HTTP or mail.
 
 use super::audit::AuditChange;
-use super::{AccountError, Accounts, Actor, AuditedAccounts, password};
+use super::views::OneTimeLinks;
+use super::{AccountError, Actor, AuditedAccounts, password};
 use crate::db::links::OneTimeLinkRow;
 use ledger::StoreError;
 use serde_json::json;
@@ -85,7 +86,7 @@ pub struct OneTimeLink {
     pub is_first_proof: bool,
 }
 
-impl Accounts {
+impl OneTimeLinks<'_> {
     /// Creates a link that is sent to the account holder. It replaces the one that was sent before
     /// for the same purpose, but no link of an administrator: anybody can ask for this one.
     ///
@@ -104,7 +105,9 @@ impl Accounts {
             ..link_row(account, purpose, account, now_ms)
         };
         match self
+            .0
             .db
+            .links()
             .put_one_time_link(&row, &hash_token(&link.token), None)?
         {
             true => Ok(link),
@@ -122,7 +125,11 @@ impl Accounts {
         token: &str,
         now_ms: i64,
     ) -> Result<Option<OneTimeLink>, StoreError> {
-        let found = self.db.one_time_link(&hash_token(token), now_ms)?;
+        let found = self
+            .0
+            .db
+            .links()
+            .one_time_link(&hash_token(token), now_ms)?;
         Ok(found.and_then(|(row, is_verified)| {
             let purpose = LinkPurpose::from_name(&row.purpose)?;
             Some(OneTimeLink {
@@ -156,7 +163,7 @@ impl Accounts {
         if link.purpose == LinkPurpose::Verify && !link.is_first_proof {
             return Ok(None);
         }
-        self.check_new_password(&link.account, new)?;
+        self.0.check_new_password(&link.account, new)?;
         let ends_credentials = ends_credentials.unwrap_or(link.is_first_proof);
         let change = AuditChange::new(
             "account.use-link",
@@ -167,14 +174,14 @@ impl Accounts {
             actor: link.account.clone(),
             address: address.to_owned(),
         };
-        let is_set = self.db.set_password_by_link(
+        let is_set = self.0.db.links().set_password_by_link(
             &hash_token(token),
             &password::hash(new)?,
             ends_credentials,
             now_ms,
             &change.to_entry(&by, now_ms),
         )?;
-        self.end_playgrounds(&link.account);
+        self.0.api_keys().end_playgrounds(&link.account);
         Ok(is_set.then_some(link.account))
     }
 
@@ -183,7 +190,10 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn verify_email_by_link(&self, token: &str, now_ms: i64) -> Result<bool, StoreError> {
-        self.db.verify_email_by_link(&hash_token(token), now_ms)
+        self.0
+            .db
+            .links()
+            .verify_email_by_link(&hash_token(token), now_ms)
     }
 
     /// Returns whether the credits of the account's trial wait until the e-mail is verified.
@@ -191,7 +201,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn has_waiting_trial(&self, account: &str) -> Result<bool, StoreError> {
-        Ok(self.db.waiting_trial(account)?.is_some())
+        Ok(self.0.db.links().waiting_trial(account)?.is_some())
     }
 
     /// Returns when the account's e-mail was verified; `None` if it was not.
@@ -199,7 +209,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn email_verified_at(&self, account: &str) -> Result<Option<i64>, StoreError> {
-        self.db.email_verified_at(account)
+        self.0.db.links().email_verified_at(account)
     }
 }
 
@@ -222,7 +232,7 @@ impl AuditedAccounts<'_> {
             account,
             &json!({"purpose": purpose.name(), "expires_at_ms": link.expires_at_ms}),
         );
-        let is_kept = self.accounts.db.put_one_time_link(
+        let is_kept = self.accounts.db.links().put_one_time_link(
             &row,
             &hash_token(&link.token),
             Some(&self.audit_entry(&change)),
@@ -268,6 +278,7 @@ fn hash_token(token: &str) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Accounts;
     use crate::{AccountStatus, NewAccount, Role};
     use base::clock::now_ms;
     use std::sync::{Arc, Barrier};
@@ -305,27 +316,45 @@ mod tests {
     fn a_link_sets_a_password_once_and_ends_every_session() {
         let (_folder, accounts, id) = world();
         let now = now_ms();
-        let session = accounts.create_session(&id, now).unwrap().token;
+        let session = accounts.logins().create_session(&id, now).unwrap().token;
         let link = create(&accounts, &id, LinkPurpose::Setup, now);
         assert_eq!(link.token.len(), 64);
         // Opening it changes nothing, however often that happens.
         for _ in 0..3 {
-            let found = accounts.one_time_link(&link.token, now).unwrap().unwrap();
+            let found = accounts
+                .one_time_links()
+                .one_time_link(&link.token, now)
+                .unwrap()
+                .unwrap();
             assert_eq!((&found.account, found.purpose), (&id, LinkPurpose::Setup));
         }
         let set = |token: &str, password: &str, at| {
-            accounts.set_password_by_link(token, password, None, "192.0.2.7", at)
+            accounts
+                .one_time_links()
+                .set_password_by_link(token, password, None, "192.0.2.7", at)
         };
         assert!(matches!(
             set(&link.token, "short", now),
             Err(AccountError::BadPassword)
         ));
-        assert!(accounts.find_session(&session, now).unwrap().is_some());
+        assert!(
+            accounts
+                .logins()
+                .find_session(&session, now)
+                .unwrap()
+                .is_some()
+        );
         assert_eq!(
             set(&format!(" {}\n", link.token), PASSWORD, now).unwrap(),
             Some(id.clone())
         );
-        assert!(accounts.find_session(&session, now).unwrap().is_none());
+        assert!(
+            accounts
+                .logins()
+                .find_session(&session, now)
+                .unwrap()
+                .is_none()
+        );
         assert!(
             accounts
                 .check_password("a@example.com", PASSWORD)
@@ -357,22 +386,37 @@ mod tests {
         for purpose in LinkPurpose::ALL {
             let link = create(&accounts, &id, purpose, now);
             assert_eq!(link.expires_at_ms, now + purpose.lifetime_ms());
-            let found = |at| accounts.one_time_link(&link.token, at).unwrap().is_some();
+            let found = |at| {
+                accounts
+                    .one_time_links()
+                    .one_time_link(&link.token, at)
+                    .unwrap()
+                    .is_some()
+            };
             assert!(found(link.expires_at_ms - 1) && !found(link.expires_at_ms));
         }
         let reset = create(&accounts, &id, LinkPurpose::Reset, now);
         let newer = create(&accounts, &id, LinkPurpose::Reset, now);
         let setup = create(&accounts, &id, LinkPurpose::Setup, now);
-        let is_open =
-            |link: &NewOneTimeLink| accounts.one_time_link(&link.token, now).unwrap().is_some();
+        let is_open = |link: &NewOneTimeLink| {
+            accounts
+                .one_time_links()
+                .one_time_link(&link.token, now)
+                .unwrap()
+                .is_some()
+        };
         assert_eq!([&reset, &newer, &setup].map(is_open), [false, true, true]);
         // A password that was set in another way voids them too.
-        accounts.replace_password(&id, PASSWORD).unwrap();
+        accounts.logins().replace_password(&id, PASSWORD).unwrap();
         assert_eq!([&newer, &setup].map(is_open), [false, false]);
         for bad in ["", "x", &"0".repeat(64), &newer.token[1..]] {
-            assert_eq!(accounts.one_time_link(bad, now).unwrap(), None);
+            assert_eq!(
+                accounts.one_time_links().one_time_link(bad, now).unwrap(),
+                None
+            );
             assert_eq!(
                 accounts
+                    .one_time_links()
                     .set_password_by_link(bad, PASSWORD, None, "", now)
                     .unwrap(),
                 None
@@ -385,9 +429,17 @@ mod tests {
         let (_folder, accounts, id) = world();
         let now = now_ms();
         for purpose in LinkPurpose::ALL {
-            let ask = || accounts.create_own_link(&id, purpose, now).unwrap();
+            let ask = || {
+                accounts
+                    .one_time_links()
+                    .create_own_link(&id, purpose, now)
+                    .unwrap()
+            };
             let is_open = |link: &NewOneTimeLink| {
-                let found = accounts.one_time_link(&link.token, now).unwrap();
+                let found = accounts
+                    .one_time_links()
+                    .one_time_link(&link.token, now)
+                    .unwrap();
                 found.is_some()
             };
             let make = || create(&accounts, &id, purpose, now);
@@ -405,9 +457,16 @@ mod tests {
                 assert_eq!(pair.each_ref().map(is_open), [true, true]);
                 let used = &pair[usize::from(uses_mailed)].token;
                 if purpose == LinkPurpose::Verify {
-                    assert!(accounts.verify_email_by_link(used, now).unwrap());
+                    assert!(
+                        accounts
+                            .one_time_links()
+                            .verify_email_by_link(used, now)
+                            .unwrap()
+                    );
                 } else {
-                    let set = accounts.set_password_by_link(used, PASSWORD, None, "", now);
+                    let set = accounts
+                        .one_time_links()
+                        .set_password_by_link(used, PASSWORD, None, "", now);
                     assert_eq!(set.unwrap().as_ref(), Some(&id));
                 }
                 assert_eq!(pair.each_ref().map(is_open), [false, false]);
@@ -422,15 +481,29 @@ mod tests {
         let link = create(&accounts, &id, LinkPurpose::Reset, now);
         let verify = create(&accounts, &id, LinkPurpose::Verify, now);
         accounts.set_status(&id, AccountStatus::Suspended).unwrap();
-        assert_eq!(accounts.one_time_link(&link.token, now).unwrap(), None);
         assert_eq!(
             accounts
+                .one_time_links()
+                .one_time_link(&link.token, now)
+                .unwrap(),
+            None
+        );
+        assert_eq!(
+            accounts
+                .one_time_links()
                 .set_password_by_link(&link.token, PASSWORD, None, "", now)
                 .unwrap(),
             None
         );
-        assert!(!accounts.verify_email_by_link(&verify.token, now).unwrap());
-        let refused = accounts.create_own_link(&id, LinkPurpose::Reset, now);
+        assert!(
+            !accounts
+                .one_time_links()
+                .verify_email_by_link(&verify.token, now)
+                .unwrap()
+        );
+        let refused = accounts
+            .one_time_links()
+            .create_own_link(&id, LinkPurpose::Reset, now);
         assert!(matches!(refused, Err(AccountError::NoAccount)));
         let nobody = accounts
             .with_actor(&by(), now)
@@ -439,13 +512,25 @@ mod tests {
         assert!(matches!(nobody, Err(AccountError::NoAccount)));
 
         accounts.set_status(&id, AccountStatus::Active).unwrap();
-        assert!(accounts.one_time_link(&link.token, now).unwrap().is_some());
+        assert!(
+            accounts
+                .one_time_links()
+                .one_time_link(&link.token, now)
+                .unwrap()
+                .is_some()
+        );
         let holder = Actor {
             actor: id.clone(),
             address: String::new(),
         };
         accounts.delete(&holder, now).unwrap();
-        assert_eq!(accounts.one_time_link(&link.token, now).unwrap(), None);
+        assert_eq!(
+            accounts
+                .one_time_links()
+                .one_time_link(&link.token, now)
+                .unwrap(),
+            None
+        );
     }
 
     #[test]
@@ -454,23 +539,47 @@ mod tests {
         let now = now_ms();
         let reset = create(&accounts, &id, LinkPurpose::Reset, now);
         let verify = create(&accounts, &id, LinkPurpose::Verify, now);
-        assert!(!accounts.verify_email_by_link(&reset.token, now).unwrap());
+        assert!(
+            !accounts
+                .one_time_links()
+                .verify_email_by_link(&reset.token, now)
+                .unwrap()
+        );
         assert_eq!(
             accounts
+                .one_time_links()
                 .set_password_by_link(&verify.token, PASSWORD, None, "", now)
                 .unwrap(),
             None
         );
-        assert_eq!(accounts.email_verified_at(&id).unwrap(), None);
-        assert!(accounts.verify_email_by_link(&verify.token, now).unwrap());
+        assert_eq!(
+            accounts.one_time_links().email_verified_at(&id).unwrap(),
+            None
+        );
+        assert!(
+            accounts
+                .one_time_links()
+                .verify_email_by_link(&verify.token, now)
+                .unwrap()
+        );
         assert!(
             !accounts
+                .one_time_links()
                 .verify_email_by_link(&verify.token, now + 1)
                 .unwrap(),
             "used"
         );
-        assert_eq!(accounts.email_verified_at(&id).unwrap(), Some(now));
-        assert_eq!(accounts.email_verified_at("acct_x").unwrap(), None);
+        assert_eq!(
+            accounts.one_time_links().email_verified_at(&id).unwrap(),
+            Some(now)
+        );
+        assert_eq!(
+            accounts
+                .one_time_links()
+                .email_verified_at("acct_x")
+                .unwrap(),
+            None
+        );
     }
 
     #[test]
@@ -496,27 +605,60 @@ mod tests {
             let now = now_ms();
             if was_verified {
                 let link = create(&accounts, &id, Verify, now).token;
-                assert!(accounts.verify_email_by_link(&link, now).unwrap());
+                assert!(
+                    accounts
+                        .one_time_links()
+                        .verify_email_by_link(&link, now)
+                        .unwrap()
+                );
             }
-            let key = accounts.create_key(&id, "a stranger's", now).unwrap();
+            let key = accounts
+                .api_keys()
+                .create_key(&id, "a stranger's", now)
+                .unwrap();
             let url = "https://stranger.example";
-            assert!(accounts.db.set_webhook(&id, url, &[1; 32], now).unwrap());
-            let session = accounts.create_session(&id, now).unwrap().token;
+            assert!(
+                accounts
+                    .db
+                    .webhooks()
+                    .set_webhook(&id, url, &[1; 32], now)
+                    .unwrap()
+            );
+            let session = accounts.logins().create_session(&id, now).unwrap().token;
             let link = if is_mailed {
-                accounts.create_own_link(&id, purpose, now).unwrap()
+                accounts
+                    .one_time_links()
+                    .create_own_link(&id, purpose, now)
+                    .unwrap()
             } else {
                 create(&accounts, &id, purpose, now)
             };
-            let used = accounts.set_password_by_link(&link.token, PASSWORD, choice, "", now);
+            let used = accounts.one_time_links().set_password_by_link(
+                &link.token,
+                PASSWORD,
+                choice,
+                "",
+                now,
+            );
             assert_eq!(used.unwrap(), Some(id.clone()), "{index}");
-            assert!(accounts.find_session(&session, now).unwrap().is_none());
+            assert!(
+                accounts
+                    .logins()
+                    .find_session(&session, now)
+                    .unwrap()
+                    .is_none()
+            );
             assert_eq!(
-                accounts.authenticate(&key.key, now).is_err(),
+                accounts.api_keys().authenticate(&key.key, now).is_err(),
                 ends,
                 "{index}"
             );
-            assert_eq!(accounts.db.webhook(&id).unwrap().is_none(), ends, "{index}");
-            let verified_at = accounts.email_verified_at(&id).unwrap();
+            assert_eq!(
+                accounts.db.webhooks().webhook(&id).unwrap().is_none(),
+                ends,
+                "{index}"
+            );
+            let verified_at = accounts.one_time_links().email_verified_at(&id).unwrap();
             assert_eq!(verified_at.is_some(), is_verified, "{index}");
         }
     }
@@ -534,6 +676,7 @@ mod tests {
                     start.wait();
                     let password = format!("a long password {index}");
                     accounts
+                        .one_time_links()
                         .set_password_by_link(&link, &password, None, "", now)
                         .unwrap()
                 })

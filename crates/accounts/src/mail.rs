@@ -2,11 +2,12 @@
 //!
 //! Must not know the text of a mail, or how it is sent.
 
-use super::{AccountError, Accounts};
+use super::AccountError;
+use super::views::MailQueue;
 use crate::db::mail::{MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome};
 use ledger::StoreError;
 
-impl Accounts {
+impl MailQueue<'_> {
     /// Queues a mail.
     ///
     /// # Errors
@@ -16,7 +17,7 @@ impl Accounts {
         mail: &OutgoingMailRow,
         limits: MailQueueLimits,
     ) -> Result<QueueMailOutcome, AccountError> {
-        Ok(self.db.queue_mail(mail, limits)?)
+        Ok(self.0.db.mail().queue_mail(mail, limits)?)
     }
 
     /// Returns mails that are due, and counts an attempt of each. Nobody else gets them before
@@ -30,7 +31,7 @@ impl Accounts {
         lease_ms: i64,
         limit: u32,
     ) -> Result<Vec<OutgoingMailRow>, StoreError> {
-        self.db.take_due_mail(now_ms, lease_ms, limit)
+        self.0.db.mail().take_due_mail(now_ms, lease_ms, limit)
     }
 
     /// Records a failed attempt, and when the next one is due.
@@ -38,7 +39,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn retry_mail(&self, id: &str, next_at_ms: i64, error: &str) -> Result<(), StoreError> {
-        self.db.retry_mail(id, next_at_ms, error)
+        self.0.db.mail().retry_mail(id, next_at_ms, error)
     }
 
     /// Records that a mail was sent; with an error: that it never will be.
@@ -46,7 +47,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_mail(&self, id: &str, error: Option<&str>, now_ms: i64) -> Result<(), StoreError> {
-        self.db.end_mail(id, error, now_ms)
+        self.0.db.mail().end_mail(id, error, now_ms)
     }
 
     /// Returns the number of mails that were sent since a moment.
@@ -54,7 +55,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn mails_sent_since(&self, since_ms: i64) -> Result<u64, StoreError> {
-        self.db.mails_sent_since(since_ms)
+        self.0.db.mail().mails_sent_since(since_ms)
     }
 
     /// Returns the state of the queue.
@@ -62,7 +63,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn mail_queue(&self) -> Result<MailQueueSummary, StoreError> {
-        self.db.mail_queue()
+        self.0.db.mail().mail_queue()
     }
 
     /// Deletes mails that ended before a moment.
@@ -70,6 +71,6 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn purge_mail(&self, before_ms: i64) -> Result<usize, StoreError> {
-        self.db.purge_mail(before_ms)
+        self.0.db.mail().purge_mail(before_ms)
     }
 }

@@ -3,10 +3,10 @@
 //!
 //! A session that ends takes its key with it. Must not know HTTP.
 
-use super::accounts::Accounts;
 use super::api_key::{ApiKey, ApiKeyStatus};
 use super::error::AccountError;
 use super::session::session_id;
+use super::views::ApiKeys;
 use crate::key_settings::{KeyScope, KeySettings};
 use base::clock::now_ms;
 use credits::limits::{Period, SpendLimit};
@@ -33,7 +33,7 @@ impl ApiKey {
     }
 }
 
-impl Accounts {
+impl ApiKeys<'_> {
     /// Creates the playground key of a session, which may spend up to `credits`. Revokes the
     /// session's former one, and those of the account that have expired. Edges with a shared
     /// store accept the new one once it is published.
@@ -75,7 +75,7 @@ impl Accounts {
     pub(crate) fn end_playgrounds(&self, account: &str) {
         let now_ms = now_ms();
         let revoke = || {
-            let sessions = self.sessions(account, now_ms)?;
+            let sessions = self.0.logins().sessions(account, now_ms)?;
             let open: HashSet<_> = sessions.into_iter().map(|session| session.id).collect();
             self.revoke_playground_keys(account, now_ms, |of_session, _| !open.contains(of_session))
         };
@@ -105,6 +105,7 @@ impl Accounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Accounts;
     use crate::{AuthError, NewAccount, Role};
 
     fn accounts() -> (tempfile::TempDir, Accounts, String) {
@@ -124,32 +125,48 @@ mod tests {
     fn a_playground_key_is_for_inference_for_an_hour_and_one_per_session() {
         let (_folder, accounts, account) = accounts();
         let now = now_ms();
-        let session = || accounts.create_session(&account, now).unwrap().token;
+        let session = || {
+            accounts
+                .logins()
+                .create_session(&account, now)
+                .unwrap()
+                .token
+        };
         let create = |token: &str, at| {
             let five = Micro::new(5_000_000);
-            let new = accounts.create_playground_key(&account, token, five, at);
+            let new = accounts
+                .api_keys()
+                .create_playground_key(&account, token, five, at);
             new.unwrap().key
         };
         let (one, other) = (session(), session());
         let first = create(&one, now);
         let of_other = create(&other, now);
-        let principal = accounts.authenticate(&first, now).unwrap();
+        let principal = accounts.api_keys().authenticate(&first, now).unwrap();
         assert_eq!(principal.settings.scope, Some(KeyScope::Inference));
         let limit = principal.settings.spend_limit.unwrap();
         assert_eq!(limit.to_string(), "5/total");
-        assert!(accounts.authenticate(&first, now + 3_599_999).is_ok());
-        let expired = accounts.authenticate(&first, now + 3_600_000);
+        assert!(
+            accounts
+                .api_keys()
+                .authenticate(&first, now + 3_599_999)
+                .is_ok()
+        );
+        let expired = accounts.api_keys().authenticate(&first, now + 3_600_000);
         assert!(matches!(expired, Err(AuthError::KeyExpired)));
 
         let second = create(&one, now + 1);
-        assert!(accounts.authenticate(&first, now + 1).is_err(), "replaced");
+        assert!(
+            accounts.api_keys().authenticate(&first, now + 1).is_err(),
+            "replaced"
+        );
         for live in [&second, &of_other] {
-            assert!(accounts.authenticate(live, now + 1).is_ok());
+            assert!(accounts.api_keys().authenticate(live, now + 1).is_ok());
         }
         // Those that have expired do not count among the live keys of the account for ever.
         create(&one, now + 3_600_000);
         let live = |key: &&ApiKey| key.status != ApiKeyStatus::Revoked;
-        let keys = accounts.keys(&account).unwrap();
+        let keys = accounts.api_keys().keys(&account).unwrap();
         assert_eq!(keys.iter().filter(live).count(), 1);
     }
 
@@ -160,51 +177,77 @@ mod tests {
     fn the_end_of_a_session_ends_its_playground_key_and_no_other() {
         let ends: [(EndOfSession, bool); 5] = [
             (
-                |accounts, _, one, _| accounts.end_session(one).unwrap(),
+                |accounts, _, one, _| accounts.logins().end_session(one).unwrap(),
                 true,
             ),
             (
                 |accounts, account, one, _| {
-                    assert!(accounts.end_own_session(account, &session_id(one)).unwrap());
+                    assert!(
+                        accounts
+                            .logins()
+                            .end_own_session(account, &session_id(one))
+                            .unwrap()
+                    );
                 },
                 true,
             ),
             (
                 |accounts, account, _, other| {
-                    assert_eq!(accounts.end_other_sessions(account, other).unwrap(), 1);
+                    assert_eq!(
+                        accounts
+                            .logins()
+                            .end_other_sessions(account, other)
+                            .unwrap(),
+                        1
+                    );
                 },
                 true,
             ),
             (
                 |accounts, account, _, _| {
-                    assert_eq!(accounts.end_sessions(account).unwrap(), 2);
+                    assert_eq!(accounts.logins().end_sessions(account).unwrap(), 2);
                 },
                 false,
             ),
             (
                 |accounts, account, _, _| {
                     let new = "another long password";
-                    accounts.replace_password(account, new).unwrap();
+                    accounts.logins().replace_password(account, new).unwrap();
                 },
                 false,
             ),
         ];
         let (_folder, accounts, account) = accounts();
         let now = now_ms();
-        let plain = accounts.create_key(&account, "laptop", now).unwrap().key;
+        let plain = accounts
+            .api_keys()
+            .create_key(&account, "laptop", now)
+            .unwrap()
+            .key;
         for (end, other_lives) in ends {
-            let session = || accounts.create_session(&account, now).unwrap().token;
+            let session = || {
+                accounts
+                    .logins()
+                    .create_session(&account, now)
+                    .unwrap()
+                    .token
+            };
             let (one, other) = (session(), session());
             let [first, second] = [&one, &other].map(|token| {
                 let five = Micro::new(5_000_000);
-                let new = accounts.create_playground_key(&account, token, five, now);
+                let new = accounts
+                    .api_keys()
+                    .create_playground_key(&account, token, five, now);
                 new.unwrap().key
             });
             end(&accounts, &account, &one, &other);
-            assert!(accounts.authenticate(&first, now).is_err());
-            assert_eq!(accounts.authenticate(&second, now).is_ok(), other_lives);
-            assert!(accounts.authenticate(&plain, now).is_ok());
-            accounts.end_sessions(&account).unwrap();
+            assert!(accounts.api_keys().authenticate(&first, now).is_err());
+            assert_eq!(
+                accounts.api_keys().authenticate(&second, now).is_ok(),
+                other_lives
+            );
+            assert!(accounts.api_keys().authenticate(&plain, now).is_ok());
+            accounts.logins().end_sessions(&account).unwrap();
         }
     }
 }

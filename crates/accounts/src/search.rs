@@ -21,6 +21,7 @@ impl Accounts {
         let part = part.trim().to_ascii_lowercase();
         let rows = self
             .db
+            .people()
             .search_accounts(&part, after.unwrap_or_default(), limit)?;
         Ok(rows.into_iter().map(Account::from).collect())
     }
@@ -30,7 +31,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn count(&self) -> Result<AccountCounts, StoreError> {
-        self.db.count_accounts()
+        self.db.people().count_accounts()
     }
 }
 
@@ -57,8 +58,8 @@ mod tests {
         // Ids are ordered by the time of creation, to the millisecond.
         let [one, two] = [("ann_lee@example.com", 0), ("annxlee@example.org", 1)]
             .map(|(email, ms)| open(email, ms));
-        let key = accounts.create_key(&one, "k", now_ms()).unwrap();
-        let shown = accounts.keys(&one).unwrap().remove(0).shown;
+        let key = accounts.api_keys().create_key(&one, "k", now_ms()).unwrap();
+        let shown = accounts.api_keys().keys(&one).unwrap().remove(0).shown;
         let ends = shown.chars().skip(shown.chars().count() - 4);
         let ends: String = ends.collect();
         let find = |part: &str| -> Vec<String> {

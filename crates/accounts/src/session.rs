@@ -3,10 +3,11 @@
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
-use super::accounts::{Account, Accounts};
+use super::accounts::Account;
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
 use super::password;
+use super::views::Logins;
 use crate::db::session::{NewSessionRow, SessionLifetime};
 use base::clock::now_ms;
 use ledger::StoreError;
@@ -82,7 +83,7 @@ impl Session {
     }
 }
 
-impl Accounts {
+impl Logins<'_> {
     /// Creates a session.
     ///
     /// # Errors
@@ -113,7 +114,10 @@ impl Accounts {
             address: &cut(origin.address),
             browser: &cut(origin.browser),
         };
-        self.db.insert_session(&row, LIFETIME, MAX_SESSIONS)?;
+        self.0
+            .db
+            .sessions()
+            .insert_session(&row, LIFETIME, MAX_SESSIONS)?;
         Ok(NewSession { token })
     }
 
@@ -125,10 +129,15 @@ impl Accounts {
         if token.len() != TOKEN_DIGITS {
             return Ok(None);
         }
-        let Some(found) = self.db.session(&hash_token(token), now_ms, LIFETIME)? else {
+        let Some(found) = self
+            .0
+            .db
+            .sessions()
+            .session(&hash_token(token), now_ms, LIFETIME)?
+        else {
             return Ok(None);
         };
-        let account = self.db.account(&found.account)?;
+        let account = self.0.db.people().account(&found.account)?;
         Ok(account.map(|row| Session {
             account: row.into(),
             used_at_ms: found.used_at_ms,
@@ -141,7 +150,10 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn touch_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.db.touch_session(&hash_token(token), now_ms)
+        self.0
+            .db
+            .sessions()
+            .touch_session(&hash_token(token), now_ms)
     }
 
     /// Ends a session.
@@ -150,10 +162,10 @@ impl Accounts {
     /// Returns an error if the database fails.
     pub fn end_session(&self, token: &str) -> Result<(), StoreError> {
         let hash = hash_token(token);
-        let session = self.db.session(&hash, now_ms(), LIFETIME)?;
-        self.db.end_session(&hash)?;
+        let session = self.0.db.sessions().session(&hash, now_ms(), LIFETIME)?;
+        self.0.db.sessions().end_session(&hash)?;
         if let Some(session) = session {
-            self.end_playgrounds(&session.account);
+            self.0.api_keys().end_playgrounds(&session.account);
         }
         Ok(())
     }
@@ -163,7 +175,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn sessions(&self, account: &str, now_ms: i64) -> Result<Vec<SessionSummary>, StoreError> {
-        let rows = self.db.sessions(account, now_ms, LIFETIME)?;
+        let rows = self.0.db.sessions().sessions(account, now_ms, LIFETIME)?;
         let own = rows.into_iter().map(|row| SessionSummary {
             id: id_from_hash(&row.hash),
             created_at_ms: row.created_at_ms,
@@ -182,8 +194,12 @@ impl Accounts {
         let Some(start) = decode_hex(id).filter(|start| start.len() == ID_BYTES) else {
             return Ok(false);
         };
-        let has_ended = self.db.end_session_by_prefix(account, &start)?;
-        self.end_playgrounds(account);
+        let has_ended = self
+            .0
+            .db
+            .sessions()
+            .end_session_by_prefix(account, &start)?;
+        self.0.api_keys().end_playgrounds(account);
         Ok(has_ended)
     }
 
@@ -192,8 +208,12 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_other_sessions(&self, account: &str, token: &str) -> Result<usize, StoreError> {
-        let ended = self.db.end_other_sessions(account, &hash_token(token))?;
-        self.end_playgrounds(account);
+        let ended = self
+            .0
+            .db
+            .sessions()
+            .end_other_sessions(account, &hash_token(token))?;
+        self.0.api_keys().end_playgrounds(account);
         Ok(ended)
     }
 
@@ -202,7 +222,10 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn confirm_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.db.confirm_session(&hash_token(token), now_ms)
+        self.0
+            .db
+            .sessions()
+            .confirm_session(&hash_token(token), now_ms)
     }
 
     /// Sets an account's new password and ends all its sessions. Slow: call it on a blocking
@@ -211,10 +234,12 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn replace_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
-        self.check_new_password(account, new)?;
-        self.db
+        self.0.check_new_password(account, new)?;
+        self.0
+            .db
+            .sessions()
             .replace_password(account, &password::hash(new)?, None)?;
-        self.end_playgrounds(account);
+        self.0.api_keys().end_playgrounds(account);
         Ok(())
     }
 
@@ -223,8 +248,8 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn end_sessions(&self, account: &str) -> Result<usize, StoreError> {
-        let ended = self.db.end_sessions(account)?;
-        self.end_playgrounds(account);
+        let ended = self.0.db.sessions().end_sessions(account)?;
+        self.0.api_keys().end_playgrounds(account);
         Ok(ended)
     }
 
@@ -233,7 +258,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn purge_sessions(&self, now_ms: i64) -> Result<usize, StoreError> {
-        self.db.purge_sessions(now_ms, LIFETIME)
+        self.0.db.sessions().purge_sessions(now_ms, LIFETIME)
     }
 }
 
@@ -246,12 +271,12 @@ impl AuditedAccounts<'_> {
     pub fn set_password(&self, account: &str, new: &str) -> Result<bool, AccountError> {
         self.accounts.check_new_password(account, new)?;
         let change = AuditChange::new("account.set-password", account, &Value::Null);
-        let is_set = self.accounts.db.replace_password(
+        let is_set = self.accounts.db.sessions().replace_password(
             account,
             &password::hash(new)?,
             Some(&self.audit_entry(&change)),
         )?;
-        self.accounts.end_playgrounds(account);
+        self.accounts.api_keys().end_playgrounds(account);
         Ok(is_set)
     }
 }

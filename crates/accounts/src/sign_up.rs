@@ -112,10 +112,12 @@ impl Accounts {
             trial_waits: conditions.trial_waits,
             ..terms
         };
-        match self
-            .db
-            .insert_account(&row, password.as_deref(), mailbox.as_deref(), &terms)?
-        {
+        match self.db.people().insert_account(
+            &row,
+            password.as_deref(),
+            mailbox.as_deref(),
+            &terms,
+        )? {
             OpenAccountOutcome::Done => Ok(SignUpResult {
                 account: row.into(),
                 trial: new.trial,
@@ -136,7 +138,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn accounts_without_grant(&self) -> Result<Vec<(String, Option<Trial>)>, StoreError> {
-        let rows = self.db.accounts_without_grant()?;
+        let rows = self.db.people().accounts_without_grant()?;
         Ok(rows
             .into_iter()
             .map(|row| (row.id.clone(), row.trial()))
@@ -299,9 +301,11 @@ fn open_account_with_conditions(
     if open_without_credit(accounts, ledger, account, now_ms)? {
         return Ok(opened);
     }
-    ledger.open_account_with_trial(account, opened.trial, now_ms)?;
+    ledger
+        .rows()
+        .open_account_with_trial(account, opened.trial, now_ms)?;
     failpoint::hit(Point::AccountGranted);
-    accounts.db.mark_granted(account, now_ms)?;
+    accounts.db.people().mark_granted(account, now_ms)?;
     Ok(opened)
 }
 
@@ -316,10 +320,12 @@ pub fn open_without_credit(
     account: &str,
     now_ms: i64,
 ) -> Result<bool, StoreError> {
-    let Some(trial_ends_at_ms) = accounts.db.waiting_trial(account)? else {
+    let Some(trial_ends_at_ms) = accounts.db.links().waiting_trial(account)? else {
         return Ok(false);
     };
-    ledger.open_account(account, Some(trial_ends_at_ms), now_ms)?;
+    ledger
+        .rows()
+        .open_account(account, Some(trial_ends_at_ms), now_ms)?;
     Ok(true)
 }
 
@@ -335,8 +341,10 @@ pub fn complete_sign_ups(
 ) -> Result<usize, StoreError> {
     let missing = accounts.accounts_without_grant()?;
     for (account, trial) in &missing {
-        ledger.open_account_with_trial(account, *trial, now_ms)?;
-        accounts.db.mark_granted(account, now_ms)?;
+        ledger
+            .rows()
+            .open_account_with_trial(account, *trial, now_ms)?;
+        accounts.db.people().mark_granted(account, now_ms)?;
     }
     Ok(missing.len())
 }

@@ -22,7 +22,7 @@ fn world() -> (TempDir, Accounts) {
 
 /// The credits of an account in the ledger.
 fn balance(ledger: &Ledger, account: &str) -> Micro {
-    let row = ledger.account(account, "").unwrap().unwrap();
+    let row = ledger.rows().account(account, "").unwrap().unwrap();
     row.paid.plus(row.trial)
 }
 
@@ -50,12 +50,13 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
     assert_eq!(account.id.len(), 5 + 32);
     let key = command_line
+        .api_keys()
         .create_key(&account.id, " laptop ", NOW)
         .unwrap();
     // Each look-up waits as long as another process's write can go unnoticed.
     let authenticate = || {
         std::thread::sleep(ledger::sqlite::row_cache::ROW_CACHE_CHECK_INTERVAL);
-        gateway.authenticate(&key.key, NOW)
+        gateway.api_keys().authenticate(&key.key, NOW)
     };
     assert_eq!(key.name, "laptop");
     let principal = authenticate().unwrap();
@@ -74,18 +75,27 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     let other = gateway.create_account(&new("b@example.com"), NOW).unwrap();
     assert!(
         !command_line
+            .api_keys()
             .revoke_key(Some(&other.id), &key.key_id, NOW)
             .unwrap(),
         "a stranger's key was revoked"
     );
-    assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
+    assert!(
+        command_line
+            .api_keys()
+            .revoke_key(None, &key.key_id, NOW)
+            .unwrap()
+    );
     assert!(matches!(authenticate(), Err(AuthError::BadKey)));
     assert!(
-        !command_line.revoke_key(None, &key.key_id, NOW).unwrap(),
+        !command_line
+            .api_keys()
+            .revoke_key(None, &key.key_id, NOW)
+            .unwrap(),
         "revoked twice"
     );
     assert_eq!(
-        gateway.keys(&account.id).unwrap()[0].status,
+        gateway.api_keys().keys(&account.id).unwrap()[0].status,
         ApiKeyStatus::Revoked
     );
 }
@@ -94,8 +104,11 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
 fn a_revocation_by_this_process_counts_at_the_next_request() {
     let (_folder, gateway) = world();
     let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
-    let key = gateway.create_key(&account.id, "laptop", NOW).unwrap();
-    let is_good = || gateway.authenticate(&key.key, NOW).is_ok();
+    let key = gateway
+        .api_keys()
+        .create_key(&account.id, "laptop", NOW)
+        .unwrap();
+    let is_good = || gateway.api_keys().authenticate(&key.key, NOW).is_ok();
     for _ in 0..50 {
         assert!(is_good());
         gateway
@@ -106,7 +119,14 @@ fn a_revocation_by_this_process_counts_at_the_next_request() {
             .set_status(&account.id, AccountStatus::Active)
             .unwrap();
     }
-    assert!(is_good() && gateway.revoke_key(None, &key.key_id, NOW).unwrap() && !is_good());
+    assert!(
+        is_good()
+            && gateway
+                .api_keys()
+                .revoke_key(None, &key.key_id, NOW)
+                .unwrap()
+            && !is_good()
+    );
 }
 
 #[test]
@@ -117,8 +137,16 @@ fn neither_key_nor_password_nor_session_token_is_on_the_disk() {
         ..new("a@example.com")
     };
     let account = accounts.create_account(&secret, NOW).unwrap();
-    let key = accounts.create_key(&account.id, "laptop", NOW).unwrap().key;
-    let token = accounts.create_session(&account.id, NOW).unwrap().token;
+    let key = accounts
+        .api_keys()
+        .create_key(&account.id, "laptop", NOW)
+        .unwrap()
+        .key;
+    let token = accounts
+        .logins()
+        .create_session(&account.id, NOW)
+        .unwrap()
+        .token;
     let mut seen = 0;
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
@@ -193,6 +221,7 @@ fn an_account_whose_e_mail_is_not_taken_any_more_still_signs_in() {
     let account = accounts.find(" \"B\\OB\"@example.com. ").unwrap().unwrap();
     assert_eq!(account.email, old);
     accounts
+        .logins()
         .replace_password(&account.id, "a long password")
         .unwrap();
     let signed_in = accounts.check_password(old, "a long password").unwrap();
@@ -240,15 +269,24 @@ fn no_way_to_set_a_password_accepts_the_account_s_own_e_mail() {
             NOW,
         );
         assert!(matches!(opened, Err(AccountError::BadPassword)));
-        let replaced = accounts.replace_password(&account, own);
+        let replaced = accounts.logins().replace_password(&account, own);
         assert!(matches!(replaced, Err(AccountError::BadPassword)));
         let set = audited.set_password(&account, own);
         assert!(matches!(set, Err(AccountError::BadPassword)));
-        let by_link = accounts.set_password_by_link(&link.token, own, None, "", NOW);
+        let by_link =
+            accounts
+                .one_time_links()
+                .set_password_by_link(&link.token, own, None, "", NOW);
         assert!(matches!(by_link, Err(AccountError::BadPassword)));
     }
     // The link still works, and the e-mail of another account is only a text.
-    let by_link = accounts.set_password_by_link(&link.token, "other@example.com", None, "", NOW);
+    let by_link = accounts.one_time_links().set_password_by_link(
+        &link.token,
+        "other@example.com",
+        None,
+        "",
+        NOW,
+    );
     assert_eq!(by_link.unwrap(), Some(account));
 }
 
@@ -376,27 +414,39 @@ fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
 fn an_account_has_at_most_a_hundred_live_keys() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
-    let first = accounts.create_key(&account.id, "k", NOW).unwrap();
+    let first = accounts
+        .api_keys()
+        .create_key(&account.id, "k", NOW)
+        .unwrap();
     for _ in 1..MAX_LIVE_KEYS {
-        accounts.create_key(&account.id, "k", NOW).unwrap();
+        accounts
+            .api_keys()
+            .create_key(&account.id, "k", NOW)
+            .unwrap();
     }
     assert!(matches!(
-        accounts.create_key(&account.id, "k", NOW),
+        accounts.api_keys().create_key(&account.id, "k", NOW),
         Err(AccountError::TooManyKeys)
     ));
-    accounts.revoke_key(None, &first.key_id, NOW).unwrap();
+    accounts
+        .api_keys()
+        .revoke_key(None, &first.key_id, NOW)
+        .unwrap();
     assert!(
-        accounts.create_key(&account.id, "k", NOW).is_ok(),
+        accounts
+            .api_keys()
+            .create_key(&account.id, "k", NOW)
+            .is_ok(),
         "a revoked key does not count"
     );
     assert!(matches!(
-        accounts.create_key("acct_0", "k", NOW),
+        accounts.api_keys().create_key("acct_0", "k", NOW),
         Err(AccountError::NoAccount)
     ));
     for bad in ["a\nb", "a\tb", "a\u{7f}b", &"\0".repeat(64)] {
         assert!(
             matches!(
-                accounts.create_key(&account.id, bad, NOW),
+                accounts.api_keys().create_key(&account.id, bad, NOW),
                 Err(AccountError::ControlCharInKeyName)
             ),
             "{bad:?}"
@@ -405,7 +455,7 @@ fn an_account_has_at_most_a_hundred_live_keys() {
     for bad in ["", "  ", &"x".repeat(65)] {
         assert!(
             matches!(
-                accounts.create_key(&account.id, bad, NOW),
+                accounts.api_keys().create_key(&account.id, bad, NOW),
                 Err(AccountError::BadKeyName)
             ),
             "{bad:?}"
@@ -417,37 +467,59 @@ fn an_account_has_at_most_a_hundred_live_keys() {
 fn a_session_ends_when_idle_when_old_or_when_ended() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
-    let alive = |token: &str, now| accounts.find_session(token, now).unwrap().is_some();
+    let alive = |token: &str, now| {
+        accounts
+            .logins()
+            .find_session(token, now)
+            .unwrap()
+            .is_some()
+    };
 
-    let idle = accounts.create_session(&account.id, NOW).unwrap().token;
+    let idle = accounts
+        .logins()
+        .create_session(&account.id, NOW)
+        .unwrap()
+        .token;
     assert!(alive(&idle, NOW + 12 * HOUR - 1));
     assert!(!alive(&idle, NOW + 12 * HOUR), "12 idle hours");
 
-    let used = accounts.create_session(&account.id, NOW).unwrap().token;
+    let used = accounts
+        .logins()
+        .create_session(&account.id, NOW)
+        .unwrap()
+        .token;
     let mut now = NOW;
     while now + 11 * HOUR < NOW + 7 * 24 * HOUR {
         now += 11 * HOUR;
         assert!(
             accounts
+                .logins()
                 .find_session(&used, now)
                 .unwrap()
                 .is_some_and(|session| session.is_touch_due(now))
         );
-        accounts.touch_session(&used, now).unwrap();
+        accounts.logins().touch_session(&used, now).unwrap();
     }
     assert!(!alive(&used, NOW + 7 * 24 * HOUR), "7 days after sign-in");
 
-    let ended = accounts.create_session(&account.id, NOW).unwrap().token;
-    accounts.end_session(&ended).unwrap();
+    let ended = accounts
+        .logins()
+        .create_session(&account.id, NOW)
+        .unwrap()
+        .token;
+    accounts.logins().end_session(&ended).unwrap();
     assert!(!alive(&ended, NOW));
     let (one, two) = (
-        accounts.create_session(&account.id, NOW),
-        accounts.create_session(&account.id, NOW),
+        accounts.logins().create_session(&account.id, NOW),
+        accounts.logins().create_session(&account.id, NOW),
     );
-    assert!(accounts.end_sessions(&account.id).unwrap() >= 2);
+    assert!(accounts.logins().end_sessions(&account.id).unwrap() >= 2);
     assert!(!alive(&one.unwrap().token, NOW) && !alive(&two.unwrap().token, NOW));
-    accounts.create_session(&account.id, NOW).unwrap();
-    assert_eq!(accounts.purge_sessions(NOW + 12 * HOUR).unwrap(), 1);
+    accounts.logins().create_session(&account.id, NOW).unwrap();
+    assert_eq!(
+        accounts.logins().purge_sessions(NOW + 12 * HOUR).unwrap(),
+        1
+    );
     assert!(!alive("' OR 1=1 --", NOW) && !alive("", NOW));
 }
 
@@ -460,23 +532,36 @@ fn a_key_is_refused_from_the_moment_it_expires_and_enabled_again_by_a_later_one(
         ..KeySettings::default()
     };
     let key = accounts
+        .api_keys()
         .create_key_with(&account.id, "k", &settings, NOW)
         .unwrap();
-    assert!(accounts.authenticate(&key.key, NOW + HOUR - 1).is_ok());
+    assert!(
+        accounts
+            .api_keys()
+            .authenticate(&key.key, NOW + HOUR - 1)
+            .is_ok()
+    );
     assert!(matches!(
-        accounts.authenticate(&key.key, NOW + HOUR),
+        accounts.api_keys().authenticate(&key.key, NOW + HOUR),
         Err(AuthError::KeyExpired)
     ));
     accounts
+        .api_keys()
         .change_key(None, &key.key_id, |set| {
             set.expires_at_ms = Some(NOW + 2 * HOUR)
         })
         .unwrap();
-    assert!(accounts.authenticate(&key.key, NOW + HOUR).is_ok());
+    assert!(
+        accounts
+            .api_keys()
+            .authenticate(&key.key, NOW + HOUR)
+            .is_ok()
+    );
     accounts
+        .api_keys()
         .change_key(None, &key.key_id, |set| set.expires_at_ms = None)
         .unwrap();
-    assert!(accounts.authenticate(&key.key, i64::MAX).is_ok());
+    assert!(accounts.api_keys().authenticate(&key.key, i64::MAX).is_ok());
 }
 
 #[test]
@@ -484,30 +569,42 @@ fn what_is_set_for_a_key_is_found_with_it_and_a_change_leaves_the_rest() {
     let (folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
     let other = accounts.create_account(&new("b@example.com"), NOW).unwrap();
-    let key = accounts.create_key(&account.id, "k", NOW).unwrap();
+    let key = accounts
+        .api_keys()
+        .create_key(&account.id, "k", NOW)
+        .unwrap();
     assert_eq!(
-        *accounts.authenticate(&key.key, NOW).unwrap().settings,
+        *accounts
+            .api_keys()
+            .authenticate(&key.key, NOW)
+            .unwrap()
+            .settings,
         KeySettings::default()
     );
     let set = accounts
+        .api_keys()
         .change_key(Some(&account.id), &key.key_id, |set| {
             set.spend_limit = Some("100/day".parse().unwrap());
             set.allowed_models = vec!["alpha-opus-4-7".into()];
         })
         .unwrap();
-    let set = accounts.change_key(None, &key.key_id, |now| {
+    let set = accounts.api_keys().change_key(None, &key.key_id, |now| {
         assert_eq!(*now, set);
         now.rates.requests_per_minute = Some(10);
     });
     let set = set.unwrap();
     let seen = Accounts::open(folder.path())
         .unwrap()
+        .api_keys()
         .authenticate(&key.key, NOW)
         .unwrap()
         .settings;
     assert_eq!((*seen).clone(), set);
     assert!(seen.allows("alpha-opus-4-7") && !seen.allows("alpha-sonnet-4-6"));
-    assert_eq!(accounts.keys(&account.id).unwrap()[0].settings, set);
+    assert_eq!(
+        accounts.api_keys().keys(&account.id).unwrap()[0].settings,
+        set
+    );
 
     for bad in [
         vec![String::new()],
@@ -515,27 +612,40 @@ fn what_is_set_for_a_key_is_found_with_it_and_a_change_leaves_the_rest() {
         vec!["x".repeat(129)],
         vec!["m".into(); 101],
     ] {
-        let changed = accounts.change_key(None, &key.key_id, |set| set.allowed_models = bad);
+        let changed = accounts
+            .api_keys()
+            .change_key(None, &key.key_id, |set| set.allowed_models = bad);
         assert!(matches!(changed, Err(AccountError::BadModels)));
     }
-    let changed = accounts.change_key(None, &key.key_id, |set| {
+    let changed = accounts.api_keys().change_key(None, &key.key_id, |set| {
         set.rates.concurrent = Some(MAX_RATE + 1)
     });
     assert!(matches!(changed, Err(AccountError::BadRate)));
-    let changed = accounts.change_key(Some(&other.id), &key.key_id, |set| set.spend_limit = None);
+    let changed = accounts
+        .api_keys()
+        .change_key(Some(&other.id), &key.key_id, |set| set.spend_limit = None);
     assert!(
         matches!(changed, Err(AccountError::NoKey)),
         "a stranger changed a key"
     );
     assert_eq!(
-        accounts.key(None, &key.key_id).unwrap().unwrap().1.settings,
+        accounts
+            .api_keys()
+            .key(None, &key.key_id)
+            .unwrap()
+            .unwrap()
+            .1
+            .settings,
         set,
         "a refused change changed something"
     );
 
-    accounts.revoke_key(None, &key.key_id, NOW).unwrap();
+    accounts
+        .api_keys()
+        .revoke_key(None, &key.key_id, NOW)
+        .unwrap();
     assert!(matches!(
-        accounts.change_key(None, &key.key_id, |_| {}),
+        accounts.api_keys().change_key(None, &key.key_id, |_| {}),
         Err(AccountError::NoKey)
     ));
 }
@@ -549,52 +659,72 @@ fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overl
         ..KeySettings::default()
     };
     let old = accounts
+        .api_keys()
         .create_key_with(&account.id, "build", &settings, NOW)
         .unwrap();
     let new = accounts
+        .api_keys()
         .rotate_key(Some(&account.id), &old.key_id, HOUR, NOW)
         .unwrap();
     assert_eq!(new.name, "build");
     assert_ne!(new.key, old.key);
-    assert!(accounts.authenticate(&old.key, NOW + HOUR - 1).is_ok());
+    assert!(
+        accounts
+            .api_keys()
+            .authenticate(&old.key, NOW + HOUR - 1)
+            .is_ok()
+    );
     assert!(matches!(
-        accounts.authenticate(&old.key, NOW + HOUR),
+        accounts.api_keys().authenticate(&old.key, NOW + HOUR),
         Err(AuthError::KeyExpired)
     ));
     assert_eq!(
         *accounts
+            .api_keys()
             .authenticate(&new.key, NOW + HOUR)
             .unwrap()
             .settings,
         settings
     );
 
-    let rotated_twice = accounts.rotate_key(None, &old.key_id, 5 * HOUR, NOW);
+    let rotated_twice = accounts
+        .api_keys()
+        .rotate_key(None, &old.key_id, 5 * HOUR, NOW);
     assert!(rotated_twice.is_ok());
     assert!(
-        accounts.authenticate(&old.key, NOW + HOUR).is_err(),
+        accounts
+            .api_keys()
+            .authenticate(&old.key, NOW + HOUR)
+            .is_err(),
         "a rotation never lengthens a key's life"
     );
-    let late = accounts.rotate_key(None, &old.key_id, HOUR, NOW + HOUR);
+    let late = accounts
+        .api_keys()
+        .rotate_key(None, &old.key_id, HOUR, NOW + HOUR);
     assert!(
         matches!(late, Err(AccountError::NoKey)),
         "an expired key came to life again"
     );
     for index in 3..MAX_LIVE_KEYS {
         accounts
+            .api_keys()
             .create_key(&account.id, &format!("k{index}"), NOW)
             .unwrap();
     }
     assert!(matches!(
-        accounts.rotate_key(None, &new.key_id, HOUR, NOW),
+        accounts.api_keys().rotate_key(None, &new.key_id, HOUR, NOW),
         Err(AccountError::TooManyKeys)
     ));
     assert!(
-        accounts.authenticate(&new.key, NOW + 2 * HOUR).is_ok(),
+        accounts
+            .api_keys()
+            .authenticate(&new.key, NOW + 2 * HOUR)
+            .is_ok(),
         "a rotation that failed changed the old key"
     );
     assert!(
         accounts
+            .api_keys()
             .rotate_key(None, &new.key_id, HOUR, NOW + HOUR)
             .is_ok(),
         "an expired key does not count"
@@ -605,7 +735,10 @@ fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overl
 fn a_setting_that_cannot_be_read_is_not_passed_over() {
     let (folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
-    let key = accounts.create_key(&account.id, "k", NOW).unwrap();
+    let key = accounts
+        .api_keys()
+        .create_key(&account.id, "k", NOW)
+        .unwrap();
     let file = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
     for text in [
         "{",
@@ -616,7 +749,7 @@ fn a_setting_that_cannot_be_read_is_not_passed_over() {
             .unwrap();
         assert!(
             matches!(
-                accounts.authenticate(&key.key, NOW),
+                accounts.api_keys().authenticate(&key.key, NOW),
                 Err(AuthError::Unavailable(_))
             ),
             "{text}"
@@ -628,7 +761,10 @@ fn a_setting_that_cannot_be_read_is_not_passed_over() {
 fn an_account_has_rates_of_its_own() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
-    let key = accounts.create_key(&account.id, "k", NOW).unwrap();
+    let key = accounts
+        .api_keys()
+        .create_key(&account.id, "k", NOW)
+        .unwrap();
     let rates = RateSettings {
         tokens_per_minute: Some(0),
         concurrent: Some(3),
@@ -636,7 +772,11 @@ fn an_account_has_rates_of_its_own() {
     };
     assert!(accounts.set_account_rates(&account.id, &rates).unwrap());
     assert_eq!(
-        accounts.authenticate(&key.key, NOW).unwrap().account_rates,
+        accounts
+            .api_keys()
+            .authenticate(&key.key, NOW)
+            .unwrap()
+            .account_rates,
         rates
     );
     assert_eq!(accounts.account_rates(&account.id).unwrap(), rates);
@@ -665,6 +805,7 @@ fn open(accounts: &Accounts, email: &str, terms: &SignUpTerms<'_>) -> OpenAccoun
     };
     accounts
         .db
+        .people()
         .insert_account(
             &row,
             None,
@@ -897,7 +1038,11 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         let second = sign_up(&accounts, &ledger, &signup, &stranger(email), now_ms).unwrap();
         assert!(second.trial.is_none(), "{email} got a second trial");
         assert_eq!(balance(&ledger, &second.account.id), Micro::ZERO, "{email}");
-        let row = ledger.account(&second.account.id, "").unwrap().unwrap();
+        let row = ledger
+            .rows()
+            .account(&second.account.id, "")
+            .unwrap()
+            .unwrap();
         assert_eq!(row.trial_ends_at_ms, None, "{email}");
         assert_eq!(
             accounts
@@ -963,10 +1108,13 @@ fn a_deleted_account_leaves_its_e_mail_and_the_names_of_its_keys_in_no_file() {
     let email = "canary.of.the.mail@example.com";
     let account = accounts.create_account(&new(email), NOW).unwrap();
     let name = "canary of the key";
-    accounts.create_key(&account.id, name, NOW).unwrap();
+    accounts
+        .api_keys()
+        .create_key(&account.id, name, NOW)
+        .unwrap();
     // Another account, so that its pages stay in use.
     let other = accounts.create_account(&new("b@example.com"), NOW).unwrap();
-    accounts.create_key(&other.id, "k", NOW).unwrap();
+    accounts.api_keys().create_key(&other.id, "k", NOW).unwrap();
     let holds = |text: &str| {
         ["app.db", "app.db-wal"].iter().any(|name| {
             let bytes = std::fs::read(folder.path().join(name)).unwrap();

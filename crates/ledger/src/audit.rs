@@ -136,7 +136,7 @@ pub fn verify(
     let mut fingerprint = IndexFingerprint::default();
     let keys = fingerprint.keys();
     std::thread::scope(|threads| {
-        let read_index = move || ledger.index_fingerprint(&keys);
+        let read_index = move || ledger.index().index_fingerprint(&keys);
         // At full speed, another thread reads the index meanwhile.
         let stored: Box<dyn FnOnce() -> _> = if share.is_full() {
             let thread = threads.spawn(read_index);
@@ -178,7 +178,7 @@ fn check_entries(
     let requests = journal::read_requests(data_dir)?;
     let mut pace = Pace::new(audit.share);
     let mut report = LedgerAuditReport::default();
-    let mut walk = ledger.walk(start.after_seq())?;
+    let mut walk = ledger.checks().walk(start.after_seq())?;
     let mut on_sealed = |done| {
         on_progress(AuditProgress {
             step: AuditStep::Sealed,

@@ -65,7 +65,8 @@ impl Ledger {
             entries.push(entry);
             Ok(())
         };
-        self.for_each_selected(&EntrySelection::default(), &mut each)
+        self.segments()
+            .for_each_selected(&EntrySelection::default(), &mut each)
             .unwrap();
         entries
     }

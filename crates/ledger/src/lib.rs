@@ -39,6 +39,7 @@ mod reader;
 mod sealing;
 pub mod segment;
 pub mod sqlite;
+mod views;
 mod writer;
 
 pub use database::Ledger;
@@ -65,6 +66,9 @@ pub use reader::usage::{DailyTotal, UsageInterval, UsageQuery, UsageRow, UsageSp
 pub use sealing::archive::{SegmentState, SegmentStatus};
 pub use sealing::files::{SEGMENT_DIR, SegmentRecord};
 pub use sealing::{BackgroundPace, SealBoundary, SegmentLock};
+pub use views::{
+    LedgerChanges, LedgerChecks, LedgerIndexing, LedgerPages, LedgerRows, Segments, StoreEvents,
+};
 pub use writer::balances::RequestCharge;
 pub use writer::claim::{Claim, ClaimsOnAccount};
 pub use writer::posting::{

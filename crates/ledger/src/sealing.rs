@@ -15,7 +15,6 @@ mod resume;
 pub(crate) mod retired;
 pub(crate) mod sealed;
 
-use super::database::Ledger;
 use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use super::index::MAX_INDEX_BATCH;
 use super::segment::{
@@ -26,6 +25,7 @@ use crate::StoreError;
 use crate::entry::hex::encode_hex;
 use crate::sealing::files::{SegmentRecord, sealed_end, segment_of};
 use crate::sqlite;
+use crate::views::Segments;
 use balance_merge::{BalanceMerge, ChangedBalance};
 use base::failpoint::{self, Point};
 use base::file_owner;
@@ -113,7 +113,7 @@ struct SegmentDraft {
     changed: Vec<SealedBalance>,
 }
 
-impl Ledger {
+impl Segments<'_> {
     /// Finishes what an earlier run left, then seals up to `boundary`, in segments of at most
     /// `entries_per_segment`. Returns the new segments.
     ///
@@ -132,7 +132,9 @@ impl Ledger {
         let through = self.indexed_through(self.sealable_through(boundary)?, pace)?;
         let mut sealed = Vec::new();
         loop {
-            let (done, _) = self.read("read how far the ledger is sealed", sealed_end)?;
+            let (done, _) = self
+                .0
+                .read("read how far the ledger is sealed", sealed_end)?;
             if done >= through {
                 return Ok(sealed);
             }
@@ -146,8 +148,8 @@ impl Ledger {
     fn indexed_through(&self, through: i64, pace: BackgroundPace<'_>) -> Result<i64, StoreError> {
         loop {
             let began = Instant::now();
-            let (indexed, _) = self.index.position()?;
-            if indexed >= through || self.catch_up_index(MAX_INDEX_BATCH)? == 0 {
+            let (indexed, _) = self.0.index.position()?;
+            if indexed >= through || self.0.index().catch_up_index(MAX_INDEX_BATCH)? == 0 {
                 return Ok(through.min(indexed));
             }
             pace.rest(began)?;
@@ -161,7 +163,7 @@ impl Ledger {
     /// Returns an error if that takes longer than `timeout`.
     pub fn pause_sealing(&self, timeout: Duration) -> Result<Option<SegmentLock>, StoreError> {
         // For reading: an audit creates no file, and works on a read-only disk.
-        let Ok(file) = open_regular(&self.segments.dir().join(LOCK_FILE)) else {
+        let Ok(file) = open_regular(&self.0.segments.dir().join(LOCK_FILE)) else {
             return Ok(None);
         };
         let began = Instant::now();
@@ -179,7 +181,7 @@ impl Ledger {
 
     /// Whether somebody seals, archives or audits the ledger.
     pub fn is_sealing_paused(&self) -> bool {
-        let Ok(file) = open_regular(&self.segments.dir().join(LOCK_FILE)) else {
+        let Ok(file) = open_regular(&self.0.segments.dir().join(LOCK_FILE)) else {
             return false;
         };
         match file.try_lock() {
@@ -193,11 +195,11 @@ impl Ledger {
 
     pub(crate) fn lock_segments(&self) -> Result<SegmentLock, StoreError> {
         let failed = |source| StoreError::io("lock the folder of segments", source);
-        sqlite::create_dir(self.segments.dir())?;
+        sqlite::create_dir(self.0.segments.dir())?;
         let mut options = OpenOptions::new();
         let options = options.create(true).write(true).truncate(false).mode(0o600);
         let file =
-            open_regular_with(options, &self.segments.dir().join(LOCK_FILE)).map_err(failed)?;
+            open_regular_with(options, &self.0.segments.dir().join(LOCK_FILE)).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(SegmentLock(file)),
             Err(TryLockError::WouldBlock) => Err(StoreError::Refused(
@@ -210,7 +212,7 @@ impl Ledger {
 
     /// Returns the last entry to seal; that is never the ledger's last one.
     fn sealable_through(&self, boundary: SealBoundary) -> Result<i64, StoreError> {
-        self.read("look for entries to seal", |connection| {
+        self.0.read("look for entries to seal", |connection| {
             let (done, _) = sealed_end(connection)?;
             let newest: i64 =
                 connection.query_row("SELECT ifnull(max(seq), 0) FROM entry", [], |row| {
@@ -261,10 +263,10 @@ impl Ledger {
         }
         let file = format!("{:012}-{last:012}.{EXTENSION}", done + 1);
         let failed = |source| StoreError::io("finish a segment", source);
-        file_owner::rename(&draft.path, self.segments.dir().join(&file)).map_err(failed)?;
-        sqlite::sync_dir(self.segments.dir()).map_err(failed)?;
+        file_owner::rename(&draft.path, self.0.segments.dir().join(&file)).map_err(failed)?;
+        sqlite::sync_dir(self.0.segments.dir()).map_err(failed)?;
         failpoint::hit(Point::SegmentRenamed);
-        let bytes = std::fs::metadata(self.segments.dir().join(&file)).map_err(failed)?;
+        let bytes = std::fs::metadata(self.0.segments.dir().join(&file)).map_err(failed)?;
         self.record_segment(&draft, &file, bytes.len())?;
         failpoint::hit(Point::AfterSegmentRecord);
         let segment = self.recorded_segment(done + 1)?;
@@ -283,7 +285,7 @@ impl Ledger {
                     })
                     .optional()
             };
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         if read(&writer).map_err(sql)?.is_none() {
             let (id, pkcs8) = InstallationKey::generate().map_err(StoreError::Unusable)?;
             let transaction = writer.begin().map_err(sql)?;
@@ -312,12 +314,15 @@ impl Ledger {
     ) -> Result<SegmentDraft, StoreError> {
         let failed = |source| StoreError::io("write a segment", source);
         let path = self
+            .0
             .segments
             .dir()
             .join(format!("{:012}-{last:012}.{PARTIAL}", done + 1));
-        let previous = self.read("read the end of the last segment", |connection| {
-            segment_of(connection, done)
-        })?;
+        let previous = self
+            .0
+            .read("read the end of the last segment", |connection| {
+                segment_of(connection, done)
+            })?;
         let start = SegmentStart {
             first: done + 1,
             previous_hash: previous.map_or_else(|| vec![0; 32], |segment| segment.last_hash),
@@ -347,7 +352,7 @@ impl Ledger {
             }
             pace.rest(began)?;
         }
-        let mut balances = BalanceMerge::new(self, done, changed);
+        let mut balances = BalanceMerge::new(self.0, done, changed);
         let (manifest, sha256) = writer.finish(&mut balances, key).map_err(failed)?;
         Ok(SegmentDraft {
             path,
@@ -359,7 +364,7 @@ impl Ledger {
     }
 
     fn entries_between(&self, after: i64, last: i64) -> Result<Vec<LedgerEntry>, StoreError> {
-        self.read("read the entries to seal", |connection| {
+        self.0.read("read the entries to seal", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {ENTRY_COLUMNS} FROM entry WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3"
@@ -388,7 +393,7 @@ impl Ledger {
 
     fn store_balances(&self, rows: &[SealedBalance], through: i64) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("store the balances at the end of a segment", source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         for row in rows {
             transaction
@@ -415,7 +420,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("record a segment", source);
         let manifest = &draft.manifest;
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         let (done, _) = sealed_end(&transaction).map_err(sql)?;
         let heads = |seq: i64| -> rusqlite::Result<Option<Vec<u8>>> {
@@ -475,10 +480,11 @@ impl Ledger {
     }
 
     pub(crate) fn recorded_segment(&self, seq: i64) -> Result<SegmentRecord, StoreError> {
-        self.read("read a segment's record", |connection| {
-            segment_of(connection, seq)
-        })?
-        .ok_or_else(|| StoreError::Unusable(format!("no segment has entry {seq}")))
+        self.0
+            .read("read a segment's record", |connection| {
+                segment_of(connection, seq)
+            })?
+            .ok_or_else(|| StoreError::Unusable(format!("no segment has entry {seq}")))
     }
 
     /// Deletes the ends of requests that a recorded segment has, a few at a time. Postings stay.
@@ -494,7 +500,7 @@ impl Ledger {
             let began = Instant::now();
             let to = segment.last.min(after + rows);
             {
-                let mut writer = self.writer();
+                let mut writer = self.0.writer();
                 let transaction = writer.begin().map_err(sql)?;
                 transaction
                     .prepare_cached(DELETE_ENDINGS)
@@ -510,7 +516,8 @@ impl Ledger {
             };
             pace.rest(began)?;
         }
-        self.writer()
+        self.0
+            .writer()
             .execute(
                 "UPDATE segment SET emptied_at = ?2 WHERE first = ?1",
                 [segment.first, segment.sealed_at_ms],

@@ -24,6 +24,7 @@ async fn an_account_is_created_with_a_link_that_sets_its_password() {
         .unwrap();
     let set = world
         .accounts
+        .one_time_links()
         .set_password_by_link(token, "a long password", None, "", now_ms())
         .unwrap();
     assert_eq!(set.as_deref(), created["account_id"].as_str());
@@ -86,7 +87,11 @@ async fn links_are_for_active_accounts_of_others_than_administrators() {
             .as_str()
             .unwrap()
             .split_at(world.settings.load().base_url.len() + "/dashboard/link/".len());
-        let found = world.accounts.one_time_link(token, now_ms()).unwrap();
+        let found = world
+            .accounts
+            .one_time_links()
+            .one_time_link(token, now_ms())
+            .unwrap();
         assert_eq!(found.unwrap().purpose.name(), purpose);
     }
     for body in ["{\"purpose\":\"verify\"}", "{}", "{\"purpose\":null}", ""] {
@@ -144,7 +149,11 @@ async fn a_key_is_created_shown_once_changed_rotated_and_revoked() {
         created["key_id"].as_str().unwrap(),
         created["key"].as_str().unwrap(),
     );
-    let principal = world.accounts.authenticate(text, now_ms()).unwrap();
+    let principal = world
+        .accounts
+        .api_keys()
+        .authenticate(text, now_ms())
+        .unwrap();
     assert_eq!(principal.settings.scope, Some(KeyScope::Inference));
     assert_eq!(principal.settings.allowed_models, [model.as_str()]);
     assert_eq!(principal.settings.rates.requests_per_minute, Some(7));
@@ -182,9 +191,21 @@ async fn a_key_is_created_shown_once_changed_rotated_and_revoked() {
         (&rotated["name"], &rotated["spend_limit"]),
         (&json!("ci"), &limit)
     );
-    assert!(world.accounts.authenticate(text, now_ms()).is_err());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(text, now_ms())
+            .is_err()
+    );
     let new = rotated["key"].as_str().unwrap();
-    assert!(world.accounts.authenticate(new, now_ms()).is_ok());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(new, now_ms())
+            .is_ok()
+    );
     let path = format!("/keys/{}", rotated["key_id"].as_str().unwrap());
     assert_eq!(
         world
@@ -193,7 +214,13 @@ async fn a_key_is_created_shown_once_changed_rotated_and_revoked() {
             .status,
         200
     );
-    assert!(world.accounts.authenticate(new, now_ms()).is_err());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(new, now_ms())
+            .is_err()
+    );
     assert_eq!(
         world.ask("GET", &path, "").await.json()["status"],
         "revoked"
@@ -252,7 +279,7 @@ async fn a_key_that_is_not_valid_or_of_an_administrator_is_not_created() {
     );
 
     let root = world.accounts.find("root@example.com").unwrap().unwrap().id;
-    let own = world.accounts.keys(&root).unwrap()[0].id.clone();
+    let own = world.accounts.api_keys().keys(&root).unwrap()[0].id.clone();
     for (method, path, body) in [
         ("POST", format!("/accounts/{root}/keys"), "{\"name\":\"x\"}"),
         ("PATCH", format!("/keys/{own}"), "{\"scope\":null}"),
@@ -260,7 +287,7 @@ async fn a_key_that_is_not_valid_or_of_an_administrator_is_not_created() {
     ] {
         world.fails(method, &path, body, 422, "refused").await;
     }
-    assert_eq!(world.accounts.keys(&root).unwrap().len(), 1);
+    assert_eq!(world.accounts.api_keys().keys(&root).unwrap().len(), 1);
     world
         .fails("GET", "/keys/key_none", "", 404, "not_found")
         .await;

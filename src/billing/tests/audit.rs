@@ -85,18 +85,21 @@ fn create_books(dir: &Path) {
         .unwrap();
     hold.release(RequestOutcome::VendorError, NOW);
     wait_for("all ends", || {
-        billing.receipts(ACCOUNT, None, 9).unwrap().len() == 3
+        billing.receipts().receipts(ACCOUNT, None, 9).unwrap().len() == 3
     });
     billing
+        .corrections()
         .refund("req_a", Some(Micro::new(500_000)), "r", NOW)
         .unwrap();
     billing
+        .corrections()
         .adjust(ACCOUNT, Micro::new(-1), "a", "a mistake", NOW)
         .unwrap();
     wait_for("the lapse", || {
         billing
             .0
             .ledger
+            .rows()
             .account("acct_trial", "")
             .unwrap()
             .unwrap()
@@ -574,7 +577,8 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
     };
     let enter = |row: &AccountRow| {
         assert_eq!(
-            db.insert_account(row, None, None, &SignUpTerms::default())
+            db.people()
+                .insert_account(row, None, None, &SignUpTerms::default())
                 .unwrap(),
             OpenAccountOutcome::Done
         )
@@ -587,7 +591,7 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
         Vec::<&str>::new(),
         "a sign-up that is not completed"
     );
-    db.mark_granted("acct_lost", NOW).unwrap();
+    db.people().mark_granted("acct_lost", NOW).unwrap();
     assert_eq!(
         rules(dir.path(), NOW),
         ["balance"],
@@ -621,6 +625,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     let older = std::fs::read(&ledger).unwrap();
     let billing = Billing::open(dir.path()).unwrap();
     billing
+        .corrections()
         .adjust(ACCOUNT, Micro::new(1), "later", "a mistake", NOW)
         .unwrap();
     billing.0.ledger.checkpoint().unwrap();
@@ -649,12 +654,10 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
         trial: None,
         granted: true,
     };
-    let opened = AppDb::open(dir.path(), None).unwrap().insert_account(
-        &row,
-        None,
-        None,
-        &SignUpTerms::default(),
-    );
+    let opened = AppDb::open(dir.path(), None)
+        .unwrap()
+        .people()
+        .insert_account(&row, None, None, &SignUpTerms::default());
     assert_eq!(opened.unwrap(), OpenAccountOutcome::Done);
     std::fs::remove_file(&ledger).unwrap();
     let verdict = ledger::audit::verify_missing_ledger(dir.path())
@@ -704,10 +707,10 @@ fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
     std::fs::write(&log, bytes).unwrap();
     let billing = serving(dir.path());
     assert!(
-        billing.was_debited(ACCOUNT, "req_one").unwrap(),
+        billing.receipts().was_debited(ACCOUNT, "req_one").unwrap(),
         "one flipped bit frees no answer"
     );
-    assert!(!billing.was_debited(ACCOUNT, "req_more").unwrap());
+    assert!(!billing.receipts().was_debited(ACCOUNT, "req_more").unwrap());
     billing.shut_down();
     let verdict = billing.verify(NOW).unwrap();
     let found: Vec<_> = verdict

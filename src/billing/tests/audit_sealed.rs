@@ -44,7 +44,7 @@ fn findings(billing: &Billing, scope: AuditScope) -> Vec<(&'static str, i64)> {
 }
 
 fn seal(billing: &Billing) -> usize {
-    billing.seal(None, SEGMENT_ENTRIES).unwrap().len()
+    billing.upkeep().seal(None, SEGMENT_ENTRIES).unwrap().len()
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn tamper(billing: &Billing, trigger: &str, sql: &str) {
 fn a_sealed_refund_that_left_the_ledger_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let (billing, refund) = sealed_books(dir.path());
-    let segments = billing.0.ledger.segment_records().unwrap();
+    let segments = billing.0.ledger.segments().segment_records().unwrap();
     let sealed_in = segments.iter().find(|one| one.last >= refund.seq).unwrap();
     let removal = format!("DELETE FROM entry WHERE seq = {}", refund.seq);
     tamper(&billing, "entry_is_never_removed", &removal);
@@ -174,7 +174,13 @@ fn what_keys_spent_is_compared_with_sealed_entries() {
     assert!(ledger.execute(change, []).unwrap() > 0);
     assert_eq!(findings(&billing, AuditScope::Everything), [("sums", 0)]);
     // Not everything was read: nothing is known about keys.
-    let first = billing.0.ledger.segment_records().unwrap().remove(0);
+    let first = billing
+        .0
+        .ledger
+        .segments()
+        .segment_records()
+        .unwrap()
+        .remove(0);
     std::fs::remove_file(dir.path().join("segments").join(&first.file)).unwrap();
     let missing = ("segment", first.first);
     // And no sum of the index is compared: each would seem wrong.
@@ -202,7 +208,14 @@ fn a_record_that_differs_from_its_signed_segment_is_found() {
     for (change, scopes) in changes {
         let dir = tempfile::tempdir().unwrap();
         let (billing, _) = sealed_books(dir.path());
-        let first = billing.0.ledger.segment_records().unwrap().remove(0).first;
+        let first = billing
+            .0
+            .ledger
+            .segments()
+            .segment_records()
+            .unwrap()
+            .remove(0)
+            .first;
         let change = format!("UPDATE segment SET {change} WHERE first = {first}");
         tamper(&billing, "segment_is_never_changed", &change);
         for scope in scopes {
@@ -216,7 +229,13 @@ fn a_record_that_differs_from_its_signed_segment_is_found() {
 fn a_damaged_part_of_a_segment_that_no_entry_needs_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let (billing, _) = sealed_books(dir.path());
-    let first = billing.0.ledger.segment_records().unwrap().remove(0);
+    let first = billing
+        .0
+        .ledger
+        .segments()
+        .segment_records()
+        .unwrap()
+        .remove(0);
     let path = dir.path().join("segments").join(&first.file);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[0] ^= 1;
@@ -232,7 +251,14 @@ fn a_wrong_note_of_how_far_the_ledger_is_sealed_is_found() {
     let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
     let change = "UPDATE installation SET sealed_through = sealed_through - 1";
     ledger.execute(change, []).unwrap();
-    let last = billing.0.ledger.segment_records().unwrap().pop().unwrap();
+    let last = billing
+        .0
+        .ledger
+        .segments()
+        .segment_records()
+        .unwrap()
+        .pop()
+        .unwrap();
     let short = ("segment", last.last - 1);
     assert_eq!(findings(&billing, AuditScope::Everything), [short]);
 }
@@ -243,9 +269,14 @@ fn an_end_of_a_request_where_the_ends_are_sealed_is_found() {
     let both = [AuditScope::Unsealed, AuditScope::Everything];
     let dir = tempfile::tempdir().unwrap();
     let (billing, _) = sealed_books(dir.path());
-    let segments = billing.0.ledger.segment_records().unwrap();
+    let segments = billing.0.ledger.segments().segment_records().unwrap();
     let sealed = |seq: &i64| {
-        let found = billing.0.ledger.sealed_entries_at(&[*seq]).unwrap();
+        let found = billing
+            .0
+            .ledger
+            .segments()
+            .sealed_entries_at(&[*seq])
+            .unwrap();
         found.into_iter().next().filter(LedgerEntry::is_ending)
     };
     let (seq, ending) = (1..=segments.last().unwrap().last)

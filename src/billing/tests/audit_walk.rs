@@ -224,20 +224,24 @@ impl Load<'_> {
             let _ = match number % 4 {
                 0 => self
                     .billing
+                    .corrections()
                     .grant(account, tiny, &reference, now_ms)
                     .is_ok(),
                 1 => self
                     .billing
+                    .corrections()
                     .adjust(account, tiny, &reference, "r", now_ms)
                     .is_ok(),
                 2 => {
                     let minus = Micro::new(-10);
                     self.billing
+                        .corrections()
                         .adjust(account, minus, &reference, "r", now_ms)
                         .is_ok()
                 }
                 _ => settled.is_some_and(|request| {
                     self.billing
+                        .corrections()
                         .refund(&request, None, &reference, now_ms)
                         .is_ok()
                 }),
@@ -264,12 +268,13 @@ impl Load<'_> {
                 trial: Some((trial.credits, trial.ends_at_ms)),
                 granted: false,
             };
-            db.insert_account(&row, None, None, &SignUpTerms::default())
+            db.people()
+                .insert_account(&row, None, None, &SignUpTerms::default())
                 .unwrap();
             self.billing
                 .open_account(&row.id, Some(trial), now_ms)
                 .unwrap();
-            db.mark_granted(&row.id, now_ms).unwrap();
+            db.people().mark_granted(&row.id, now_ms).unwrap();
         });
     }
 }
@@ -313,6 +318,7 @@ fn an_audit_in_slices_finds_nothing_while_everything_changes() {
     for account in &accounts {
         billing.open_account(account, None, NOW).unwrap();
         billing
+            .corrections()
             .grant(account, Micro::new(2_000_000), account, NOW)
             .unwrap();
     }

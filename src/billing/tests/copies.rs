@@ -47,7 +47,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
             let before: HashSet<_> = done.lock().unwrap().iter().cloned().collect();
             copied = before.len();
             let to = home.path().join(format!("copy {index}"));
-            operator.backup(&to).unwrap();
+            operator.upkeep().backup(&to).unwrap();
             (to, before)
         });
         let copies = copies.collect();
@@ -55,7 +55,11 @@ fn a_copy_has_every_ending_from_before_it_began() {
         copies
     });
     assert!(
-        Billing::open(&dir).unwrap().backup(&copies[0].0).is_err(),
+        Billing::open(&dir)
+            .unwrap()
+            .upkeep()
+            .backup(&copies[0].0)
+            .is_err(),
         "nothing is overwritten"
     );
     billing.shut_down();
@@ -64,7 +68,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
         let restored = Billing::serve(&copy, &limits, None).unwrap();
         assert!(!before.is_empty());
         for request in &before {
-            let receipt = restored.receipt(ACCOUNT, request).unwrap();
+            let receipt = restored.receipts().receipt(ACCOUNT, request).unwrap();
             assert!(
                 receipt.is_some_and(|receipt| receipt.detail.outcome == RequestOutcome::Completed),
                 "{request} is missing"

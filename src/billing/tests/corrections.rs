@@ -31,7 +31,11 @@ fn debited(dir: &Path) -> (Billing, Billing) {
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
         .unwrap();
     wait_for("the debit", || {
-        billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_a")
+            .unwrap()
+            .is_some()
     });
     (billing, Billing::open(dir).unwrap())
 }
@@ -41,12 +45,14 @@ fn all_refunds_of_a_debit_together_never_pass_it() {
     let dir = tempfile::tempdir().unwrap();
     let (billing, operator) = debited(dir.path());
     let refund = |amount: Option<&str>, reference| {
-        operator.refund("req_a", amount.map(credits), reference, NOW)
+        operator
+            .corrections()
+            .refund("req_a", amount.map(credits), reference, NOW)
     };
     refused(refund(Some("1.000001"), "too much"));
     refused(refund(Some("0"), "nothing"));
     refused(refund(Some("-1"), "less than nothing"));
-    assert!(refused(operator.refund("req_b", None, "r", NOW)).contains("no debit"));
+    assert!(refused(operator.corrections().refund("req_b", None, "r", NOW)).contains("no debit"));
     let first = refund(Some("0.4"), "ticket 1").unwrap();
     assert_eq!(
         (first.is_new, first.change, first.balance),
@@ -90,6 +96,7 @@ fn of_many_refunds_at_once_as_many_count_as_the_debit_bears() {
                 for turn in 0..3 {
                     let reference = format!("{thread} {turn}");
                     if operator
+                        .corrections()
                         .refund("req_a", Some(credits("0.1")), &reference, NOW)
                         .is_ok()
                     {
@@ -118,24 +125,41 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
             0,
         )
         .unwrap();
-    billing.grant(ACCOUNT, credits("5"), "g", 0).unwrap();
+    billing
+        .corrections()
+        .grant(ACCOUNT, credits("5"), "g", 0)
+        .unwrap();
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, 0).unwrap();
     hold.settle(usage, RequestOutcome::Completed, false, 0)
         .unwrap();
     wait_for("the debit", || {
-        billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_a")
+            .unwrap()
+            .is_some()
     });
     let buckets = || {
-        let row = billing.0.ledger.account(ACCOUNT, "").unwrap().unwrap();
+        let row = billing
+            .0
+            .ledger
+            .rows()
+            .account(ACCOUNT, "")
+            .unwrap()
+            .unwrap();
         (row.paid.to_string(), row.trial.to_string())
     };
     assert_eq!(buckets(), ("4.7".into(), "0".into()));
     billing
+        .corrections()
         .refund("req_a", Some(credits("0.5")), "r1", ends_at_ms - 1)
         .unwrap();
     assert_eq!(buckets(), ("5".into(), "0.2".into()), "the paid part first");
-    billing.refund("req_a", None, "r2", ends_at_ms).unwrap();
+    billing
+        .corrections()
+        .refund("req_a", None, "r2", ends_at_ms)
+        .unwrap();
     assert_eq!(buckets(), ("5.5".into(), "0.2".into()));
     assert_sound(&billing, 1);
 }
@@ -152,10 +176,16 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
         operator.balance(ACCOUNT, NOW).unwrap().held == credits("1")
     });
     let adjust = |amount, reference, reason| {
-        operator.adjust(ACCOUNT, credits(amount), reference, reason, NOW)
+        operator
+            .corrections()
+            .adjust(ACCOUNT, credits(amount), reference, reason, NOW)
     };
     assert!(refused(adjust("-8.000001", "a1", "a mistake")).contains("only 8 are available"));
-    refused(billing.adjust(ACCOUNT, credits("-8.000001"), "a1", "a mistake", NOW));
+    refused(
+        billing
+            .corrections()
+            .adjust(ACCOUNT, credits("-8.000001"), "a1", "a mistake", NOW),
+    );
     refused(adjust("0", "a0", "a mistake"));
     refused(adjust("1", "a0", " "));
     refused(adjust("1", "", "a mistake"));
@@ -175,10 +205,19 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
         "what is settled is not free, entered or not",
     ));
     wait_for("the debit", || {
-        billing.receipt(ACCOUNT, "req_b").unwrap().is_some()
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_b")
+            .unwrap()
+            .is_some()
     });
     assert_eq!(
-        billing.receipt(ACCOUNT, "req_b").unwrap().unwrap().writeoff,
+        billing
+            .receipts()
+            .receipt(ACCOUNT, "req_b")
+            .unwrap()
+            .unwrap()
+            .writeoff,
         Micro::ZERO
     );
     adjust("2.5", "a3", "goodwill").unwrap();
@@ -187,6 +226,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
     assert_eq!((verdict.debits, verdict.adjustments), (2, 2));
     let reasons: Vec<_> = operator
+        .receipts()
         .entries(ACCOUNT, None, 10)
         .unwrap()
         .into_iter()
@@ -203,11 +243,13 @@ fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
     billing.open_account("acct_other", None, NOW).unwrap();
     assert!(
         !billing
+            .corrections()
             .grant(ACCOUNT, credits("10"), "first", NOW + 1)
             .unwrap()
     );
     for (account, amount) in [(ACCOUNT, "11"), ("acct_other", "10")] {
         let error = billing
+            .corrections()
             .grant(account, credits(amount), "first", NOW)
             .unwrap_err()
             .to_string();
@@ -217,11 +259,17 @@ fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
         );
     }
     let too_much = billing
+        .corrections()
         .grant(ACCOUNT, Micro::new(i64::MAX), "all", NOW)
         .unwrap_err()
         .to_string();
     assert!(too_much.contains("a balance is at most"), "{too_much}");
-    assert!(billing.grant("acct_none", credits("1"), "x", NOW).is_err());
+    assert!(
+        billing
+            .corrections()
+            .grant("acct_none", credits("1"), "x", NOW)
+            .is_err()
+    );
     assert_eq!(balance(&billing), "10 held 0 available 10");
     assert_sound(&billing, 0);
 }
@@ -237,10 +285,16 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         old.execute_batch(account).unwrap();
         drop(old);
         let first = serving(dir.path());
-        assert!(first.grant(ACCOUNT, credits("10"), "first", NOW).unwrap());
+        assert!(
+            first
+                .corrections()
+                .grant(ACCOUNT, credits("10"), "first", NOW)
+                .unwrap()
+        );
         first.shut_down();
         let hashes = |billing: &Billing| -> Vec<_> {
             billing
+                .receipts()
                 .entries(ACCOUNT, None, 9)
                 .unwrap()
                 .into_iter()
@@ -259,6 +313,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         let billing = serving(dir.path());
         assert_eq!(hashes(&billing), hash);
         billing
+            .corrections()
             .adjust(ACCOUNT, credits("-1"), "a", "a mistake", NOW)
             .unwrap();
         let (kind, amount) = (BalanceChangeKind::TopUp, credits("2"));
@@ -270,7 +325,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
             actor: Some("acct_root"),
             at_ms: NOW,
         };
-        assert!(billing.post_change(&bought).unwrap().is_new);
+        assert!(billing.corrections().post_change(&bought).unwrap().is_new);
         assert_eq!(balance(&billing), "11 held 0 available 11");
         assert_sound(&billing, 0);
     }

@@ -121,7 +121,7 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     settle_all(mine);
     old.shut_down();
     wait_for("all", || {
-        new.receipts(ACCOUNT, None, 100).unwrap().len() == 11
+        new.receipts().receipts(ACCOUNT, None, 100).unwrap().len() == 11
     });
     assert_eq!(balance(&new), "0.5 held 0 available 0.5");
     assert_sound(&new, 10);
@@ -141,7 +141,7 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     wait_for("the dead one's affairs", || {
         balance(&new) == "9 held 0 available 9"
     });
-    let receipts = new.receipts(ACCOUNT, None, 10).unwrap();
+    let receipts = new.receipts().receipts(ACCOUNT, None, 10).unwrap();
     let of = |outcome| {
         receipts
             .iter()
@@ -195,15 +195,25 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     held.settle(usage, RequestOutcome::Completed, false, clock::now_ms())
         .unwrap();
     wait_for("the debit", || {
-        new.receipt(ACCOUNT, "req_old").unwrap().is_some()
+        new.receipts()
+            .receipt(ACCOUNT, "req_old")
+            .unwrap()
+            .is_some()
     });
-    let receipt = new.receipt(ACCOUNT, "req_old").unwrap().unwrap();
+    let receipt = new.receipts().receipt(ACCOUNT, "req_old").unwrap().unwrap();
     assert_eq!(
         (receipt.credits, receipt.writeoff),
         (Micro::new(1_000_000), Micro::ZERO)
     );
     wait_for("the rest to lapse", || {
-        new.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO
+        new.0
+            .ledger
+            .rows()
+            .account(ACCOUNT, "")
+            .unwrap()
+            .unwrap()
+            .trial
+            == Micro::ZERO
     });
     assert_sound(&new, 1);
 }
@@ -224,7 +234,7 @@ fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
     drop(billing);
     let operator = Billing::open(dir.path()).unwrap();
     let take = |credits: i64, reference: &str| {
-        operator.adjust(
+        operator.corrections().adjust(
             ACCOUNT,
             Micro::new(-credits * 1_000_000),
             reference,
@@ -237,7 +247,11 @@ fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
         "nine are left"
     );
     take(9, "the rest").unwrap();
-    let receipt = operator.receipt(ACCOUNT, "req_a").unwrap().unwrap();
+    let receipt = operator
+        .receipts()
+        .receipt(ACCOUNT, "req_a")
+        .unwrap()
+        .unwrap();
     assert_eq!(
         (receipt.credits, receipt.writeoff),
         (Micro::new(1_000_000), Micro::ZERO)
@@ -276,10 +290,10 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
         settle_all(theirs.split_off(0));
         settle_all(mine);
         wait_for("all to be debited", || {
-            new.receipts(ACCOUNT, None, 100).unwrap().len() == 13
+            new.receipts().receipts(ACCOUNT, None, 100).unwrap().len() == 13
         });
         assert_eq!(balance(&new), "0 held 0 available 0");
-        let unborne = new.receipts(ACCOUNT, None, 100).unwrap();
+        let unborne = new.receipts().receipts(ACCOUNT, None, 100).unwrap();
         assert!(
             unborne
                 .iter()
@@ -312,6 +326,7 @@ fn a_command_never_takes_what_a_request_was_just_given() {
                 settled.fetch_add(holds.len(), Ordering::Relaxed);
                 settle_all(holds);
                 billing
+                    .corrections()
                     .grant(
                         ACCOUNT,
                         Micro::new(3_000_000),
@@ -331,7 +346,10 @@ fn a_command_never_takes_what_a_request_was_just_given() {
                     }
                     let amount = Micro::new(-1_000_000);
                     let reference = format!("{thread} {turn}");
-                    match operator.adjust(ACCOUNT, amount, &reference, "a test", NOW) {
+                    match operator
+                        .corrections()
+                        .adjust(ACCOUNT, amount, &reference, "a test", NOW)
+                    {
                         Ok(_) => taken.fetch_add(1, Ordering::Relaxed),
                         Err(StoreError::Refused(_)) => 0,
                         Err(other) => panic!("{other}"),
@@ -347,9 +365,14 @@ fn a_command_never_takes_what_a_request_was_just_given() {
     let settled = settled.into_inner();
     assert!(settled > 100, "{settled} requests");
     wait_for("the ledger", || {
-        billing.receipts(ACCOUNT, None, 10_000).unwrap().len() == settled
+        billing
+            .receipts()
+            .receipts(ACCOUNT, None, 10_000)
+            .unwrap()
+            .len()
+            == settled
     });
-    let receipts = billing.receipts(ACCOUNT, None, 10_000).unwrap();
+    let receipts = billing.receipts().receipts(ACCOUNT, None, 10_000).unwrap();
     for receipt in &receipts {
         assert_eq!(
             (receipt.writeoff, receipt.credits),
@@ -367,14 +390,20 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     account_with(&billing, 3);
-    billing.0.ledger.pause_account_checks();
+    billing.0.ledger.rows().pause_account_checks();
     settle_all(admitted(&billing, "before", 1));
     wait_for("the ledger", || {
-        billing.receipts(ACCOUNT, None, 10).unwrap().len() == 1
+        billing
+            .receipts()
+            .receipts(ACCOUNT, None, 10)
+            .unwrap()
+            .len()
+            == 1
     });
     let held = admitted(&billing, "held", 1);
     let operator = Billing::open(dir.path()).unwrap();
     operator
+        .corrections()
         .adjust(ACCOUNT, Micro::new(-1_000_000), "one", "a test", NOW)
         .unwrap();
     assert!(
@@ -403,10 +432,10 @@ fn waiting_for_a_segment(dir: &Path) -> (Billing, [std::path::PathBuf; 2]) {
     let ahead = NOW + 3_600_000;
     spend(&billing, &request_at(ahead), ahead);
     billing.step(ahead).unwrap();
-    assert_eq!(billing.seal(None, 1_000).unwrap().len(), 1);
+    assert_eq!(billing.upkeep().seal(None, 1_000).unwrap().len(), 1);
     spend(&billing, "req_last", ahead);
     billing.step(ahead).unwrap();
-    assert!(!billing.seal(None, 1_000).unwrap().is_empty());
+    assert!(!billing.upkeep().seal(None, 1_000).unwrap().is_empty());
     billing.shut_down();
     drop(billing);
     let folders = ["segments", "away"].map(|name| dir.join(name));
@@ -490,7 +519,12 @@ fn what_waits_for_a_segment_is_held_once_after_an_upgrade() {
     old.shut_down();
     drop(old);
     wait_for("the claims of the old process to go", || {
-        !new.0.ledger.instance_ids().unwrap().contains(&old_id)
+        !new.0
+            .ledger
+            .rows()
+            .instance_ids()
+            .unwrap()
+            .contains(&old_id)
     });
     assert_eq!(balance(&new), "8 held 1 available 7");
     drop(new);
@@ -508,13 +542,16 @@ fn a_command_takes_nothing_from_an_account_whose_request_waits_for_a_segment() {
     drop(billing);
     let command = Billing::open(dir.path()).unwrap();
     let take = |reference: &str| {
-        command.adjust(ACCOUNT, Micro::new(-7_500_000), reference, "a mistake", NOW)
+        command
+            .corrections()
+            .adjust(ACCOUNT, Micro::new(-7_500_000), reference, "a mistake", NOW)
     };
     let refused = take("a").unwrap_err().to_string();
     assert!(refused.contains("wait for a segment"), "{refused}");
     std::fs::rename(&away, &folder).unwrap();
     assert!(take("b").is_err(), "only seven are left");
     command
+        .corrections()
         .adjust(ACCOUNT, Micro::new(-7_000_000), "c", "a mistake", NOW)
         .unwrap();
     drop(command);

@@ -17,6 +17,7 @@ fn fill(billing: &Billing) {
     let ledger = &billing.0.ledger;
     let start = NOW - 100 * DAY_MS;
     ledger
+        .rows()
         .open_account(ACCOUNT, Some(NOW + DAY_MS), start)
         .unwrap();
     let posting = |kind, reference, micro, at_ms| Posting {
@@ -28,7 +29,7 @@ fn fill(billing: &Billing) {
         at_ms,
     };
     let trial = posting("trial", "trial:acct_test", 5_000_000, start);
-    assert!(ledger.post(&trial).unwrap());
+    assert!(ledger.changes().post(&trial).unwrap());
     let debit = |request: &str, at_ms, credits| {
         let ending = Ending {
             at_ms,
@@ -39,7 +40,7 @@ fn fill(billing: &Billing) {
     };
     debit("req_trial", start + HOUR_MS, 2);
     let lapse = posting("lapse", "lapse:acct_test", -3_000_000, start + 7 * DAY_MS);
-    assert!(ledger.post(&lapse).unwrap());
+    assert!(ledger.changes().post(&lapse).unwrap());
     let change = |kind, reference, micro, at_ms| {
         let change = BalanceChange {
             kind,
@@ -49,7 +50,7 @@ fn fill(billing: &Billing) {
             actor: Some("acct_root"),
             at_ms,
         };
-        assert!(billing.post_change(&change).unwrap().is_new);
+        assert!(billing.corrections().post_change(&change).unwrap().is_new);
     };
     let second = NOW - 30 * DAY_MS;
     change(BalanceChangeKind::TopUp, "INV-1", 50_000_000, second);
@@ -64,12 +65,14 @@ fn fill(billing: &Billing) {
     let reason = "a mistake";
     let adjust = BalanceChangeKind::Adjust { reason };
     change(adjust, "fix", -500_000, month_end);
-    let refund = billing.refund("req_0", Some(Micro::new(700_000)), "back", NOW);
+    let refund = billing
+        .corrections()
+        .refund("req_0", Some(Micro::new(700_000)), "back", NOW);
     assert!(refund.unwrap().is_new);
 }
 
 fn entries(billing: &Billing) -> Vec<LedgerEntry> {
-    let mut entries = billing.entries(ACCOUNT, None, 1_000).unwrap();
+    let mut entries = billing.receipts().entries(ACCOUNT, None, 1_000).unwrap();
     entries.reverse();
     entries
 }
@@ -79,7 +82,7 @@ fn the_months_add_up_to_the_balance_and_to_the_entries() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     fill(&billing);
-    let statement = billing.statement(ACCOUNT).unwrap();
+    let statement = billing.receipts().statement(ACCOUNT).unwrap();
     let balance = billing.balance(ACCOUNT, NOW).unwrap().balance;
     assert_eq!(statement.balance, balance);
     assert!(statement.adds_up());
@@ -138,13 +141,14 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
     fill(&billing);
     let (from_day, to_day) = (NOW / DAY_MS - 200, NOW / DAY_MS + 1);
     let all = billing
+        .receipts()
         .statement_lines(ACCOUNT, from_day, to_day, None, 1_000)
         .unwrap();
     assert!(all.is_sorted_by(|a, b| a.cursor > b.cursor));
     let sum = all
         .iter()
         .fold(Micro::ZERO, |sum, line| sum.plus(line.change));
-    let statement = billing.statement(ACCOUNT).unwrap();
+    let statement = billing.receipts().statement(ACCOUNT).unwrap();
     assert_eq!(sum, statement.balance);
     let text = |line: &StatementLine| match &line.source {
         StatementSource::Responses { day, count } => {
@@ -182,6 +186,7 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
         loop {
             let before: Option<ActivityCursor> = paged.last().map(|line| line.cursor);
             let page = billing
+                .receipts()
                 .statement_lines(ACCOUNT, from_day, to_day, before, limit)
                 .unwrap();
             if page.is_empty() {
@@ -194,16 +199,19 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
     // A period has only its own lines.
     let new_year = 20_819;
     let december = billing
+        .receipts()
         .statement_lines(ACCOUNT, new_year - 31, new_year, None, 9)
         .unwrap();
     assert_eq!(december.iter().map(text).collect::<Vec<_>>(), texts[4..7]);
     let lines = |account| {
-        let lines = billing.statement_lines(account, from_day, to_day, None, 9);
+        let lines = billing
+            .receipts()
+            .statement_lines(account, from_day, to_day, None, 9);
         lines.unwrap().len()
     };
     assert_eq!(lines("acct_none"), 0, "a stranger sees nothing");
     assert_eq!(
-        billing.statement("acct_none").unwrap(),
+        billing.receipts().statement("acct_none").unwrap(),
         Statement::default()
     );
     billing.shut_down();
@@ -214,12 +222,12 @@ fn sums_that_were_changed_do_not_add_up() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     fill(&billing);
-    assert!(billing.statement(ACCOUNT).unwrap().adds_up());
+    assert!(billing.receipts().statement(ACCOUNT).unwrap().adds_up());
     write_index(&billing);
     Connection::open(dir.path().join("index.db"))
         .unwrap()
         .execute("UPDATE usage_day SET credits = credits + 1", [])
         .unwrap();
-    assert!(!billing.statement(ACCOUNT).unwrap().adds_up());
+    assert!(!billing.receipts().statement(ACCOUNT).unwrap().adds_up());
     billing.shut_down();
 }

@@ -116,12 +116,15 @@ impl AlertEngine {
         let mut report = AlertTickReport::default();
         let mut after = String::new();
         loop {
-            let page = self.db.accounts_with_alerts(&after, ACCOUNTS_PER_PAGE)?;
+            let page = self
+                .db
+                .alerts()
+                .accounts_with_alerts(&after, ACCOUNTS_PER_PAGE)?;
             let Some(last) = page.last().map(|account| account.id.clone()) else {
                 return Ok(report);
             };
             let mut fired: HashMap<String, Vec<FiredAlertRow>> = HashMap::new();
-            for (account, row) in self.db.fired_alerts_between(&after, &last)? {
+            for (account, row) in self.db.alerts().fired_alerts_between(&after, &last)? {
                 fired.entry(account).or_default().push(row);
             }
             for account in &page {
@@ -183,7 +186,7 @@ impl AlertEngine {
         let PostedFunds { balance, credited } = funds;
         if balance >= threshold {
             if before.is_some() && is_well_above(balance, threshold) {
-                self.db.rearm_alert(account, LOW_BALANCE_RULE)?;
+                self.db.alerts().rearm_alert(account, LOW_BALANCE_RULE)?;
             }
             return Ok(false);
         }
@@ -228,7 +231,7 @@ impl AlertEngine {
 
     /// Adds up an account's debits, unless none came since the last check.
     fn spent_since(&mut self, account: &str, from_hour: i64) -> Result<Micro, StoreError> {
-        let seq = self.billing.last_ending_seq(account)?;
+        let seq = self.billing.pages().last_ending_seq(account)?;
         if let Some(known) = self.spend.get(account)
             && known.seq == seq
             && known.from_hour == from_hour
@@ -237,6 +240,7 @@ impl AlertEngine {
         }
         let spent = self
             .billing
+            .reports()
             .hourly_spend(account, from_hour)?
             .iter()
             .fold(Micro::ZERO, |sum, hour| sum.plus(hour.sum.credits));
@@ -290,7 +294,7 @@ impl AlertEngine {
                 .webhooks
                 .then_some((&delivery, MAX_PENDING)),
         };
-        self.db.fire_alert(account, &fired, notices)
+        self.db.alerts().fire_alert(account, &fired, notices)
     }
 }
 

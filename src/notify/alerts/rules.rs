@@ -63,7 +63,7 @@ impl AlertRules {
     /// # Errors
     /// Returns an error if the database fails, or if this version does not know the rules.
     pub fn load(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
-        Self::decode(&accounts.database().alerts(account)?)
+        Self::decode(&accounts.database().alerts().alerts(account)?)
     }
 }
 
@@ -78,7 +78,7 @@ impl FiredTimes {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn load(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
-        let fired = accounts.database().fired_alerts(account)?;
+        let fired = accounts.database().alerts().fired_alerts(account)?;
         let find = |rule: &str| {
             let found = fired.iter().find(|fired| fired.rule == rule);
             found.map(|fired| fired.fired_at_ms)
@@ -101,15 +101,15 @@ pub fn save_rules(
     rules: &AlertRules,
 ) -> Result<bool, StoreError> {
     let db = accounts.database();
-    let before = AlertRules::decode(&db.alerts(account)?).unwrap_or_default();
-    if !db.set_alerts(account, &rules.encode())? {
+    let before = AlertRules::decode(&db.alerts().alerts(account)?).unwrap_or_default();
+    if !db.alerts().set_alerts(account, &rules.encode())? {
         return Ok(false);
     }
     if before.low_balance != rules.low_balance {
-        db.rearm_alert(account, LOW_BALANCE_RULE)?;
+        db.alerts().rearm_alert(account, LOW_BALANCE_RULE)?;
     }
     if before.spend != rules.spend {
-        db.rearm_alert(account, SPEND_RULE)?;
+        db.alerts().rearm_alert(account, SPEND_RULE)?;
     }
     Ok(true)
 }

@@ -68,6 +68,7 @@ impl World {
         let reference = format!("invoice {:?}", Instant::now());
         let billing = &self.context.billing;
         billing
+            .corrections()
             .grant(account, amount(credits), &reference, NOW)
             .unwrap();
     }
@@ -88,7 +89,7 @@ impl World {
         let settings = self.context.settings.load();
         let price = &settings.catalog.models()[0].price;
         let ledger = Ledger::open(self.folder.path()).unwrap();
-        ledger.store_price(price, 0).unwrap();
+        ledger.rows().store_price(price, 0).unwrap();
         let plain = Ending::in_test(
             &format!("req_{n:032x}"),
             account,
@@ -174,7 +175,7 @@ fn a_balance_around_the_amount_fires_once_and_one_well_above_arms_the_rule() {
     assert_eq!(world.fired(NOW), 1);
     let fired = || {
         let db = world.context.accounts.database();
-        db.fired_alerts(&account).unwrap().len()
+        db.alerts().fired_alerts(&account).unwrap().len()
     };
     world.top_up(&account, "1.499999");
     let mut engine = AlertEngine::new(&world.context);
@@ -235,8 +236,14 @@ fn mail_goes_to_verified_addresses_only_and_only_if_the_gateway_sends_mail() {
         if verified {
             let accounts = &world.context.accounts;
             let purpose = accounts::LinkPurpose::Verify;
-            let link = accounts.create_own_link(&account, purpose, NOW).unwrap();
-            accounts.verify_email_by_link(&link.token, NOW).unwrap();
+            let link = accounts
+                .one_time_links()
+                .create_own_link(&account, purpose, NOW)
+                .unwrap();
+            accounts
+                .one_time_links()
+                .verify_email_by_link(&link.token, NOW)
+                .unwrap();
         }
         let rules = AlertRules {
             mail: true,
@@ -248,6 +255,7 @@ fn mail_goes_to_verified_addresses_only_and_only_if_the_gateway_sends_mail() {
             .context
             .accounts
             .database()
+            .mail()
             .take_due_mail(NOW, 1, 9)
             .unwrap();
         assert_eq!(mails.len(), queued, "{verified}");
@@ -278,7 +286,7 @@ fn an_account_that_cannot_be_checked_does_not_hide_the_others() {
     let broken = world.account("a@example.com", "5");
     let account = world.account("b@example.com", "5");
     let db = world.context.accounts.database();
-    db.set_alerts(&broken, "{\"future\":1}").unwrap();
+    db.alerts().set_alerts(&broken, "{\"future\":1}").unwrap();
     world.rules(&account, low("10"));
     let report = world.engine.tick(NOW).unwrap();
     assert_eq!((report.accounts, report.fired, report.failed), (2, 1, 1));

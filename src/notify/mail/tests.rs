@@ -164,7 +164,7 @@ impl MailWorld {
     }
 
     fn last_error(&self) -> String {
-        self.accounts.mail_queue().unwrap().last_error
+        self.accounts.mails().mail_queue().unwrap().last_error
     }
 }
 
@@ -201,9 +201,13 @@ async fn a_reset_mail_has_a_link_that_works_and_is_stored_nowhere() {
         let is_token = |part: &[u8]| part == token.as_bytes();
         assert!(!bytes.windows(token.len()).any(is_token));
     }
-    let set = world
-        .accounts
-        .set_password_by_link(&token, "a long password", None, "", NOW + 1);
+    let set = world.accounts.one_time_links().set_password_by_link(
+        &token,
+        "a long password",
+        None,
+        "",
+        NOW + 1,
+    );
     assert_eq!(set.unwrap(), Some(world.account.clone()));
 }
 
@@ -223,7 +227,7 @@ async fn a_server_that_is_away_is_tried_again_less_and_less_often_for_a_day() {
             [SendOutcome::Failed] => break,
             ref other => panic!("{other:?}"),
         }
-        let summary = world.accounts.mail_queue().unwrap();
+        let summary = world.accounts.mails().mail_queue().unwrap();
         assert_eq!((summary.queued, summary.oldest_at_ms), (1, Some(NOW)));
         assert!(summary.last_error.starts_with("127.0.0.1:"));
     }
@@ -231,7 +235,7 @@ async fn a_server_that_is_away_is_tried_again_less_and_less_often_for_a_day() {
     assert!(delays[6..].iter().all(|delay| *delay == 60));
     let lasted = now_ms - NOW;
     assert!(lasted <= LIFETIME_MS && lasted > LIFETIME_MS - HOUR_MS);
-    assert_eq!(world.accounts.mail_queue().unwrap().queued, 0);
+    assert_eq!(world.accounts.mails().mail_queue().unwrap().queued, 0);
 
     // A link to reset a password is of no use after an hour.
     world.queue(MailKind::Reset, NOW);
@@ -246,7 +250,10 @@ async fn a_server_that_is_away_is_tried_again_less_and_less_often_for_a_day() {
     server.answer(ServerMode::Accept);
     assert_eq!(world.send_due(NOW + MINUTE_MS).await, [SendOutcome::Sent]);
     let token = token(&server.received()[0]);
-    let link = world.accounts.one_time_link(&token, NOW + MINUTE_MS);
+    let link = world
+        .accounts
+        .one_time_links()
+        .one_time_link(&token, NOW + MINUTE_MS);
     assert!(link.unwrap().is_some());
 }
 
@@ -276,7 +283,7 @@ async fn a_refusal_of_the_mail_is_final_and_other_faults_are_not() {
         // So that the next one is the only one that waits.
         server.answer(ServerMode::Accept);
         world.send_due(NOW + MINUTE_MS).await;
-        assert_eq!(world.accounts.mail_queue().unwrap().queued, 0);
+        assert_eq!(world.accounts.mails().mail_queue().unwrap().queued, 0);
     }
     assert_eq!(server.received().len(), 5);
 }
@@ -328,7 +335,7 @@ async fn an_hour_has_a_limited_number_of_mails() {
     // Mails that ended go after a week.
     let week = NOW + HOUR_MS + RETENTION_MS;
     world.sender.take_due(1, week + 2);
-    assert_eq!(world.accounts.mails_sent_since(0).unwrap(), 0);
+    assert_eq!(world.accounts.mails().mails_sent_since(0).unwrap(), 0);
 }
 
 #[tokio::test]
@@ -392,7 +399,7 @@ async fn the_task_sends_what_waits_from_before_and_ends_with_the_process() {
     };
     let task = tokio::spawn(run(context, closing));
     let sent = async {
-        while world.accounts.mails_sent_since(0).unwrap() < 3 {
+        while world.accounts.mails().mails_sent_since(0).unwrap() < 3 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

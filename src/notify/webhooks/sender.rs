@@ -137,8 +137,8 @@ impl WebhookSender {
             self.housekeeping_at_ms = now_ms + HOUSEKEEPING_INTERVAL_MS;
             let db = Arc::clone(&self.db);
             let due = blocking(move || {
-                db.purge_deliveries(now_ms - LOG_MS)?;
-                db.due_deliveries(now_ms)
+                db.webhooks().purge_deliveries(now_ms - LOG_MS)?;
+                db.webhooks().due_deliveries(now_ms)
             })
             .await?;
             let due = i64::try_from(due).unwrap_or(i64::MAX);
@@ -152,7 +152,11 @@ impl WebhookSender {
         let db = Arc::clone(&self.db);
         let busy: Vec<_> = self.busy.values().cloned().collect();
         let free = u32::try_from(free).unwrap_or_default();
-        let due = blocking(move || db.take_due_deliveries(now_ms, LEASE_MS, &busy, free)).await?;
+        let due = blocking(move || {
+            db.webhooks()
+                .take_due_deliveries(now_ms, LEASE_MS, &busy, free)
+        })
+        .await?;
         for delivery in due {
             let account = delivery.account.clone();
             let attempt = deliver(
@@ -190,7 +194,7 @@ async fn deliver(
     delivery: DueDelivery,
 ) -> Result<(), StoreError> {
     let (rows, account) = (Arc::clone(&db), delivery.account.clone());
-    let webhook = blocking(move || rows.webhook(&account)).await?;
+    let webhook = blocking(move || rows.webhooks().webhook(&account)).await?;
     // Removing or disabling a webhook ends its messages, so this one was taken just before.
     let Some(webhook) = webhook.filter(|webhook| webhook.disabled.is_none()) else {
         return Ok(());
@@ -266,25 +270,30 @@ fn record(
     };
     let (label, because) = match step {
         DeliveryStep::Delivered => {
-            db.end_delivery(&delivery.id, attempt, true, now_ms)?;
+            db.webhooks()
+                .end_delivery(&delivery.id, attempt, true, now_ms)?;
             ("delivered", None)
         }
         DeliveryStep::Retry(delay_ms) => {
-            db.retry_delivery(&delivery.id, attempt, now_ms + delay_ms)?;
+            db.webhooks()
+                .retry_delivery(&delivery.id, attempt, now_ms + delay_ms)?;
             ("retried", None)
         }
         DeliveryStep::GiveUp => {
-            db.end_delivery(&delivery.id, attempt, false, now_ms)?;
+            db.webhooks()
+                .end_delivery(&delivery.id, attempt, false, now_ms)?;
             ("failed", None)
         }
         DeliveryStep::Disable => {
-            db.end_delivery(&delivery.id, attempt, false, now_ms)?;
+            db.webhooks()
+                .end_delivery(&delivery.id, attempt, false, now_ms)?;
             ("failed", Some("the receiver answered 410 (gone)"))
         }
     };
     METRICS.webhook_deliveries.with_label_values(&[label]).inc();
     let because = match because {
         None if step != DeliveryStep::Delivered => db
+            .webhooks()
             .failing_since(&delivery.account)?
             .filter(|since_ms| now_ms - since_ms >= MAX_FAILING_MS)
             .map(|_| "all messages of 3 days failed"),
@@ -299,7 +308,8 @@ fn record(
             now_ms,
         )?;
         let mail = sends_mail.then_some((&mail, mail::QUEUE_LIMITS));
-        db.disable_webhook(&delivery.account, because, now_ms, mail)?;
+        db.webhooks()
+            .disable_webhook(&delivery.account, because, now_ms, mail)?;
     }
     Ok(())
 }

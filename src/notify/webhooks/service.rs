@@ -54,7 +54,7 @@ impl Webhooks {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn find(&self, account: &str) -> Result<Option<WebhookState>, StoreError> {
-        let row = self.db.webhook(account)?;
+        let row = self.db.webhooks().webhook(account)?;
         Ok(row.map(|row| WebhookState {
             url: row.url,
             secret_id: secret_id(&row.secret),
@@ -76,7 +76,11 @@ impl Webhooks {
         now_ms: i64,
     ) -> Result<Option<String>, StoreError> {
         let secret = new_secret()?;
-        if !self.db.set_webhook(account, &url.text, &secret, now_ms)? {
+        if !self
+            .db
+            .webhooks()
+            .set_webhook(account, &url.text, &secret, now_ms)?
+        {
             return Err(StoreError::Unusable(format!(
                 "there is no account {account}"
             )));
@@ -84,6 +88,7 @@ impl Webhooks {
         // Of two forms that were sent at once, one made the webhook.
         let is_new = self
             .db
+            .webhooks()
             .webhook(account)?
             .is_some_and(|webhook| webhook.secret == secret);
         Ok(is_new.then(|| secret_text(&secret)))
@@ -101,15 +106,16 @@ impl Webhooks {
         replaced: &str,
         now_ms: i64,
     ) -> Result<Option<String>, StoreError> {
-        let row = self.db.webhook(account)?;
+        let row = self.db.webhooks().webhook(account)?;
         let Some(row) = row.filter(|row| secret_id(&row.secret) == replaced) else {
             return Ok(None);
         };
         let secret = new_secret()?;
         let until_ms = now_ms + OLD_SECRET_MS;
-        let is_rotated = self
-            .db
-            .rotate_webhook_secret(account, &row.secret, &secret, until_ms)?;
+        let is_rotated =
+            self.db
+                .webhooks()
+                .rotate_webhook_secret(account, &row.secret, &secret, until_ms)?;
         Ok(is_rotated.then(|| secret_text(&secret)))
     }
 
@@ -118,7 +124,7 @@ impl Webhooks {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn remove(&self, account: &str, now_ms: i64) -> Result<bool, StoreError> {
-        self.db.remove_webhook(account, now_ms)
+        self.db.webhooks().remove_webhook(account, now_ms)
     }
 
     /// Queues a test message. Returns false if there is no webhook, or a disabled one.
@@ -139,7 +145,7 @@ impl Webhooks {
             body: &event.body(account, base_url, now_ms),
             created_at_ms: now_ms,
         };
-        let outcome = self.db.queue_delivery(&delivery, MAX_PENDING)?;
+        let outcome = self.db.webhooks().queue_delivery(&delivery, MAX_PENDING)?;
         Ok(outcome != QueueDeliveryOutcome::NoWebhook)
     }
 
@@ -153,7 +159,9 @@ impl Webhooks {
         id: &str,
         now_ms: i64,
     ) -> Result<ResendOutcome, StoreError> {
-        self.db.resend_delivery(account, id, MAX_PENDING, now_ms)
+        self.db
+            .webhooks()
+            .resend_delivery(account, id, MAX_PENDING, now_ms)
     }
 
     /// Returns the messages of the last days, newest first.
@@ -161,7 +169,7 @@ impl Webhooks {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn log(&self, account: &str) -> Result<Vec<DeliveryLogRow>, StoreError> {
-        self.db.deliveries(account, MAX_LOG_ROWS)
+        self.db.webhooks().deliveries(account, MAX_LOG_ROWS)
     }
 }
 

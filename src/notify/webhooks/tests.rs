@@ -478,12 +478,15 @@ async fn three_days_of_failures_disable_a_webhook_with_a_mail() {
         let client = WebhookClient::in_test(resolver, RootCertStore::empty(), LONG);
         let mut world = world_with(client, &config);
         let purpose = accounts::LinkPurpose::Verify;
-        let link = world
-            .accounts
-            .create_own_link(&world.account, purpose, now_ms());
+        let link =
+            world
+                .accounts
+                .one_time_links()
+                .create_own_link(&world.account, purpose, now_ms());
         let token = link.unwrap().token;
         world
             .accounts
+            .one_time_links()
             .verify_email_by_link(&token, now_ms())
             .unwrap();
         let replies: &[Reply] = if last_success {
@@ -503,14 +506,14 @@ async fn three_days_of_failures_disable_a_webhook_with_a_mail() {
         let hook = world.webhooks.find(&world.account).unwrap().unwrap();
         assert_eq!(hook.disabled.is_some(), is_disabled, "{since_ms}");
         let db = world.accounts.database();
-        let mails = db.take_due_mail(now_ms(), 1, 9).unwrap();
+        let mails = db.mail().take_due_mail(now_ms(), 1, 9).unwrap();
         assert_eq!(mails.len(), usize::from(is_disabled));
         if is_disabled {
             assert_eq!(mails[0].kind, "webhook_disabled");
             assert!(mails[0].detail.contains(&url) && mails[0].detail.contains("3 days"));
             // Saving the URL begins a new time.
             world.point_to(&url);
-            assert_eq!(db.failing_since(&world.account).unwrap(), None);
+            assert_eq!(db.webhooks().failing_since(&world.account).unwrap(), None);
         }
     }
 }
@@ -714,7 +717,10 @@ async fn a_dead_process_s_message_is_sent_by_the_next_with_the_same_id() {
     world.point_to(&format!("http://receiver.test:{}", receiver.port));
     world.queue();
     let db = world.accounts.database();
-    let taken = db.take_due_deliveries(now_ms(), 15_000, &[], 8).unwrap();
+    let taken = db
+        .webhooks()
+        .take_due_deliveries(now_ms(), 15_000, &[], 8)
+        .unwrap();
     assert_eq!(taken.len(), 1);
     world.send_after(10_000).await;
     assert!(

@@ -54,7 +54,7 @@ impl IngestWorker {
         // If one node of a cluster is unreachable, the partitions of the others are still consumed.
         let (mut found, mut failed) = (Vec::new(), Ok(()));
         for group in self.store.partition_groups() {
-            match self.store.first_events(&group, MAX_BATCH).await {
+            match self.store.events().first_events(&group, MAX_BATCH).await {
                 Ok(of_group) => found.extend(of_group),
                 Err(error) => failed = failed.and(Err(error)),
             }
@@ -72,7 +72,11 @@ impl IngestWorker {
     /// Enters a partition's events into the ledger, until the last event or the end of the
     /// partition's turn.
     pub(crate) async fn consume(&mut self, partition: u32) -> Result<(), StoreError> {
-        let events = self.store.events(partition, "0", MAX_BATCH).await?;
+        let events = self
+            .store
+            .events()
+            .events(partition, "0", MAX_BATCH)
+            .await?;
         self.consume_found(vec![(partition, events)]).await
     }
 
@@ -100,7 +104,11 @@ impl IngestWorker {
                 return failed;
             }
             for (partition, after) in unread {
-                let events = self.store.events(partition, &after, MAX_BATCH).await?;
+                let events = self
+                    .store
+                    .events()
+                    .events(partition, &after, MAX_BATCH)
+                    .await?;
                 found.push((partition, events));
             }
         }
@@ -139,7 +147,9 @@ impl IngestWorker {
             match levelled {
                 Ok(entered) => {
                     let store = self.store.clone();
-                    clearing.spawn(async move { store.clear_events(partition, &entered).await });
+                    clearing.spawn(async move {
+                        store.ingest().clear_events(partition, &entered).await
+                    });
                 }
                 Err(error) => failed = failed.and(Err(error)),
             }
@@ -179,7 +189,7 @@ impl IngestWorker {
         batches: &[PartitionBatch],
     ) -> Result<Vec<Vec<Option<CreditSplit>>>, StoreError> {
         let all: Vec<_> = batches.iter().flat_map(|batch| &batch.events).collect();
-        let mut entered = self.ledger.enter_store_events(&all)?.into_iter();
+        let mut entered = self.ledger.changes().enter_store_events(&all)?.into_iter();
         let debits = |batch: &PartitionBatch| entered.by_ref().take(batch.events.len()).collect();
         Ok(batches.iter().map(debits).collect())
     }
@@ -247,6 +257,7 @@ impl IngestWorker {
             seq: 0,
         };
         self.store
+            .balances()
             .reconcile(&post, event, &ending.request_id)
             .await
             .map(drop)
@@ -267,7 +278,7 @@ impl IngestWorker {
             only_free: false,
             seq: 0,
         };
-        self.store.post(&post).await.map(drop)
+        self.store.balances().post(&post).await.map(drop)
     }
 
     /// Logs once that an event cannot be entered. The event stays in the store for an operator to

@@ -36,7 +36,7 @@ impl IngestWorker {
         let (mut changed, mut failed) = (Vec::new(), Ok(()));
         for group in self.store.partition_groups() {
             // If one node is unreachable, the others are still checked.
-            match self.store.partition_servers(&group).await {
+            match self.store.ingest().partition_servers(&group).await {
                 Ok(servers) => {
                     for (partition, current) in group.into_iter().zip(servers) {
                         if !self.refresh_if_unchanged(partition, &current) {
@@ -85,7 +85,7 @@ impl IngestWorker {
                 empty.push((partition, current));
                 continue;
             }
-            let known = self.ledger.partition_location(partition)?;
+            let known = self.ledger.events().partition_location(partition)?;
             match known.filter(|found| has_same_epoch(found, &current)) {
                 Some(found) => {
                     let since_ms = found.seen_ms.saturating_sub(MAX_FAILOVER_LOSS_MS);
@@ -140,7 +140,7 @@ impl IngestWorker {
         partition: u32,
         current: &PartitionServer,
     ) -> Result<bool, StoreError> {
-        Ok(current.epoch.is_empty() && self.store.published(partition).await?.is_none())
+        Ok(current.epoch.is_empty() && self.store.ingest().published(partition).await?.is_none())
     }
 
     /// Begins an epoch in partitions without data. Nothing is restored: their accounts are seeded
@@ -154,7 +154,12 @@ impl IngestWorker {
         let now = Instant::now();
         for (partition, current) in &empty {
             // A store that never had data has nothing to lose.
-            if self.ledger.partition_location(*partition)?.is_some() {
+            if self
+                .ledger
+                .events()
+                .partition_location(*partition)?
+                .is_some()
+            {
                 self.lost.add(*partition, current.now_ms, now);
             }
         }
@@ -179,7 +184,7 @@ impl IngestWorker {
         if locations.is_empty() {
             return Ok(());
         }
-        self.ledger.set_partition_locations(&locations)?;
+        self.ledger.events().set_partition_locations(&locations)?;
         for (partition, location) in locations {
             if let Some(slot) = usize::try_from(partition)
                 .ok()
@@ -197,7 +202,12 @@ impl IngestWorker {
         before: &str,
         epoch: &str,
     ) -> Result<(), StoreError> {
-        if self.store.begin_epoch(partition, before, epoch).await? {
+        if self
+            .store
+            .ingest()
+            .begin_epoch(partition, before, epoch)
+            .await?
+        {
             return Ok(());
         }
         Err(StoreError::Unusable(format!(
@@ -208,9 +218,9 @@ impl IngestWorker {
     /// Returns a position in the ledger up to which a partition has every entry: the server's
     /// record, or if it has none, what was published at `since_ms`.
     async fn last_published(&self, partition: u32, since_ms: i64) -> Result<i64, StoreError> {
-        match self.store.published(partition).await? {
+        match self.store.ingest().published(partition).await? {
             Some(seq) => Ok(seq),
-            None => self.ledger.mark_before(since_ms),
+            None => self.ledger.events().mark_before(since_ms),
         }
     }
 
@@ -226,6 +236,7 @@ impl IngestWorker {
             });
             if let Some(PartitionLocation { server, .. }) = found {
                 self.store
+                    .ingest()
                     .record_published(&group, server, self.pushed)
                     .await?;
             }
@@ -266,7 +277,7 @@ impl IngestWorker {
             }
             for (partition, requests) in requests {
                 for some in requests.chunks(MAX_RESTORED) {
-                    restored += self.store.restore(partition, some).await?;
+                    restored += self.store.ingest().restore(partition, some).await?;
                 }
             }
         }
@@ -280,10 +291,11 @@ impl IngestWorker {
             .zip(0..)
             .filter_map(|(found, partition)| Some((partition, found.clone()?)));
         self.ledger
+            .events()
             .set_partition_locations(&found.collect::<Vec<_>>())?;
-        self.ledger.set_published_seq(self.pushed)?;
+        self.ledger.events().set_published_seq(self.pushed)?;
         self.ledger.renew_anchor()?;
-        self.ledger.save_mark(clock::now_ms())
+        self.ledger.events().save_mark(clock::now_ms())
     }
 }
 

@@ -48,7 +48,7 @@ impl IngestWorker {
             }
             // A page of debits only is skipped, which is not worth a sync.
             if has_published {
-                self.ledger.set_published_seq(last)?;
+                self.ledger.events().set_published_seq(last)?;
             }
             self.pushed = last;
         }
@@ -78,11 +78,12 @@ impl IngestWorker {
             let key_id = entry.key_id();
             return self
                 .store
+                .balances()
                 .post_late(&post, &key_id, entry.at_ms)
                 .await
                 .map(drop);
         }
-        let posted = self.store.post(&post).await?;
+        let posted = self.store.balances().post(&post).await?;
         let PostReply::Known { change } = posted else {
             return Ok(());
         };
@@ -97,7 +98,7 @@ impl IngestWorker {
             seq: 0,
             ..post
         };
-        self.store.post(&post).await.map(drop)
+        self.store.balances().post(&post).await.map(drop)
     }
 
     /// Seeds the accounts that edges ask for.
@@ -107,7 +108,7 @@ impl IngestWorker {
     pub async fn seed_accounts(&mut self) -> Result<(), StoreError> {
         if self.requested_accounts.is_empty() {
             self.requested_accounts
-                .extend(self.store.take_seed_requests(MAX_SEEDS).await?);
+                .extend(self.store.ingest().take_seed_requests(MAX_SEEDS).await?);
         }
         // An account that cannot be seeded does not block the others, and edges ask for it again.
         let mut failed = Ok(());
@@ -121,7 +122,7 @@ impl IngestWorker {
     /// partition's events. After a loss, the account waits until edges have reported again.
     pub(crate) async fn seed_account(&mut self, account: &str) -> Result<(), StoreError> {
         let partition = partition(account);
-        let current = self.store.partition_server(partition).await?;
+        let current = self.store.ingest().partition_server(partition).await?;
         if !self.refresh_if_unchanged(partition, &current) {
             self.locate_partitions().await?;
         }
@@ -130,7 +131,7 @@ impl IngestWorker {
             return Ok(());
         }
         self.consume(partition).await?;
-        let Some((row, seq)) = self.ledger.account_as_of(account)? else {
+        let Some((row, seq)) = self.ledger.events().account_as_of(account)? else {
             return Ok(());
         };
         let found = usize::try_from(partition)
@@ -144,12 +145,16 @@ impl IngestWorker {
                 trial: row.trial,
             },
             credited: row.credited,
-            is_active: self.app.account(account)?.is_some_and(|row| row.active),
+            is_active: self
+                .app
+                .people()
+                .account(account)?
+                .is_some_and(|row| row.active),
             trial_ends_at_ms: row.trial_ends_at_ms,
             seq,
             epoch: &found.epoch,
         };
-        self.store.seed_account(&seed).await?;
+        self.store.balances().seed_account(&seed).await?;
         self.seed_keys(account, &found.epoch, current.now_ms).await
     }
 
@@ -158,13 +163,14 @@ impl IngestWorker {
     /// that run meanwhile count when they end.
     async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
         let first_days = Period::ALL.map(|period| period.first_day(at_ms));
-        for row in self.app.keys_with_settings(account)? {
+        for row in self.app.keys().keys_with_settings(account)? {
             // A key whose settings cannot be read admits nothing anyway.
             if KeySettings::decode(&row.settings)
                 .is_ok_and(|settings| settings.spend_limit.is_some())
             {
-                let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
+                let (spent, seq) = self.ledger.rows().key_spend_as_of(&row.id, first_days)?;
                 self.store
+                    .ingest()
                     .seed_key(&KeySeed {
                         account,
                         key_id: &row.id,
@@ -181,7 +187,7 @@ impl IngestWorker {
 
     /// Publishes keys that changed, or whose accounts changed.
     pub(crate) async fn publish_keys(&mut self) -> Result<(), StoreError> {
-        let changes = self.app.key_changes(&self.keys_after, MAX_KEYS)?;
+        let changes = self.app.keys().key_changes(&self.keys_after, MAX_KEYS)?;
         let is_all = changes.len() < MAX_KEYS;
         let Some(last) = changes.last().map(|change| change.at.clone()) else {
             return self.mark_keys_complete().await;
@@ -211,7 +217,7 @@ impl IngestWorker {
     /// valid keys as unknown.
     async fn mark_keys_complete(&mut self) -> Result<(), StoreError> {
         if !self.keys_known {
-            self.store.mark_keys_complete().await?;
+            self.store.ingest().mark_keys_complete().await?;
             self.keys_known = true;
         }
         Ok(())
@@ -221,10 +227,10 @@ impl IngestWorker {
     pub(crate) async fn mirror_holds(&mut self) -> Result<(), StoreError> {
         let mut held = BTreeMap::new();
         for group in self.store.partition_groups() {
-            if !self.store.has_holds(&group).await? {
+            if !self.store.ingest().has_holds(&group).await? {
                 continue;
             }
-            held.extend(self.store.held_by_account(&group).await?);
+            held.extend(self.store.ingest().held_by_account(&group).await?);
         }
         let released = self
             .mirrored
@@ -257,9 +263,9 @@ impl IngestWorker {
         if !self.lapse_clock.accepts(now_ms, Instant::now()) {
             return Ok(());
         }
-        for (account, _) in self.ledger.expired_trials(now_ms)? {
-            if !self.store.expire_trial(&account).await?
-                && self.store.account(&account).await?.is_none()
+        for (account, _) in self.ledger.rows().expired_trials(now_ms)? {
+            if !self.store.balances().expire_trial(&account).await?
+                && self.store.balances().account(&account).await?.is_none()
             {
                 self.requested_accounts.insert(account);
             }
@@ -277,13 +283,13 @@ impl IngestWorker {
     }
 
     async fn sweep_group(&self, group: Vec<u32>) -> Result<(), StoreError> {
-        if !self.store.has_holds(&group).await? {
+        if !self.store.ingest().has_holds(&group).await? {
             return Ok(());
         }
-        let servers = self.store.partition_servers(&group).await?;
+        let servers = self.store.ingest().partition_servers(&group).await?;
         let mut failed = Ok(());
         for (partition, server) in group.into_iter().zip(servers) {
-            let swept = self.store.sweep(partition, server.now_ms).await;
+            let swept = self.store.holds().sweep(partition, server.now_ms).await;
             failed = failed.and(swept.map(drop));
         }
         failed
@@ -307,9 +313,13 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
         account_rates,
         ..
     } = change;
-    store.set_status(&account, account_is_active).await?;
+    store
+        .ingest()
+        .set_status(&account, account_is_active)
+        .await?;
     let key_id = at.key;
     store
+        .ingest()
         .put_key(&SharedKey {
             hash,
             account,

@@ -87,10 +87,10 @@ impl IngestWorker {
         mirror.retain_instances(&journal::live_instance_ids(data_dir)?)?;
         let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
         let found = (0..PARTITIONS)
-            .map(|partition| ledger.partition_location(partition))
+            .map(|partition| ledger.events().partition_location(partition))
             .collect::<Result<_, _>>()?;
         Ok(Self {
-            pushed: ledger.published_seq()?,
+            pushed: ledger.events().published_seq()?,
             app: AppDb::open(data_dir, home)?,
             ledger,
             store,

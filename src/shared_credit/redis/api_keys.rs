@@ -2,13 +2,13 @@
 //!
 //! Must not publish a key: that is `redis/ingest.rs`. Must not see a key in plain text.
 
-use super::client::SharedStore;
 use super::keyspace::KEYS_KNOWN;
+use super::views::StoreKeys;
 use ::redis::Cmd;
 use ledger::StoreError;
 use std::collections::HashMap;
 
-impl SharedStore {
+impl StoreKeys<'_> {
     /// Returns the fields of the API key with this hash; empty if the store does not know it.
     ///
     /// # Errors
@@ -16,7 +16,7 @@ impl SharedStore {
     pub async fn api_key(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("HGETALL").arg(format!("gw:k:{hash}"));
-        self.query("look up a key", &get).await
+        self.0.query("look up a key", &get).await
     }
 
     /// Returns true if the store has all API keys, so that an unknown key is not valid. Returns
@@ -27,7 +27,8 @@ impl SharedStore {
     pub async fn has_all_keys(&self) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists.arg("EXISTS").arg(KEYS_KNOWN);
-        self.query("check whether the keys are published", &exists)
+        self.0
+            .query("check whether the keys are published", &exists)
             .await
     }
 }

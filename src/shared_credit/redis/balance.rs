@@ -2,9 +2,9 @@
 //!
 //! Must not reserve or settle.
 
-use super::client::SharedStore;
 use super::keyspace::{OPERATION_MS, partition};
 use super::reply::parse_amount;
+use super::views::StoreBalances;
 use ::redis::Cmd;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
@@ -63,7 +63,7 @@ pub struct StoreAccount {
     pub trial_ends_at_ms: Option<i64>,
 }
 
-impl SharedStore {
+impl StoreBalances<'_> {
     /// Posts a change of a balance.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl SharedStore {
         key_id: &str,
         at_ms: i64,
     ) -> Result<PostReply, StoreError> {
-        let api_key = self.key(partition(post.account), "k:", key_id);
+        let api_key = self.0.key(partition(post.account), "k:", key_id);
         self.invoke_post(post, Some(api_key), &[&at_ms.to_string()])
             .await
     }
@@ -100,7 +100,7 @@ impl SharedStore {
         event: &str,
         request_id: &str,
     ) -> Result<PostReply, StoreError> {
-        let events = self.key(partition(post.account), "ev", "");
+        let events = self.0.key(partition(post.account), "ev", "");
         self.invoke_post(post, Some(events), &[event, request_id])
             .await
     }
@@ -112,9 +112,9 @@ impl SharedStore {
         about: &[&str],
     ) -> Result<PostReply, StoreError> {
         let partition = partition(post.account);
-        let mut call = self.0.scripts.post.prepare_invoke();
-        call.key(self.key(partition, "a:", post.account))
-            .key(self.key(partition, "op:", post.operation));
+        let mut call = self.0.0.scripts.post.prepare_invoke();
+        call.key(self.0.key(partition, "a:", post.account))
+            .key(self.0.key(partition, "op:", post.operation));
         call.arg(post.change.paid.get())
             .arg(post.change.trial.get())
             .arg(post.credited.get());
@@ -125,7 +125,7 @@ impl SharedStore {
             .arg(u8::from(post.only_free))
             .arg(post.seq)
             .arg(about);
-        let reply = self.call("change a balance", &call).await?;
+        let reply = self.0.call("change a balance", &call).await?;
         Ok(match reply.status() {
             "done" => PostReply::Done,
             "lost" => PostReply::Lost,
@@ -147,10 +147,10 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn seed_account(&self, seed: &AccountSeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
-        let mut call = self.0.scripts.seed.prepare_invoke();
-        call.key(self.key(partition, "a:", seed.account))
-            .key(self.key(partition, "h:", seed.account));
-        call.key(self.key(partition, "epoch", ""));
+        let mut call = self.0.0.scripts.seed.prepare_invoke();
+        call.key(self.0.key(partition, "a:", seed.account))
+            .key(self.0.key(partition, "h:", seed.account));
+        call.key(self.0.key(partition, "epoch", ""));
         call.arg(seed.has.paid.get())
             .arg(seed.has.trial.get())
             .arg(seed.credited.get());
@@ -165,7 +165,7 @@ impl SharedStore {
                 .unwrap_or_default(),
         );
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self.call("seed an account", &call).await?.status() == "done")
+        Ok(self.0.call("seed an account", &call).await?.status() == "done")
     }
 
     /// Expires the rest of an account's trial credits if the trial is over and no hold uses them.
@@ -174,13 +174,13 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
         let partition = partition(account);
-        let mut call = self.0.scripts.expire.prepare_invoke();
-        call.key(self.key(partition, "a:", account))
-            .key(self.key(partition, "ev", ""));
-        call.key(self.key(partition, "op:", &lapse_operation(account)))
+        let mut call = self.0.0.scripts.expire.prepare_invoke();
+        call.key(self.0.key(partition, "a:", account))
+            .key(self.0.key(partition, "ev", ""));
+        call.key(self.0.key(partition, "op:", &lapse_operation(account)))
             .arg(account)
             .arg(OPERATION_MS);
-        Ok(self.call("expire a trial", &call).await?.status() == "done")
+        Ok(self.0.call("expire a trial", &call).await?.status() == "done")
     }
 
     /// Returns the account's current state; `None` if the store does not know it.
@@ -199,9 +199,9 @@ impl SharedStore {
         ];
         let mut get = Cmd::new();
         get.arg("HMGET")
-            .arg(self.key(partition(account), "a:", account))
+            .arg(self.0.key(partition(account), "a:", account))
             .arg(&fields[..]);
-        let values: Vec<Option<String>> = self.query("read a balance", &get).await?;
+        let values: Vec<Option<String>> = self.0.query("read a balance", &get).await?;
         let [
             Some(paid),
             Some(trial),

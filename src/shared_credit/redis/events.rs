@@ -2,8 +2,8 @@
 //!
 //! Must not remove an event: that is `redis/ingest.rs`.
 
-use super::client::SharedStore;
 use super::reply::parse_amount;
+use super::views::StoreEventLog;
 use ::redis::Cmd;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
@@ -37,7 +37,7 @@ pub type StoredEvents = Vec<(String, StoreEvent)>;
 /// The same as the server returns them: names and values.
 type RawEvents = Vec<(String, Vec<(String, String)>)>;
 
-impl SharedStore {
+impl StoreEventLog<'_> {
     /// Returns the events of a partition after the event `after` ("0": from the beginning), in
     /// order, with their ids.
     ///
@@ -51,12 +51,12 @@ impl SharedStore {
     ) -> Result<StoredEvents, StoreError> {
         let mut read = Cmd::new();
         read.arg("XRANGE")
-            .arg(self.key(partition, "ev", ""))
+            .arg(self.0.key(partition, "ev", ""))
             .arg(format!("({after}"))
             .arg("+")
             .arg("COUNT")
             .arg(limit);
-        Ok(parse_events(self.query("read events", &read).await?))
+        Ok(parse_events(self.0.query("read events", &read).await?))
     }
 
     /// Returns the first events of each of these partitions, at most `limit` of each. The
@@ -77,7 +77,7 @@ impl SharedStore {
         }
         let streams: Vec<_> = partitions
             .iter()
-            .map(|partition| self.key(*partition, "ev", ""))
+            .map(|partition| self.0.key(*partition, "ev", ""))
             .collect();
         let mut read = Cmd::new();
         read.arg("XREAD")
@@ -86,7 +86,8 @@ impl SharedStore {
             .arg("STREAMS")
             .arg(&streams)
             .arg(vec!["0"; streams.len()]);
-        let found: Option<Vec<(String, RawEvents)>> = match self.query("read events", &read).await {
+        let found: Option<Vec<(String, RawEvents)>> = match self.0.query("read events", &read).await
+        {
             // An ACL from before lacks this command.
             Err(error) if error.is_refused_right() => {
                 return self.first_events_of_each(partitions, limit).await;

@@ -2,24 +2,24 @@
 //!
 //! Must not change anything except a key that expires by itself.
 
-use super::client::SharedStore;
 use super::keyspace::{Keyspace, PARTITIONS};
+use super::views::StoreFitnessChecks;
 use ::redis::Cmd;
 use ledger::StoreError;
 
 /// Lifetime of the probe's key.
 const PROBE_TTL_MS: u64 = 1_000;
 
-impl SharedStore {
+impl StoreFitnessChecks<'_> {
     /// Runs a script that writes, like an admission. `partition` can be any number.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called, or if it would not admit requests.
     pub async fn probe(&self, partition: u32) -> Result<(), StoreError> {
-        let mut call = self.0.scripts.probe.prepare_invoke();
-        call.key(self.key(partition % PARTITIONS, "up", ""))
+        let mut call = self.0.0.scripts.probe.prepare_invoke();
+        call.key(self.0.key(partition % PARTITIONS, "up", ""))
             .arg(PROBE_TTL_MS);
-        self.call("probe the shared store", &call).await.map(drop)
+        self.0.call("probe the shared store", &call).await.map(drop)
     }
 
     /// Checks a server before it admits any request. With `may_forget`, a risk of data loss is only
@@ -32,7 +32,7 @@ impl SharedStore {
         if let Err(error) = self.probe(0).await {
             return Err(permanent_fault(&error).map_or(error, |why| refused_error(&why)));
         }
-        if self.is_cluster() && self.has_numbered_partitions().await? {
+        if self.0.is_cluster() && self.has_numbered_partitions().await? {
             return Err(refused_error(
                 "the cluster has data of a version that named the partitions otherwise: let every edge of that version drain, stop its sidecar, and empty the cluster (FLUSHALL on each primary)",
             ));
@@ -60,7 +60,7 @@ impl SharedStore {
             exists
                 .arg("EXISTS")
                 .arg(Keyspace::NUMBERED.key(partition, "epoch", ""));
-            if self.query("look for older data", &exists).await? {
+            if self.0.query("look for older data", &exists).await? {
                 return Ok(true);
             }
         }
@@ -102,7 +102,7 @@ impl SharedStore {
     async fn server_setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("CONFIG").arg("GET").arg(name);
-        let reply: Vec<String> = self.query("read the server's settings", &get).await?;
+        let reply: Vec<String> = self.0.query("read the server's settings", &get).await?;
         Ok(reply.into_iter().nth(1))
     }
 }

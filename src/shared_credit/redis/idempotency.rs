@@ -5,9 +5,9 @@
 //! without a stored response. It expires by itself. The entries of a process that died are found by
 //! its instance id. Must not validate keys, nor know a request's cost.
 
-use super::client::SharedStore;
 use super::keyspace::{MARKER_MS, PARTITIONS, partition};
 use super::reply::ScriptReply;
+use super::views::StoreIdempotency;
 use crate::idempotency::entry::{IdempotencyEntry, IdempotencyLookup, StoredResponse};
 use crate::idempotency::key_completion::SharedRetentionLimits;
 use ::redis::{Cmd, Pipeline, Script, ScriptInvocation};
@@ -23,7 +23,7 @@ impl IdempotencyEntry {
     }
 }
 
-impl SharedStore {
+impl StoreIdempotency<'_> {
     fn entry_invocation<'s>(
         &self,
         entry: &IdempotencyEntry,
@@ -35,14 +35,14 @@ impl SharedStore {
         for name in before {
             call.key(name.as_str());
         }
-        call.key(self.key(partition, "i:", &entry.redis_key()));
-        call.key(self.key(partition, "ib:", &entry.instance_id));
+        call.key(self.0.key(partition, "i:", &entry.redis_key()));
+        call.key(self.0.key(partition, "ib:", &entry.instance_id));
         call
     }
 
     /// The Redis keys that `answers.lua` expects.
     fn response_keys(&self, partition: u32) -> [String; 3] {
-        ["il", "ik", "iu"].map(|kind| self.key(partition, kind, ""))
+        ["il", "ik", "iu"].map(|kind| self.0.key(partition, kind, ""))
     }
 
     /// Looks a key up, and enters the request as running if the key is unknown. This is one atomic
@@ -57,13 +57,16 @@ impl SharedStore {
         runs: Duration,
         known_for: Duration,
     ) -> Result<IdempotencyLookup, StoreError> {
-        let mut call = self.entry_invocation(entry, &self.0.scripts.ask, &[]);
+        let mut call = self.entry_invocation(entry, &self.0.0.scripts.ask, &[]);
         call.arg(&entry.hash)
             .arg(&entry.request_id)
             .arg(entry.redis_key())
             .arg(millis(runs))
             .arg(millis(known_for));
-        let reply: Vec<Vec<u8>> = self.call_bytes("record an idempotency key", &call).await?;
+        let reply: Vec<Vec<u8>> = self
+            .0
+            .call_bytes("record an idempotency key", &call)
+            .await?;
         let text = |index: usize| {
             reply
                 .get(index)
@@ -105,8 +108,9 @@ impl SharedStore {
         limits: SharedRetentionLimits,
     ) -> Result<(), StoreError> {
         let at = partition(&entry.account);
-        let mut call = self.entry_invocation(entry, &self.0.scripts.keep, &self.response_keys(at));
-        call.key(self.key(at, "ia:", &entry.account));
+        let mut call =
+            self.entry_invocation(entry, &self.0.0.scripts.keep, &self.response_keys(at));
+        call.key(self.0.key(at, "ia:", &entry.account));
         call.arg(&entry.hash)
             .arg(&entry.request_id)
             .arg(entry.redis_key())
@@ -122,7 +126,8 @@ impl SharedStore {
             })?;
             call.arg(headers).arg(&response.body[..]);
         }
-        self.call("store the response of an idempotency key", &call)
+        self.0
+            .call("store the response of an idempotency key", &call)
             .await
             .map(drop)
     }
@@ -135,9 +140,10 @@ impl SharedStore {
         &self,
         entry: &IdempotencyEntry,
     ) -> Result<(), StoreError> {
-        let mut call = self.entry_invocation(entry, &self.0.scripts.free, &[]);
+        let mut call = self.entry_invocation(entry, &self.0.0.scripts.free, &[]);
         call.arg(&entry.request_id);
-        self.call("release an idempotency key", &call)
+        self.0
+            .call("release an idempotency key", &call)
             .await
             .map(drop)
     }
@@ -154,8 +160,9 @@ impl SharedStore {
         for partition in 0..PARTITIONS {
             let mut get = Cmd::new();
             get.arg("HGETALL")
-                .arg(self.key(partition, "ib:", instance_id));
+                .arg(self.0.key(partition, "ib:", instance_id));
             let found: Vec<(String, String)> = self
+                .0
                 .query("look for requests of ended processes", &get)
                 .await?;
             orphaned.extend(found.into_iter().filter_map(|(request_id, named)| {
@@ -186,17 +193,18 @@ impl SharedStore {
     ) -> Result<Option<bool>, StoreError> {
         let operation = "check whether a request has ended";
         let partition = partition(&entry.account);
-        let now_ms = self.now_ms().await?;
+        let now_ms = self.0.now_ms().await?;
         let mut pipeline = Pipeline::new();
         pipeline
             .cmd("EXISTS")
-            .arg(self.key(partition, "r:", &entry.request_id));
+            .arg(self.0.key(partition, "r:", &entry.request_id));
         pipeline
             .cmd("HGET")
-            .arg(self.key(partition, "i:", &entry.redis_key()))
+            .arg(self.0.key(partition, "i:", &entry.redis_key()))
             .arg("until");
-        let mut link = self.0.link.clone();
+        let mut link = self.0.0.link.clone();
         let (has_marker, until): (bool, Option<i64>) = self
+            .0
             .guard(operation, pipeline.query_async(&mut link))
             .await?;
         let began_ms = until.map(|until| until.saturating_sub_unsigned(millis(runs)));
@@ -211,10 +219,11 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn has_idempotency_key(&self, entry: &IdempotencyEntry) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
-        exists
-            .arg("EXISTS")
-            .arg(self.key(partition(&entry.account), "i:", &entry.redis_key()));
-        self.query("look up an idempotency key", &exists).await
+        exists.arg("EXISTS").arg(
+            self.0
+                .key(partition(&entry.account), "i:", &entry.redis_key()),
+        );
+        self.0.query("look up an idempotency key", &exists).await
     }
 
     /// Removes expired entries from the totals of stored responses. Returns their number.
@@ -222,12 +231,12 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn remove_expired_responses(&self, partition: u32) -> Result<usize, StoreError> {
-        let mut call = self.0.scripts.tidy.prepare_invoke();
+        let mut call = self.0.0.scripts.tidy.prepare_invoke();
         for name in self.response_keys(partition) {
             call.key(name);
         }
         call.arg(MAX_REMOVAL_BATCH);
-        let reply: ScriptReply = self.call("count the stored responses", &call).await?;
+        let reply: ScriptReply = self.0.call("count the stored responses", &call).await?;
         reply.text(1)?.parse().map_err(|_| reply.unexpected_reply())
     }
 }

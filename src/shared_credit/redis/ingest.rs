@@ -4,9 +4,9 @@
 //! Every operation here can be repeated safely. Must not decide when to run: that is
 //! `shared_credit/ledger_ingest.rs`.
 
-use super::client::SharedStore;
 use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
 use super::reply::parse_amount;
+use super::views::StoreIngest;
 use ::redis::{Cmd, Pipeline};
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
@@ -85,7 +85,7 @@ pub struct SharedKey {
     pub account_rates: String,
 }
 
-impl SharedStore {
+impl StoreIngest<'_> {
     /// Returns the server and the epoch of a partition.
     ///
     /// # Errors
@@ -106,11 +106,11 @@ impl SharedStore {
         &self,
         partitions: &[u32],
     ) -> Result<Vec<PartitionServer>, StoreError> {
-        let mut call = self.0.scripts.server.prepare_invoke();
+        let mut call = self.0.0.scripts.server.prepare_invoke();
         for partition in partitions {
-            call.key(self.key(*partition, "epoch", ""));
+            call.key(self.0.key(*partition, "epoch", ""));
         }
-        let reply = self.call("identify the server", &call).await?;
+        let reply = self.0.call("identify the server", &call).await?;
         let now_ms = reply
             .text(1)?
             .parse()
@@ -139,12 +139,13 @@ impl SharedStore {
         server: &str,
         seq: i64,
     ) -> Result<(), StoreError> {
-        let mut call = self.0.scripts.publish.prepare_invoke();
+        let mut call = self.0.0.scripts.publish.prepare_invoke();
         for partition in partitions {
-            call.key(self.key(*partition, "published", ""));
+            call.key(self.0.key(*partition, "published", ""));
         }
         call.arg(server).arg(seq);
-        self.call("record the published entries", &call)
+        self.0
+            .call("record the published entries", &call)
             .await
             .map(drop)
     }
@@ -156,8 +157,8 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn published(&self, partition: u32) -> Result<Option<i64>, StoreError> {
         let mut get = Cmd::new();
-        get.arg("GET").arg(self.key(partition, "published", ""));
-        self.query("read the published entries", &get).await
+        get.arg("GET").arg(self.0.key(partition, "published", ""));
+        self.0.query("read the published entries", &get).await
     }
 
     /// Begins a new epoch that follows `before`. Returns false if the partition is not in the epoch
@@ -171,11 +172,11 @@ impl SharedStore {
         before: &str,
         epoch: &str,
     ) -> Result<bool, StoreError> {
-        let mut call = self.0.scripts.epoch.prepare_invoke();
-        call.key(self.key(partition, "epoch", ""))
+        let mut call = self.0.0.scripts.epoch.prepare_invoke();
+        call.key(self.0.key(partition, "epoch", ""))
             .arg(before)
             .arg(epoch);
-        Ok(self.call("start an epoch", &call).await?.status() == "done")
+        Ok(self.0.call("start an epoch", &call).await?.status() == "done")
     }
 
     /// Settles requests of one partition that the ledger has as ended and the store does not: at
@@ -188,8 +189,8 @@ impl SharedStore {
         partition: u32,
         ended: &[RestoreEntry],
     ) -> Result<usize, StoreError> {
-        let mut call = self.0.scripts.restore.prepare_invoke();
-        call.key(self.key(partition, "l", "")).arg(MARKER_MS);
+        let mut call = self.0.0.scripts.restore.prepare_invoke();
+        call.key(self.0.key(partition, "l", "")).arg(MARKER_MS);
         for RestoreEntry {
             request_id,
             account,
@@ -199,10 +200,10 @@ impl SharedStore {
             at_ms,
         } in ended
         {
-            call.key(self.key(partition, "a:", account))
-                .key(self.key(partition, "h:", account));
-            call.key(self.key(partition, "r:", request_id))
-                .key(self.key(partition, "k:", key_id));
+            call.key(self.0.key(partition, "a:", account))
+                .key(self.0.key(partition, "h:", account));
+            call.key(self.0.key(partition, "r:", request_id))
+                .key(self.0.key(partition, "k:", key_id));
             call.arg(request_id)
                 .arg(account)
                 .arg(taken.paid.get())
@@ -210,7 +211,7 @@ impl SharedStore {
                 .arg(seq)
                 .arg(at_ms);
         }
-        let reply = self.call("restore ended requests", &call).await?;
+        let reply = self.0.call("restore ended requests", &call).await?;
         reply.text(1)?.parse().map_err(|_| reply.unexpected_reply())
     }
 
@@ -227,14 +228,14 @@ impl SharedStore {
         if entered.is_empty() {
             return Ok(());
         }
-        let mut call = self.0.scripts.clear.prepare_invoke();
-        call.key(self.key(partition, "ev", ""));
+        let mut call = self.0.0.scripts.clear.prepare_invoke();
+        call.key(self.0.key(partition, "ev", ""));
         for (event, request) in entered {
-            call.key(self.key(partition, "r:", request))
+            call.key(self.0.key(partition, "r:", request))
                 .arg(event)
                 .arg(request);
         }
-        self.call("remove entered events", &call).await.map(drop)
+        self.0.call("remove entered events", &call).await.map(drop)
     }
 
     /// Begins to count the spending of an API key if the store does not count it yet. Returns false
@@ -245,18 +246,18 @@ impl SharedStore {
     /// Returns an error if the store cannot be called.
     pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
-        let mut call = self.0.scripts.spend.prepare_invoke();
-        call.key(self.key(partition, "k:", seed.key_id))
-            .key(self.key(partition, "a:", seed.account));
-        call.key(self.key(partition, "ev", ""))
-            .key(self.key(partition, "epoch", ""))
+        let mut call = self.0.0.scripts.spend.prepare_invoke();
+        call.key(self.0.key(partition, "k:", seed.key_id))
+            .key(self.0.key(partition, "a:", seed.account));
+        call.key(self.0.key(partition, "ev", ""))
+            .key(self.0.key(partition, "epoch", ""))
             .arg(seed.key_id)
             .arg(seed.at_ms);
         for spent in seed.spent {
             call.arg(spent.get());
         }
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self.call("seed a key's spending", &call).await?.status() == "done")
+        Ok(self.0.call("seed a key's spending", &call).await?.status() == "done")
     }
 
     /// Requests that the sidecar seeds an account.
@@ -266,7 +267,7 @@ impl SharedStore {
     pub async fn request_seed(&self, account: &str) -> Result<(), StoreError> {
         let mut add = Cmd::new();
         add.arg("SADD").arg(SEED_REQUESTS_KEY).arg(account);
-        self.query("request an account", &add).await
+        self.0.query("request an account", &add).await
     }
 
     /// Removes and returns accounts that edges have requested.
@@ -276,7 +277,7 @@ impl SharedStore {
     pub async fn take_seed_requests(&self, limit: usize) -> Result<Vec<String>, StoreError> {
         let mut pop = Cmd::new();
         pop.arg("SPOP").arg(SEED_REQUESTS_KEY).arg(limit);
-        self.query("look for accounts to seed", &pop).await
+        self.0.query("look for accounts to seed", &pop).await
     }
 
     /// Names the address of the sidecar to the edges.
@@ -287,7 +288,7 @@ impl SharedStore {
         let mut set = Cmd::new();
         set.arg("SET").arg(SIDECAR_KEY).arg(address);
         set.arg("PX").arg(SIDECAR_TTL_MS);
-        self.query("announce the sidecar", &set).await
+        self.0.query("announce the sidecar", &set).await
     }
 
     /// Records the last entry of the ledger, so that an older ledger is recognised.
@@ -299,7 +300,7 @@ impl SharedStore {
         set.arg("SET")
             .arg(LEDGER_HEAD_KEY)
             .arg(format!("{seq} {hash}"));
-        self.query("record the end of the ledger", &set).await
+        self.0.query("record the end of the ledger", &set).await
     }
 
     /// Returns the position and the hash (hex) of the last entry that was recorded; `None` if the
@@ -310,7 +311,7 @@ impl SharedStore {
     pub async fn ledger_head(&self) -> Result<Option<(i64, String)>, StoreError> {
         let mut get = Cmd::new();
         get.arg("GET").arg(LEDGER_HEAD_KEY);
-        let recorded: Option<String> = self.query("read the end of the ledger", &get).await?;
+        let recorded: Option<String> = self.0.query("read the end of the ledger", &get).await?;
         let parse = |text: String| {
             let (seq, hash) = text.split_once(' ')?;
             Some((seq.parse().ok()?, hash.to_owned()))
@@ -326,7 +327,7 @@ impl SharedStore {
     pub async fn announced_sidecar(&self) -> Result<Option<String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("GET").arg(SIDECAR_KEY);
-        self.query("look for the sidecar", &get).await
+        self.0.query("look for the sidecar", &get).await
     }
 
     /// Sets whether an account can spend. Does nothing if the store does not know the account.
@@ -334,10 +335,13 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
-        let mut call = self.0.scripts.status.prepare_invoke();
-        call.key(self.key(partition(account), "a:", account))
+        let mut call = self.0.0.scripts.status.prepare_invoke();
+        call.key(self.0.key(partition(account), "a:", account))
             .arg(status_name(is_active));
-        self.call("set an account's status", &call).await.map(drop)
+        self.0
+            .call("set an account's status", &call)
+            .await
+            .map(drop)
     }
 
     /// Stores an API key.
@@ -345,7 +349,7 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn put_key(&self, shared: &SharedKey) -> Result<(), StoreError> {
-        let mut call = self.0.scripts.key.prepare_invoke();
+        let mut call = self.0.0.scripts.key.prepare_invoke();
         call.key(format!("gw:k:{}", shared.hash))
             .arg(&shared.hash)
             .arg(&shared.account)
@@ -355,7 +359,7 @@ impl SharedStore {
             .arg(status_name(shared.account_is_active))
             .arg(REVOKED_TTL_MS);
         call.arg(&shared.settings).arg(&shared.account_rates);
-        self.call("publish a key", &call).await.map(drop)
+        self.0.call("publish a key", &call).await.map(drop)
     }
 
     /// Records that the store has every API key again since it lost them.
@@ -365,7 +369,7 @@ impl SharedStore {
     pub async fn mark_keys_complete(&self) -> Result<(), StoreError> {
         let mut set = Cmd::new();
         set.arg("SET").arg(KEYS_KNOWN).arg(1);
-        self.query("mark the keys as published", &set).await
+        self.0.query("mark the keys as published", &set).await
     }
 
     /// Returns true if any of these partitions may have holds. They must be of one group of
@@ -377,9 +381,9 @@ impl SharedStore {
         let mut exists = Cmd::new();
         exists.arg("EXISTS");
         for partition in partitions {
-            exists.arg(self.key(*partition, "l", ""));
+            exists.arg(self.0.key(*partition, "l", ""));
         }
-        let found: u64 = self.query("look for reservations", &exists).await?;
+        let found: u64 = self.0.query("look for reservations", &exists).await?;
         Ok(found > 0)
     }
 
@@ -396,12 +400,13 @@ impl SharedStore {
         for partition in partitions {
             listing
                 .cmd("ZRANGE")
-                .arg(self.key(*partition, "l", ""))
+                .arg(self.0.key(*partition, "l", ""))
                 .arg(0)
                 .arg(MAX_HOLDS_SCANNED);
         }
-        let mut link = self.0.link.clone();
+        let mut link = self.0.0.link.clone();
         let listed: Vec<Vec<String>> = self
+            .0
             .guard("list the reservations", listing.query_async(&mut link))
             .await?;
         let mut accounts: Vec<_> = listed
@@ -420,11 +425,12 @@ impl SharedStore {
             for account in some {
                 reading
                     .cmd("HMGET")
-                    .arg(self.key(partition(account), "a:", account))
+                    .arg(self.0.key(partition(account), "a:", account))
                     .arg("held_paid")
                     .arg("held_trial");
             }
             let held: Vec<(Option<String>, Option<String>)> = self
+                .0
                 .guard("list the reservations", reading.query_async(&mut link))
                 .await?;
             for (account, held) in some.iter().zip(held) {

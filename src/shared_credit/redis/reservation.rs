@@ -3,8 +3,8 @@
 //!
 //! Must not decide amounts. Read next: `redis/reserve.lua`.
 
-use super::client::SharedStore;
 use super::keyspace::partition;
+use super::views::StoreHolds;
 use ::redis::Cmd;
 use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
@@ -60,7 +60,7 @@ pub enum ReserveReply {
     Unknown,
 }
 
-impl SharedStore {
+impl StoreHolds<'_> {
     /// Reserves credits for a request.
     ///
     /// # Errors
@@ -68,8 +68,11 @@ impl SharedStore {
     /// until the lease ends or the caller tries again.
     pub async fn reserve(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, StoreError> {
         let lease_ms = u64::try_from(command.lease.as_millis()).unwrap_or(u64::MAX);
-        let mut call =
-            self.request_invocation(&self.0.scripts.reserve, command.account, command.request_id);
+        let mut call = self.0.request_invocation(
+            &self.0.0.scripts.reserve,
+            command.account,
+            command.request_id,
+        );
         call.arg(command.full.get())
             .arg(command.floor.get())
             .arg(lease_ms)
@@ -84,7 +87,7 @@ impl SharedStore {
             },
         )) = command.within
         {
-            call.key(self.key(partition(command.account), "k:", key_id))
+            call.key(self.0.key(partition(command.account), "k:", key_id))
                 .arg(key_id)
                 .arg(tokens);
             for rates in [of_key, of_account] {
@@ -99,7 +102,7 @@ impl SharedStore {
             );
             call.arg(spend.map_or("total", |limit| limit.period.name()));
         }
-        let reply = self.call("reserve credits", &call).await?;
+        let reply = self.0.call("reserve credits", &call).await?;
         Ok(match reply.status() {
             "held" if command.within.is_some() => {
                 ReserveReply::HeldWithin(reply.parts(1)?, reply.rate_limits(3)?)
@@ -126,7 +129,7 @@ impl SharedStore {
     /// # Errors
     /// Returns an error if the store cannot be called.
     pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
-        let leases = self.key(partition, "l", "");
+        let leases = self.0.key(partition, "l", "");
         let mut due = Cmd::new();
         due.arg("ZRANGEBYSCORE")
             .arg(&leases)
@@ -137,18 +140,21 @@ impl SharedStore {
             .arg(MAX_VISITS);
         let mut swept = 0;
         for _ in 0..MAX_SWEEPS {
-            let due: Vec<String> = self.query("look for expired reservations", &due).await?;
+            let due: Vec<String> = self.0.query("look for expired reservations", &due).await?;
             let mut has_visited = false;
             // All at once: busy accounts are visited again and again, and each answer takes a round
             // trip.
             let mut visits = JoinSet::new();
             for member in due {
-                let (store, leases) = (self.clone(), leases.clone());
+                let (store, leases) = (self.0.clone(), leases.clone());
                 visits.spawn(async move {
                     match member.split_once(' ') {
-                        None => store.visit(partition, &leases, &member).await,
+                        None => store.holds().visit(partition, &leases, &member).await,
                         Some((account, request_id)) => {
-                            store.lapse(partition, &leases, account, request_id).await
+                            store
+                                .holds()
+                                .lapse(partition, &leases, account, request_id)
+                                .await
                         }
                     }
                 });
@@ -174,11 +180,11 @@ impl SharedStore {
         leases: &str,
         account: &str,
     ) -> Result<Option<usize>, StoreError> {
-        let mut call = self.0.scripts.visit.prepare_invoke();
-        call.key(self.key(partition, "a:", account))
+        let mut call = self.0.0.scripts.visit.prepare_invoke();
+        call.key(self.0.key(partition, "a:", account))
             .key(leases)
             .arg(account);
-        let reply = self.call("release expired reservations", &call).await?;
+        let reply = self.0.call("release expired reservations", &call).await?;
         match reply.status() {
             "done" => reply
                 .text(1)?
@@ -197,22 +203,22 @@ impl SharedStore {
         account: &str,
         request_id: &str,
     ) -> Result<Option<usize>, StoreError> {
-        let holds = self.key(partition, "h:", account);
+        let holds = self.0.key(partition, "h:", account);
         let mut hold = Cmd::new();
         hold.arg("HGET").arg(&holds).arg(request_id);
-        let hold: Option<String> = self.query("read an expired reservation", &hold).await?;
+        let hold: Option<String> = self.0.query("read an expired reservation", &hold).await?;
         // The fifth field of a hold is the API key, if there is one.
         let api_key = hold
             .as_deref()
             .and_then(|hold| hold.splitn(5, ':').nth(4))
             .unwrap_or_default();
-        let mut call = self.0.scripts.lapse.prepare_invoke();
-        call.key(self.key(partition, "a:", account))
+        let mut call = self.0.0.scripts.lapse.prepare_invoke();
+        call.key(self.0.key(partition, "a:", account))
             .key(holds)
             .key(leases)
-            .key(self.key(partition, "k:", api_key));
+            .key(self.0.key(partition, "k:", api_key));
         call.arg(request_id).arg(account);
-        let reply = self.call("release an expired reservation", &call).await?;
+        let reply = self.0.call("release an expired reservation", &call).await?;
         Ok((reply.status() == "done").then_some(1))
     }
 }

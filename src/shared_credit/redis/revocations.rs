@@ -3,8 +3,8 @@
 //! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
 //! must receive it over the same connection. Must not know how keys are cached.
 
-use super::client::SharedStore;
 use super::link::CONNECT_TIMEOUT;
+use super::views::StoreKeys;
 use ::redis::Cmd;
 use futures_util::Stream;
 use ledger::StoreError;
@@ -18,7 +18,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time without any message before the connection counts as lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-impl SharedStore {
+impl StoreKeys<'_> {
     /// Calls `changed` with the hash of each API key that was revoked or restricted, and with the
     /// server's time of the change, until the connection is lost.
     ///
@@ -39,6 +39,7 @@ impl SharedStore {
         let beat = format!("gw:heard:{}", uuid::Uuid::now_v7().simple());
         let listen = async {
             let mut channel = self
+                .0
                 .0
                 .link
                 .primary_client()
@@ -73,7 +74,7 @@ impl SharedStore {
                     let mut publish = Cmd::new();
                     publish.arg("PUBLISH").arg(&beat).arg(1);
                     // The result does not matter: if the heartbeat was published, it arrives.
-                    let _: Result<i64, _> = self.query("send the heartbeat of revocations", &publish).await;
+                    let _: Result<i64, _> = self.0.query("send the heartbeat of revocations", &publish).await;
                     if last_message_at.elapsed() > SILENCE_TIMEOUT {
                         return Err(timeout_error());
                     }

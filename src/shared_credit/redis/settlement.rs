@@ -2,8 +2,8 @@
 //!
 //! Must not decide the cost. Read next: `redis/end.lua`.
 
-use super::client::SharedStore;
 use super::keyspace::{APPLIED, MARKER_MS, partition};
+use super::views::StoreHolds;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ pub enum EndState {
     Lost,
 }
 
-impl SharedStore {
+impl StoreHolds<'_> {
     /// Returns for each request, given as its account and its id, whether the ledger has its end.
     /// Changes nothing. The requests must be of one group of
     /// [`SharedStore::partition_groups`].
@@ -65,17 +65,17 @@ impl SharedStore {
             .into_iter()
             .zip(1..)
             .collect();
-        let mut call = self.0.scripts.poll.prepare_invoke();
+        let mut call = self.0.0.scripts.poll.prepare_invoke();
         call.arg(numbers.len());
         for partition in numbers.keys() {
-            call.key(self.key(*partition, "ev", ""));
+            call.key(self.0.key(*partition, "ev", ""));
         }
         for (account, request_id) in requests {
             let partition = partition(account);
-            call.key(self.key(partition, "r:", request_id))
+            call.key(self.0.key(partition, "r:", request_id))
                 .arg(numbers.get(&partition).copied().unwrap_or_default());
         }
-        let reply = self.call("ask for entered requests", &call).await?;
+        let reply = self.0.call("ask for entered requests", &call).await?;
         let states = reply.values.iter().map(|state| match state.as_str() {
             APPLIED => Ok(EndState::Applied),
             "waiting" => Ok(EndState::Waiting),
@@ -95,15 +95,16 @@ impl SharedStore {
     /// Returns an error if the store cannot be called. Try again until it answers.
     pub async fn settle(&self, command: &SettleCommand<'_>) -> Result<SettleReply, StoreError> {
         let mut call =
-            self.request_invocation(&self.0.scripts.end, command.account, command.request_id);
+            self.0
+                .request_invocation(&self.0.0.scripts.end, command.account, command.request_id);
         let partition = partition(command.account);
-        call.key(self.key(partition, "ev", ""))
-            .key(self.key(partition, "k:", command.key_id));
+        call.key(self.0.key(partition, "ev", ""))
+            .key(self.0.key(partition, "k:", command.key_id));
         call.arg(command.cost.get())
             .arg(MARKER_MS)
             .arg(command.ending)
             .arg(command.tokens);
-        let reply = self.call("settle a request", &call).await?;
+        let reply = self.0.call("settle a request", &call).await?;
         Ok(match reply.status() {
             "done" => SettleReply::Done {
                 event: reply.text(1)?.into(),

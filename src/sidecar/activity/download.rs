@@ -46,7 +46,9 @@ pub async fn download(
     let file = CsvFile::new(slot, CSV_HEADER, start, move |position| {
         // One more row than the file may have, to know whether it was cut.
         let max_rows = CHUNK_ROWS.min(position.left.saturating_add(1));
-        let receipts = billing.activity(&account, &filter, position.before, max_rows)?;
+        let receipts = billing
+            .pages()
+            .activity(&account, &filter, position.before, max_rows)?;
         let names = key_names(&names_of, &account, &receipts)?;
         Ok(encode_rows(&receipts, &names, position.left))
     });

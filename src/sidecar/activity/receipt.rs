@@ -61,6 +61,7 @@ pub async fn receipt(
     let account = &user.account.id;
     let receipt = app
         .billing
+        .receipts()
         .receipt(account, &request_id)?
         .ok_or(PageError::NotFound)?;
     let names = key_names(&app, account, std::slice::from_ref(&receipt))?;

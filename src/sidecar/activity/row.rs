@@ -55,7 +55,10 @@ pub(super) fn key_names(
 /// The latest responses.
 pub fn latest(app: &SidecarState, account: &str) -> Result<Vec<ActivityRow>, StoreError> {
     let filter = ActivityFilter::default();
-    let receipts = app.billing.activity(account, &filter, None, LATEST_ROWS)?;
+    let receipts = app
+        .billing
+        .pages()
+        .activity(account, &filter, None, LATEST_ROWS)?;
     rows(app, account, &receipts)
 }
 

@@ -76,6 +76,7 @@ pub fn find_live_key(
 ) -> Result<ApiKey, PageError> {
     let found = app
         .accounts
+        .api_keys()
         .key(Some(&user.account.id), id)?
         .map(|(_, key)| key);
     found

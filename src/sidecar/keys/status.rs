@@ -64,7 +64,9 @@ async fn set_enabled(
 ) -> Result<Response, PageError> {
     let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
     let set = move || {
-        let is_set = accounts.set_own_key_enabled(&account, &key, enabled)?;
+        let is_set = accounts
+            .api_keys()
+            .set_own_key_enabled(&account, &key, enabled)?;
         wait_until_published(&accounts, &key);
         Ok::<_, StoreError>(is_set)
     };
@@ -103,7 +105,9 @@ pub async fn revoke(
     }
     let (accounts, account) = (app.accounts.clone(), form.user.account.id);
     let revoke = move || {
-        let is_revoked = accounts.revoke_key(Some(&account), &id, now_ms())?;
+        let is_revoked = accounts
+            .api_keys()
+            .revoke_key(Some(&account), &id, now_ms())?;
         wait_until_published(&accounts, &id);
         Ok::<_, StoreError>(is_revoked)
     };

@@ -112,7 +112,10 @@ pub fn page(
     let now_ms = now_ms();
     let shown = SpendingSnapshot::load(&app.billing, &account.id, now_ms)?
         .to_view(&app.billing.balance(&account.id, now_ms)?, now_ms);
-    let entries = app.billing.entries(&account.id, None, MAX_ENTRY_ROWS)?;
+    let entries = app
+        .billing
+        .receipts()
+        .entries(&account.id, None, MAX_ENTRY_ROWS)?;
     let entries = entries.iter().map(|entry| {
         let row = document::entry(entry)?;
         let word = |name: &str| {
@@ -136,7 +139,7 @@ pub fn page(
         })
     });
     Ok(OperatorAccountPage {
-        frame: Frame::new("Operator", user).with_index_lag(app.billing.index_lag()),
+        frame: Frame::new("Operator", user).with_index_lag(app.billing.pages().index_lag()),
         tab: "accounts",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
@@ -144,7 +147,7 @@ pub fn page(
         held: shown.held,
         available: shown.available,
         trial: shown.trial,
-        keys: app.accounts.keys(&account.id)?,
+        keys: app.accounts.api_keys().keys(&account.id)?,
         entries: entries.collect::<Result<_, StoreError>>()?,
         asks_password: !user.confirmed,
         done: None,
@@ -269,7 +272,7 @@ impl PostingOrder {
         };
         app.accounts
             .with_actor(by, now_ms)
-            .record_then_post(&change, || app.billing.post_change(&change))
+            .record_then_post(&change, || app.billing.corrections().post_change(&change))
     }
 }
 

@@ -37,6 +37,7 @@ pub async fn change(
     let account = find(&app, &id)?;
     let (_, key) = app
         .accounts
+        .api_keys()
         .key(Some(&id), &key_id)?
         .filter(|(_, key)| key.status != ApiKeyStatus::Revoked)
         .ok_or(PageError::NotFound)?;

@@ -91,7 +91,7 @@ pub async fn show(
     let (first, term) = (after.is_none(), q.clone());
     let found = run_blocking(move || {
         if term.starts_with(REQUEST_PREFIX)
-            && let Some(charge) = billing.request_charge(&term)?
+            && let Some(charge) = billing.pages().request_charge(&term)?
         {
             return Ok::<_, StoreError>(Err(charge.account));
         }
@@ -122,7 +122,7 @@ pub async fn show(
         StatusCode::OK
     };
     let page = AccountsPage {
-        frame: Frame::new("Operator", &user).with_index_lag(app.billing.index_lag()),
+        frame: Frame::new("Operator", &user).with_index_lag(app.billing.pages().index_lag()),
         tab: "accounts",
         totals,
         q: q.chars().take(MAX_TERM_CHARS).collect(),
@@ -157,8 +157,8 @@ fn rows(
     let is_full = found.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| is_full).map(|last| last.id.clone());
     let ids: Vec<_> = found.iter().map(|account| account.id.clone()).collect();
-    let balances = billing.balances(&ids, now_ms)?;
-    let spends = billing.spend_since(&ids, first_day(now_ms))?;
+    let balances = billing.pages().balances(&ids, now_ms)?;
+    let spends = billing.reports().spend_since(&ids, first_day(now_ms))?;
     let amount = |sums: &BTreeMap<String, Micro>, id: &str| {
         Credits(sums.get(id).copied().unwrap_or(Micro::ZERO))
     };
@@ -178,7 +178,9 @@ fn totals(
     let counts = accounts.count()?;
     let today = now_ms.div_euclid(DAY_MS);
     // A request that ends during this page can count on the next day.
-    let days = billing.daily_totals(first_day(now_ms), today + 2)?;
+    let days = billing
+        .reports()
+        .daily_totals(first_day(now_ms), today + 2)?;
     let mut spent = [Micro::ZERO; 3];
     for day in &days {
         let [all, of_today, writeoffs] = &mut spent;
@@ -193,7 +195,7 @@ fn totals(
         active: group_digits(counts.active),
         suspended: group_digits(counts.suspended),
         deleted: group_digits(counts.deleted),
-        balances: Credits(billing.balance_total(now_ms)?),
+        balances: Credits(billing.pages().balance_total(now_ms)?),
         spent_today,
         spent,
         writeoffs,

@@ -102,7 +102,7 @@ impl RefundOrder {
             "request.refund",
             request_id,
             &what,
-            || app.billing.post_refund(&refund),
+            || app.billing.corrections().post_refund(&refund),
         )
     }
 }
@@ -132,7 +132,7 @@ async fn post_order(
 ) -> Result<Response, FormStop> {
     let order = RefundOrder::parse(submitted).map_err(FormStop::invalid)?;
     let (billing, request_id) = (app.billing.clone(), order.request_id.clone());
-    let charge = match run_blocking(move || billing.request_charge(&request_id)).await? {
+    let charge = match run_blocking(move || billing.pages().request_charge(&request_id)).await? {
         Err(StoreError::SegmentUnavailable(why)) => {
             let fault = format!("Cannot look up this request: {why}.");
             return Err(FormStop::Fault(StatusCode::SERVICE_UNAVAILABLE, fault));

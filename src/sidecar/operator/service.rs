@@ -78,7 +78,7 @@ struct MailView {
 fn mail_view(app: &SidecarState) -> Result<MailView, PageError> {
     let settings = app.settings.load();
     let mail = settings.mail.as_ref();
-    let queue = app.accounts.mail_queue()?;
+    let queue = app.accounts.mails().mail_queue()?;
     Ok(MailView {
         server: mail.map(|mail| format!("{}:{}", mail.host, mail.port)),
         from: mail.map(|mail| mail.from.to_string()).unwrap_or_default(),
@@ -199,12 +199,12 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
         });
     let billing = app.billing.clone();
     let implausible =
-        run_blocking(move || billing.implausible_receipts(MAX_IMPLAUSIBLE_ROWS)).await??;
+        run_blocking(move || billing.pages().implausible_receipts(MAX_IMPLAUSIBLE_ROWS)).await??;
     let LedgerAuditState { running, last } = app.audits.snapshot();
     Ok(ServicePage {
         frame: Frame::new("Operator", user)
             .with_script(&AUDIT_SCRIPT)
-            .with_index_lag(app.billing.index_lag()),
+            .with_index_lag(app.billing.pages().index_lag()),
         tab: "service",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),

@@ -74,7 +74,10 @@ async fn a_row_names_its_key_and_how_long_it_took() {
         page.body
     );
     assert!(page.body.contains(">1.5 s</span>"));
-    let key = world.accounts.create_key(&account, "CI <b>", now_ms());
+    let key = world
+        .accounts
+        .api_keys()
+        .create_key(&account, "CI <b>", now_ms());
     let key_id = key.unwrap().key_id;
     rename_key(&world, &key_id);
     let page = world.get("/dashboard/activity", &cookie).await;
@@ -85,7 +88,10 @@ async fn a_row_names_its_key_and_how_long_it_took() {
     );
     let file = world.get("/dashboard/activity.csv", &cookie).await;
     assert!(file.body.contains(",key_name\r\n") && file.body.contains(",\"CI <b>\"\r\n"));
-    let revoked = world.accounts.revoke_key(Some(&account), "key_1", now_ms());
+    let revoked = world
+        .accounts
+        .api_keys()
+        .revoke_key(Some(&account), "key_1", now_ms());
     assert!(revoked.unwrap());
     let page = world.get("/dashboard/activity", &cookie).await;
     assert!(page.body.contains("(revoked)"));

@@ -149,7 +149,7 @@ async fn a_form_that_replaces_the_secret_replaces_it_once_however_often_it_is_se
     let person = person(&world, "a@example.com").await;
     person.done("webhook", "url=https://example.com").await;
     let db = world.accounts.database();
-    let stored = || db.webhook(&person.account).unwrap().unwrap();
+    let stored = || db.webhooks().webhook(&person.account).unwrap().unwrap();
     let first = stored().secret;
     // Without a number, it cannot be known whether it was sent before.
     for fields in ["", "confirmed=yes", "confirmed=yes&once="] {
@@ -233,7 +233,8 @@ async fn test_messages_and_repetitions_are_in_the_log_and_limited() {
     assert_eq!(person.send(&resend, "").await.status, 429);
 
     let db = world.accounts.database();
-    db.disable_webhook(&person.account, "the receiver <b>", now_ms(), None)
+    db.webhooks()
+        .disable_webhook(&person.account, "the receiver <b>", now_ms(), None)
         .unwrap();
     let page = person.page().await;
     assert!(
@@ -276,9 +277,11 @@ async fn the_page_says_why_alerts_are_not_sent_by_mail() {
     let purpose = accounts::LinkPurpose::Verify;
     let link = with
         .accounts
+        .one_time_links()
         .create_own_link(&person.account, purpose, now_ms());
     let token = link.unwrap().token;
     with.accounts
+        .one_time_links()
         .verify_email_by_link(&token, now_ms())
         .unwrap();
     let page = person.done("rules", "low_balance=1&mail=yes").await;

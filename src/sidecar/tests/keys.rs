@@ -22,6 +22,7 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     let key = made.inside("new-key").to_owned();
     let set = world
         .accounts
+        .api_keys()
         .authenticate(&key, now_ms())
         .unwrap()
         .settings;
@@ -64,12 +65,14 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
         assert!(is_kept || !fault.contains("enter"), "{fields} is lost");
     }
     assert_eq!(
-        world.accounts.keys(&account).unwrap().len(),
+        world.accounts.api_keys().keys(&account).unwrap().len(),
         1,
         "nothing was made"
     );
 
-    let id = world.accounts.keys(&account).unwrap()[0].id.clone();
+    let id = world.accounts.api_keys().keys(&account).unwrap()[0]
+        .id
+        .clone();
     let at = |what: &str| format!("/dashboard/keys/{id}/{what}");
     let saved = post(
         &at("settings"),
@@ -79,6 +82,7 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     assert_eq!(saved.status, 200, "{}", saved.body);
     let changed = world
         .accounts
+        .api_keys()
         .authenticate(&key, now_ms())
         .unwrap()
         .settings;
@@ -89,11 +93,29 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
 
     let question = post(&at("disable"), "").await;
     assert!(question.status == 200 && question.body.contains("Disable this key?"));
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok()
+    );
     assert_eq!(post(&at("disable"), "confirmed=yes").await.status, 303);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_err());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_err()
+    );
     assert_eq!(post(&at("enable"), "").await.status, 303);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok()
+    );
 
     assert_eq!(post(&at("rotate"), "overlap_hours=2").await.status, 422);
     let question = post(&at("rotate"), "overlap_hours=0&once=0123456789abcdef").await;
@@ -104,7 +126,7 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     ] {
         assert!(question.body.contains(repeated), "{repeated}");
     }
-    assert_eq!(world.accounts.keys(&account).unwrap().len(), 1);
+    assert_eq!(world.accounts.api_keys().keys(&account).unwrap().len(), 1);
     let fields = format!("csrf={token}&overlap_hours=1");
     let rotated = world.create_key_by(&at("rotate"), &cookie, &fields).await;
     assert!(rotated.body.contains("The old key works until"));
@@ -112,14 +134,24 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     assert_ne!(new, key);
     let now = now_ms();
     assert!(
-        world.accounts.authenticate(&key, now).is_ok(),
+        world.accounts.api_keys().authenticate(&key, now).is_ok(),
         "the old key works on"
     );
     assert!(
-        world.accounts.authenticate(&key, now + 3_600_001).is_err(),
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now + 3_600_001)
+            .is_err(),
         "for an hour"
     );
-    assert!(world.accounts.authenticate(&new, now + 3_600_001).is_ok());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&new, now + 3_600_001)
+            .is_ok()
+    );
 
     assert_eq!(post(&at("revoke"), "").await.status, 200);
     assert_eq!(post(&at("revoke"), "confirmed=yes").await.status, 303);
@@ -132,7 +164,11 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
         "a dead key has no page"
     );
     assert!(
-        world.accounts.authenticate(&new, now_ms()).is_ok(),
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&new, now_ms())
+            .is_ok(),
         "another key is not revoked"
     );
 }
@@ -142,7 +178,7 @@ async fn a_reload_or_a_form_that_is_sent_twice_makes_no_second_key() {
     let world = world(&[]).await;
     let cookie = world.sign_up("a@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
-    let count = || world.accounts.keys(&account).unwrap().len();
+    let count = || world.accounts.api_keys().keys(&account).unwrap().len();
     let form = world.get("/dashboard/keys", &cookie).await;
     let (_, rest) = form.body.split_once("name=\"once\" value=\"").unwrap();
     let (csrf, once) = (form.csrf(), rest.split_once('"').unwrap().0);
@@ -159,7 +195,13 @@ async fn a_reload_or_a_form_that_is_sent_twice_makes_no_second_key() {
     let key = page.inside("new-key").to_owned();
     assert_eq!(page.headers["cache-control"], "no-store");
     assert!(page.body.contains("this page shows it for 5 minutes"));
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok()
+    );
     for _ in 0..3 {
         let again = world.get(&one, &cookie).await;
         assert_eq!(again.inside("new-key"), key, "a reload shows the same key");
@@ -181,8 +223,14 @@ async fn a_reload_or_a_form_that_is_sent_twice_makes_no_second_key() {
     assert_eq!(count(), 2, "each form leads back to its key");
     let next = world.get("/dashboard/keys", &cookie).await;
     assert!(!next.body.contains(once), "every form has its own number");
-    for key in world.accounts.keys(&account).unwrap() {
-        assert!(world.accounts.revoke_key(None, &key.id, now_ms()).unwrap());
+    for key in world.accounts.api_keys().keys(&account).unwrap() {
+        assert!(
+            world
+                .accounts
+                .api_keys()
+                .revoke_key(None, &key.id, now_ms())
+                .unwrap()
+        );
     }
     assert_eq!(world.get(&one, &cookie).await.status, 410, "revoked");
     for unnumbered in ["", "&once=", "&once=x", "&once=0123456789abcdeg"] {
@@ -227,11 +275,13 @@ async fn the_page_of_a_key_shows_each_rate_limit_and_who_set_it() {
     let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
     let key = world
         .accounts
+        .api_keys()
         .create_key(&account, "k", now_ms())
         .unwrap()
         .key_id;
     world
         .accounts
+        .api_keys()
         .change_key(None, &key, |settings| {
             settings.rates.requests_per_minute = Some(1_200);
             settings.rates.concurrent = Some(0);
@@ -305,7 +355,13 @@ async fn a_playground_key_is_for_one_session_and_is_listed_while_it_works() {
         made["key"].as_str().unwrap().to_owned()
     };
     let key = text(&made);
-    let lives = |key: &str| world.accounts.authenticate(key, now_ms()).is_ok();
+    let lives = |key: &str| {
+        world
+            .accounts
+            .api_keys()
+            .authenticate(key, now_ms())
+            .is_ok()
+    };
     assert!(lives(&key));
 
     let list = world.get("/dashboard/keys", &cookie).await.body;

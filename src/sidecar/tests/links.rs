@@ -24,7 +24,10 @@ impl World {
 
     /// Creates a link as a mail has it. Returns its path.
     fn mailed_link(&self, account: &str, purpose: LinkPurpose) -> String {
-        let link = self.accounts.create_own_link(account, purpose, now_ms());
+        let link = self
+            .accounts
+            .one_time_links()
+            .create_own_link(account, purpose, now_ms());
         link.unwrap().url("")
     }
 
@@ -190,13 +193,27 @@ async fn the_first_password_and_the_e_mail_have_links_of_their_own() {
     let verify = world.link(&id, LinkPurpose::Verify, now_ms());
     let page = world.get(&verify, "").await;
     assert!(page.body.contains("Confirm that") && !page.body.contains("type=\"password\""));
-    assert_eq!(world.accounts.email_verified_at(&id).unwrap(), None);
+    assert_eq!(
+        world
+            .accounts
+            .one_time_links()
+            .email_verified_at(&id)
+            .unwrap(),
+        None
+    );
     // It sets no password, whatever is sent.
     let done = world.use_link(&verify, PASSWORD).await;
     assert_eq!(done.status, 200);
     assert!(done.body.contains("Your e-mail is confirmed"));
     assert!(!done.headers.contains_key("set-cookie"));
-    assert!(world.accounts.email_verified_at(&id).unwrap().is_some());
+    assert!(
+        world
+            .accounts
+            .one_time_links()
+            .email_verified_at(&id)
+            .unwrap()
+            .is_some()
+    );
     assert_eq!(world.sign_in("a@example.com", NEW_PASSWORD).await, 303);
     assert_eq!(world.post(&verify, "", "").await.status, 410);
 }
@@ -232,7 +249,7 @@ impl World {
     }
 
     fn queued(&self) -> u64 {
-        self.accounts.mail_queue().unwrap().queued
+        self.accounts.mails().mail_queue().unwrap().queued
     }
 
     /// Waits until this number of mails is queued.
@@ -395,8 +412,21 @@ async fn the_first_proof_of_a_mailbox_ends_the_keys_of_whoever_signed_up_with_it
     let world = world(&[WITH_MAIL]).await;
     let stranger = world.sign_up("a@example.com").await;
     let id = world.id("a@example.com");
-    let key = |name| world.accounts.create_key(&id, name, now_ms()).unwrap().key;
-    let is_live = |key: &str| world.accounts.authenticate(key, now_ms()).is_ok();
+    let key = |name| {
+        world
+            .accounts
+            .api_keys()
+            .create_key(&id, name, now_ms())
+            .unwrap()
+            .key
+    };
+    let is_live = |key: &str| {
+        world
+            .accounts
+            .api_keys()
+            .authenticate(key, now_ms())
+            .is_ok()
+    };
     let of_stranger = key("<b>mine</b>");
     let link = world.mailed_link(&id, LinkPurpose::Reset);
     let page = world.get(&link, "").await;
@@ -410,7 +440,14 @@ async fn the_first_proof_of_a_mailbox_ends_the_keys_of_whoever_signed_up_with_it
     assert_eq!(set.status, 303);
     assert!(!is_live(&of_stranger));
     assert_eq!(world.get("/dashboard", &stranger).await.status, 303);
-    assert!(world.accounts.email_verified_at(&id).unwrap().is_some());
+    assert!(
+        world
+            .accounts
+            .one_time_links()
+            .email_verified_at(&id)
+            .unwrap()
+            .is_some()
+    );
 
     // From then on, a new password keeps the keys, unless the holder ticks the box.
     let own = key("mine");
@@ -433,8 +470,21 @@ async fn only_a_holder_who_is_signed_in_confirms_an_e_mail_without_a_password() 
     let [own, other] = ["a@example.com", "b@example.com"].map(|email| world.sign_up(email));
     let (own, other) = (own.await, other.await);
     let [id, of_other] = ["a@example.com", "b@example.com"].map(|email| world.id(email));
-    let key = |id: &str| world.accounts.create_key(id, "k", now_ms()).unwrap().key;
-    let is_live = |key: &str| world.accounts.authenticate(key, now_ms()).is_ok();
+    let key = |id: &str| {
+        world
+            .accounts
+            .api_keys()
+            .create_key(id, "k", now_ms())
+            .unwrap()
+            .key
+    };
+    let is_live = |key: &str| {
+        world
+            .accounts
+            .api_keys()
+            .authenticate(key, now_ms())
+            .is_ok()
+    };
     let (kept, ended) = (key(&id), key(&of_other));
 
     let link = world.mailed_link(&id, LinkPurpose::Verify);
@@ -443,7 +493,14 @@ async fn only_a_holder_who_is_signed_in_confirms_an_e_mail_without_a_password() 
         assert!(page.contains("You are not signed in here"));
         assert_eq!(world.post(&link, cookie, "").await.status, 422);
     }
-    assert_eq!(world.accounts.email_verified_at(&id).unwrap(), None);
+    assert_eq!(
+        world
+            .accounts
+            .one_time_links()
+            .email_verified_at(&id)
+            .unwrap(),
+        None
+    );
     let page = world.get(&link, &own).await.body;
     assert!(page.contains("Confirm that") && !page.contains("type=\"password\""));
     let done = world.post(&link, &own, "").await;

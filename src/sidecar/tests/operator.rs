@@ -99,6 +99,7 @@ impl Root {
         let token = self
             .world
             .accounts
+            .logins()
             .create_session(&admin, now_ms() - 11 * 60_000)
             .unwrap()
             .token;
@@ -304,18 +305,31 @@ async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
     let key = root
         .world
         .accounts
+        .api_keys()
         .create_key(&root.account, "k", now_ms())
         .unwrap()
         .key;
     let suspend = root.path("suspend");
     assert_eq!(root.post(&suspend, "confirmed=yes").await.status, 303);
-    assert!(root.world.accounts.authenticate(&key, now_ms()).is_err());
+    assert!(
+        root.world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_err()
+    );
     let page = root
         .get(&format!("/dashboard/operator/accounts/{}", root.account))
         .await;
     assert_eq!(page.inside("status"), "suspended");
     assert_eq!(root.post(&root.path("resume"), "").await.status, 303);
-    assert!(root.world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert!(
+        root.world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok()
+    );
     assert_eq!(root.acts(), ["account.suspend", "account.resume"]);
     let lines = root.world.accounts.audit_log(None, 1).unwrap();
     assert_eq!(lines[0].before, r#"{"status":"suspended"}"#);
@@ -521,6 +535,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
     let token = root
         .world
         .accounts
+        .logins()
         .create_session(&viewer.id, now_ms())
         .unwrap()
         .token;
@@ -851,10 +866,12 @@ async fn the_service_page_shows_the_mail_that_waits_and_queues_a_test_mail() {
     assert!(sent.inside("tested").contains("root@example.com"));
     let accounts = &root.world.accounts;
     let row = accounts
+        .mails()
         .take_due_mail(now_ms(), 60_000, 10)
         .unwrap()
         .remove(0);
     accounts
+        .mails()
         .retry_mail(&row.id, now_ms() + 60_000, "it <hangs>")
         .unwrap();
     let page = root.get("/dashboard/operator/service").await;

@@ -184,12 +184,14 @@ async fn a_copy_of_ones_data_has_all_entries_and_no_secret() {
     let account = world.accounts.find("a@example.com").unwrap().unwrap();
     let key = world
         .accounts
+        .api_keys()
         .create_key(&account.id, "laptop", now_ms())
         .unwrap();
     // More entries than one read returns.
     for index in 0..450 {
         world
             .billing
+            .corrections()
             .grant(
                 &account.id,
                 "1".parse().unwrap(),
@@ -248,6 +250,7 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     let account = world.accounts.find("a@example.com").unwrap().unwrap();
     let key = world
         .accounts
+        .api_keys()
         .create_key(&account.id, "my secret project", now_ms())
         .unwrap()
         .key;
@@ -263,12 +266,22 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     assert_eq!(delete("a@example.com", "not the password").await, 403);
     assert_eq!(delete("a@example.com", "").await, 403);
     assert!(
-        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_ok(),
         "nothing was changed yet"
     );
 
     assert_eq!(delete("A@example.com", PASSWORD).await, 200);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_err());
+    assert!(
+        world
+            .accounts
+            .api_keys()
+            .authenticate(&key, now_ms())
+            .is_err()
+    );
     assert_eq!(world.get("/dashboard", &cookie).await.status, 303);
     let credentials = format!("email=a@example.com&password={PASSWORD}");
     assert_eq!(
@@ -284,7 +297,7 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         (AccountStatus::Deleted, Role::Member)
     );
     assert!(!gone.email.contains("example"), "{}", gone.email);
-    let keys = world.accounts.keys(&account.id).unwrap();
+    let keys = world.accounts.api_keys().keys(&account.id).unwrap();
     assert_eq!(keys.len(), 1);
     assert!(
         keys[0].status == ApiKeyStatus::Revoked && keys[0].name != "my secret project",

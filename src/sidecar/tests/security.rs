@@ -122,6 +122,7 @@ impl People {
         } else {
             self.world
                 .accounts
+                .logins()
                 .create_session(account, now_ms())
                 .unwrap()
                 .token
@@ -171,7 +172,7 @@ impl People {
         let accounts = self.world.accounts.list().unwrap();
         let keys: Vec<_> = accounts
             .iter()
-            .map(|account| self.world.accounts.keys(&account.id).unwrap())
+            .map(|account| self.world.accounts.api_keys().keys(&account.id).unwrap())
             .collect();
         let balances: Vec<_> = accounts
             .iter()
@@ -185,15 +186,15 @@ impl People {
             .collect();
         let audit = self.world.accounts.audit_log(None, 1_000).unwrap();
         let invites = self.world.accounts.invites(None, 100).unwrap();
-        let mail = self.world.accounts.mail_queue().unwrap();
+        let mail = self.world.accounts.mails().mail_queue().unwrap();
         let db = self.world.accounts.database();
         let alerts: Vec<_> = accounts
             .iter()
             .map(|account| {
-                let hook = db.webhook(&account.id).unwrap();
+                let hook = db.webhooks().webhook(&account.id).unwrap();
                 let hook = hook.map(|hook| (hook.url, hook.secret, hook.disabled));
-                let log = db.deliveries(&account.id, 100).unwrap();
-                (db.alerts(&account.id).unwrap(), hook, log)
+                let log = db.webhooks().deliveries(&account.id, 100).unwrap();
+                (db.alerts().alerts(&account.id).unwrap(), hook, log)
             })
             .collect();
         format!("{accounts:?} {keys:?} {balances:?} {audit:?} {invites:?} {mail:?} {alerts:?}")
@@ -407,11 +408,16 @@ async fn no_id_of_another_account_opens_anything() {
         admin,
         ..
     } = &people;
-    let key = world.accounts.create_key(holder, "mine", now_ms()).unwrap();
+    let key = world
+        .accounts
+        .api_keys()
+        .create_key(holder, "mine", now_ms())
+        .unwrap();
     let own = people.token(holder);
     let session = accounts::session_id(&own);
     world
         .billing
+        .corrections()
         .grant(holder, "5".parse().unwrap(), "invoice 1", now_ms())
         .unwrap();
     let by = accounts::Actor {
@@ -469,6 +475,7 @@ async fn no_id_of_another_account_opens_anything() {
     assert!(
         world
             .accounts
+            .logins()
             .find_session(&own, now_ms())
             .unwrap()
             .is_some()
@@ -518,6 +525,7 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
     let key = people
         .world
         .accounts
+        .api_keys()
         .create_key(&people.admin, "k", now_ms())
         .unwrap()
         .key_id;
@@ -587,6 +595,7 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
         people
             .world
             .accounts
+            .logins()
             .find_session(&token, now_ms())
             .unwrap()
             .is_some(),
@@ -781,6 +790,7 @@ async fn attempts_from_other_networks_do_not_lock_the_account_holder_out() {
     };
     world
         .accounts
+        .logins()
         .create_session_from(&id, origin, now)
         .unwrap();
     // An attempt from there has limits of its own: five, of which one was counted above.

@@ -27,6 +27,7 @@ async fn account_with_key(world: &World, email: &str, models: &[&str]) -> (Strin
     let id = &account.unwrap().id;
     let key = world
         .accounts
+        .api_keys()
         .create_key_with(id, "laptop", &settings, now_ms());
     (cookie, key.unwrap().key_id)
 }
@@ -111,8 +112,17 @@ async fn a_key_of_another_account_and_a_revoked_key_are_not_found() {
     let path = |key: &str| format!("/dashboard/setup/codex?key={key}");
     assert_eq!(world.get(&path(&own), &cookie).await.status, 200);
     assert_eq!(world.get(&path(&other), &cookie).await.status, 404);
-    let account = world.accounts.key(None, &own).unwrap().unwrap().0;
-    let revoked = world.accounts.revoke_key(Some(&account), &own, now_ms());
+    let account = world
+        .accounts
+        .api_keys()
+        .key(None, &own)
+        .unwrap()
+        .unwrap()
+        .0;
+    let revoked = world
+        .accounts
+        .api_keys()
+        .revoke_key(Some(&account), &own, now_ms());
     assert!(revoked.unwrap());
     assert_eq!(world.get(&path(&own), &cookie).await.status, 404);
     let page = world.get("/dashboard/setup/codex", &cookie).await;
@@ -124,14 +134,25 @@ async fn a_key_of_another_account_and_a_revoked_key_are_not_found() {
 async fn a_disabled_key_is_marked_and_another_one_comes_first() {
     let world = world(&[]).await;
     let (cookie, first) = account_with_key(&world, "a@example.com", &["beta-5.2"]).await;
-    let account = world.accounts.key(None, &first).unwrap().unwrap().0;
-    let disabled = world.accounts.set_own_key_enabled(&account, &first, false);
+    let account = world
+        .accounts
+        .api_keys()
+        .key(None, &first)
+        .unwrap()
+        .unwrap()
+        .0;
+    let disabled = world
+        .accounts
+        .api_keys()
+        .set_own_key_enabled(&account, &first, false);
     assert!(disabled.unwrap());
     let page = world.get("/dashboard/setup/codex", &cookie).await;
     assert!(page.body.contains("This key is disabled"));
     let settings = KeySettings::default();
     let accounts = &world.accounts;
-    let second = accounts.create_key_with(&account, "desk", &settings, now_ms());
+    let second = accounts
+        .api_keys()
+        .create_key_with(&account, "desk", &settings, now_ms());
     let page = world.get("/dashboard/setup/codex", &cookie).await;
     assert!(!page.body.contains("This key is disabled"));
     let chosen = format!("<option value=\"{}\" selected>", second.unwrap().key_id);

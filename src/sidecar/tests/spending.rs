@@ -14,7 +14,7 @@ fn debit(world: &World, account: &str, key_id: &str, model: &str, at_ms: i64, te
     let ledger = Ledger::open(world.folder.path()).unwrap();
     let request = format!("req_{key_id}_{model}_{at_ms}");
     let price = world.price();
-    ledger.store_price(&price, 0).unwrap();
+    ledger.rows().store_price(&price, 0).unwrap();
     let plain = Ending::in_test(&request, account, at_ms, RequestOutcome::Completed);
     let ending = Ending {
         trial: Micro::new(tenths * 100_000),
@@ -69,7 +69,7 @@ async fn last_month_by_key_is_one_click_from_the_overview() {
     let (account, other) = (id("a@example.com"), id("b@example.com"));
     let now_ms = now_ms();
     let key = |account: &str, name: &str| {
-        let key = world.accounts.create_key(account, name, now_ms);
+        let key = world.accounts.api_keys().create_key(account, name, now_ms);
         key.unwrap().key_id
     };
     let (ci, laptop) = (key(&account, "CI <b>"), key(&account, "Laptop"));
@@ -96,6 +96,7 @@ async fn last_month_by_key_is_one_click_from_the_overview() {
     assert!(
         world
             .accounts
+            .api_keys()
             .revoke_key(Some(&account), &laptop, now_ms)
             .unwrap()
     );
@@ -200,7 +201,7 @@ async fn the_page_says_what_caches_saved_or_cost() {
     assert_eq!(saved().await, "0");
     let ledger = Ledger::open(world.folder.path()).unwrap();
     let price = world.price();
-    ledger.store_price(&price, 0).unwrap();
+    ledger.rows().store_price(&price, 0).unwrap();
     let mut expected = Micro::ZERO;
     for (request, cache_read, cache_write_5m, at_ms) in [
         ("req_1", 0, 4_000, now_ms()),

@@ -17,7 +17,14 @@ async fn holder(world: &World) -> (String, String) {
             actor: Some("acct_secret_operator"),
             at_ms: now_ms(),
         };
-        assert!(world.billing.post_change(&change).unwrap().is_new);
+        assert!(
+            world
+                .billing
+                .corrections()
+                .post_change(&change)
+                .unwrap()
+                .is_new
+        );
     };
     change(BalanceChangeKind::TopUp, "=cmd|'/c calc'!A0", 20_000_000);
     let reason = "said \"so\", <b>twice</b>\nand more";

@@ -2,9 +2,9 @@
 //!
 //! Must not know what a rule means: the rules are JSON of `account.alerts`.
 
-use super::database::AppDb;
 use super::mail::{self, MailQueueLimits, OutgoingMailRow};
 use super::rows::first_column;
+use super::views::AlertRows;
 use super::webhooks::{self, NewDelivery};
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, params};
@@ -36,10 +36,10 @@ pub struct AlertNotices<'a> {
     pub delivery: Option<(&'a NewDelivery<'a>, u32)>,
 }
 
-impl AppDb {
+impl AlertRows<'_> {
     /// Sets the rules of an account; empty: none. Returns false if there is no such account.
     pub fn set_alerts(&self, account: &str, alerts: &str) -> Result<bool, StoreError> {
-        self.write("set an account's alerts", |transaction| {
+        self.0.write("set an account's alerts", |transaction| {
             let sql = "UPDATE account SET alerts = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
             Ok(transaction.execute(sql, params![account, alerts])? > 0)
         })
@@ -47,7 +47,7 @@ impl AppDb {
 
     /// Returns the rules of an account; empty if it has none.
     pub fn alerts(&self, account: &str) -> Result<String, StoreError> {
-        self.read("read an account's alerts", |connection| {
+        self.0.read("read an account's alerts", |connection| {
             let found: Option<String> = connection
                 .prepare_cached("SELECT alerts FROM account WHERE id = ?1")?
                 .query_row([account], first_column)
@@ -63,7 +63,7 @@ impl AppDb {
         after: &str,
         limit: u32,
     ) -> Result<Vec<AlertAccountRow>, StoreError> {
-        self.read("list accounts with alerts", |connection| {
+        self.0.read("list accounts with alerts", |connection| {
             connection
                 .prepare_cached(
                     "SELECT id, verified_at_ms IS NOT NULL, alerts FROM account
@@ -87,7 +87,7 @@ impl AppDb {
         after: &str,
         last: &str,
     ) -> Result<Vec<(String, FiredAlertRow)>, StoreError> {
-        self.read("list fired alerts of a page", |connection| {
+        self.0.read("list fired alerts of a page", |connection| {
             connection
                 .prepare_cached(
                     "SELECT rule, period_ms, fired_at_ms, account FROM alert_state
@@ -99,7 +99,7 @@ impl AppDb {
     }
 
     pub fn fired_alerts(&self, account: &str) -> Result<Vec<FiredAlertRow>, StoreError> {
-        self.read("list fired alerts", |connection| {
+        self.0.read("list fired alerts", |connection| {
             connection
                 .prepare_cached(
                     "SELECT rule, period_ms, fired_at_ms FROM alert_state WHERE account = ?1 ORDER BY rule",
@@ -118,7 +118,7 @@ impl AppDb {
         fired: &FiredAlertRow,
         notices: AlertNotices<'_>,
     ) -> Result<bool, StoreError> {
-        self.write("fire an alert", |transaction| {
+        self.0.write("fire an alert", |transaction| {
             let rows = transaction.execute(
                 "INSERT INTO alert_state(account, rule, period_ms, fired_at_ms) VALUES(?1, ?2, ?3, ?4)
                  ON CONFLICT(account, rule) DO UPDATE
@@ -141,7 +141,7 @@ impl AppDb {
 
     /// Arms a rule that has fired, so that it can fire again. Returns false if it is armed.
     pub fn rearm_alert(&self, account: &str, rule: &str) -> Result<bool, StoreError> {
-        self.write("arm an alert", |transaction| {
+        self.0.write("arm an alert", |transaction| {
             let sql = "DELETE FROM alert_state WHERE account = ?1 AND rule = ?2";
             Ok(transaction.execute(sql, params![account, rule])? > 0)
         })

@@ -4,8 +4,8 @@
 //! If the action changes `app.db`, its line is written in the same transaction. Triggers forbid
 //! changing or deleting lines, and `verify` reports it if somebody did. Must not receive a secret.
 
-use super::database::AppDb;
 use super::rows::first_column;
+use super::views::AuditRows;
 use ledger::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use sha2::{Digest, Sha256};
@@ -118,17 +118,17 @@ pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
         .map(drop)
 }
 
-impl AppDb {
+impl AuditRows<'_> {
     /// Appends a line in its own transaction, for an action that does not change `app.db`.
     pub fn append_audit(&self, act: &AuditEntry<'_>) -> Result<(), StoreError> {
-        self.write("write to the audit log", |transaction| {
+        self.0.write("write to the audit log", |transaction| {
             append(transaction, act)
         })
     }
 
     /// Returns at most `limit` lines before the line `before`, newest first.
     pub fn audit_rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.read("read the audit log", |connection| {
+        self.0.read("read the audit log", |connection| {
             connection
                 .prepare_cached(
                     "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit
@@ -141,7 +141,7 @@ impl AppDb {
 
     /// Calls `each` for every line, oldest first.
     pub fn for_each_audit_row(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
-        self.read("read the audit log", |connection: &Connection| {
+        self.0.read("read the audit log", |connection: &Connection| {
             let mut statement = connection.prepare(
                 "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit ORDER BY seq",
             )?;

@@ -2,7 +2,7 @@
 //!
 //! Must not see a key in plain text.
 
-use super::database::AppDb;
+use super::views::KeyRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension as _, Row, params};
 
@@ -53,13 +53,13 @@ impl KeyChange {
     }
 }
 
-impl AppDb {
+impl KeyRows<'_> {
     /// Returns the latest change of a key; `None` if there is no such key.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
     pub fn key_change(&self, key: &str) -> Result<Option<KeyChange>, StoreError> {
-        self.read("look for a changed key", |connection| {
+        self.0.read("look for a changed key", |connection| {
             connection
                 .prepare_cached(
                     "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
@@ -82,7 +82,7 @@ impl AppDb {
         after: &ChangeCursor,
         limit: usize,
     ) -> Result<Vec<KeyChange>, StoreError> {
-        self.read("look for changed keys", |connection| {
+        self.0.read("look for changed keys", |connection| {
             connection
                 .prepare_cached(
                     "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates

@@ -6,8 +6,8 @@
 
 use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};
-use super::database::AppDb;
 use super::rows::first_column;
+use super::views::LinkRows;
 use super::webhooks;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -29,7 +29,7 @@ pub struct OneTimeLinkRow {
 const USABLE: &str = "FROM one_time_link AS link JOIN account ON account.id = link.account
    WHERE link.expires_at_ms > ?2 AND account.status = 'active' AND account.deleted_at_ms IS NULL";
 
-impl AppDb {
+impl LinkRows<'_> {
     /// Stores a link. One of an operator replaces all open links of the account with the same
     /// purpose; one that was asked for replaces none of an operator. Returns false, and changes
     /// nothing, if there is no such active account.
@@ -39,7 +39,7 @@ impl AppDb {
         hash: &[u8; 32],
         act: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
-        self.write("store a one-time link", |transaction| {
+        self.0.write("store a one-time link", |transaction| {
             let rows = transaction.execute(
                 "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, by_operator, created_by, created_at_ms, expires_at_ms)
                  SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM account
@@ -75,7 +75,7 @@ impl AppDb {
         hash: &[u8; 32],
         now_ms: i64,
     ) -> Result<Option<(OneTimeLinkRow, bool)>, StoreError> {
-        self.read("find a one-time link", |connection| {
+        self.0.read("find a one-time link", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT link.account, purpose, by_operator, created_by, link.created_at_ms, link.expires_at_ms,
@@ -102,7 +102,7 @@ impl AppDb {
     ) -> Result<bool, StoreError> {
         const PURPOSE: &str = "(purpose IN ('reset', 'setup')
             OR purpose = 'verify' AND by_operator = 0 AND verified_at_ms IS NULL)";
-        self.write("set a password by a link", |transaction| {
+        self.0.write("set a password by a link", |transaction| {
             let Some((account, by_operator)) = account_of(transaction, hash, PURPOSE, now_ms)?
             else {
                 return Ok(false);
@@ -128,7 +128,7 @@ impl AppDb {
     /// Uses up a link that was sent to an e-mail: the account has a verified e-mail from now on,
     /// and a trial that waited for that can be granted. Returns false if the link cannot be used.
     pub fn verify_email_by_link(&self, hash: &[u8; 32], now_ms: i64) -> Result<bool, StoreError> {
-        self.write("verify an e-mail by a link", |transaction| {
+        self.0.write("verify an e-mail by a link", |transaction| {
             let Some((account, _)) = account_of(transaction, hash, "purpose = 'verify'", now_ms)?
             else {
                 return Ok(false);
@@ -140,7 +140,7 @@ impl AppDb {
 
     /// Returns the end of the account's trial if its credits wait until the e-mail is verified.
     pub fn waiting_trial(&self, account: &str) -> Result<Option<i64>, StoreError> {
-        self.read("look for a trial that waits", |connection| {
+        self.0.read("look for a trial that waits", |connection| {
             connection
                 .prepare_cached(
                     "SELECT trial_ends_at_ms FROM account WHERE id = ?1 AND granted_at_ms = ?2",
@@ -152,13 +152,14 @@ impl AppDb {
 
     /// Returns when the account's e-mail was verified; `None` if it was not.
     pub fn email_verified_at(&self, account: &str) -> Result<Option<i64>, StoreError> {
-        self.read("read when an e-mail was verified", |connection| {
-            let found: Option<Option<i64>> = connection
-                .prepare_cached("SELECT verified_at_ms FROM account WHERE id = ?1")?
-                .query_row([account], first_column)
-                .optional()?;
-            Ok(found.flatten())
-        })
+        self.0
+            .read("read when an e-mail was verified", |connection| {
+                let found: Option<Option<i64>> = connection
+                    .prepare_cached("SELECT verified_at_ms FROM account WHERE id = ?1")?
+                    .query_row([account], first_column)
+                    .optional()?;
+                Ok(found.flatten())
+            })
     }
 }
 

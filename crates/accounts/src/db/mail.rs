@@ -3,8 +3,8 @@
 //! A row says what a mail is about; its text, and a link in it, are made when it is sent. Must not
 //! see an address, a link or a token.
 
-use super::database::AppDb;
 use super::rows::first_column;
+use super::views::MailRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
@@ -48,14 +48,14 @@ pub struct MailQueueSummary {
     pub last_error: String,
 }
 
-impl AppDb {
+impl MailRows<'_> {
     /// Queues a mail, due at once.
     pub fn queue_mail(
         &self,
         row: &OutgoingMailRow,
         limits: MailQueueLimits,
     ) -> Result<QueueMailOutcome, StoreError> {
-        self.write("queue a mail", |transaction| {
+        self.0.write("queue a mail", |transaction| {
             insert(transaction, row, limits)
         })
     }
@@ -68,7 +68,7 @@ impl AppDb {
         lease_ms: i64,
         limit: u32,
     ) -> Result<Vec<OutgoingMailRow>, StoreError> {
-        let is_due: bool = self.read("look for due mail", |connection| {
+        let is_due: bool = self.0.read("look for due mail", |connection| {
             connection
                 .prepare_cached(
                     "SELECT EXISTS(SELECT 1 FROM outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1)",
@@ -78,7 +78,7 @@ impl AppDb {
         if !is_due {
             return Ok(Vec::new());
         }
-        self.write("take due mail", |transaction| {
+        self.0.write("take due mail", |transaction| {
             transaction
                 .prepare_cached(
                     "UPDATE outgoing_mail SET next_at_ms = ?1 + ?2, attempts = attempts + 1
@@ -93,7 +93,7 @@ impl AppDb {
 
     /// Records a failed attempt, and when the next one is due.
     pub fn retry_mail(&self, id: &str, next_at_ms: i64, error: &str) -> Result<(), StoreError> {
-        self.write("queue a mail again", |transaction| {
+        self.0.write("queue a mail again", |transaction| {
             transaction
                 .execute(
                     "UPDATE outgoing_mail SET next_at_ms = ?2, last_error = ?3 WHERE id = ?1 AND state = 'queued'",
@@ -105,7 +105,7 @@ impl AppDb {
 
     /// Records that a mail was sent; with an error: that it never will be.
     pub fn end_mail(&self, id: &str, error: Option<&str>, now_ms: i64) -> Result<(), StoreError> {
-        self.write("record the end of a mail", |transaction| {
+        self.0.write("record the end of a mail", |transaction| {
             let state = if error.is_some() { "failed" } else { "sent" };
             transaction
                 .execute(
@@ -119,7 +119,7 @@ impl AppDb {
 
     /// Returns the number of mails sent since a moment, by every process.
     pub fn mails_sent_since(&self, since_ms: i64) -> Result<u64, StoreError> {
-        self.read("count sent mail", |connection| {
+        self.0.read("count sent mail", |connection| {
             connection
                 .prepare_cached(
                     "SELECT count(*) FROM outgoing_mail WHERE ended_at_ms >= ?1 AND state = 'sent'",
@@ -129,7 +129,7 @@ impl AppDb {
     }
 
     pub fn mail_queue(&self) -> Result<MailQueueSummary, StoreError> {
-        self.read("read the mail queue", |connection| {
+        self.0.read("read the mail queue", |connection| {
             let (queued, oldest_at_ms) = connection
                 .prepare_cached(
                     "SELECT count(*), min(created_at_ms) FROM outgoing_mail WHERE state = 'queued'",
@@ -152,7 +152,7 @@ impl AppDb {
 
     /// Deletes mails that ended before a moment. Returns their number.
     pub fn purge_mail(&self, before_ms: i64) -> Result<usize, StoreError> {
-        self.write("delete old mail", |transaction| {
+        self.0.write("delete old mail", |transaction| {
             transaction.execute(
                 "DELETE FROM outgoing_mail WHERE ended_at_ms < ?1",
                 [before_ms],

@@ -3,8 +3,8 @@
 //! Reads whole tables: fast enough for 100 000 accounts on a page, not for a request to a model.
 //! Must not change anything.
 
-use super::database::AppDb;
 use super::rows::{ACCOUNT_COLUMNS, AccountRow, account_row};
+use super::views::AccountRows;
 use ledger::StoreError;
 use rusqlite::params;
 
@@ -16,7 +16,7 @@ pub struct AccountCounts {
     pub deleted: u64,
 }
 
-impl AppDb {
+impl AccountRows<'_> {
     /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of
     /// their keys, in the order of their ids: at most `limit`, after `after`. `part` is lower case.
     pub fn search_accounts(
@@ -25,7 +25,7 @@ impl AppDb {
         after: &str,
         limit: u32,
     ) -> Result<Vec<AccountRow>, StoreError> {
-        self.read("find accounts", |connection| {
+        self.0.read("find accounts", |connection| {
             // Unlike LIKE, instr has no wildcards: `%` and `_` are characters like others.
             connection
                 .prepare_cached(&format!(
@@ -41,7 +41,7 @@ impl AppDb {
 
     /// Returns the number of accounts by status.
     pub fn count_accounts(&self) -> Result<AccountCounts, StoreError> {
-        self.read("count the accounts", |connection| {
+        self.0.read("count the accounts", |connection| {
             connection
                 .prepare_cached(
                     "SELECT count(*) FILTER (WHERE deleted_at_ms IS NULL AND status = 'active'),

@@ -4,8 +4,8 @@
 //! token.
 
 use super::audit::{self, AuditEntry};
-use super::database::AppDb;
 use super::rows::first_column;
+use super::views::SessionRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 
@@ -48,7 +48,7 @@ pub struct SessionListRow {
     pub browser: String,
 }
 
-impl AppDb {
+impl SessionRows<'_> {
     /// Inserts a session. Deletes all expired sessions, and this account's oldest ones above
     /// `max_sessions`.
     pub fn insert_session(
@@ -57,7 +57,7 @@ impl AppDb {
         lifetime: SessionLifetime,
         max_sessions: i64,
     ) -> Result<(), StoreError> {
-        self.write("insert a session", |transaction| {
+        self.0.write("insert a session", |transaction| {
             let NewSessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
             transaction.execute(
                 "INSERT INTO session(hash, account, created_at_ms, used_at_ms, confirmed_at_ms, address, browser)
@@ -80,7 +80,7 @@ impl AppDb {
         now_ms: i64,
         lifetime: SessionLifetime,
     ) -> Result<Option<ActiveSessionRow>, StoreError> {
-        self.read("find a session", |connection| {
+        self.0.read("find a session", |connection| {
             connection
                 .prepare_cached(
                     "SELECT account, used_at_ms, confirmed_at_ms FROM session
@@ -105,14 +105,14 @@ impl AppDb {
     }
 
     pub fn touch_session(&self, hash: &[u8; 32], now_ms: i64) -> Result<(), StoreError> {
-        self.write("mark a session as used", |transaction| {
+        self.0.write("mark a session as used", |transaction| {
             let sql = "UPDATE session SET used_at_ms = max(used_at_ms, ?2) WHERE hash = ?1";
             transaction.execute(sql, params![hash, now_ms]).map(drop)
         })
     }
 
     pub fn end_session(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
-        self.write("end a session", |transaction| {
+        self.0.write("end a session", |transaction| {
             transaction
                 .execute("DELETE FROM session WHERE hash = ?1", [hash])
                 .map(drop)
@@ -126,7 +126,7 @@ impl AppDb {
         now_ms: i64,
         lifetime: SessionLifetime,
     ) -> Result<Vec<SessionListRow>, StoreError> {
-        self.read("list an account's sessions", |connection| {
+        self.0.read("list an account's sessions", |connection| {
             connection
                 .prepare_cached(
                     "SELECT hash, created_at_ms, used_at_ms, address, browser FROM session
@@ -155,17 +155,18 @@ impl AppDb {
 
     /// Ends all sessions of an account except the one with the hash `but`. Returns their number.
     pub fn end_other_sessions(&self, account: &str, but: &[u8; 32]) -> Result<usize, StoreError> {
-        self.write("end an account's other sessions", |transaction| {
-            transaction.execute(
-                "DELETE FROM session WHERE account = ?1 AND hash <> ?2",
-                params![account, but],
-            )
-        })
+        self.0
+            .write("end an account's other sessions", |transaction| {
+                transaction.execute(
+                    "DELETE FROM session WHERE account = ?1 AND hash <> ?2",
+                    params![account, but],
+                )
+            })
     }
 
     /// Ends one session of an account, found by the first bytes of its hash.
     pub fn end_session_by_prefix(&self, account: &str, start: &[u8]) -> Result<bool, StoreError> {
-        self.write("end one session", |transaction| {
+        self.0.write("end one session", |transaction| {
             let rows = transaction.execute(
                 "DELETE FROM session WHERE account = ?1 AND substr(hash, 1, ?3) = ?2",
                 params![
@@ -180,7 +181,7 @@ impl AppDb {
 
     /// Records that the session's holder has just entered the password.
     pub fn confirm_session(&self, hash: &[u8; 32], now_ms: i64) -> Result<(), StoreError> {
-        self.write("confirm a session", |transaction| {
+        self.0.write("confirm a session", |transaction| {
             let sql =
                 "UPDATE session SET confirmed_at_ms = max(confirmed_at_ms, ?2) WHERE hash = ?1";
             transaction.execute(sql, params![hash, now_ms]).map(drop)
@@ -195,7 +196,7 @@ impl AppDb {
         password: &str,
         act: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
-        self.write("replace a password", |transaction| {
+        self.0.write("replace a password", |transaction| {
             let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
             let is_set = transaction.execute(sql, params![account, password])? == 1;
             transaction.execute("DELETE FROM session WHERE account = ?1", [account])?;
@@ -209,7 +210,7 @@ impl AppDb {
 
     /// Ends every session of an account. Returns their number.
     pub fn end_sessions(&self, account: &str) -> Result<usize, StoreError> {
-        self.write("end an account's sessions", |transaction| {
+        self.0.write("end an account's sessions", |transaction| {
             transaction.execute("DELETE FROM session WHERE account = ?1", [account])
         })
     }
@@ -220,7 +221,7 @@ impl AppDb {
         now_ms: i64,
         lifetime: SessionLifetime,
     ) -> Result<usize, StoreError> {
-        self.write("remove expired sessions", |transaction| {
+        self.0.write("remove expired sessions", |transaction| {
             transaction.execute(
                 PURGE_SQL,
                 params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms],

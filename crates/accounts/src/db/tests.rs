@@ -26,7 +26,8 @@ fn insert_account(db: &AppDb, id: &str) {
         trial: None,
         granted: false,
     };
-    db.insert_account(&row, None, None, &SignUpTerms::default())
+    db.people()
+        .insert_account(&row, None, None, &SignUpTerms::default())
         .unwrap();
 }
 
@@ -50,7 +51,8 @@ fn delete(db: &AppDb, id: &str) {
         before: "",
         after: "",
     };
-    db.delete_account(id, &format!("deleted-{id}"), &[0; 32], NOW, &told)
+    db.people()
+        .delete_account(id, &format!("deleted-{id}"), &[0; 32], NOW, &told)
         .unwrap();
 }
 
@@ -78,7 +80,7 @@ fn delivery<'a>(id: &'a str, account: &'a str, created_at_ms: i64) -> NewDeliver
 #[test]
 fn mail_waits_in_a_queue_with_limits_and_is_taken_once() {
     let (folder, db) = world();
-    let queue = |id, account| db.queue_mail(&mail(id, account), LIMITS).unwrap();
+    let queue = |id, account| db.mail().queue_mail(&mail(id, account), LIMITS).unwrap();
     assert_eq!(queue("m1", "nobody"), QueueMailOutcome::NoAccount);
     assert_eq!(queue("m1", "a"), QueueMailOutcome::Done);
     assert_eq!(queue("m2", "a"), QueueMailOutcome::Done);
@@ -88,58 +90,76 @@ fn mail_waits_in_a_queue_with_limits_and_is_taken_once() {
 
     // Two processes never send the same mail, and a crash only delays it.
     let other = AppDb::open(folder.path(), None).unwrap();
-    assert_eq!(db.take_due_mail(NOW - 1, MINUTE, 9).unwrap(), []);
-    let first = db.take_due_mail(NOW, MINUTE, 2).unwrap();
-    let second = other.take_due_mail(NOW, MINUTE, 9).unwrap();
+    assert_eq!(db.mail().take_due_mail(NOW - 1, MINUTE, 9).unwrap(), []);
+    let first = db.mail().take_due_mail(NOW, MINUTE, 2).unwrap();
+    let second = other.mail().take_due_mail(NOW, MINUTE, 9).unwrap();
     assert_eq!((first.len(), second.len()), (2, 1));
     assert!(first.iter().chain(&second).all(|mail| mail.attempts == 1));
     assert_eq!(
-        other.take_due_mail(NOW + MINUTE - 1, MINUTE, 9).unwrap(),
+        other
+            .mail()
+            .take_due_mail(NOW + MINUTE - 1, MINUTE, 9)
+            .unwrap(),
         []
     );
-    let crashed = other.take_due_mail(NOW + MINUTE, MINUTE, 9).unwrap();
+    let crashed = other.mail().take_due_mail(NOW + MINUTE, MINUTE, 9).unwrap();
     assert_eq!(crashed.len(), 3);
     assert!(crashed.iter().all(|mail| mail.attempts == 2));
 
-    db.end_mail(&crashed[0].id, None, NOW).unwrap();
-    db.end_mail(&crashed[1].id, Some("no such mailbox"), NOW)
+    db.mail().end_mail(&crashed[0].id, None, NOW).unwrap();
+    db.mail()
+        .end_mail(&crashed[1].id, Some("no such mailbox"), NOW)
         .unwrap();
-    db.retry_mail(&crashed[2].id, NOW + 5 * MINUTE, "timed out")
+    db.mail()
+        .retry_mail(&crashed[2].id, NOW + 5 * MINUTE, "timed out")
         .unwrap();
     // What has ended stays ended.
-    db.end_mail(&crashed[1].id, None, NOW).unwrap();
-    db.retry_mail(&crashed[0].id, NOW, "late").unwrap();
-    assert_eq!(db.mails_sent_since(NOW).unwrap(), 1);
-    assert_eq!(db.mails_sent_since(NOW + 1).unwrap(), 0);
+    db.mail().end_mail(&crashed[1].id, None, NOW).unwrap();
+    db.mail().retry_mail(&crashed[0].id, NOW, "late").unwrap();
+    assert_eq!(db.mail().mails_sent_since(NOW).unwrap(), 1);
+    assert_eq!(db.mail().mails_sent_since(NOW + 1).unwrap(), 0);
     let summary = MailQueueSummary {
         queued: 1,
         oldest_at_ms: Some(NOW),
         last_error: "timed out".to_owned(),
     };
-    assert_eq!(db.mail_queue().unwrap(), summary);
-    assert_eq!(db.take_due_mail(NOW + 4 * MINUTE, MINUTE, 9).unwrap(), []);
+    assert_eq!(db.mail().mail_queue().unwrap(), summary);
     assert_eq!(
-        db.take_due_mail(NOW + 5 * MINUTE, MINUTE, 9).unwrap().len(),
+        db.mail()
+            .take_due_mail(NOW + 4 * MINUTE, MINUTE, 9)
+            .unwrap(),
+        []
+    );
+    assert_eq!(
+        db.mail()
+            .take_due_mail(NOW + 5 * MINUTE, MINUTE, 9)
+            .unwrap()
+            .len(),
         1
     );
 
-    assert_eq!(db.purge_mail(NOW).unwrap(), 0);
-    assert_eq!(db.purge_mail(NOW + 1).unwrap(), 2);
+    assert_eq!(db.mail().purge_mail(NOW).unwrap(), 0);
+    assert_eq!(db.mail().purge_mail(NOW + 1).unwrap(), 2);
     delete(&db, "a");
     delete(&db, "b");
-    assert_eq!(db.mail_queue().unwrap(), MailQueueSummary::default());
+    assert_eq!(db.mail().mail_queue().unwrap(), MailQueueSummary::default());
 }
 
 #[test]
 fn a_webhook_keeps_its_secret_until_it_is_rotated() {
     let (_folder, db) = world();
     let url = "https://example.com/hook";
-    assert!(!db.set_webhook("nobody", url, &[1; 32], NOW).unwrap());
-    assert!(db.set_webhook("a", url, &[1; 32], NOW).unwrap());
-    let hook = || db.webhook("a").unwrap().unwrap();
+    assert!(
+        !db.webhooks()
+            .set_webhook("nobody", url, &[1; 32], NOW)
+            .unwrap()
+    );
+    assert!(db.webhooks().set_webhook("a", url, &[1; 32], NOW).unwrap());
+    let hook = || db.webhooks().webhook("a").unwrap().unwrap();
     assert!(hook().secret == [1; 32] && hook().old_secret.is_none());
     let rotate = |account, old: u8, new: u8| {
-        db.rotate_webhook_secret(account, &[old; 32], &[new; 32], NOW + MINUTE)
+        db.webhooks()
+            .rotate_webhook_secret(account, &[old; 32], &[new; 32], NOW + MINUTE)
             .unwrap()
     };
     assert!(rotate("a", 1, 2));
@@ -147,39 +167,58 @@ fn a_webhook_keeps_its_secret_until_it_is_rotated() {
     assert!(hook().secret == [2; 32] && hook().old_secret == Some(([1; 32], NOW + MINUTE)));
     assert!(!rotate("b", 2, 3));
 
-    db.queue_delivery(&delivery("d1", "a", NOW), 9).unwrap();
-    assert!(db.disable_webhook("a", "410 Gone", NOW, None).unwrap());
-    assert!(!db.disable_webhook("a", "again", NOW, None).unwrap());
+    db.webhooks()
+        .queue_delivery(&delivery("d1", "a", NOW), 9)
+        .unwrap();
+    assert!(
+        db.webhooks()
+            .disable_webhook("a", "410 Gone", NOW, None)
+            .unwrap()
+    );
+    assert!(
+        !db.webhooks()
+            .disable_webhook("a", "again", NOW, None)
+            .unwrap()
+    );
     assert!(hook().disabled == Some((NOW, "410 Gone".to_owned())));
-    let log = db.deliveries("a", 9).unwrap();
+    let log = db.webhooks().deliveries("a", 9).unwrap();
     assert_eq!(log[0].state, "failed");
     assert_eq!(
         log[0].last_error,
         "not delivered: the webhook was removed or disabled"
     );
-    let refused = db.queue_delivery(&delivery("d2", "a", NOW), 9).unwrap();
+    let refused = db
+        .webhooks()
+        .queue_delivery(&delivery("d2", "a", NOW), 9)
+        .unwrap();
     assert_eq!(refused, QueueDeliveryOutcome::NoWebhook);
 
     // A new address enables it and leaves the secret.
     assert!(
-        db.set_webhook("a", "https://example.org", &[3; 32], NOW)
+        db.webhooks()
+            .set_webhook("a", "https://example.org", &[3; 32], NOW)
             .unwrap()
     );
     assert!(hook().disabled.is_none() && hook().secret == [2; 32]);
     assert_eq!(hook().url, "https://example.org");
-    assert!(db.remove_webhook("a", NOW).unwrap());
-    assert!(!db.remove_webhook("a", NOW).unwrap());
-    assert!(db.webhook("a").unwrap().is_none());
+    assert!(db.webhooks().remove_webhook("a", NOW).unwrap());
+    assert!(!db.webhooks().remove_webhook("a", NOW).unwrap());
+    assert!(db.webhooks().webhook("a").unwrap().is_none());
 }
 
 #[test]
 fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
     let (folder, db) = world();
     for account in ["a", "b"] {
-        db.set_webhook(account, "https://example.com", &[1; 32], NOW)
+        db.webhooks()
+            .set_webhook(account, "https://example.com", &[1; 32], NOW)
             .unwrap();
     }
-    let queue = |id, at| db.queue_delivery(&delivery(id, "a", at), 2).unwrap();
+    let queue = |id, at| {
+        db.webhooks()
+            .queue_delivery(&delivery(id, "a", at), 2)
+            .unwrap()
+    };
     assert_eq!(queue("d1", NOW), QueueDeliveryOutcome::Done { dropped: 0 });
     assert_eq!(
         queue("d2", NOW + 1),
@@ -189,9 +228,11 @@ fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
         queue("d3", NOW + 2),
         QueueDeliveryOutcome::Done { dropped: 1 }
     );
-    db.queue_delivery(&delivery("d4", "b", NOW), 2).unwrap();
-    assert_eq!(db.due_deliveries(i64::MAX).unwrap(), 3);
-    let log = db.deliveries("a", 9).unwrap();
+    db.webhooks()
+        .queue_delivery(&delivery("d4", "b", NOW), 2)
+        .unwrap();
+    assert_eq!(db.webhooks().due_deliveries(i64::MAX).unwrap(), 3);
+    let log = db.webhooks().deliveries("a", 9).unwrap();
     let states: Vec<_> = log
         .iter()
         .map(|row| (row.id.as_str(), row.state.as_str()))
@@ -204,6 +245,7 @@ fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
     let other = AppDb::open(folder.path(), None).unwrap();
     let take = |db: &AppDb, at| {
         let mut taken: Vec<_> = db
+            .webhooks()
             .take_due_deliveries(at, MINUTE, &[], 9)
             .unwrap()
             .into_iter()
@@ -227,14 +269,20 @@ fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
         error: "the receiver answered 500",
         took_ms: 12,
     };
-    db.retry_delivery("d2", failed, NOW + 2 * MINUTE).unwrap();
+    db.webhooks()
+        .retry_delivery("d2", failed, NOW + 2 * MINUTE)
+        .unwrap();
     let done = DeliveryAttempt {
         status: Some(204),
         ..DeliveryAttempt::default()
     };
-    db.end_delivery("d4", done, true, NOW + 10).unwrap();
-    db.end_delivery("d4", failed, false, NOW + 11).unwrap();
-    let log = db.deliveries("b", 9).unwrap();
+    db.webhooks()
+        .end_delivery("d4", done, true, NOW + 10)
+        .unwrap();
+    db.webhooks()
+        .end_delivery("d4", failed, false, NOW + 11)
+        .unwrap();
+    let log = db.webhooks().deliveries("b", 9).unwrap();
     assert_eq!(
         (log[0].state.as_str(), log[0].last_status),
         ("delivered", Some(204))
@@ -242,25 +290,29 @@ fn deliveries_are_taken_one_per_account_and_the_oldest_give_way() {
     // After a crash, the attempt that was under way is made again, with the same id.
     assert_eq!(take(&db, NOW + 9 + MINUTE), taken(&[("d3", 2)]));
     assert_eq!(take(&db, NOW + 2 * MINUTE), taken(&[("d2", 2)]));
-    let log = db.deliveries("a", 2).unwrap();
+    let log = db.webhooks().deliveries("a", 2).unwrap();
     assert_eq!((log[1].last_status, log[1].took_ms), (Some(500), Some(12)));
 
-    assert_eq!(db.purge_deliveries(NOW + 11).unwrap(), 2);
+    assert_eq!(db.webhooks().purge_deliveries(NOW + 11).unwrap(), 2);
     delete(&db, "a");
-    assert_eq!(db.due_deliveries(i64::MAX).unwrap(), 0);
+    assert_eq!(db.webhooks().due_deliveries(i64::MAX).unwrap(), 0);
 }
 
 #[test]
 fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
     let (_folder, db) = world();
-    assert!(!db.set_alerts("nobody", "{}").unwrap());
+    assert!(!db.alerts().set_alerts("nobody", "{}").unwrap());
     for account in ["a", "b", "c"] {
-        assert!(db.set_alerts(account, "{\"low_balance\":\"10\"}").unwrap());
+        assert!(
+            db.alerts()
+                .set_alerts(account, "{\"low_balance\":\"10\"}")
+                .unwrap()
+        );
     }
-    db.set_alerts("b", "").unwrap();
-    assert_eq!(db.alerts("a").unwrap(), "{\"low_balance\":\"10\"}");
+    db.alerts().set_alerts("b", "").unwrap();
+    assert_eq!(db.alerts().alerts("a").unwrap(), "{\"low_balance\":\"10\"}");
     let ids = |after, limit| -> Vec<String> {
-        let rows = db.accounts_with_alerts(after, limit).unwrap();
+        let rows = db.alerts().accounts_with_alerts(after, limit).unwrap();
         rows.into_iter().map(|row| row.id).collect()
     };
     assert_eq!(ids("", 9), ["a", "c"]);
@@ -268,10 +320,11 @@ fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
         (ids("", 1), ids("a", 1)),
         (vec!["a".into()], vec!["c".into()])
     );
-    db.set_active("c", false, None).unwrap();
+    db.people().set_active("c", false, None).unwrap();
     assert_eq!(ids("", 9), ["a"]);
 
-    db.set_webhook("a", "https://example.com", &[1; 32], NOW)
+    db.webhooks()
+        .set_webhook("a", "https://example.com", &[1; 32], NOW)
         .unwrap();
     let fire = |id: &str, period_ms| {
         let (row, new) = (mail(id, "a"), delivery(id, "a", NOW));
@@ -284,12 +337,12 @@ fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
             period_ms,
             fired_at_ms: NOW,
         };
-        db.fire_alert("a", &fired, notices).unwrap()
+        db.alerts().fire_alert("a", &fired, notices).unwrap()
     };
     let waiting = || {
         (
-            db.mail_queue().unwrap().queued,
-            db.due_deliveries(i64::MAX).unwrap(),
+            db.mail().mail_queue().unwrap().queued,
+            db.webhooks().due_deliveries(i64::MAX).unwrap(),
         )
     };
     assert!(fire("n1", 1));
@@ -297,16 +350,16 @@ fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
     assert_eq!(waiting(), (1, 1));
     assert!(fire("n3", 2), "in the next period");
     assert_eq!(waiting(), (2, 2));
-    assert_eq!(db.fired_alerts("a").unwrap()[0].period_ms, 2);
-    assert!(db.rearm_alert("a", "spend").unwrap());
-    assert!(!db.rearm_alert("a", "spend").unwrap());
+    assert_eq!(db.alerts().fired_alerts("a").unwrap()[0].period_ms, 2);
+    assert!(db.alerts().rearm_alert("a", "spend").unwrap());
+    assert!(!db.alerts().rearm_alert("a", "spend").unwrap());
     // The account's mails are at their limit; the webhook gets its delivery all the same.
     assert!(fire("n4", 2));
     assert_eq!(waiting(), (2, 3));
     delete(&db, "a");
     assert_eq!(waiting(), (0, 0));
     assert_eq!(
-        (ids("", 9), db.fired_alerts("a").unwrap().len()),
+        (ids("", 9), db.alerts().fired_alerts("a").unwrap().len()),
         (vec![], 0)
     );
 }
@@ -332,10 +385,14 @@ fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
     drop(old);
 
     let db = AppDb::open(folder.path(), None).unwrap();
-    assert_eq!(db.accounts().unwrap().len(), 2);
-    assert_eq!(db.email_verified_at("a").unwrap(), None);
-    assert_eq!(db.alerts("a").unwrap(), "");
-    let (_, password) = db.account_by_email("b@example.com").unwrap().unwrap();
+    assert_eq!(db.people().accounts().unwrap().len(), 2);
+    assert_eq!(db.links().email_verified_at("a").unwrap(), None);
+    assert_eq!(db.alerts().alerts("a").unwrap(), "");
+    let (_, password) = db
+        .people()
+        .account_by_email("b@example.com")
+        .unwrap()
+        .unwrap();
     assert_eq!(password.as_deref(), Some("hash"));
     let link = OneTimeLinkRow {
         account: "a".to_owned(),
@@ -345,11 +402,11 @@ fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
         created_at_ms: NOW,
         expires_at_ms: NOW + 1,
     };
-    assert!(db.put_one_time_link(&link, &[7; 32], None).unwrap());
+    assert!(db.links().put_one_time_link(&link, &[7; 32], None).unwrap());
     assert_eq!(
-        db.one_time_link(&[7; 32], NOW).unwrap(),
+        db.links().one_time_link(&[7; 32], NOW).unwrap(),
         Some((link, false))
     );
     delete(&db, "a");
-    assert_eq!(db.one_time_link(&[7; 32], NOW).unwrap(), None);
+    assert_eq!(db.links().one_time_link(&[7; 32], NOW).unwrap(), None);
 }

@@ -3,9 +3,9 @@
 //! The secret of a webhook is stored as it is: signing needs it. So these rows have no `Debug`.
 //! Must not know a rule, and must not send anything.
 
-use super::database::AppDb;
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, count};
 use super::rows::first_column;
+use super::views::WebhookRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
@@ -92,9 +92,9 @@ pub struct DeliveryLogRow {
 const DROPPED: &str = "not delivered: too many newer deliveries were pending";
 const REMOVED: &str = "not delivered: the webhook was removed or disabled";
 
-impl AppDb {
+impl WebhookRows<'_> {
     pub fn webhook(&self, account: &str) -> Result<Option<WebhookRow>, StoreError> {
-        self.read("find a webhook", |connection| {
+        self.0.read("find a webhook", |connection| {
             connection
                 .prepare_cached(
                     "SELECT url, secret, old_secret, old_until_ms, created_at_ms, disabled_at_ms, disabled_because
@@ -114,7 +114,7 @@ impl AppDb {
         secret: &[u8; 32],
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        self.write("set a webhook", |transaction| {
+        self.0.write("set a webhook", |transaction| {
             let rows = transaction.execute(
                 "INSERT INTO webhook(account, url, secret, created_at_ms)
                  SELECT id, ?2, ?3, ?4 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL
@@ -136,7 +136,7 @@ impl AppDb {
         secret: &[u8; 32],
         old_until_ms: i64,
     ) -> Result<bool, StoreError> {
-        self.write("rotate a webhook's secret", |transaction| {
+        self.0.write("rotate a webhook's secret", |transaction| {
             let sql = "UPDATE webhook SET old_secret = secret, old_until_ms = ?3, secret = ?2
                        WHERE account = ?1 AND secret = ?4";
             Ok(transaction.execute(sql, params![account, secret, old_until_ms, old])? > 0)
@@ -152,7 +152,7 @@ impl AppDb {
         now_ms: i64,
         mail: Option<(&OutgoingMailRow, MailQueueLimits)>,
     ) -> Result<bool, StoreError> {
-        self.write("disable a webhook", |transaction| {
+        self.0.write("disable a webhook", |transaction| {
             let rows = transaction.execute(
                 "UPDATE webhook SET disabled_at_ms = ?2, disabled_because = ?3
                  WHERE account = ?1 AND disabled_at_ms IS NULL",
@@ -175,7 +175,7 @@ impl AppDb {
 
     /// Removes a webhook with its secrets, and gives up its pending deliveries.
     pub fn remove_webhook(&self, account: &str, now_ms: i64) -> Result<bool, StoreError> {
-        self.write("remove a webhook", |transaction| {
+        self.0.write("remove a webhook", |transaction| {
             remove(transaction, account, now_ms)
         })
     }
@@ -187,7 +187,7 @@ impl AppDb {
         delivery: &NewDelivery<'_>,
         max_pending: u32,
     ) -> Result<QueueDeliveryOutcome, StoreError> {
-        self.write("queue a delivery", |transaction| {
+        self.0.write("queue a delivery", |transaction| {
             insert_delivery(transaction, delivery, max_pending)
         })
     }
@@ -202,7 +202,7 @@ impl AppDb {
         busy: &[String],
         limit: u32,
     ) -> Result<Vec<DueDelivery>, StoreError> {
-        let is_due: bool = self.read("look for due deliveries", |connection| {
+        let is_due: bool = self.0.read("look for due deliveries", |connection| {
             connection
                 .prepare_cached(
                     "SELECT EXISTS(SELECT 1 FROM webhook_delivery WHERE state = 'pending' AND next_at_ms <= ?1)",
@@ -213,7 +213,7 @@ impl AppDb {
             return Ok(Vec::new());
         }
         let busy = serde_json::json!(busy).to_string();
-        self.write("take due deliveries", |transaction| {
+        self.0.write("take due deliveries", |transaction| {
             // SQLite takes a bare column, such as id, from the row that has the minimum.
             transaction
                 .prepare_cached(
@@ -237,7 +237,7 @@ impl AppDb {
         attempt: DeliveryAttempt<'_>,
         next_at_ms: i64,
     ) -> Result<(), StoreError> {
-        self.write("queue a delivery again", |transaction| {
+        self.0.write("queue a delivery again", |transaction| {
             transaction
                 .execute(
                     "UPDATE webhook_delivery SET next_at_ms = ?2, last_status = ?3, last_error = ?4, took_ms = ?5
@@ -256,7 +256,7 @@ impl AppDb {
         is_delivered: bool,
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        self.write("record the end of a delivery", |transaction| {
+        self.0.write("record the end of a delivery", |transaction| {
             let state = if is_delivered { "delivered" } else { "failed" };
             transaction
                 .execute(
@@ -271,7 +271,7 @@ impl AppDb {
 
     /// Returns the latest deliveries of an account, newest first.
     pub fn deliveries(&self, account: &str, limit: u32) -> Result<Vec<DeliveryLogRow>, StoreError> {
-        self.read("list deliveries", |connection| {
+        self.0.read("list deliveries", |connection| {
             connection
                 .prepare_cached(
                     "SELECT id, event, created_at_ms, next_at_ms, attempts, state, last_status, last_error, took_ms
@@ -290,7 +290,7 @@ impl AppDb {
         max_pending: u32,
         now_ms: i64,
     ) -> Result<ResendOutcome, StoreError> {
-        self.write("send a delivery again", |transaction| {
+        self.0.write("send a delivery again", |transaction| {
             let state: Option<String> = transaction
                 .query_row(
                     "SELECT state FROM webhook_delivery WHERE id = ?1 AND account = ?2",
@@ -325,7 +325,7 @@ impl AppDb {
     /// Returns when the oldest delivery was created that failed at least once, of those since the
     /// last success and since the URL was set. `None` if none failed.
     pub fn failing_since(&self, account: &str) -> Result<Option<i64>, StoreError> {
-        self.read("look for failing deliveries", |connection| {
+        self.0.read("look for failing deliveries", |connection| {
             connection
                 .prepare_cached(
                     "SELECT min(created_at_ms) FROM webhook_delivery
@@ -340,7 +340,7 @@ impl AppDb {
 
     /// Returns the number of deliveries that are due, of all accounts.
     pub fn due_deliveries(&self, now_ms: i64) -> Result<u64, StoreError> {
-        self.read("count due deliveries", |connection| {
+        self.0.read("count due deliveries", |connection| {
             connection
                 .prepare_cached(
                     "SELECT count(*) FROM webhook_delivery WHERE state = 'pending' AND next_at_ms <= ?1",
@@ -351,7 +351,7 @@ impl AppDb {
 
     /// Deletes deliveries that ended before a moment. Returns their number.
     pub fn purge_deliveries(&self, before_ms: i64) -> Result<usize, StoreError> {
-        self.write("delete old deliveries", |transaction| {
+        self.0.write("delete old deliveries", |transaction| {
             transaction.execute(
                 "DELETE FROM webhook_delivery WHERE ended_at_ms < ?1",
                 [before_ms],

@@ -109,7 +109,7 @@ impl<'a> EndingRules<'a> {
 
     fn find_price(&mut self, version: &str) -> Option<&PriceList> {
         if !self.prices.contains_key(version) {
-            let price = self.ledger.price(version).ok().flatten();
+            let price = self.ledger.rows().price(version).ok().flatten();
             let price = price.filter(|price| price.matches_version(version));
             self.prices.insert(version.to_owned(), price);
         }

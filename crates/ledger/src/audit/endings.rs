@@ -33,7 +33,7 @@ pub(crate) fn find_endings(
         if found.known.contains_key(*id) {
             continue;
         }
-        match ledger.sealed_ending(id) {
+        match ledger.segments().sealed_ending(id) {
             Ok(None) => {}
             Ok(Some(entry)) => {
                 let row = EndingRow {

@@ -64,10 +64,10 @@ pub(crate) fn check_ledger_file(
     if let Some(fault) = ledger.anchor_fault(data_dir)? {
         report.add_finding("anchor", 0, fault.to_string());
     }
-    for fault in ledger.schema_faults()? {
+    for fault in ledger.checks().schema_faults()? {
         report.add_finding("schema", 0, fault);
     }
-    if let Some(damage) = ledger.take_index_damage() {
+    if let Some(damage) = ledger.index().take_index_damage() {
         let message = format!("index.db was damaged and set aside, and is made anew: {damage}");
         report.add_finding("sums", 0, message);
     }
@@ -82,13 +82,14 @@ pub(crate) fn check_aggregates(
     stored: StoredFingerprint,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    let Some(fault) = ledger.index_fault(fingerprint, stored)? else {
+    let Some(fault) = ledger.index().index_fault(fingerprint, stored)? else {
         return Ok(());
     };
     // To look for the rows of a damaged file would set it aside.
     let wrong = match fault {
         IndexFault::Unreadable(_) => Vec::new(),
         IndexFault::Wrong(_) | IndexFault::FullSum => ledger
+            .index()
             .find_wrong_aggregates(MAX_AGGREGATES_CHECKED)
             .unwrap_or_default(),
     };

@@ -25,14 +25,18 @@ pub(crate) fn check_claims(
     data_dir: &Path,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    let strange = || ledger.unknown_instance_records(&journal::instance_ids(data_dir)?);
+    let strange = || {
+        ledger
+            .checks()
+            .unknown_instance_records(&journal::instance_ids(data_dir)?)
+    };
     // A process that shuts down removes its journal slightly before its rows.
     if recheck(|| Ok(strange()?.first().cloned()))?.is_some() {
         for row in strange()? {
             report.add_finding("claims", 0, row);
         }
     }
-    for row in ledger.amounts_of_no_instance()? {
+    for row in ledger.checks().amounts_of_no_instance()? {
         report.add_finding("claims", 0, row);
     }
     Ok(())
@@ -99,7 +103,7 @@ fn find_uncovered(
                 claim.instance_id
             )));
         }
-        let Some(row) = ledger.account(account, &claim.instance_id)? else {
+        let Some(row) = ledger.rows().account(account, &claim.instance_id)? else {
             return Ok(Some(format!(
                 "account {account} has reservations but is not in the ledger"
             )));

@@ -48,7 +48,7 @@ pub(crate) fn check_segments(
         balances: BalanceRules::new(&[]),
         endings: EndingRules::new(ledger),
     };
-    for status in ledger.segment_statuses(false)? {
+    for status in ledger.segments().segment_statuses(false)? {
         let segment = &status.segment;
         if let Some(fault) = &status.fault {
             report.add_finding("segment", segment.first, fault.clone());
@@ -81,7 +81,7 @@ pub(crate) fn check_segments(
 
 /// Checks that the ledger takes for sealed what its segments have, and nothing else.
 fn check_sealed_end(ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
-    let [noted, recorded] = ledger.sealed_ends()?;
+    let [noted, recorded] = ledger.segments().sealed_ends()?;
     if noted != recorded {
         let message = format!(
             "the ledger is noted as sealed through entry {}, but its segments end with {}; or the times differ",
@@ -114,7 +114,7 @@ impl EntryRules<'_> {
         on_entries: &mut dyn FnMut(u64),
         report: &mut LedgerAuditReport,
     ) -> Result<bool, StoreError> {
-        let reader = match ledger.open_segment(segment) {
+        let reader = match ledger.segments().open_segment(segment) {
             Ok(reader) => reader,
             Err(StoreError::SegmentUnavailable(reason)) => {
                 report.add_finding("segment", segment.first, reason);
@@ -179,7 +179,7 @@ pub(crate) fn check_left_endings(
     walk: &LedgerWalk,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    let segments = ledger.segment_records()?;
+    let segments = ledger.segments().segment_records()?;
     let Some(sealed) = segments.last().map(|last| last.last) else {
         return Ok(());
     };
@@ -193,7 +193,7 @@ pub(crate) fn check_left_endings(
         for entry in slice {
             let segment = segments.get(segments.partition_point(|one| one.last < entry.seq));
             let is_leaving = segment.is_some_and(|one| one.first <= entry.seq && !one.is_emptied);
-            let is_sealed = || match ledger.sealed_entries_at(&[entry.seq]) {
+            let is_sealed = || match ledger.segments().sealed_entries_at(&[entry.seq]) {
                 Ok(sealed) => sealed.iter().any(|one| one.hash == entry_hash(&entry)),
                 // The rule `segment` has the error.
                 Err(_) => true,

@@ -34,7 +34,7 @@ pub struct AccountStart {
 impl AccountStart {
     /// Returns all accounts at the end of the segment that ends with the entry `seq`.
     pub(crate) fn at_segment_end(ledger: &Ledger, seq: i64) -> Result<Vec<Self>, StoreError> {
-        let balances = ledger.sealed_balances(seq)?.into_iter();
+        let balances = ledger.segments().sealed_balances(seq)?.into_iter();
         let start = |balance: SealedBalance| Self {
             account: balance.account,
             paid: balance.paid,
@@ -76,7 +76,7 @@ impl AuditStart {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn sealed_head(ledger: &Ledger) -> Result<ChainHead, StoreError> {
-        let last = ledger.segment_records()?.pop();
+        let last = ledger.segments().segment_records()?.pop();
         Ok(last.map_or_else(ChainHead::genesis, |last| ChainHead {
             seq: last.last,
             hash: last.last_hash,

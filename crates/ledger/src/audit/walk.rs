@@ -9,9 +9,9 @@ mod reference_sorter;
 mod references;
 
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::account::LedgerAccountRow;
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use crate::views::LedgerChecks;
 use credits::money::Micro;
 pub use reference_sorter::{ReferenceSorter, RepeatedReference};
 use references::MAX_REFERENCES_LOOKED_UP;
@@ -55,14 +55,14 @@ pub struct KeySpendRow {
     pub used_at_ms: i64,
 }
 
-impl Ledger {
+impl LedgerChecks<'_> {
     /// Begins a walk behind the entry `after_seq`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
     pub fn walk(&self, after_seq: i64) -> Result<LedgerWalk, StoreError> {
         Ok(LedgerWalk {
-            connection: self.readers.open_separate(CACHE_KIB, "read the ledger")?,
+            connection: self.0.readers.open_separate(CACHE_KIB, "read the ledger")?,
             after: after_seq,
             target: i64::MIN,
             catch_ups: 0,

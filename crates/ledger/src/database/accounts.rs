@@ -1,17 +1,17 @@
 //! Accounts and price versions: opens and stores them, and reads them as one snapshot.
 
-use super::Ledger;
 use crate::StoreError;
 use crate::entry::LedgerEntry;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::entry::interface::{EntryReference, LedgerStore as _};
+use crate::views::LedgerRows;
 use crate::writer::trial::Posting;
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::trial::Trial;
 use rusqlite::{OptionalExtension, params};
 
-impl Ledger {
+impl LedgerRows<'_> {
     /// Opens an account with zero balances; an open one does not change.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let sql = "INSERT INTO account (id, paid, trial, trial_ends_at, opened_at) VALUES (?1, 0, 0, ?2, ?3)
                    ON CONFLICT (id) DO NOTHING";
-        self.write("open an account", |transaction| {
+        self.0.write("open an account", |transaction| {
             transaction
                 .execute(sql, params![account, trial_ends_at_ms, at_ms])
                 .map(drop)
@@ -44,7 +44,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         self.open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
         if let Some(trial) = trial {
-            self.post(&Posting {
+            self.0.changes().post(&Posting {
                 kind: "trial",
                 reference: &format!("trial:{account}"),
                 account,
@@ -63,7 +63,7 @@ impl Ledger {
     pub fn store_price(&self, price: &PriceList, at_ms: i64) -> Result<(), StoreError> {
         let json = serde_json::to_string(price)
             .map_err(|error| StoreError::Unusable(error.to_string()))?;
-        self.write("store a price version", |transaction| {
+        self.0.write("store a price version", |transaction| {
             transaction
                 .execute(
                     "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
@@ -78,7 +78,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn price(&self, version: &str) -> Result<Option<PriceList>, StoreError> {
-        let json: Option<String> = self.read("read a price version", |connection| {
+        let json: Option<String> = self.0.read("read a price version", |connection| {
             connection
                 .prepare_cached("SELECT json FROM price_version WHERE id = ?1")?
                 .query_row([version], |row| row.get(0))
@@ -101,7 +101,7 @@ impl Ledger {
         account: &str,
         instance_id: &str,
     ) -> Result<Option<LedgerAccount>, StoreError> {
-        self.read("read an account's balance", |connection| {
+        self.0.read("read an account's balance", |connection| {
             connection
                 .prepare_cached(
                     "SELECT a.paid, a.trial, a.trial_ends_at, a.credited,
@@ -128,7 +128,8 @@ impl Ledger {
         account: &str,
         instance_id: &str,
     ) -> Result<Option<LedgerAccount>, StoreError> {
-        self.account_rows
+        self.0
+            .account_rows
             .get([instance_id, account].concat().as_bytes(), || {
                 self.account(account, instance_id)
             })
@@ -137,12 +138,12 @@ impl Ledger {
     /// See [`RowCache::pause_checks`].
     #[cfg(any(test, feature = "fixtures"))]
     pub fn pause_account_checks(&self) {
-        self.account_rows.pause_checks();
+        self.0.account_rows.pause_checks();
     }
 
     /// Clears the cache of accounts.
     pub fn clear_account_cache(&self) {
-        self.account_rows.clear();
+        self.0.account_rows.clear();
     }
 
     /// Returns the ids of the instances with applied endings or claims that are not forgotten.
@@ -150,7 +151,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn instance_ids(&self) -> Result<Vec<String>, StoreError> {
-        self.read("look for processes", |connection| {
+        self.0.read("look for processes", |connection| {
             connection
                 .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied UNION SELECT boot FROM applied_key
                           UNION SELECT boot FROM instance")?
@@ -166,7 +167,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be written.
     pub fn forget_instances(&self, instance_ids: &[String]) -> Result<(), StoreError> {
         let instance_ids = serde_json::to_string(instance_ids).unwrap_or_default();
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let sql = |source| StoreError::sqlite("remove the records of ended processes", source);
         let transaction = writer.begin().map_err(sql)?;
         for table in ["applied", "applied_key", "claim", "instance"] {
@@ -189,7 +190,7 @@ impl Ledger {
         account: &str,
         request_id: &str,
     ) -> Result<Option<LedgerEntry>, StoreError> {
-        let found = self.entry(EntryReference::Ending(request_id))?;
+        let found = self.0.entry(EntryReference::Ending(request_id))?;
         Ok(found.filter(|entry| entry.account == account))
     }
 
@@ -205,7 +206,10 @@ impl Ledger {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs = self.find_seqs(account, endings_only, before, limit)?;
-        self.entries_at(&seqs)
+        let seqs = self
+            .0
+            .pages()
+            .find_seqs(account, endings_only, before, limit)?;
+        self.0.index().entries_at(&seqs)
     }
 }

@@ -4,9 +4,10 @@
 //! Must not write.
 
 use crate::StoreError;
-use crate::database::{Ledger, MIGRATIONS};
+use crate::database::MIGRATIONS;
 use crate::sealing::retired::RETIRED_INDEXES;
 use crate::sqlite;
+use crate::views::LedgerChecks;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ const OBJECTS: &str =
     "SELECT type || ' ' || name, iif(type = 'table', '', ifnull(sql, '')) FROM sqlite_schema
   WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 
-impl Ledger {
+impl LedgerChecks<'_> {
     /// Returns the differences from the schema that this program creates, one line each.
     ///
     /// # Errors
@@ -27,7 +28,7 @@ impl Ledger {
         let mut fresh = Connection::open_in_memory().map_err(sql)?;
         sqlite::migrate(&mut fresh, MIGRATIONS, operation)?;
         let expected = schema_objects(&fresh).map_err(sql)?;
-        let found = self.read(operation, schema_objects)?;
+        let found = self.0.read(operation, schema_objects)?;
         let missing = expected
             .iter()
             .filter_map(|(name, text)| match found.get(name) {
@@ -50,7 +51,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be read.
     pub fn unknown_instance_records(&self, known: &[String]) -> Result<Vec<String>, StoreError> {
         let known = serde_json::to_string(known).unwrap_or_default();
-        self.read("look for rows of unknown processes", |connection| {
+        self.0.read("look for rows of unknown processes", |connection| {
             connection
                 .prepare(
                     "SELECT name || ': instance ' || boot || ', which has ended, ' || what FROM (
@@ -73,7 +74,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn amounts_of_no_instance(&self) -> Result<Vec<String>, StoreError> {
-        self.read("look for amounts of no process", |connection| {
+        self.0.read("look for amounts of no process", |connection| {
             connection
                 .prepare(
                     "WITH last(number) AS (SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'instance')

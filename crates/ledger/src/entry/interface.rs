@@ -2,9 +2,9 @@
 //!
 //! `ledger.db` is the first home (`writer/append.rs` has the implementation). A store is one chain
 //! of entries: a home that keeps several chains is several stores, and each account belongs to one
-//! of them. `crates/ledger/tests/rules.rs` has the rules as tests, which every home must pass. What only
-//! files have (the anchor, backups, the index, the files of segments) is not here. Must not name a
-//! database.
+//! of them. `crates/ledger/tests/rules.rs` has the rules as tests, which every home must pass. What
+//! only files have (the anchor, backups, the index, the files of segments) is not here. Must not
+//! name a database.
 
 use crate::StoreError;
 use crate::database::anchor::ChainHead;

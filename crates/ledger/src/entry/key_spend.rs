@@ -4,7 +4,7 @@
 //! Must not know a key's spending limit.
 
 use crate::StoreError;
-use crate::database::Ledger;
+use crate::views::LedgerRows;
 use crate::writer::applied::number_of;
 use credits::money::Micro;
 use rusqlite::params;
@@ -21,7 +21,7 @@ pub struct KeySpend {
     pub used_at_ms: Option<i64>,
 }
 
-impl Ledger {
+impl LedgerRows<'_> {
     /// Returns a key's spending from `first_day` on (days since 1970), and the part of it that the
     /// given instance has settled. A point read.
     ///
@@ -33,7 +33,7 @@ impl Ledger {
         first_day: i64,
         instance_id: &str,
     ) -> Result<KeySpend, StoreError> {
-        self.read("read a key's spending", |connection| {
+        self.0.read("read a key's spending", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT
@@ -52,7 +52,7 @@ impl Ledger {
     }
 }
 
-impl Ledger {
+impl LedgerRows<'_> {
     /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, as of
     /// one moment.
     ///
@@ -77,7 +77,7 @@ impl Ledger {
             before(5),
         );
         let [first, second, third, fourth] = first_days;
-        self.read("read a key's spending", |connection| {
+        self.0.read("read a key's spending", |connection| {
             connection.prepare_cached(&sql)?.query_row(
                 params![key, first, second, third, fourth],
                 |row| {

@@ -7,12 +7,12 @@
 
 use super::compare::AggregateMismatch;
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::LedgerEntry;
 use crate::entry::chain::last_entry;
 use crate::index::{
     FingerprintKeys, IndexFault, IndexFingerprint, IndexRebuild, StoredFingerprint,
 };
+use crate::views::LedgerIndexing;
 use rusqlite::Connection;
 
 /// How often the comparison begins again because another process has made the index anew meanwhile.
@@ -21,11 +21,11 @@ const MAX_COMPARISONS: u32 = 3;
 /// Number of entries read at once, to move a fingerprint.
 const FINGERPRINT_SLICE: u32 = 2_048;
 
-impl Ledger {
+impl LedgerIndexing<'_> {
     /// Reads the fingerprint of `index.db`, as of one moment. Writers do not wait for it, and its
     /// memory does not grow with the entries. A damaged file stays where it is.
     pub fn index_fingerprint(&self, keys: &FingerprintKeys) -> StoredFingerprint {
-        StoredFingerprint::of_file(self.index.dir(), keys)
+        StoredFingerprint::of_file(self.0.index.dir(), keys)
     }
 
     /// Returns why the index is not exactly what the entries make, if so. `fingerprint` must be
@@ -45,7 +45,7 @@ impl Ledger {
         let wrong = |what: &str| Ok(Some(IndexFault::Wrong(what.into())));
         let (last, (to, hash)) = (fingerprint.seq(), &tables.position);
         let has_last = |connection: &Connection| self.has_entry(connection, *to, hash);
-        if *to < 0 || *to > 0 && !self.readers.with(has_last)? {
+        if *to < 0 || *to > 0 && !self.0.readers.with(has_last)? {
             return wrong("says that it has entries which this ledger does not have");
         }
         self.for_each_entry(last, *to, &mut |entry| fingerprint.add(entry))?;
@@ -62,7 +62,7 @@ impl Ledger {
 
     /// Returns why `index.db` was set aside since the last call, if it was.
     pub fn take_index_damage(&self) -> Option<String> {
-        self.index.take_damage()
+        self.0.index.take_damage()
     }
 
     /// Calls `each` with the entries after `from`, up to and with `to`.
@@ -74,6 +74,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         while from < to {
             let entries = self
+                .0
                 .readers
                 .with(|connection| self.entries_following(connection, from, FINGERPRINT_SLICE))?;
             let Some(last) = entries.last() else { break };
@@ -110,7 +111,7 @@ impl Ledger {
         limit: u32,
         on_entries: &mut dyn FnMut(u64),
     ) -> Result<Vec<AggregateMismatch>, StoreError> {
-        let statuses = self.segment_statuses(true)?;
+        let statuses = self.0.segments().segment_statuses(true)?;
         if let Some(fault) = statuses.into_iter().find_map(|status| status.fault) {
             return Err(StoreError::SegmentUnavailable(format!(
                 "cannot make the index and the spending of keys anew without every segment: {fault}"
@@ -121,8 +122,8 @@ impl Ledger {
         while self.advance_rebuild(&mut rebuild, i64::MAX)? {
             on_entries(entry_count(&rebuild));
         }
-        self.index.replace(rebuild.connection())?;
-        let mut writer = self.writer();
+        self.0.index.replace(rebuild.connection())?;
+        let mut writer = self.0.writer();
         let sql = |source| StoreError::sqlite("make the spending of keys anew", source);
         let transaction = writer.begin().map_err(sql)?;
         let (last, _) = last_entry(&transaction).map_err(sql)?;
@@ -145,15 +146,15 @@ impl Ledger {
         on_entries: &mut dyn FnMut(u64),
     ) -> Result<(IndexRebuild, Vec<AggregateMismatch>), StoreError> {
         for _ in 0..MAX_COMPARISONS {
-            let mut rebuild = IndexRebuild::create(self.index.dir())?;
-            let (to, _) = self.index.position()?;
+            let mut rebuild = IndexRebuild::create(self.0.index.dir())?;
+            let (to, _) = self.0.index.position()?;
             while self.advance_rebuild(&mut rebuild, to)? {
                 on_entries(entry_count(&rebuild));
             }
             // One snapshot of the index, which may have moved on meanwhile.
             let (mut wrong, mut behind) = (None, Ok(false));
             let operation = "compare the ledger's entries with its index";
-            self.index.read(operation, |connection| {
+            self.0.index.read(operation, |connection| {
                 let snapshot = connection.unchecked_transaction()?;
                 let to = index_seq(&snapshot)?;
                 if rebuild.seq()? > to {
@@ -177,7 +178,8 @@ impl Ledger {
     }
 
     fn advance_rebuild(&self, rebuild: &mut IndexRebuild, to: i64) -> Result<bool, StoreError> {
-        self.readers
+        self.0
+            .readers
             .with(|connection| self.advance(rebuild, connection, to))
     }
 

@@ -120,7 +120,7 @@ impl IndexerWorker {
 
     /// Does the next piece of work. Returns how long to rest then.
     fn step(&mut self) -> Result<Duration, StoreError> {
-        let backlog = self.ledger.index_backlog();
+        let backlog = self.ledger.index().index_backlog();
         METRICS
             .index_lag_entries
             .set(i64::try_from(backlog).unwrap_or(i64::MAX));
@@ -136,7 +136,7 @@ impl IndexerWorker {
             }
         }
         let began = Instant::now();
-        let indexed = self.ledger.catch_up_index(MAX_INDEX_BATCH)?;
+        let indexed = self.ledger.index().catch_up_index(MAX_INDEX_BATCH)?;
         let took = began.elapsed();
         let left = backlog.saturating_sub(indexed as u64);
         if left < MIN_BATCH {
@@ -156,7 +156,7 @@ impl IndexerWorker {
         if others.is_ok_and(|living| living.len() > 1) {
             return;
         }
-        match self.ledger.remove_retired() {
+        match self.ledger.segments().remove_retired() {
             Ok(is_left) => self.has_removed_retired = !is_left,
             Err(error) => log::debug!("{error}; the indexer tries again"),
         }

@@ -4,17 +4,17 @@
 //! Must not know the index's tables: `index.rs` does.
 
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::LedgerEntry;
 use crate::entry::chain::last_entry;
 use crate::index::IndexTables;
 use crate::sealing::files::segments_after;
+use crate::views::LedgerIndexing;
 use crate::writer::lookup;
 use crate::writer::lookup::{EntryPosition, entries_after, hash_at};
 use rusqlite::Connection;
 use std::collections::HashSet;
 
-impl Ledger {
+impl LedgerIndexing<'_> {
     /// Writes the next entries to `index.db`, at most `max_entries` and at most
     /// [`MAX_INDEX_BATCH`](crate::MAX_INDEX_BATCH), in one transaction. Returns their number; 0 if
     /// the file has all of them. Any process may call it at any time.
@@ -24,7 +24,7 @@ impl Ledger {
     /// locked by another process; nothing has changed then.
     pub fn catch_up_index(&self, max_entries: u32) -> Result<usize, StoreError> {
         let read = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
-        let indexed = self.index.write_batch(max_entries, None, &read)?;
+        let indexed = self.0.index.write_batch(max_entries, None, &read)?;
         Ok(indexed.unwrap_or(0))
     }
 
@@ -32,7 +32,7 @@ impl Ledger {
     /// not lack them: see [`Ledger::index_lag`].
     pub fn index_backlog(&self) -> u64 {
         let last = self.last_position().map_or(0, |(seq, _)| seq);
-        let indexed = self.index.position().map_or(0, |(seq, _)| seq);
+        let indexed = self.0.index.position().map_or(0, |(seq, _)| seq);
         u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
     }
 
@@ -57,7 +57,7 @@ impl Ledger {
     ) -> Result<T, StoreError> {
         let last = self.last_position()?;
         let entries = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
-        self.index.read_newest(operation, &last, &entries, read)
+        self.0.index.read_newest(operation, &last, &entries, read)
     }
 
     /// Returns the entries at these positions, in this order.
@@ -65,9 +65,11 @@ impl Ledger {
         if seqs.is_empty() {
             return Ok(Vec::new());
         }
-        let mut entries = self.read("read entries by their position", |connection| {
-            lookup::entries_at(connection, seqs)
-        })?;
+        let mut entries = self
+            .0
+            .read("read entries by their position", |connection| {
+                lookup::entries_at(connection, seqs)
+            })?;
         if entries.len() == seqs.len() {
             return Ok(entries);
         }
@@ -78,7 +80,7 @@ impl Ledger {
             .copied()
             .filter(|seq| !found.contains(seq))
             .collect();
-        entries.extend(self.sealed_entries_at(&sealed)?);
+        entries.extend(self.0.segments().sealed_entries_at(&sealed)?);
         let place = |entry: &LedgerEntry| seqs.iter().position(|seq| *seq == entry.seq);
         entries.sort_by_key(place);
         Ok(entries)
@@ -91,7 +93,7 @@ impl Ledger {
         limit: u32,
     ) -> Result<Option<Vec<LedgerEntry>>, StoreError> {
         let sql = |source| StoreError::sqlite("read the entries to index", source);
-        self.readers.with(|connection| {
+        self.0.readers.with(|connection| {
             let snapshot = connection.unchecked_transaction().map_err(sql)?;
             if *seq > 0 && !self.has_entry(&snapshot, *seq, hash)? {
                 return Ok(None);
@@ -112,7 +114,11 @@ impl Ledger {
         if let Some(found) = hash_at(connection, seq).map_err(sql)? {
             return Ok(found == hash);
         }
-        match self.sealed_entries_after(connection, seq - 1, 1) {
+        match self
+            .0
+            .segments()
+            .sealed_entries_after(connection, seq - 1, 1)
+        {
             Ok(entries) => Ok(entries
                 .first()
                 .is_some_and(|entry| entry.seq == seq && entry.hash == hash)),
@@ -132,7 +138,11 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("read the ledger's entries", source);
         let mut from = seq;
         for segment in segments_after(connection, seq).map_err(sql)? {
-            match self.sealed_entries_after(connection, from, limit as usize) {
+            match self
+                .0
+                .segments()
+                .sealed_entries_after(connection, from, limit as usize)
+            {
                 Ok(entries) if !entries.is_empty() => return Ok(entries),
                 Ok(_) => {}
                 Err(StoreError::SegmentUnavailable(reason)) => {
@@ -153,6 +163,6 @@ impl Ledger {
     }
 
     fn last_position(&self) -> Result<EntryPosition, StoreError> {
-        self.read("read the ledger's last entry", last_entry)
+        self.0.read("read the ledger's last entry", last_entry)
     }
 }

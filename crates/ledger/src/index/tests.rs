@@ -12,7 +12,7 @@ const NOW: i64 = 1_800_000_000_000;
 pub(crate) fn opened(dir: &Path) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
     for account in ["acct_a", "acct_b", "acct_c"] {
-        ledger.open_account(account, None, NOW).unwrap();
+        ledger.rows().open_account(account, None, NOW).unwrap();
         let grant = Posting {
             kind: "grant",
             reference: account,
@@ -21,7 +21,7 @@ pub(crate) fn opened(dir: &Path) -> Ledger {
             d_trial: Micro::ZERO,
             at_ms: NOW,
         };
-        assert!(ledger.post(&grant).unwrap());
+        assert!(ledger.changes().post(&grant).unwrap());
     }
     ledger
 }
@@ -94,8 +94,8 @@ fn rows(dir: &Path) -> Vec<String> {
 }
 
 fn catch_up(ledger: &Ledger, batch: u32) {
-    while ledger.catch_up_index(batch).unwrap() > 0 {}
-    assert_eq!(ledger.index_backlog(), 0);
+    while ledger.index().catch_up_index(batch).unwrap() > 0 {}
+    assert_eq!(ledger.index().index_backlog(), 0);
 }
 
 #[test]
@@ -103,18 +103,21 @@ fn the_same_entries_make_the_same_index_whatever_the_batches() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = opened(dir.path());
     enter(&ledger, 0..500);
-    assert_eq!((ledger.index_backlog(), ledger.index_lag()), (503, 0));
+    assert_eq!(
+        (ledger.index().index_backlog(), ledger.index().index_lag()),
+        (503, 0)
+    );
     catch_up(&ledger, 4_096);
     let whole = rows(dir.path());
     assert!(whole.len() > 800, "{}", whole.len());
     for batch in [1, 7, 100] {
         clear(&create_for_test(dir.path())).unwrap();
-        assert_eq!(ledger.index_backlog(), 503);
+        assert_eq!(ledger.index().index_backlog(), 503);
         catch_up(&ledger, batch);
         assert_eq!(rows(dir.path()), whole, "batches of {batch}");
     }
-    assert_eq!(ledger.find_wrong_aggregates(9).unwrap(), []);
-    assert_eq!(ledger.reindex(9, &mut |_| ()).unwrap(), []);
+    assert_eq!(ledger.index().find_wrong_aggregates(9).unwrap(), []);
+    assert_eq!(ledger.index().reindex(9, &mut |_| ()).unwrap(), []);
     assert_eq!(rows(dir.path()), whole, "made anew");
 }
 
@@ -129,8 +132,8 @@ fn several_processes_index_one_ledger_at_once() {
         for batch in [3, 5, 11] {
             scope.spawn(move || {
                 let ledger = Ledger::open(dir).unwrap();
-                while ledger.index_backlog() > 0 {
-                    if let Err(error) = ledger.catch_up_index(batch) {
+                while ledger.index().index_backlog() > 0 {
+                    if let Err(error) = ledger.index().catch_up_index(batch) {
                         assert!(is_busy(&error), "{error}");
                     }
                 }
@@ -177,7 +180,7 @@ fn an_index_that_is_damaged_foreign_newer_or_gone_is_made_anew() {
     for (what, is_set_aside, change) in changes {
         change();
         let ledger = Ledger::open(dir.path()).unwrap();
-        let found = ledger.entries("acct_a", true, None, 999).unwrap();
+        let found = ledger.rows().entries("acct_a", true, None, 999).unwrap();
         assert_eq!(found.len(), 100, "{what}");
         catch_up(&ledger, 4_096);
         assert_eq!(rows(dir.path()), sound, "{what}");
@@ -202,7 +205,7 @@ fn damage_that_a_running_process_meets_is_set_aside_too() {
     catch_up(&ledger, 4_096);
     // A second process, which finds out when it writes.
     let other = Ledger::open(dir.path()).unwrap();
-    assert_eq!(other.index_lag(), 0);
+    assert_eq!(other.index().index_lag(), 0);
     sqlite::checkpoint(&create_for_test(dir.path())).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[1_024..].fill(0xa5);
@@ -212,13 +215,14 @@ fn damage_that_a_running_process_meets_is_set_aside_too() {
         let mut found = 0;
         for _ in 0..3 {
             found = ledger
+                .rows()
                 .entries("acct_b", true, None, 999)
                 .map_or(0, |found| found.len());
         }
         assert_eq!(found, 103);
     }
     catch_up(&other, 4_096);
-    assert_eq!(ledger.find_wrong_aggregates(9).unwrap(), []);
+    assert_eq!(ledger.index().find_wrong_aggregates(9).unwrap(), []);
 }
 
 #[test]
@@ -231,11 +235,11 @@ fn an_index_that_somebody_empties_under_a_running_process_is_made_anew() {
     let index = options.write(true).open(dir.path().join("index.db"));
     index.unwrap().set_len(0).unwrap();
     // Of each 3 entries one is of this account.
-    let found = ledger.entries("acct_b", true, None, 999).unwrap();
+    let found = ledger.rows().entries("acct_b", true, None, 999).unwrap();
     assert_eq!(found.len(), 100);
     let other = Ledger::open(dir.path()).unwrap();
     catch_up(&other, 4_096);
-    assert_eq!(other.find_wrong_aggregates(9).unwrap(), []);
+    assert_eq!(other.index().find_wrong_aggregates(9).unwrap(), []);
 }
 
 #[test]
@@ -249,7 +253,10 @@ fn a_rebuild_replaces_the_index_under_a_process_that_has_it_open() {
         .execute_batch("DELETE FROM activity WHERE seq = 7; UPDATE usage_day SET credits = 1")
         .unwrap();
     let mut seen = Vec::new();
-    let wrong = command.reindex(3, &mut |count| seen.push(count)).unwrap();
+    let wrong = command
+        .index()
+        .reindex(3, &mut |count| seen.push(count))
+        .unwrap();
     assert_eq!(seen, [303]);
     let tables: Vec<_> = wrong.iter().map(|wrong| wrong.of).collect();
     assert_eq!(tables, ["activity", "usage_day", "usage_day", "usage_day"]);
@@ -261,11 +268,15 @@ fn a_rebuild_replaces_the_index_under_a_process_that_has_it_open() {
     // The process goes on, with names that it has not seen in this index.
     enter(&serving, 300..400);
     assert_eq!(
-        serving.entries("acct_a", true, None, 999).unwrap().len(),
+        serving
+            .rows()
+            .entries("acct_a", true, None, 999)
+            .unwrap()
+            .len(),
         134
     );
     catch_up(&serving, 4_096);
-    assert_eq!(serving.find_wrong_aggregates(9).unwrap(), []);
+    assert_eq!(serving.index().find_wrong_aggregates(9).unwrap(), []);
     let left = std::fs::read_dir(dir.path()).unwrap();
     let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(!names.into_iter().any(|name| name.ends_with(".new")));

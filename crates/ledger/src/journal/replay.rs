@@ -67,7 +67,7 @@ pub fn recover_dead_instances(
         .filter(|instance_id| !with_journal.contains(instance_id));
     ended.extend(gone.cloned());
     if !ended.is_empty() {
-        ledger.forget_instances(&ended)?;
+        ledger.rows().forget_instances(&ended)?;
     }
     Ok(withheld)
 }

@@ -9,10 +9,10 @@ mod endings;
 mod tests;
 
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::LedgerEntry;
 use crate::entry::spend_totals::SpendTotals;
 use crate::index::IndexTables;
+use crate::views::LedgerPages;
 use credits::money::Micro;
 use endings::EndingsQuery;
 pub use endings::{ActivityCursor, ActivityFilter};
@@ -36,7 +36,7 @@ pub struct Conversation {
     pub sum: SpendTotals,
 }
 
-impl Ledger {
+impl LedgerPages<'_> {
     /// Returns ends of requests below `before`, latest first.
     ///
     /// # Errors
@@ -48,14 +48,17 @@ impl Ledger {
         before: Option<ActivityCursor>,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs = self.read_index(
-            "list an account's responses",
-            |tables| match EndingsQuery::new(tables, account, filter, before)? {
-                Some(query) => query.find(tables, limit),
-                None => Ok(Vec::new()),
-            },
-        )?;
-        self.entries_at(&seqs)
+        let seqs = self
+            .0
+            .index()
+            .read_index(
+                "list an account's responses",
+                |tables| match EndingsQuery::new(tables, account, filter, before)? {
+                    Some(query) => query.find(tables, limit),
+                    None => Ok(Vec::new()),
+                },
+            )?;
+        self.0.index().entries_at(&seqs)
     }
 
     /// Returns debits of any account whose vendor counted more than the request can use, latest
@@ -64,14 +67,17 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> = self.read_index("list debits of implausible usage", |tables| {
-            tables
-                .connection()
-                .prepare_cached(&implausible_sql(tables))?
-                .query_map([limit], |row| row.get(0))?
-                .collect()
-        })?;
-        self.entries_at(&seqs)
+        let seqs: Vec<i64> =
+            self.0
+                .index()
+                .read_index("list debits of implausible usage", |tables| {
+                    tables
+                        .connection()
+                        .prepare_cached(&implausible_sql(tables))?
+                        .query_map([limit], |row| row.get(0))?
+                        .collect()
+                })?;
+        self.0.index().entries_at(&seqs)
     }
 
     /// Returns the position of the account's last end of a request; 0 if there is none.
@@ -92,18 +98,20 @@ impl Ledger {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<i64>, StoreError> {
-        self.read_index("read an account's entries", |tables| {
-            let Some(account) = tables.find_name("account", account)? else {
-                return Ok(Vec::new());
-            };
-            tables
-                .connection()
-                .prepare_cached(&entries_sql(tables, endings_only))?
-                .query_map(params![account, before.unwrap_or(i64::MAX), limit], |row| {
-                    row.get(0)
-                })?
-                .collect()
-        })
+        self.0
+            .index()
+            .read_index("read an account's entries", |tables| {
+                let Some(account) = tables.find_name("account", account)? else {
+                    return Ok(Vec::new());
+                };
+                tables
+                    .connection()
+                    .prepare_cached(&entries_sql(tables, endings_only))?
+                    .query_map(params![account, before.unwrap_or(i64::MAX), limit], |row| {
+                        row.get(0)
+                    })?
+                    .collect()
+            })
     }
 
     /// Returns conversations, the most recently used first. `before` is the time and the id of the
@@ -118,16 +126,18 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<Conversation>, StoreError> {
         let (last_ms, id) = before.unwrap_or((i64::MAX, ""));
-        self.read_index("list an account's conversations", |tables| {
-            let Some(account) = tables.find_name("account", account)? else {
-                return Ok(Vec::new());
-            };
-            tables
-                .connection()
-                .prepare_cached(&conversations_sql(tables))?
-                .query_map(params![account, last_ms, id, limit], conversation_row)?
-                .collect()
-        })
+        self.0
+            .index()
+            .read_index("list an account's conversations", |tables| {
+                let Some(account) = tables.find_name("account", account)? else {
+                    return Ok(Vec::new());
+                };
+                tables
+                    .connection()
+                    .prepare_cached(&conversations_sql(tables))?
+                    .query_map(params![account, last_ms, id, limit], conversation_row)?
+                    .collect()
+            })
     }
 
     /// Returns one conversation; `None` if the account does not have it.
@@ -139,7 +149,7 @@ impl Ledger {
         account: &str,
         id: &str,
     ) -> Result<Option<Conversation>, StoreError> {
-        self.read_index("read a conversation", |tables| {
+        self.0.index().read_index("read a conversation", |tables| {
             let Some(account) = tables.find_name("account", account)? else {
                 return Ok(None);
             };
@@ -156,7 +166,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
-        self.read("read a trial's credit", |connection| {
+        self.0.read("read a trial's credit", |connection| {
             connection
                 .prepare_cached(TRIAL)?
                 .query_row([format!("trial:{account}")], |row| row.get(0))

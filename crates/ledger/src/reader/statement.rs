@@ -7,9 +7,9 @@
 use super::activity::ActivityCursor;
 use super::usage::usage_rows;
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::LedgerEntry;
 use crate::index::{IndexTables, kind_name};
+use crate::views::LedgerPages;
 use credits::money::Micro;
 use rusqlite::{OptionalExtension, params};
 
@@ -27,17 +27,20 @@ pub struct BalanceChangeSums {
 /// The sums, and the account's last entry, which has the balance that they add up to.
 type SumsAndLast = (BalanceChangeSums, Option<i64>);
 
-impl Ledger {
+impl LedgerPages<'_> {
     /// Returns the sums of everything that changed an account's balance, as far as the ledger is
     /// indexed.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn balance_change_sums(&self, account: &str) -> Result<BalanceChangeSums, StoreError> {
-        let (mut sums, last) = self.read_index("add up an account's statement", |tables| {
-            sums(tables, account)
-        })?;
-        let last = self.entries_at(last.as_slice())?;
+        let (mut sums, last) = self
+            .0
+            .index()
+            .read_index("add up an account's statement", |tables| {
+                sums(tables, account)
+            })?;
+        let last = self.0.index().entries_at(last.as_slice())?;
         if let Some(last) = last.first() {
             sums.balance = last.bal_paid.plus(last.bal_trial);
         }
@@ -56,20 +59,23 @@ impl Ledger {
         before: ActivityCursor,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> = self.read_index("list an account's postings", |tables| {
-            let Some(account) = tables.find_name("account", account)? else {
-                return Ok(Vec::new());
-            };
-            tables
-                .connection()
-                .prepare_cached(&postings_sql(tables))?
-                .query_map(
-                    params![account, from_ms, before.at_ms, before.seq, limit],
-                    |row| row.get(0),
-                )?
-                .collect()
-        })?;
-        self.entries_at(&seqs)
+        let seqs: Vec<i64> = self
+            .0
+            .index()
+            .read_index("list an account's postings", |tables| {
+                let Some(account) = tables.find_name("account", account)? else {
+                    return Ok(Vec::new());
+                };
+                tables
+                    .connection()
+                    .prepare_cached(&postings_sql(tables))?
+                    .query_map(
+                        params![account, from_ms, before.at_ms, before.seq, limit],
+                        |row| row.get(0),
+                    )?
+                    .collect()
+            })?;
+        self.0.index().entries_at(&seqs)
     }
 }
 

@@ -10,9 +10,9 @@ mod tests;
 
 use super::activity::{HourlySpend, spend_totals};
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::spend_totals::SpendTotals;
 use crate::index::IndexTables;
+use crate::views::LedgerPages;
 use credits::money::Micro;
 use rusqlite::{Row, ToSql, params, params_from_iter};
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl UsageRow {
     }
 }
 
-impl Ledger {
+impl LedgerPages<'_> {
     /// Returns an account's debits in groups, ordered by time, model and key: at most `limit`, from
     /// the one after the cursor `after` on.
     ///
@@ -101,16 +101,18 @@ impl Ledger {
         after: Option<(i64, &str, &str)>,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
-        self.read_index("add up an account's debits", |tables| {
-            let Some((sql, values)) = usage_sql(tables, account, query, after, limit)? else {
-                return Ok(Vec::new());
-            };
-            tables
-                .connection()
-                .prepare_cached(&sql)?
-                .query_map(params_from_iter(values), usage_row)?
-                .collect()
-        })
+        self.0
+            .index()
+            .read_index("add up an account's debits", |tables| {
+                let Some((sql, values)) = usage_sql(tables, account, query, after, limit)? else {
+                    return Ok(Vec::new());
+                };
+                tables
+                    .connection()
+                    .prepare_cached(&sql)?
+                    .query_map(params_from_iter(values), usage_row)?
+                    .collect()
+            })
     }
 
     /// Returns the debits from the hour `from_hour` on by hour and model, in order of the hours.
@@ -122,16 +124,18 @@ impl Ledger {
         account: &str,
         from_hour: i64,
     ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.read_index("add up an account's debits", |tables| {
-            let Some(account) = tables.find_name("account", account)? else {
-                return Ok(Vec::new());
-            };
-            tables
-                .connection()
-                .prepare_cached(&hourly_sql(tables))?
-                .query_map(params![account, from_hour], hourly_spend_row)?
-                .collect()
-        })
+        self.0
+            .index()
+            .read_index("add up an account's debits", |tables| {
+                let Some(account) = tables.find_name("account", account)? else {
+                    return Ok(Vec::new());
+                };
+                tables
+                    .connection()
+                    .prepare_cached(&hourly_sql(tables))?
+                    .query_map(params![account, from_hour], hourly_spend_row)?
+                    .collect()
+            })
     }
 
     /// Returns the credits that each of `accounts` has spent from `first_day` on; an account
@@ -144,27 +148,29 @@ impl Ledger {
         accounts: &[String],
         first_day: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
-        self.read_index("add up the debits of several accounts", |tables| {
-            let mut names = BTreeMap::new();
-            for account in accounts {
-                if let Some(number) = tables.find_name("account", account)? {
-                    names.insert(number, account.clone());
+        self.0
+            .index()
+            .read_index("add up the debits of several accounts", |tables| {
+                let mut names = BTreeMap::new();
+                for account in accounts {
+                    if let Some(number) = tables.find_name("account", account)? {
+                        names.insert(number, account.clone());
+                    }
                 }
-            }
-            let numbers: Vec<_> = names.keys().collect();
-            let numbers = serde_json::to_string(&numbers).unwrap_or_default();
-            let mut statement = tables
-                .connection()
-                .prepare_cached(&spend_since_sql(tables))?;
-            let mut rows = statement.query(params![numbers, first_day])?;
-            let mut sums = BTreeMap::new();
-            while let Some(row) = rows.next()? {
-                if let Some(account) = names.remove(&row.get(0)?) {
-                    sums.insert(account, row.get(1)?);
+                let numbers: Vec<_> = names.keys().collect();
+                let numbers = serde_json::to_string(&numbers).unwrap_or_default();
+                let mut statement = tables
+                    .connection()
+                    .prepare_cached(&spend_since_sql(tables))?;
+                let mut rows = statement.query(params![numbers, first_day])?;
+                let mut sums = BTreeMap::new();
+                while let Some(row) = rows.next()? {
+                    if let Some(account) = names.remove(&row.get(0)?) {
+                        sums.insert(account, row.get(1)?);
+                    }
                 }
-            }
-            Ok(sums)
-        })
+                Ok(sums)
+            })
     }
 
     /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,
@@ -173,13 +179,15 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn daily_totals(&self, from_day: i64, to_day: i64) -> Result<Vec<DailyTotal>, StoreError> {
-        self.read_index("add up the debits of all accounts", |tables| {
-            tables
-                .connection()
-                .prepare_cached(&daily_totals_sql(tables))?
-                .query_map(params![from_day, to_day], daily_total_row)?
-                .collect()
-        })
+        self.0
+            .index()
+            .read_index("add up the debits of all accounts", |tables| {
+                tables
+                    .connection()
+                    .prepare_cached(&daily_totals_sql(tables))?
+                    .query_map(params![from_day, to_day], daily_total_row)?
+                    .collect()
+            })
     }
 }
 

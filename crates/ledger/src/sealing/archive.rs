@@ -5,7 +5,6 @@
 //! read-only changes nothing. Must not delete the only copy.
 
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::hex::encode_hex;
 use crate::sealing::files::{
     SEGMENT_DIR, SegmentRecord, check_record, open_recorded, segments_after,
@@ -13,6 +12,7 @@ use crate::sealing::files::{
 use crate::sealing::{BackgroundPace, PARTIAL};
 use crate::segment::{SegmentFault, SegmentReader};
 use crate::sqlite;
+use crate::views::Segments;
 use base::failpoint::{self, Point};
 use base::file_owner;
 use base::regular_file::open_regular;
@@ -64,13 +64,13 @@ impl SegmentState {
     }
 }
 
-impl Ledger {
+impl Segments<'_> {
     /// Returns the recorded segments, oldest first.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn segment_records(&self) -> Result<Vec<SegmentRecord>, StoreError> {
-        self.read("list the ledger's segments", |connection| {
+        self.0.read("list the ledger's segments", |connection| {
             segments_after(connection, 0)
         })
     }
@@ -78,7 +78,7 @@ impl Ledger {
     /// Finds segments in this folder too, from now on: an archive can move, and a restored ledger
     /// does not know what was archived after its backup.
     pub fn set_archive(&self, archive: Option<&Path>) {
-        self.segments.set_archive(archive);
+        self.0.segments.set_archive(archive);
     }
 
     /// Returns the segments with their states. Opens each file, which checks its signature; with
@@ -91,7 +91,7 @@ impl Ledger {
         let mut statuses = Vec::new();
         for mut segment in self.segment_records()? {
             let check = |segment: &SegmentRecord| {
-                let reader = self.segments.open_new(segment)?;
+                let reader = self.0.segments.open_new(segment)?;
                 reader.verify_signature(key.as_deref().unwrap_or_default())?;
                 check_record(segment, reader.manifest())?;
                 match reads_all {
@@ -107,7 +107,7 @@ impl Ledger {
                 segment = self.recorded_segment(segment.first)?;
                 opened = check(&segment);
             }
-            let is_here = self.segments.dir().join(&segment.file).exists();
+            let is_here = self.0.segments.dir().join(&segment.file).exists();
             let (state, fault) = match opened {
                 Ok(()) if is_here => (SegmentState::Here, None),
                 Ok(()) => (SegmentState::Archived, None),
@@ -118,7 +118,7 @@ impl Ledger {
                     };
                     (
                         state,
-                        Some(self.segments.unavailable(&segment, &fault).to_string()),
+                        Some(self.0.segments.unavailable(&segment, &fault).to_string()),
                     )
                 }
             };
@@ -146,7 +146,7 @@ impl Ledger {
         let folder = to.join(SEGMENT_DIR);
         sqlite::create_dir(&folder)?;
         for segment in records {
-            let from = self.segments.dir().join(&segment.file);
+            let from = self.0.segments.dir().join(&segment.file);
             let copy = folder.join(&segment.file);
             match copy_file(&from, &copy) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
@@ -188,14 +188,15 @@ impl Ledger {
     /// # Errors
     /// Returns an error that says what to do if its file is not at hand.
     pub fn open_segment(&self, segment: &SegmentRecord) -> Result<SegmentReader, StoreError> {
-        if let Ok(reader) = self.segments.open_new(segment) {
+        if let Ok(reader) = self.0.segments.open_new(segment) {
             return Ok(reader);
         }
         // It may just have been archived.
         let current = self.recorded_segment(segment.first)?;
-        self.segments
+        self.0
+            .segments
             .open_new(&current)
-            .map_err(|fault| self.segments.unavailable(&current, &fault))
+            .map_err(|fault| self.0.segments.unavailable(&current, &fault))
     }
 
     /// Returns the key that checks the signatures of the installation's segments, in hexadecimal
@@ -204,7 +205,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn public_key(&self) -> Result<Option<String>, StoreError> {
-        let has_key = self.read("read the installation's key", |connection| {
+        let has_key = self.0.read("read the installation's key", |connection| {
             connection
                 .prepare_cached("SELECT 1 FROM installation")?
                 .exists([])
@@ -269,7 +270,7 @@ impl Ledger {
         let records = self.segment_records()?;
         let mut archived = records.iter().filter(|segment| {
             segment.archived_to.as_deref() == Some(name)
-                && !self.segments.dir().join(&segment.file).exists()
+                && !self.0.segments.dir().join(&segment.file).exists()
         });
         match archived.clone().next() {
             Some(first) if !archived.any(|segment| to.join(&segment.file).exists()) => {
@@ -288,7 +289,7 @@ impl Ledger {
         to: &Path,
         pace: BackgroundPace<'_>,
     ) -> Result<(), StoreError> {
-        let from = self.segments.dir().join(&segment.file);
+        let from = self.0.segments.dir().join(&segment.file);
         let target = to.join(&segment.file);
         let found = hash_file(&target, pace)?;
         if found
@@ -315,7 +316,8 @@ impl Ledger {
         }
         failpoint::hit(Point::BeforeArchiveRecord);
         let folder = to.to_str().unwrap_or_default();
-        self.writer()
+        self.0
+            .writer()
             .execute(
                 "UPDATE segment SET archived_to = ?2, archived_at = ?3 WHERE first = ?1",
                 params![segment.first, folder, base::clock::now_ms()],
@@ -334,7 +336,7 @@ impl Ledger {
         getrandom::fill(&mut random).map_err(|error| failed(error.into()))?;
         // A name that no cache of a file system knows; one that stays is removed as a partial file.
         let name = format!("probe-{}.{PARTIAL}", encode_hex(&random));
-        let probe = self.segments.dir().join(&name);
+        let probe = self.0.segments.dir().join(&name);
         File::create_new(&probe).map_err(failed)?;
         let is_shown = folder.join(&name).symlink_metadata().is_ok();
         std::fs::remove_file(&probe).map_err(failed)?;
@@ -350,7 +352,7 @@ impl Ledger {
         pace: BackgroundPace<'_>,
     ) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("remove an archived segment", source);
-        let local = self.segments.dir().join(&segment.file);
+        let local = self.0.segments.dir().join(&segment.file);
         if is_only_name(&local, archived).map_err(failed)? {
             return Err(StoreError::Refused(
                 "the archive is the folder that the segments are in".into(),
@@ -369,8 +371,8 @@ impl Ledger {
                 set_aside(&local, why).map_err(failed)?;
             }
         }
-        self.segments.close(segment.first);
-        sqlite::sync_dir(self.segments.dir()).map_err(failed)
+        self.0.segments.close(segment.first);
+        sqlite::sync_dir(self.0.segments.dir()).map_err(failed)
     }
 
     /// Removes the files in the data directory of segments that the archive has.
@@ -386,7 +388,7 @@ impl Ledger {
             let folder = Path::new(folder);
             let archived = folder.join(&segment.file);
             // One that was put back because the archive's copy is gone stays.
-            if self.segments.dir().join(&segment.file).exists()
+            if self.0.segments.dir().join(&segment.file).exists()
                 && open_recorded(&archived, segment).is_ok()
                 && hash_file(&archived, pace)? == Some(segment.sha256.clone())
                 && !self.shows_local_files(folder)?

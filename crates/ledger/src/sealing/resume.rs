@@ -4,21 +4,21 @@
 
 use super::{BackgroundPace, EXTENSION, PARTIAL};
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::hex::encode_hex;
 use crate::sealing::archive::set_aside;
 use crate::sealing::files::sealed_end;
 use crate::segment::SegmentReader;
+use crate::views::Segments;
 use base::file_owner;
 use rusqlite::OptionalExtension;
 use std::path::Path;
 
-impl Ledger {
+impl Segments<'_> {
     /// Finishes or discards what a process that died left.
     pub(crate) fn resume_sealing(&self, pace: BackgroundPace<'_>) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("look through the folder of segments", source);
         let records = self.segment_records()?;
-        for file in file_owner::read_dir(self.segments.dir()).map_err(failed)? {
+        for file in file_owner::read_dir(self.0.segments.dir()).map_err(failed)? {
             let path = file.map_err(failed)?.path();
             let is_recorded = records.iter().any(|record| {
                 path.file_name()
@@ -43,14 +43,14 @@ impl Ledger {
         let is_in_ledger = match SegmentReader::open(path) {
             Ok(reader) => {
                 let last = reader.manifest().last;
-                let hash: Option<Vec<u8>> = self.read("compare a segment", |connection| {
+                let hash: Option<Vec<u8>> = self.0.read("compare a segment", |connection| {
                     connection
                         .query_row("SELECT hash FROM entry WHERE seq = ?1", [last], |row| {
                             row.get(0)
                         })
                         .optional()
                 })?;
-                let (done, _) = self.read("compare a segment", sealed_end)?;
+                let (done, _) = self.0.read("compare a segment", sealed_end)?;
                 reader.manifest().first > done
                     && hash.is_some_and(|hash| encode_hex(&hash) == reader.manifest().last_hash)
             }

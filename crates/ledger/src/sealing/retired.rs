@@ -7,7 +7,7 @@
 mod tests;
 
 use crate::StoreError;
-use crate::database::Ledger;
+use crate::views::Segments;
 use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -35,7 +35,7 @@ const RETIRED_TABLES: [(&str, &str); 4] = [
 /// Maximum number of rows that one transaction removes.
 const MAX_ROWS: u32 = 2_000;
 
-impl Ledger {
+impl Segments<'_> {
     /// Drops one index, or removes some rows of an aggregate that older versions kept. Returns
     /// false if nothing of them is left. The caller makes sure that `index.db` has caught up and
     /// that no older version reads them.
@@ -44,11 +44,11 @@ impl Ledger {
     /// Returns an error if the ledger cannot be written.
     pub fn remove_retired(&self) -> Result<bool, StoreError> {
         let operation = "remove what older versions read pages from";
-        let Some(sql) = self.read(operation, find_retired)? else {
+        let Some(sql) = self.0.read(operation, find_retired)? else {
             return Ok(false);
         };
         let failed = |source| StoreError::sqlite(operation, source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(failed)?;
         transaction.execute_batch(&sql).map_err(failed)?;
         failpoint::hit(Point::MidRetired);

@@ -6,12 +6,12 @@
 //! it and says what to do. Must not write.
 
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::{ENTRY_COLUMNS, EntrySelection, LedgerEntry, entry};
 use crate::sealing::files::{
     SegmentFiles, SegmentRecord, sealed_end, segment_of, segments_after, segments_since,
 };
 use crate::segment::{SealedBalance, SegmentFault, request_time_ms};
+use crate::views::Segments;
 use credits::money::Micro;
 use rusqlite::{Connection, Row, params};
 
@@ -88,16 +88,16 @@ fn read_segment<T>(
     }))
 }
 
-impl Ledger {
+impl Segments<'_> {
     /// Returns the end of a request from the segments, whosever it is.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
     /// hand.
     pub fn sealed_ending(&self, reference: &str) -> Result<Option<LedgerEntry>, StoreError> {
-        let found = self.read(
+        let found = self.0.read(
             "look for a request in the ledger's segments",
-            |connection| find_sealed_ending(connection, &self.segments, reference),
+            |connection| find_sealed_ending(connection, &self.0.segments, reference),
         )?;
         match found {
             SealedEnding::None => Ok(None),
@@ -113,14 +113,14 @@ impl Ledger {
     /// Returns an error if a segment cannot be read.
     pub fn sealed_entries_at(&self, seqs: &[i64]) -> Result<Vec<LedgerEntry>, StoreError> {
         let sql = |source| StoreError::sqlite("read sealed entries", source);
-        self.readers.with(|connection| {
+        self.0.readers.with(|connection| {
             let mut entries = Vec::new();
             for seq in seqs {
                 let Some(segment) = segment_of(connection, *seq).map_err(sql)? else {
                     continue;
                 };
-                let read = read_segment(connection, &self.segments, &segment, |reader| {
-                    reader.entry_at(*seq, self.segments.blocks())
+                let read = read_segment(connection, &self.0.segments, &segment, |reader| {
+                    reader.entry_at(*seq, self.0.segments.blocks())
                 });
                 entries.extend(read.map_err(sql)??);
             }
@@ -144,7 +144,7 @@ impl Ledger {
             if entries.len() >= limit {
                 break;
             }
-            let read = read_segment(connection, &self.segments, &segment, |reader| {
+            let read = read_segment(connection, &self.0.segments, &segment, |reader| {
                 let after = reader.entries_from(seq.saturating_add(1));
                 let wanted = after.filter(|entry| {
                     entry.as_ref().is_ok_and(|entry| entry.seq > seq) || entry.is_err()
@@ -172,7 +172,8 @@ impl Ledger {
         let mut each = |entry| {
             each(entry).map_err(|source| StoreError::io("write out the ledger's entries", source))
         };
-        self.readers
+        self.0
+            .readers
             .with(|connection| self.walk_all(connection, selection, &mut each))
     }
 
@@ -236,7 +237,7 @@ impl Ledger {
             }
             // Opened for this walk alone: a walk over many must not close the ones in use.
             let reader = self.open_segment(segment)?;
-            let unavailable = |fault| self.segments.unavailable(segment, &fault);
+            let unavailable = |fault| self.0.segments.unavailable(segment, &fault);
             for entry in reader.entries() {
                 let entry = entry.map_err(unavailable)?;
                 let is_selected = account.as_ref().is_none_or(|id| *id == entry.account)
@@ -256,15 +257,16 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn sealed_ends(&self) -> Result<[(i64, i64); 2], StoreError> {
-        self.read("read how far the ledger is sealed", |connection| {
-            let snapshot = connection.unchecked_transaction()?;
-            let recorded = snapshot.query_row(
-                "SELECT ifnull(max(last), 0), ifnull(max(ended_until), ?1) FROM segment",
-                [i64::MIN],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )?;
-            Ok([sealed_end(&snapshot)?, recorded])
-        })
+        self.0
+            .read("read how far the ledger is sealed", |connection| {
+                let snapshot = connection.unchecked_transaction()?;
+                let recorded = snapshot.query_row(
+                    "SELECT ifnull(max(last), 0), ifnull(max(ended_until), ?1) FROM segment",
+                    [i64::MIN],
+                    |row| Ok((row.get(0)?, row.get(1)?)),
+                )?;
+                Ok([sealed_end(&snapshot)?, recorded])
+            })
     }
 
     /// Returns the balance of every account at the end of a segment, which ends with the entry
@@ -273,9 +275,10 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn sealed_balances(&self, seq: i64) -> Result<Vec<SealedBalance>, StoreError> {
-        self.read("read the balances at the end of a segment", |connection| {
-            balances_at(connection, seq)
-        })
+        self.0
+            .read("read the balances at the end of a segment", |connection| {
+                balances_at(connection, seq)
+            })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sealing and archiving, and what finds sealed entries.
 
 use super::*;
+use crate::Ledger;
 use crate::fixture::query_plan;
 use crate::sealing::archive::SegmentState;
 use crate::{
@@ -56,6 +57,7 @@ fn grant(ledger: &Ledger, account: &str, reference: &str) {
     };
     assert!(
         ledger
+            .changes()
             .post_change(&change, "", &|| Ok(Vec::new()))
             .unwrap()
             .is_new
@@ -67,7 +69,7 @@ fn ledger_in(dir: &Path) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
     for number in 0..3 {
         let account = format!("acct_{number}");
-        ledger.open_account(&account, None, NOW).unwrap();
+        ledger.rows().open_account(&account, None, NOW).unwrap();
         grant(&ledger, &account, &account);
     }
     enter(&ledger, 0..40);
@@ -76,6 +78,7 @@ fn ledger_in(dir: &Path) -> Ledger {
 
 fn seal_all(ledger: &Ledger, per_segment: i64) -> Vec<SegmentRecord> {
     ledger
+        .segments()
         .seal(SealBoundary::Everything, per_segment, PACE, NOW + HOUR_MS)
         .unwrap()
 }
@@ -84,6 +87,7 @@ fn seal_all(ledger: &Ledger, per_segment: i64) -> Vec<SegmentRecord> {
 fn export(ledger: &Ledger) -> Vec<String> {
     let mut lines = Vec::new();
     ledger
+        .segments()
         .for_each_selected(&EntrySelection::default(), &mut |entry| {
             lines.push(format!("{entry:?}"));
             Ok(())
@@ -135,14 +139,31 @@ fn sealed_ends_leave_the_table_and_every_reader_still_finds_them() {
         13,
         "into the table"
     );
-    let receipt = ledger.ending("acct_1", &request_id(7)).unwrap().unwrap();
+    let receipt = ledger
+        .rows()
+        .ending("acct_1", &request_id(7))
+        .unwrap()
+        .unwrap();
     assert_eq!(format!("{receipt:?}"), before[10]);
     assert!(
-        ledger.ending("acct_2", &request_id(7)).unwrap().is_none(),
+        ledger
+            .rows()
+            .ending("acct_2", &request_id(7))
+            .unwrap()
+            .is_none(),
         "of another account"
     );
-    assert!(ledger.ending("acct_1", "req_unknown").unwrap().is_none());
-    let found = ledger.sealed_entries_at(&[20, 2, 43, 99]).unwrap();
+    assert!(
+        ledger
+            .rows()
+            .ending("acct_1", "req_unknown")
+            .unwrap()
+            .is_none()
+    );
+    let found = ledger
+        .segments()
+        .sealed_entries_at(&[20, 2, 43, 99])
+        .unwrap();
     assert_eq!(
         found.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
         [20, 2],
@@ -158,7 +179,7 @@ fn a_sealed_debit_can_be_refunded_once_and_no_more_than_it_was() {
     seal_all(&ledger, 100);
     let id = request_id(7);
     let refund = |reference, amount: Option<i64>| {
-        ledger.refund(&Refund {
+        ledger.changes().refund(&Refund {
             reference,
             request_id: &id,
             amount: amount.map(Micro::new),
@@ -174,7 +195,7 @@ fn a_sealed_debit_can_be_refunded_once_and_no_more_than_it_was() {
     );
     let error = refund("ticket-2", Some(1_001)).unwrap_err();
     assert!(matches!(error, StoreError::Refused(_)), "{error}");
-    let charge = ledger.request_charge(&id).unwrap().unwrap();
+    let charge = ledger.rows().request_charge(&id).unwrap().unwrap();
     assert_eq!(
         (charge.charged, charge.refunded),
         (Micro::new(1_007), Micro::new(7))
@@ -193,6 +214,7 @@ fn only_sealed_ends_can_be_deleted_and_a_record_never_changes() {
     };
     assert!(delete(10).is_err(), "nothing is sealed");
     ledger
+        .segments()
         .seal(SealBoundary::Before(NOW + 15), 100, PACE, NOW)
         .unwrap();
     assert!(delete(2).is_err(), "a posting");
@@ -255,7 +277,10 @@ fn an_end_before_the_time_in_its_id_is_found_in_its_segment_and_not_entered_agai
     enter(&ledger, 60..62);
     assert_eq!(seal_all(&ledger, 16).len(), 3);
     assert!(count(dir.path(), "entry") < 10, "it is sealed");
-    let found = ledger.ending(&early.account, &early.request_id).unwrap();
+    let found = ledger
+        .rows()
+        .ending(&early.account, &early.request_id)
+        .unwrap();
     assert!(found.is_some());
     let again = ledger.append_endings(&[(&early, CreditSplit::ZERO)], "");
     assert_eq!(again.unwrap(), [AppendOutcome::AlreadyEnded]);
@@ -291,6 +316,7 @@ fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
     ];
     assert_eq!(entered, expected, "one began after the seal");
     let error = ledger
+        .rows()
         .ending("acct_0", &request_id(3))
         .unwrap_err()
         .to_string();
@@ -306,11 +332,12 @@ fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
         at_ms: NOW,
     };
     assert!(matches!(
-        ledger.refund(&refund),
+        ledger.changes().refund(&refund),
         Err(StoreError::SegmentUnavailable(_))
     ));
     assert!(
         ledger
+            .segments()
             .for_each_selected(&EntrySelection::default(), &mut |_| Ok(()))
             .is_err()
     );
@@ -322,29 +349,40 @@ fn an_end_that_may_be_in_a_missing_segment_is_withheld_until_it_is_back() {
         AppendOutcome::AlreadyEnded,
     ];
     assert_eq!(entered, expected);
-    assert!(ledger.ending("acct_0", &request_id(3)).unwrap().is_some());
+    assert!(
+        ledger
+            .rows()
+            .ending("acct_0", &request_id(3))
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[test]
 fn the_balances_at_a_segments_end_are_in_the_file_and_in_the_ledger() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_in(dir.path());
-    ledger.open_account("acct_9", None, NOW).unwrap();
+    ledger.rows().open_account("acct_9", None, NOW).unwrap();
     let first = seal_all(&ledger, 100).remove(0);
     grant(&ledger, "acct_9", "late");
     enter(&ledger, 200..210);
     let second = seal_all(&ledger, 100).remove(0);
     for segment in [&first, &second] {
         let in_file: Vec<_> = ledger
+            .segments()
             .open_segment(segment)
             .unwrap()
             .balances()
             .unwrap()
             .map(Result::unwrap)
             .collect();
-        assert_eq!(in_file, ledger.sealed_balances(segment.last).unwrap());
+        assert_eq!(
+            in_file,
+            ledger.segments().sealed_balances(segment.last).unwrap()
+        );
         let mut expected: BTreeMap<String, (Micro, Micro)> = BTreeMap::new();
         ledger
+            .segments()
             .for_each_selected(&EntrySelection::default(), &mut |entry| {
                 if entry.seq <= segment.last {
                     let credited = expected
@@ -372,7 +410,7 @@ fn a_file_proves_itself_and_names_its_predecessor() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_in(dir.path());
     let sealed = seal_all(&ledger, 20);
-    let key = ledger.public_key().unwrap().unwrap();
+    let key = ledger.segments().public_key().unwrap().unwrap();
     let [one, two] = [&sealed[0], &sealed[1]]
         .map(|segment| SegmentReader::open(&file_of(&ledger, segment)).unwrap());
     assert_eq!(one.manifest().previous_hash, "0".repeat(64));
@@ -412,14 +450,22 @@ fn archived_segments_are_found_and_a_file_put_back_too() {
     let sealed = seal_all(&ledger, 16);
     let before = export(&ledger);
     let moved = ledger
+        .segments()
         .archive_segments(NOW + 30, archive.path(), PACE)
         .unwrap();
     assert_eq!(moved.len(), 1, "the others have later entries");
     assert!(!file_of(&ledger, &sealed[0]).exists());
     assert_eq!(export(&ledger), before);
-    assert!(ledger.ending("acct_1", &request_id(7)).unwrap().is_some());
+    assert!(
+        ledger
+            .rows()
+            .ending("acct_1", &request_id(7))
+            .unwrap()
+            .is_some()
+    );
     let states = |ledger: &Ledger| -> Vec<SegmentState> {
         ledger
+            .segments()
             .segment_statuses(true)
             .unwrap()
             .iter()
@@ -434,7 +480,7 @@ fn archived_segments_are_found_and_a_file_put_back_too() {
     );
     std::fs::rename(&there, dir.path().join("aside")).unwrap();
     assert_eq!(states(&ledger), [Missing, Here, Here]);
-    let fault = ledger.segment_statuses(false).unwrap()[0]
+    let fault = ledger.segments().segment_statuses(false).unwrap()[0]
         .fault
         .clone()
         .unwrap();
@@ -461,6 +507,7 @@ fn a_folder_that_is_no_archive_and_a_damaged_file_change_nothing() {
     let segment = seal_all(&ledger, 100).remove(0);
     let refused = |to: &Path| {
         ledger
+            .segments()
             .archive_segments(i64::MAX, to, PACE)
             .unwrap_err()
             .to_string()
@@ -485,7 +532,7 @@ fn a_folder_that_is_no_archive_and_a_damaged_file_change_nothing() {
         "no copy is left"
     );
     assert_eq!(
-        ledger.segment_statuses(true).unwrap()[0].state,
+        ledger.segments().segment_statuses(true).unwrap()[0].state,
         SegmentState::Damaged
     );
 }
@@ -498,8 +545,11 @@ fn an_archive_never_replaces_another_file_and_never_begins_anew_where_a_disk_is_
     let strange = seal_all(&foreign, 16).remove(0);
     let segment = seal_all(&ledger, 16).remove(0);
     assert_eq!(strange.file, segment.file);
-    let archive_from =
-        |ledger: &Ledger, before_ms: i64| ledger.archive_segments(before_ms, archive.path(), PACE);
+    let archive_from = |ledger: &Ledger, before_ms: i64| {
+        ledger
+            .segments()
+            .archive_segments(before_ms, archive.path(), PACE)
+    };
     assert_eq!(archive_from(&foreign, NOW + 30).unwrap().len(), 1);
     let there = archive.path().join(&strange.file);
     let theirs = std::fs::read(&there).unwrap();
@@ -531,11 +581,15 @@ fn sums_are_not_made_anew_without_every_segment() {
     assert!(before > 0);
     let (file, aside) = (file_of(&ledger, &segment), dir.path().join("aside"));
     std::fs::rename(&file, &aside).unwrap();
-    let error = ledger.reindex(10, &mut |_| ()).unwrap_err().to_string();
+    let error = ledger
+        .index()
+        .reindex(10, &mut |_| ())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains(&segment.file), "{error}");
     assert_eq!(spent(), before);
     std::fs::rename(&aside, &file).unwrap();
-    assert_eq!(ledger.reindex(10, &mut |_| ()).unwrap(), []);
+    assert_eq!(ledger.index().reindex(10, &mut |_| ()).unwrap(), []);
     assert_eq!(spent(), before);
 }
 
@@ -546,15 +600,20 @@ fn a_segment_that_is_archived_during_a_backup_is_in_it() {
     let ledger = ledger_in(dir.path());
     let segment = seal_all(&ledger, 16).remove(0);
     let moved = ledger
+        .segments()
         .archive_segments(NOW + 30, archive.path(), PACE)
         .unwrap();
     let archived_ms = moved[0].archived_at_ms.unwrap();
     let copy = backup.path().join("segments").join(&segment.file);
     ledger
+        .segments()
         .copy_segments(backup.path(), archived_ms + 1)
         .unwrap();
     assert!(!copy.exists(), "it was in the archive before");
-    ledger.copy_segments(backup.path(), archived_ms).unwrap();
+    ledger
+        .segments()
+        .copy_segments(backup.path(), archived_ms)
+        .unwrap();
     assert!(copy.exists());
 }
 
@@ -565,7 +624,7 @@ fn a_segment_of_another_installation_is_named() {
     let segment = seal_all(&ledger, 100).remove(0);
     let strange = seal_all(&foreign, 100).remove(0);
     std::fs::copy(file_of(&foreign, &strange), file_of(&ledger, &segment)).unwrap();
-    let status = ledger.segment_statuses(false).unwrap().remove(0);
+    let status = ledger.segments().segment_statuses(false).unwrap().remove(0);
     assert_eq!(status.state, SegmentState::Damaged);
     assert!(status.fault.unwrap().contains("another installation"));
 }
@@ -579,7 +638,7 @@ fn a_pipe_in_the_place_of_a_segment_keeps_nobody_waiting() {
     std::fs::remove_file(&file).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&file).status();
     assert!(made.unwrap().success());
-    let status = ledger.segment_statuses(false).unwrap().remove(0);
+    let status = ledger.segments().segment_statuses(false).unwrap().remove(0);
     assert_eq!(status.state, SegmentState::Damaged);
     assert!(status.fault.unwrap().contains("not a regular file"));
 }
@@ -638,6 +697,7 @@ fn a_broken_chain_is_not_sealed() {
     )
     .unwrap();
     let error = ledger
+        .segments()
         .seal(SealBoundary::Everything, 100, PACE, NOW)
         .unwrap_err()
         .to_string();
@@ -679,7 +739,9 @@ fn the_only_name_of_a_file_is_not_removed() {
     let other = tempfile::tempdir().unwrap();
     let alias = other.path().join("alias");
     std::os::unix::fs::symlink(ledger.segments.dir(), &alias).unwrap();
-    let error = ledger.remove_local(&segment, &alias.join(&segment.file), PACE);
+    let error = ledger
+        .segments()
+        .remove_local(&segment, &alias.join(&segment.file), PACE);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the segments are in"), "{error}");
     assert!(file_of(&ledger, &segment).exists());
@@ -688,7 +750,10 @@ fn the_only_name_of_a_file_is_not_removed() {
     std::fs::hard_link(file_of(&ledger, &segment), &archived)
         .or_else(|_| std::fs::copy(file_of(&ledger, &segment), &archived).map(drop))
         .unwrap();
-    ledger.remove_local(&segment, &archived, PACE).unwrap();
+    ledger
+        .segments()
+        .remove_local(&segment, &archived, PACE)
+        .unwrap();
     assert!(archived.exists() && !file_of(&ledger, &segment).exists());
 }
 
@@ -698,13 +763,17 @@ fn an_archive_that_shows_the_local_files_is_refused() {
     let (dir, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let ledger = ledger_in(dir.path());
     let segment = seal_all(&ledger, 100).remove(0);
-    let error = ledger.archive_segments(i64::MAX, ledger.segments.dir(), PACE);
+    let error = ledger
+        .segments()
+        .archive_segments(i64::MAX, ledger.segments.dir(), PACE);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the segments are in"), "{error}");
     assert!(file_of(&ledger, &segment).exists());
     let names = || std::fs::read_dir(ledger.segments.dir()).unwrap().count();
     assert_eq!(names(), 2, "the segment and the lock");
-    let moved = ledger.archive_segments(i64::MAX, archive.path(), PACE);
+    let moved = ledger
+        .segments()
+        .archive_segments(i64::MAX, archive.path(), PACE);
     assert_eq!(moved.unwrap().len(), 1);
     assert_eq!(names(), 1, "the lock");
 }
@@ -715,6 +784,7 @@ fn what_has_the_name_of_an_archived_segment_is_set_aside_and_never_removed() {
     let ledger = ledger_in(dir.path());
     let segment = seal_all(&ledger, 100).remove(0);
     ledger
+        .segments()
         .archive_segments(i64::MAX, archive.path(), PACE)
         .unwrap();
     let place = file_of(&ledger, &segment);
@@ -744,16 +814,26 @@ fn a_pipe_in_the_archive_or_in_the_place_of_the_lock_keeps_nobody_waiting() {
         assert!(made.unwrap().success());
     };
     make_pipe(&archive.path().join(&segment.file));
-    let error = ledger.archive_segments(i64::MAX, archive.path(), PACE);
+    let error = ledger
+        .segments()
+        .archive_segments(i64::MAX, archive.path(), PACE);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("is not a regular file"), "{error}");
     assert!(file_of(&ledger, &segment).exists());
     let lock = ledger.segments.dir().join(LOCK_FILE);
     std::fs::remove_file(&lock).unwrap();
     make_pipe(&lock);
-    assert!(ledger.pause_sealing(Duration::ZERO).unwrap().is_none());
-    assert!(!ledger.is_sealing_paused());
-    let error = ledger.seal(SealBoundary::Everything, 16, PACE, NOW);
+    assert!(
+        ledger
+            .segments()
+            .pause_sealing(Duration::ZERO)
+            .unwrap()
+            .is_none()
+    );
+    assert!(!ledger.segments().is_sealing_paused());
+    let error = ledger
+        .segments()
+        .seal(SealBoundary::Everything, 16, PACE, NOW);
     assert!(error.is_err());
 }
 
@@ -767,14 +847,15 @@ fn sealed_entries_are_found_in_the_operators_archive_wherever_the_ledger_notes_t
     let backup = dir.path().join("older.db");
     sqlite::copy(&dir.path().join("ledger.db"), &backup, "copy").unwrap();
     ledger
+        .segments()
         .archive_segments(i64::MAX, archive.path(), PACE)
         .unwrap();
     // The archive moves.
     let moved = elsewhere.path().join(&segment.file);
     std::fs::rename(archive.path().join(&segment.file), &moved).unwrap();
-    let state = |ledger: &Ledger| ledger.segment_statuses(true).unwrap()[0].state;
+    let state = |ledger: &Ledger| ledger.segments().segment_statuses(true).unwrap()[0].state;
     assert_eq!(state(&ledger), SegmentState::Missing);
-    ledger.set_archive(Some(elsewhere.path()));
+    ledger.segments().set_archive(Some(elsewhere.path()));
     assert_eq!(state(&ledger), SegmentState::Archived);
     assert_eq!(export(&ledger), before);
     // A restored ledger does not know of the archive at all.
@@ -782,12 +863,14 @@ fn sealed_entries_are_found_in_the_operators_archive_wherever_the_ledger_notes_t
     std::fs::copy(&backup, restored.path().join("ledger.db")).unwrap();
     let ledger = Ledger::open_for_audit(restored.path()).unwrap();
     assert_eq!(state(&ledger), SegmentState::Missing);
-    ledger.set_archive(Some(elsewhere.path()));
+    ledger.segments().set_archive(Some(elsewhere.path()));
     assert_eq!(export(&ledger), before);
-    let copied = ledger.copy_segments(restored.path(), 0).unwrap();
+    let copied = ledger.segments().copy_segments(restored.path(), 0).unwrap();
     assert_eq!(copied, [""; 0], "the archive has it");
     // Archiving notes it where it is.
-    let noted = ledger.archive_segments(i64::MAX, elsewhere.path(), PACE);
+    let noted = ledger
+        .segments()
+        .archive_segments(i64::MAX, elsewhere.path(), PACE);
     assert_eq!(noted.unwrap().len(), 1);
     assert!(moved.exists());
 }
@@ -797,9 +880,12 @@ fn a_backup_names_the_segments_that_are_nowhere() {
     let (dir, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let ledger = ledger_in(dir.path());
     let segment = seal_all(&ledger, 16).remove(0);
-    assert_eq!(ledger.copy_segments(backup.path(), 0).unwrap(), [""; 0]);
+    assert_eq!(
+        ledger.segments().copy_segments(backup.path(), 0).unwrap(),
+        [""; 0]
+    );
     std::fs::remove_file(file_of(&ledger, &segment)).unwrap();
-    let missing = ledger.copy_segments(backup.path(), 0).unwrap();
+    let missing = ledger.segments().copy_segments(backup.path(), 0).unwrap();
     assert_eq!(missing.len(), 1);
     assert!(missing[0].contains(&segment.file), "{missing:?}");
 }
@@ -808,26 +894,43 @@ fn a_backup_names_the_segments_that_are_nowhere() {
 fn nobody_seals_beside_an_audit_and_audits_do_not_wait_for_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_in(dir.path());
-    assert!(ledger.pause_sealing(Duration::ZERO).unwrap().is_none());
+    assert!(
+        ledger
+            .segments()
+            .pause_sealing(Duration::ZERO)
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(seal_all(&ledger, 16).len(), 3);
-    assert!(!ledger.is_sealing_paused());
-    let audits = [(); 2].map(|()| ledger.pause_sealing(Duration::ZERO).unwrap().unwrap());
-    assert!(ledger.is_sealing_paused());
-    let error = ledger.seal(SealBoundary::Everything, 16, PACE, NOW);
+    assert!(!ledger.segments().is_sealing_paused());
+    let audits = [(); 2].map(|()| {
+        ledger
+            .segments()
+            .pause_sealing(Duration::ZERO)
+            .unwrap()
+            .unwrap()
+    });
+    assert!(ledger.segments().is_sealing_paused());
+    let error = ledger
+        .segments()
+        .seal(SealBoundary::Everything, 16, PACE, NOW);
     assert!(error.unwrap_err().to_string().contains("audits"));
     drop(audits);
-    let lock = ledger.lock_segments().unwrap();
-    let error = ledger.pause_sealing(Duration::from_millis(60)).err();
+    let lock = ledger.segments().lock_segments().unwrap();
+    let error = ledger
+        .segments()
+        .pause_sealing(Duration::from_millis(60))
+        .err();
     assert!(error.unwrap().to_string().contains("seals or archives"));
     drop(lock);
-    assert!(ledger.pause_sealing(Duration::ZERO).is_ok());
+    assert!(ledger.segments().pause_sealing(Duration::ZERO).is_ok());
 }
 
 #[test]
 fn one_process_at_a_time_seals() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_in(dir.path());
-    let lock = ledger.lock_segments().unwrap();
+    let lock = ledger.segments().lock_segments().unwrap();
     let error = Ledger::open(dir.path())
         .unwrap()
         .seal(SealBoundary::Everything, 100, PACE, NOW)
@@ -841,7 +944,7 @@ fn one_process_at_a_time_seals() {
 fn a_boundary_seals_by_time_or_by_number() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_in(dir.path());
-    let through = |boundary| ledger.sealable_through(boundary).unwrap();
+    let through = |boundary| ledger.segments().sealable_through(boundary).unwrap();
     assert_eq!(through(SealBoundary::Everything), 42);
     assert_eq!(
         through(SealBoundary::Before(NOW + 15)),
@@ -861,10 +964,10 @@ fn a_boundary_seals_by_time_or_by_number() {
 fn a_lock_is_released_although_a_process_that_was_just_forked_has_its_file_open() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(dir.path()).unwrap();
-    let lock = ledger.lock_segments().unwrap();
+    let lock = ledger.segments().lock_segments().unwrap();
     let inherited = lock.0.try_clone().unwrap();
-    assert!(ledger.lock_segments().is_err());
+    assert!(ledger.segments().lock_segments().is_err());
     drop(lock);
-    assert!(ledger.lock_segments().is_ok());
+    assert!(ledger.segments().lock_segments().is_ok());
     drop(inherited);
 }

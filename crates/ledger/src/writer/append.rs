@@ -21,6 +21,7 @@ use crate::entry::interface::{
 };
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use crate::sealing::files::{sealed_end, segment_of};
+use crate::views::LedgerChanges;
 use crate::{BackgroundPace, KeySpend, LedgerAccount, SealBoundary};
 use base::failpoint::{self, Point};
 use credits::money::CreditSplit;
@@ -33,7 +34,7 @@ impl LedgerStore for Ledger {
         trial_ends_at_ms: Option<i64>,
         at_ms: i64,
     ) -> Result<(), StoreError> {
-        Self::open_account(self, account, trial_ends_at_ms, at_ms)
+        self.rows().open_account(account, trial_ends_at_ms, at_ms)
     }
 
     fn append(&self, batch: &LedgerBatch<'_>) -> Result<Vec<AppendOutcome>, StoreError> {
@@ -47,7 +48,8 @@ impl LedgerStore for Ledger {
         while let Some(rest) = batch.changes.get(outcomes.len()..)
             && !rest.is_empty()
         {
-            self.insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
+            self.changes()
+                .insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
         }
         let is_ending = |change: &LedgerChange<'_>| matches!(change, LedgerChange::Ending { .. });
         let has_endings = batch.changes.iter().any(is_ending);
@@ -65,7 +67,7 @@ impl LedgerStore for Ledger {
         account: &str,
         instance_id: &str,
     ) -> Result<Option<LedgerAccount>, StoreError> {
-        Self::account(self, account, instance_id)
+        self.rows().account(account, instance_id)
     }
 
     fn key_spend(
@@ -74,7 +76,7 @@ impl LedgerStore for Ledger {
         first_day: i64,
         instance_id: &str,
     ) -> Result<KeySpend, StoreError> {
-        Self::key_spend(self, key, first_day, instance_id)
+        self.rows().key_spend(key, first_day, instance_id)
     }
 
     fn entry(&self, reference: EntryReference<'_>) -> Result<Option<LedgerEntry>, StoreError> {
@@ -95,7 +97,7 @@ impl LedgerStore for Ledger {
                 })?;
                 match known {
                     Some(entry) => Ok(Some(entry)),
-                    None => self.sealed_ending(request_id),
+                    None => self.segments().sealed_ending(request_id),
                 }
             }
         }
@@ -107,7 +109,9 @@ impl LedgerStore for Ledger {
         self.readers.with(|connection| {
             // One snapshot: an entry that is sealed meanwhile is in one of the two.
             let snapshot = connection.unchecked_transaction().map_err(sql)?;
-            let mut entries = self.sealed_entries_after(&snapshot, after_seq, count)?;
+            let mut entries = self
+                .segments()
+                .sealed_entries_after(&snapshot, after_seq, count)?;
             let after = entries.last().map_or(after_seq, |entry| entry.seq);
             let rest = u32::try_from(count - entries.len()).unwrap_or(u32::MAX);
             entries.extend(lookup::entries_after(&snapshot, after, rest).map_err(sql)?);
@@ -122,7 +126,9 @@ impl LedgerStore for Ledger {
         pace: BackgroundPace<'_>,
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        Self::seal(self, boundary, entries_per_segment, pace, now_ms).map(drop)
+        self.segments()
+            .seal(boundary, entries_per_segment, pace, now_ms)
+            .map(drop)
     }
 
     fn heads(&self) -> Result<LedgerHeads, StoreError> {
@@ -140,7 +146,7 @@ impl LedgerStore for Ledger {
     }
 }
 
-impl Ledger {
+impl LedgerChanges<'_> {
     /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
     /// paid from paid credits comes back first. The part paid from the trial returns to a running
     /// trial, and as paid credits after its end, because they would expire at once in a trial that
@@ -158,7 +164,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be read.
     pub fn has_posted(&self, change: &BalanceChange<'_>) -> Result<bool, StoreError> {
         let (kind, reference) = (change.kind.name(), change.reference);
-        let known = self.entry(EntryReference::Posting { kind, reference })?;
+        let known = self.0.entry(EntryReference::Posting { kind, reference })?;
         Ok(known.is_some())
     }
 
@@ -218,7 +224,7 @@ impl Ledger {
             .iter()
             .map(|event| LedgerChange::Event(event))
             .collect();
-        let outcomes = self.append(&LedgerBatch {
+        let outcomes = self.0.append(&LedgerBatch {
             instance_id: "",
             changes: &changes,
         })?;
@@ -239,7 +245,7 @@ impl Ledger {
             instance_id,
             changes: &[change],
         };
-        match self.append(&batch)?.pop() {
+        match self.0.append(&batch)?.pop() {
             Some(AppendOutcome::Posted(posted)) => Ok(posted),
             _ => Err(StoreError::Unusable("a posting has no outcome".into())),
         }
@@ -264,7 +270,7 @@ impl Ledger {
                     .map_err(sql);
             }
             LedgerChange::Event(event) => {
-                let debited = enter_event(transaction, &self.segments, event).map_err(sql)?;
+                let debited = enter_event(transaction, &self.0.segments, event).map_err(sql)?;
                 outcomes.push(AppendOutcome::Debited(debited));
                 return Ok(());
             }
@@ -294,7 +300,7 @@ impl Ledger {
         let instance = (!instance_id.is_empty())
             .then(|| instance_number(transaction, instance_id))
             .transpose()?;
-        let mut batch = EndingBatch::new(transaction, &self.segments, instance)?;
+        let mut batch = EndingBatch::new(transaction, &self.0.segments, instance)?;
         for change in changes {
             let LedgerChange::Ending { ending, freed } = *change else {
                 break;

@@ -159,7 +159,7 @@ mod tests {
     fn funded(dir: &Path) -> Ledger {
         let ledger = Ledger::open(dir).unwrap();
         for account in ACCOUNTS {
-            ledger.open_account(account, None, NOW).unwrap();
+            ledger.rows().open_account(account, None, NOW).unwrap();
             let grant = Posting {
                 kind: "grant",
                 reference: account,
@@ -168,7 +168,7 @@ mod tests {
                 d_trial: Micro::ZERO,
                 at_ms: NOW,
             };
-            ledger.post(&grant).unwrap();
+            ledger.changes().post(&grant).unwrap();
         }
         ledger
     }
@@ -197,11 +197,11 @@ mod tests {
     fn assert_applied(ledger: &Ledger, settled: &Settled) {
         for ((instance, name), amount) in settled {
             if name.starts_with("key") {
-                let spend = ledger.key_spend(name, 0, instance).unwrap();
+                let spend = ledger.rows().key_spend(name, 0, instance).unwrap();
                 assert_eq!(spend.applied.get(), *amount, "{instance} {name}");
                 continue;
             }
-            let row = ledger.account(name, instance).unwrap().unwrap();
+            let row = ledger.rows().account(name, instance).unwrap().unwrap();
             assert_eq!(row.applied_paid.get(), *amount, "{instance} {name}");
             // As a command sees it: nothing of what was settled is still on its way.
             let claim = Claim {
@@ -214,7 +214,7 @@ mod tests {
             };
             let mut on_its_way = Micro::ZERO;
             let outcome: Result<_, crate::StoreError> =
-                ledger.claim("command", name, &[claim], |row| {
+                ledger.changes().claim("command", name, &[claim], |row| {
                     on_its_way = row.claimed_paid;
                     Ok(CreditSplit::ZERO)
                 });
@@ -252,12 +252,12 @@ mod tests {
                 .collect();
             ledger.enter_endings(&endings, &instance).unwrap();
             if below(10) == 0 {
-                ledger.reindex(10, &mut |_| ()).unwrap();
+                ledger.index().reindex(10, &mut |_| ()).unwrap();
             }
             assert_applied(&ledger, &settled);
         }
-        ledger.catch_up_index(u32::MAX).unwrap();
-        assert_eq!(ledger.find_wrong_aggregates(10).unwrap(), []);
+        ledger.index().catch_up_index(u32::MAX).unwrap();
+        assert_eq!(ledger.index().find_wrong_aggregates(10).unwrap(), []);
     }
 
     #[test]
@@ -294,9 +294,9 @@ mod tests {
         ledger
             .enter_endings(&[(&one, CreditSplit::ZERO)], "gone")
             .unwrap();
-        assert_eq!(ledger.instance_ids().unwrap(), ["gone"]);
-        ledger.forget_instances(&["gone".into()]).unwrap();
-        assert_eq!(ledger.instance_ids().unwrap(), [""; 0]);
+        assert_eq!(ledger.rows().instance_ids().unwrap(), ["gone"]);
+        ledger.rows().forget_instances(&["gone".into()]).unwrap();
+        assert_eq!(ledger.rows().instance_ids().unwrap(), [""; 0]);
         let mut settled = Settled::new();
         for instance in ["gone", "next"] {
             settled.insert((instance.into(), "acct_a".into()), 0);

@@ -4,8 +4,8 @@
 
 use super::posting::refunded_total;
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::interface::{EntryReference, LedgerStore as _};
+use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::params;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl RequestCharge {
 /// lapse is entered.
 const BALANCE: &str = "paid + iif(ifnull(trial_ends_at, ?1 + 1) > ?1, trial, 0)";
 
-impl Ledger {
+impl LedgerRows<'_> {
     /// Returns the balance of each of `accounts`; an account that the ledger does not have is not
     /// in the result.
     ///
@@ -43,7 +43,7 @@ impl Ledger {
         now_ms: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
         let accounts = serde_json::to_string(accounts).unwrap_or_default();
-        self.read("read the balances of several accounts", |connection| {
+        self.0.read("read the balances of several accounts", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT id, {BALANCE} FROM account WHERE id IN (SELECT value FROM json_each(?2))"
@@ -58,7 +58,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn balance_total(&self, now_ms: i64) -> Result<Micro, StoreError> {
-        self.read("add up all balances", |connection| {
+        self.0.read("add up all balances", |connection| {
             // Integers could overflow, which SQLite refuses. `total` is exact up to the maximum.
             connection
                 .prepare_cached(&format!(
@@ -74,10 +74,10 @@ impl Ledger {
     /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
     /// hand.
     pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
-        let Some(ending) = self.entry(EntryReference::Ending(request_id))? else {
+        let Some(ending) = self.0.entry(EntryReference::Ending(request_id))? else {
             return Ok(None);
         };
-        let refunded = self.read("read the refunds of a request", |connection| {
+        let refunded = self.0.read("read the refunds of a request", |connection| {
             refunded_total(connection, &ending.account, request_id)
         })?;
         Ok(Some(RequestCharge {

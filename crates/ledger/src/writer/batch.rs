@@ -264,10 +264,12 @@ mod tests {
         let ledger = Ledger::open(dir).unwrap();
         for (account, paid, trial) in [("acct_a", 900_000, 50_000), ("acct_b", 10_000_000, 0)] {
             ledger
+                .rows()
                 .open_account(account, Some(NOW + DAY_MS), NOW)
                 .unwrap();
             let (d_paid, d_trial) = (Micro::new(paid), Micro::new(trial));
             ledger
+                .changes()
                 .post(&Posting {
                     kind: "grant",
                     reference: account,

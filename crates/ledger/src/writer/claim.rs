@@ -8,8 +8,8 @@
 
 use super::applied::applied_to_account;
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::account::{LedgerAccount, account_row};
+use crate::views::LedgerChanges;
 use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::sync::atomic::Ordering;
@@ -27,10 +27,10 @@ pub struct Claim {
 /// its result and the balance are of one moment.
 pub type ClaimsOnAccount<'a> = &'a dyn Fn() -> Result<Vec<Claim>, StoreError>;
 
-impl Ledger {
+impl LedgerChanges<'_> {
     /// Returns true if this process has handed over; its holds are claims here.
     pub fn has_handed_over(&self) -> bool {
-        self.handed_over.load(Ordering::Acquire)
+        self.0.handed_over.load(Ordering::Acquire)
     }
 
     /// Turns all holds of a process into claims, in one step; from then on the process has handed
@@ -40,7 +40,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be written; then nothing has changed.
     pub fn hand_over(&self, instance_id: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("hand over the reservations", source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         for (account, claim) in held {
             let on_its_way = unapplied_parts(&transaction, account, claim).map_err(sql)?;
@@ -54,7 +54,7 @@ impl Ledger {
         }
         transaction.commit().map_err(sql)?;
         // Still under the writer's lock: no ending is entered in between.
-        self.handed_over.store(true, Ordering::Release);
+        self.0.handed_over.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl Ledger {
         decide: impl FnOnce(LedgerAccount) -> Result<CreditSplit, E>,
     ) -> Result<CreditSplit, E> {
         let sql = |source| StoreError::sqlite("claim credit", source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         let parts = decide(account_with_claims(&transaction, account, claims)?)?;
         add_claim(&transaction, instance_id, account, parts).map_err(sql)?;
@@ -87,7 +87,7 @@ impl Ledger {
     /// Returns an error if the ledger cannot be read.
     pub fn covers_claims(&self, account: &str, claims: &[Claim]) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("read the claims on an account", source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         let row = account_with_claims(&transaction, account, claims)?;
         Ok(row.paid >= row.claimed_paid && row.trial >= row.claimed_trial)
@@ -104,7 +104,7 @@ impl Ledger {
         parts: CreditSplit,
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("release a claim", source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         subtract_claim(&transaction, instance_id, account, parts).map_err(sql)?;
         transaction.commit().map_err(sql)
@@ -115,7 +115,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn claimants(&self) -> Result<Vec<String>, StoreError> {
-        self.read("look for claims", |connection| {
+        self.0.read("look for claims", |connection| {
             connection
                 .prepare_cached("SELECT DISTINCT boot FROM claim LIMIT 100")?
                 .query_map([], |row| row.get(0))?

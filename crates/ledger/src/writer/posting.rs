@@ -7,10 +7,11 @@
 
 use super::claim::{self, Claim, ClaimsOnAccount};
 use crate::StoreError;
-use crate::database::{Ledger, SqlFailure};
+use crate::database::SqlFailure;
 use crate::entry::account::balances;
 use crate::entry::chain::append;
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use crate::views::LedgerChanges;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -141,7 +142,7 @@ impl PostingDetail {
     }
 }
 
-impl Ledger {
+impl LedgerChanges<'_> {
     /// Posts a refund. The part paid from paid credits comes back first.
     pub(crate) fn insert_refund(
         &self,
@@ -170,6 +171,8 @@ impl Ledger {
         let debit = match find_entry(transaction, "debit", request_id).map_err(sql)? {
             Some(debit) => Some(debit),
             None => self
+                .0
+                .segments()
                 .sealed_ending(request_id)?
                 .filter(|entry| entry.kind == "debit"),
         };

@@ -6,10 +6,10 @@
 use super::batch::{EndingBatch, EndingEntry};
 use super::trial::{Posting, insert_posting};
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::entry::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
 use crate::sealing::files::SegmentFiles;
+use crate::views::StoreEvents;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -40,13 +40,13 @@ pub struct PartitionLocation {
     pub seen_ms: i64,
 }
 
-impl Ledger {
+impl StoreEvents<'_> {
     /// Returns the account and the ledger's last entry, as of one moment.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn account_as_of(&self, account: &str) -> Result<Option<(LedgerAccount, i64)>, StoreError> {
-        self.read("read an account for the shared store", |connection| {
+        self.0.read("read an account for the shared store", |connection| {
             connection
                 .prepare_cached(
                     "SELECT paid, trial, trial_ends_at, credited, 0, 0, 0, 0, (SELECT ifnull(max(seq), 0) FROM entry)
@@ -62,7 +62,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn account_ids(&self) -> Result<Vec<String>, StoreError> {
-        self.read("list the ledger's accounts", |connection| {
+        self.0.read("list the ledger's accounts", |connection| {
             connection
                 .prepare_cached("SELECT id FROM account ORDER BY id")?
                 .query_map([], |row| row.get(0))?
@@ -75,7 +75,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn published_seq(&self) -> Result<i64, StoreError> {
-        self.read(
+        self.0.read(
             "read how many entries are published to the shared store",
             |connection| {
                 connection
@@ -90,7 +90,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be written.
     pub fn set_published_seq(&self, seq: i64) -> Result<(), StoreError> {
-        self.write(
+        self.0.write(
             "record how many entries are published to the shared store",
             |transaction| {
                 transaction
@@ -108,20 +108,21 @@ impl Ledger {
         &self,
         partition: u32,
     ) -> Result<Option<PartitionLocation>, StoreError> {
-        self.read("read the last server of a partition", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT server, epoch, seen_at FROM shared_partition WHERE partition = ?1",
-                )?
-                .query_row([partition], |row| {
-                    Ok(PartitionLocation {
-                        server: row.get(0)?,
-                        epoch: row.get(1)?,
-                        seen_ms: row.get(2)?,
+        self.0
+            .read("read the last server of a partition", |connection| {
+                connection
+                    .prepare_cached(
+                        "SELECT server, epoch, seen_at FROM shared_partition WHERE partition = ?1",
+                    )?
+                    .query_row([partition], |row| {
+                        Ok(PartitionLocation {
+                            server: row.get(0)?,
+                            epoch: row.get(1)?,
+                            seen_ms: row.get(2)?,
+                        })
                     })
-                })
-                .optional()
-        })
+                    .optional()
+            })
     }
 
     /// Records where partitions were found.
@@ -133,7 +134,7 @@ impl Ledger {
         found: &[(u32, PartitionLocation)],
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("record the server of a partition", source);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         for (
             partition,
@@ -165,7 +166,7 @@ impl Ledger {
                 source,
             )
         };
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         transaction
             .execute("INSERT OR REPLACE INTO shared_mark SELECT ?1, seq FROM shared_pushed", [at_ms])
@@ -184,7 +185,7 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn mark_before(&self, at_ms: i64) -> Result<i64, StoreError> {
-        self.read("read how many entries are published to the shared store", |connection| {
+        self.0.read("read how many entries are published to the shared store", |connection| {
             connection
                 .prepare_cached(
                     "SELECT coalesce((SELECT seq FROM shared_mark WHERE at <= ?1 ORDER BY at DESC LIMIT 1),

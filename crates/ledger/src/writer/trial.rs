@@ -5,10 +5,10 @@
 
 use super::posting::{PostingDetail, PostingResult, find_entry, trial_end};
 use crate::StoreError;
-use crate::database::Ledger;
 use crate::entry::LedgerEntry;
 use crate::entry::account::balances;
 use crate::entry::chain::append;
+use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::Transaction;
 
@@ -24,13 +24,13 @@ pub struct Posting<'a> {
     pub at_ms: i64,
 }
 
-impl Ledger {
+impl LedgerRows<'_> {
     /// Returns the accounts whose trial is over and whose trial credits have not expired yet.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn expired_trials(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
-        self.read("look for expired trials", |connection| {
+        self.0.read("look for expired trials", |connection| {
             connection
                 .prepare_cached("SELECT id, trial FROM account WHERE trial > 0 AND trial_ends_at <= ?1 LIMIT 100")?
                 .query_map([now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?

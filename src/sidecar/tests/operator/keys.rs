@@ -6,8 +6,11 @@ use super::*;
 async fn a_key_is_disabled_enabled_and_revoked_and_what_stops_a_client_asks_first() {
     let root = root().await;
     let accounts = &root.world.accounts;
-    let key = accounts.create_key(&root.account, "k", now_ms()).unwrap();
-    let works = || accounts.authenticate(&key.key, now_ms()).is_ok();
+    let key = accounts
+        .api_keys()
+        .create_key(&root.account, "k", now_ms())
+        .unwrap();
+    let works = || accounts.api_keys().authenticate(&key.key, now_ms()).is_ok();
     let path = |act: &str| root.path(&format!("keys/{}/{act}", key.key_id));
     let page = root.path("");
     let page = page.trim_end_matches('/');
@@ -52,8 +55,14 @@ async fn a_key_of_another_account_is_not_reached_and_the_password_is_asked_for()
     let root = root().await;
     let accounts = &root.world.accounts;
     let admin = accounts.find("root@example.com").unwrap().unwrap().id;
-    let own = accounts.create_key(&admin, "own", now_ms()).unwrap();
-    let key = accounts.create_key(&root.account, "k", now_ms()).unwrap();
+    let own = accounts
+        .api_keys()
+        .create_key(&admin, "own", now_ms())
+        .unwrap();
+    let key = accounts
+        .api_keys()
+        .create_key(&root.account, "k", now_ms())
+        .unwrap();
     for act in ["enable", "disable", "revoke"] {
         let path = root.path(&format!("keys/{}/{act}", own.key_id));
         let refused = root.post(&path, "confirmed=yes").await;
@@ -74,7 +83,12 @@ async fn a_key_of_another_account_is_not_reached_and_the_password_is_asked_for()
     // The password counts for the answer too.
     assert_eq!(root.post(&path, "confirmed=yes").await.status, 303);
     let accounts = &root.world.accounts;
-    assert!(accounts.authenticate(&key.key, now_ms()).is_err());
+    assert!(
+        accounts
+            .api_keys()
+            .authenticate(&key.key, now_ms())
+            .is_err()
+    );
 }
 
 #[tokio::test]

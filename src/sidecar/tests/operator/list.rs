@@ -48,8 +48,16 @@ async fn accounts_come_in_pages_of_fifty_and_are_found_by_any_part() {
     assert_eq!(count_rows(&root.get(&next).await), 12);
 
     let accounts = &root.world.accounts;
-    let key = accounts.create_key(&root.account, "k", now_ms()).unwrap();
-    let shown = accounts.keys(&root.account).unwrap().remove(0).shown;
+    let key = accounts
+        .api_keys()
+        .create_key(&root.account, "k", now_ms())
+        .unwrap();
+    let shown = accounts
+        .api_keys()
+        .keys(&root.account)
+        .unwrap()
+        .remove(0)
+        .shown;
     let ends: String = shown.chars().skip(shown.chars().count() - 4).collect();
     for (q, count) in [
         ("many1", 10),
@@ -104,6 +112,7 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
         assert_eq!(empty.inside(sum), "0", "{sum}");
     }
     billing
+        .corrections()
         .grant(&root.account, Micro::new(5_000_000), "r", now_ms())
         .unwrap();
     // A trial that has ended is no balance, also before its lapse is entered.
@@ -118,16 +127,16 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
         .open_account(&tried, Some(trial(now + 60_000)), now)
         .unwrap();
     let ids = [root.account.clone(), tried.clone(), "acct_x".to_owned()];
-    let balances = |at| billing.balances(&ids, at).unwrap();
+    let balances = |at| billing.pages().balances(&ids, at).unwrap();
     assert_eq!(balances(now)[&tried], Micro::new(1_000_000));
     assert_eq!(balances(now + 60_000)[&tried], Micro::ZERO);
     assert_eq!(balances(now).len(), 2);
-    let sum = |at| billing.balance_total(at).unwrap().get();
+    let sum = |at| billing.pages().balance_total(at).unwrap().get();
     assert_eq!([sum(now), sum(now + 60_000)], [6_000_000, 5_000_000]);
 
     // Each of them costs 0.001 credits of the trial.
     spend(&root.world, "many00@example.com", 4);
-    let spent = billing.spend_since(&ids, 0).unwrap();
+    let spent = billing.reports().spend_since(&ids, 0).unwrap();
     assert_eq!(spent.get(&tried).map(|spent| spent.get()), Some(4_000));
     let amount = |micro| crate::sidecar::display::Credits(Micro::new(micro)).to_string();
     let row = root.get("/dashboard/operator?q=many00").await;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Ledger;
 use crate::fixture::query_plan;
 use crate::{Ending, Posting, RequestOutcome};
 use credits::money::CreditSplit;
@@ -8,7 +9,7 @@ const ACCOUNT: &str = "acct_1";
 
 fn ledger_with(dir: &Path, endings: std::ops::Range<usize>) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
-    ledger.open_account(ACCOUNT, None, 0).unwrap();
+    ledger.rows().open_account(ACCOUNT, None, 0).unwrap();
     let grant = Posting {
         kind: "grant",
         reference: "first",
@@ -17,7 +18,7 @@ fn ledger_with(dir: &Path, endings: std::ops::Range<usize>) -> Ledger {
         d_trial: Micro::ZERO,
         at_ms: 0,
     };
-    ledger.post(&grant).unwrap();
+    ledger.changes().post(&grant).unwrap();
     add(&ledger, endings);
     ledger
 }
@@ -70,7 +71,7 @@ fn rest(walk: &mut LedgerWalk) -> (Vec<usize>, Vec<LedgerAccountRow>, Vec<KeySpe
 fn a_walk_reads_each_entry_once_and_ends_with_the_balances_of_that_moment() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_with(dir.path(), 0..2 * MAX_SLICE_ENTRIES);
-    let mut walk = ledger.walk(i64::MIN).unwrap();
+    let mut walk = ledger.checks().walk(i64::MIN).unwrap();
     let mut seen: Vec<i64> = Vec::new();
     for slice in &mut walk {
         let slice = slice.unwrap();
@@ -100,7 +101,7 @@ fn a_walk_reads_each_entry_once_and_ends_with_the_balances_of_that_moment() {
 fn a_walk_that_a_writer_outruns_ends_in_one_last_read() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_with(dir.path(), 0..MAX_SLICE_ENTRIES + 1);
-    let mut walk = ledger.walk(i64::MIN).unwrap();
+    let mut walk = ledger.checks().walk(i64::MIN).unwrap();
     let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
     let mut slices = 0;
     for slice in walk.by_ref() {
@@ -119,7 +120,7 @@ fn a_slice_is_limited_in_bytes_too() {
     let ledger = ledger_with(dir.path(), 0..0);
     let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
     insert_rows(&connection, 8, &"x".repeat(2 << 20));
-    let (slices, ..) = rest(&mut ledger.walk(i64::MIN).unwrap());
+    let (slices, ..) = rest(&mut ledger.checks().walk(i64::MIN).unwrap());
     // The grant, and eight details of 2 MiB.
     assert_eq!(slices, [3, 2, 2, 2]);
 }
@@ -128,13 +129,13 @@ fn a_slice_is_limited_in_bytes_too() {
 fn neither_the_writer_nor_point_reads_wait_for_a_walk() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_with(dir.path(), 0..10);
-    let mut walk = ledger.walk(i64::MIN).unwrap();
+    let mut walk = ledger.checks().walk(i64::MIN).unwrap();
     let mut entries = 0;
     walk.finish(&mut |item| {
         if let WalkItem::Slice(slice) = item {
             // In the middle of the walk's longest read.
             add(&ledger, 100..110);
-            assert!(ledger.account(ACCOUNT, "").unwrap().is_some());
+            assert!(ledger.rows().account(ACCOUNT, "").unwrap().is_some());
             entries += slice.len();
         }
     })
@@ -146,7 +147,7 @@ fn neither_the_writer_nor_point_reads_wait_for_a_walk() {
 fn references_come_in_order_from_the_index_alone() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = ledger_with(dir.path(), 0..MAX_SLICE_ENTRIES + 5);
-    let mut walk = ledger.walk(i64::MIN).unwrap();
+    let mut walk = ledger.checks().walk(i64::MIN).unwrap();
     rest(&mut walk);
     for (index, count) in [
         (ReferenceIndex::CountsOnce, MAX_SLICE_ENTRIES + 6),
@@ -185,7 +186,7 @@ fn requests_are_looked_up_with_and_without_the_indexes() {
     let ledger = ledger_with(dir.path(), 0..count);
     let ids: Vec<_> = (0..count + 1).map(|id| format!("req_{id:06}")).collect();
     let ids: Vec<_> = ids.iter().map(String::as_str).collect();
-    let walk = ledger.walk(i64::MIN).unwrap();
+    let walk = ledger.checks().walk(i64::MIN).unwrap();
     assert_eq!(walk.endings(&ids).unwrap().len(), count);
     let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
     connection

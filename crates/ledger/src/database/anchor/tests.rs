@@ -16,12 +16,12 @@ fn grant(ledger: &Ledger, reference: &str) {
         d_trial,
         at_ms: 1,
     };
-    assert!(ledger.post(&post).unwrap());
+    assert!(ledger.changes().post(&post).unwrap());
 }
 
 fn opened(dir: &Path) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
-    ledger.open_account("acct", None, 1).unwrap();
+    ledger.rows().open_account("acct", None, 1).unwrap();
     ledger
 }
 

@@ -72,7 +72,7 @@ const MISSED_BY_AN_INDEX: [(&str, &str); 6] = [
 fn filled(dir: &std::path::Path) -> Ledger {
     let ledger = opened(dir);
     enter(&ledger, 0..500);
-    while ledger.catch_up_index(4_096).unwrap() > 0 {}
+    while ledger.index().catch_up_index(4_096).unwrap() > 0 {}
     ledger
 }
 
@@ -90,8 +90,8 @@ fn is_of(fingerprint: &IndexFingerprint, index: &Connection) -> bool {
 }
 
 fn fault(ledger: &Ledger, fingerprint: &mut IndexFingerprint) -> Option<String> {
-    let stored = ledger.index_fingerprint(&fingerprint.keys());
-    let fault = ledger.index_fault(fingerprint, stored).unwrap();
+    let stored = ledger.index().index_fingerprint(&fingerprint.keys());
+    let fault = ledger.index().index_fault(fingerprint, stored).unwrap();
     fault.map(|fault| fault.to_string())
 }
 

@@ -21,29 +21,44 @@ fn answers(ledger: &Ledger) -> Vec<String> {
     let mut answers = Vec::new();
     let mut add =
         |question: &str, answer: &dyn Debug| answers.push(format!("{question}: {answer:?}"));
-    let days = ledger.daily_totals(DAY - 2, DAY + 9).unwrap();
+    let days = ledger.pages().daily_totals(DAY - 2, DAY + 9).unwrap();
     add("daily totals", &days);
     add(
         "implausible",
-        &seqs(&ledger.implausible_entries(99).unwrap()),
+        &seqs(&ledger.pages().implausible_entries(99).unwrap()),
     );
     let accounts = ACCOUNTS.map(ToOwned::to_owned);
-    add("spend", &ledger.spend_since(&accounts, DAY + 1).unwrap());
+    add(
+        "spend",
+        &ledger.pages().spend_since(&accounts, DAY + 1).unwrap(),
+    );
     for account in ACCOUNTS {
         for endings_only in [false, true] {
-            let entries = ledger.entries(account, endings_only, None, 999).unwrap();
+            let entries = ledger
+                .rows()
+                .entries(account, endings_only, None, 999)
+                .unwrap();
             add("entries", &seqs(&entries));
-            let later = ledger.entries(account, endings_only, Some(30), 9).unwrap();
+            let later = ledger
+                .rows()
+                .entries(account, endings_only, Some(30), 9)
+                .unwrap();
             add("entries below", &seqs(&later));
         }
-        add("last ending", &ledger.last_ending_seq(account).unwrap());
-        add("hours", &ledger.hourly_spend(account, 0).unwrap());
-        add("sums", &ledger.balance_change_sums(account).unwrap());
+        add(
+            "last ending",
+            &ledger.pages().last_ending_seq(account).unwrap(),
+        );
+        add("hours", &ledger.pages().hourly_spend(account, 0).unwrap());
+        add(
+            "sums",
+            &ledger.pages().balance_change_sums(account).unwrap(),
+        );
         let end = ActivityCursor {
             at_ms: i64::MAX,
             seq: 0,
         };
-        let postings = ledger.postings(account, 0, end, 9).unwrap();
+        let postings = ledger.pages().postings(account, 0, end, 9).unwrap();
         add("postings", &seqs(&postings));
         for filter in filters() {
             add(&format!("{filter:?}"), &pages(ledger, account, &filter));
@@ -51,18 +66,23 @@ fn answers(ledger: &Ledger) -> Vec<String> {
         let mut before: Option<(i64, String)> = None;
         loop {
             let cursor = before.as_ref().map(|(at_ms, id)| (*at_ms, id.as_str()));
-            let page = ledger.conversations(account, cursor, 4).unwrap();
+            let page = ledger.pages().conversations(account, cursor, 4).unwrap();
             add("conversations", &page);
             let Some(last) = page.last() else { break };
             before = Some((last.last_ms, last.id.clone()));
         }
         for id in ["0", "3", "none"] {
-            add("conversation", &ledger.conversation(account, id).unwrap());
+            add(
+                "conversation",
+                &ledger.pages().conversation(account, id).unwrap(),
+            );
         }
         for query in usage_queries() {
-            let rows = ledger.usage(account, &query, None, 999).unwrap();
+            let rows = ledger.pages().usage(account, &query, None, 999).unwrap();
             if let Some(first) = rows.first() {
-                let later = ledger.usage(account, &query, Some(first.cursor()), 3);
+                let later = ledger
+                    .pages()
+                    .usage(account, &query, Some(first.cursor()), 3);
                 add("usage, next page", &later.unwrap());
             }
             add(&format!("{query:?}"), &rows);
@@ -80,7 +100,7 @@ fn pages(ledger: &Ledger, account: &str, filter: &ActivityFilter) -> Vec<i64> {
     let mut found = Vec::new();
     let mut before = None;
     loop {
-        let page = ledger.endings(account, filter, before, 3).unwrap();
+        let page = ledger.pages().endings(account, filter, before, 3).unwrap();
         let Some(last) = page.last() else {
             return found;
         };
@@ -222,8 +242,8 @@ fn enter_seeds(ledger: &Ledger, seeds: &[EndingSeed]) {
 }
 
 fn flush(ledger: &Ledger) {
-    while ledger.catch_up_index(MAX_INDEX_BATCH).unwrap() > 0 {}
-    assert_eq!(ledger.index_backlog(), 0);
+    while ledger.index().catch_up_index(MAX_INDEX_BATCH).unwrap() > 0 {}
+    assert_eq!(ledger.index().index_backlog(), 0);
 }
 
 proptest! {
@@ -240,10 +260,10 @@ proptest! {
         prop_assert_eq!(&answers(&ledger), &whole, "all in memory");
         for step in [cut, 3, 1] {
             if step > 0 {
-                ledger.catch_up_index(step).unwrap();
+                ledger.index().catch_up_index(step).unwrap();
             }
-            prop_assert_eq!(&answers(&ledger), &whole, "{} in memory", ledger.index_backlog());
-            prop_assert_eq!(ledger.index_lag(), 0);
+            prop_assert_eq!(&answers(&ledger), &whole, "{} in memory", ledger.index().index_backlog());
+            prop_assert_eq!(ledger.index().index_lag(), 0);
         }
     }
 }
@@ -268,7 +288,7 @@ fn sums_at_their_limits_are_the_same_in_memory_and_in_the_file() {
         .enter_endings(&[(&one, CreditSplit::ZERO)], "")
         .unwrap();
     let before = answers(&ledger);
-    assert_eq!(ledger.index_backlog(), 1);
+    assert_eq!(ledger.index().index_backlog(), 1);
     flush(&ledger);
     assert_eq!(answers(&ledger), before);
 }
@@ -286,7 +306,10 @@ fn a_reader_writes_nothing() {
     let found = answers(&ledger);
     assert_eq!(answers(&ledger), found);
     assert!(bytes() == before, "a read has changed index.db or its log");
-    assert_eq!((ledger.index_backlog(), ledger.index_lag()), (110, 0));
+    assert_eq!(
+        (ledger.index().index_backlog(), ledger.index().index_lag()),
+        (110, 0)
+    );
     // The files show a write, so that the test can detect it.
     flush(&ledger);
     assert!(bytes() != before);
@@ -305,12 +328,12 @@ fn readers_see_each_entry_while_two_processes_write_in_turns() {
         };
         let found = answers(reader);
         assert_eq!(answers(writer), found);
-        assert!(writer.catch_up_index(20).unwrap() > 0);
+        assert!(writer.index().catch_up_index(20).unwrap() > 0);
         assert_eq!(answers(reader), found);
         assert_eq!(answers(writer), found);
     }
     flush(&other);
-    assert_eq!(one.find_wrong_aggregates(9).unwrap(), []);
+    assert_eq!(one.index().find_wrong_aggregates(9).unwrap(), []);
 }
 
 #[test]
@@ -326,16 +349,16 @@ fn a_file_that_is_replaced_under_a_reader_is_followed() {
         std::fs::remove_file(dir.path().join(name)).unwrap();
     }
     let other = Ledger::open(dir.path()).unwrap();
-    assert_eq!(other.catch_up_index(50).unwrap(), 50);
+    assert_eq!(other.index().catch_up_index(50).unwrap(), 50);
     assert_eq!(answers(&serving), found);
-    assert_eq!(serving.index_backlog(), 103);
+    assert_eq!(serving.index().index_backlog(), 103);
     assert_eq!(answers(&other), found);
     // A rebuild in the same file, while the reader has a tail.
     create_for_test(dir.path())
         .execute_batch("UPDATE conversation SET turns = 77; UPDATE usage_day SET credits = 1")
         .unwrap();
     assert_ne!(answers(&serving), found);
-    assert!(!other.reindex(9, &mut |_| ()).unwrap().is_empty());
+    assert!(!other.index().reindex(9, &mut |_| ()).unwrap().is_empty());
     assert_eq!(answers(&serving), found);
 }
 
@@ -348,28 +371,37 @@ fn a_tail_has_a_limit_and_a_reader_says_what_it_lacks() {
         entries_per_read: 40,
     };
     let listed = |ledger: &Ledger| {
-        let of = |account| ledger.entries(account, false, None, 999).unwrap().len();
+        let of = |account| {
+            ledger
+                .rows()
+                .entries(account, false, None, 999)
+                .unwrap()
+                .len()
+        };
         ["acct_a", "acct_b", "acct_c"].map(of)
     };
     // At the limit: each read adds its part. The first one adds 40 entries.
     enter(&ledger, 0..97);
-    assert_eq!(ledger.index_backlog(), 100);
-    assert_eq!(ledger.last_ending_seq("acct_a").unwrap(), 40);
-    assert_eq!((ledger.index_lag(), ledger.index_lag()), (20, 0));
+    assert_eq!(ledger.index().index_backlog(), 100);
+    assert_eq!(ledger.pages().last_ending_seq("acct_a").unwrap(), 40);
+    assert_eq!(
+        (ledger.index().index_lag(), ledger.index().index_lag()),
+        (20, 0)
+    );
     assert_eq!(listed(&ledger).iter().sum::<usize>(), 100);
     // What does not fit is missing, and what is there stays.
     enter(&ledger, 97..100);
-    assert_eq!(ledger.index_lag(), 3);
+    assert_eq!(ledger.index().index_lag(), 3);
     assert_eq!(listed(&ledger).iter().sum::<usize>(), 100);
     // A process that begins with more than fits reads the file alone.
     let mut other = Ledger::open(dir.path()).unwrap();
     other.index.tail_limits = ledger.index.tail_limits;
-    assert_eq!((other.index_lag(), listed(&other)), (103, [0; 3]));
-    assert_eq!(ledger.catch_up_index(3).unwrap(), 3);
+    assert_eq!((other.index().index_lag(), listed(&other)), (103, [0; 3]));
+    assert_eq!(ledger.index().catch_up_index(3).unwrap(), 3);
     for _ in 0..2 {
-        other.index_lag();
+        other.index().index_lag();
     }
-    assert_eq!(other.index_lag(), 0);
+    assert_eq!(other.index().index_lag(), 0);
     assert_eq!(listed(&other).iter().sum::<usize>(), 103);
 }
 
@@ -382,9 +414,12 @@ fn a_reader_does_not_wait_for_another_process_that_writes() {
     let mut other = create_for_test(dir.path());
     let held = sqlite::begin_write(&mut other).unwrap();
     enter(&ledger, 30..60);
-    assert!(ledger.catch_up_index(99).is_err(), "the file is locked");
-    let found = ledger.last_ending_seq("acct_a").unwrap();
-    assert_eq!((found, ledger.index_lag()), (61, 0));
+    assert!(
+        ledger.index().catch_up_index(99).is_err(),
+        "the file is locked"
+    );
+    let found = ledger.pages().last_ending_seq("acct_a").unwrap();
+    assert_eq!((found, ledger.index().index_lag()), (61, 0));
     drop(held);
 }
 
@@ -401,7 +436,7 @@ fn a_reader_without_a_tail_reads_the_file_and_says_what_it_lacks() {
     let found = ledger.index.read_newest("read", &last, &unreadable, read);
     assert_eq!(found.unwrap(), (false, 33));
     // The next reader has a tail again.
-    assert_eq!(ledger.last_ending_seq("acct_a").unwrap(), 61);
+    assert_eq!(ledger.pages().last_ending_seq("acct_a").unwrap(), 61);
     assert!(IndexTail::open(&dir.path().join("none/index.db"), TailLimits::DEFAULT).is_err());
     assert!(!dir.path().join("none").exists());
 }

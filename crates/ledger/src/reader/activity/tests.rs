@@ -2,6 +2,7 @@
 //! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
+use crate::Ledger;
 use crate::entry::spend_totals::{HOUR_MS, MAX_CREDITS_SUM, MAX_TOKENS_COUNTED};
 use crate::fixture::query_plan;
 use crate::index::{create_for_test, create_tail_for_test};
@@ -38,7 +39,7 @@ fn ending(
 
 fn opened(dir: &std::path::Path, credits: i64) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
-    ledger.open_account(ACCOUNT, None, NOW).unwrap();
+    ledger.rows().open_account(ACCOUNT, None, NOW).unwrap();
     let grant = crate::Posting {
         kind: "grant",
         reference: "first",
@@ -47,7 +48,7 @@ fn opened(dir: &std::path::Path, credits: i64) -> Ledger {
         d_trial: Micro::ZERO,
         at_ms: NOW,
     };
-    assert!(ledger.post(&grant).unwrap());
+    assert!(ledger.changes().post(&grant).unwrap());
     ledger
 }
 
@@ -90,14 +91,14 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
             .map(|ending| IngestEvent::Ended(Box::new(ending.clone()), None))
             .collect();
         let events: Vec<_> = done.iter().collect();
-        ledger.enter_store_events(&events).unwrap();
+        ledger.changes().enter_store_events(&events).unwrap();
         let pairs: Vec<_> = endings
             .iter()
             .map(|ending| (ending, Default::default()))
             .collect();
         ledger.enter_endings(&pairs, "").unwrap();
     }
-    let spent = ledger.hourly_spend(ACCOUNT, 0).unwrap();
+    let spent = ledger.pages().hourly_spend(ACCOUNT, 0).unwrap();
     let shown: Vec<_> = spent
         .iter()
         .map(|spent| (spent.hour - NOW / HOUR_MS, spent.sum))
@@ -112,16 +113,17 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
     assert_eq!(shown, [(0, sum(1, 500_000, 1)), (1, sum(2, 500_000, 2))]);
     assert!(
         ledger
+            .pages()
             .hourly_spend(ACCOUNT, NOW / HOUR_MS + 2)
             .unwrap()
             .is_empty()
     );
     assert!(
-        ledger.hourly_spend("acct_b", 0).unwrap().is_empty(),
+        ledger.pages().hourly_spend("acct_b", 0).unwrap().is_empty(),
         "a stranger sees nothing"
     );
 
-    let conversations = ledger.conversations(ACCOUNT, None, 9).unwrap();
+    let conversations = ledger.pages().conversations(ACCOUNT, None, 9).unwrap();
     let ids: Vec<_> = conversations
         .iter()
         .map(|found| (found.id.as_str(), found.sum))
@@ -133,16 +135,23 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
     );
     let first = &conversations[0];
     let older = ledger
+        .pages()
         .conversations(ACCOUNT, Some((first.last_ms, &first.id)), 9)
         .unwrap();
     assert_eq!(older, conversations[1..]);
     assert_eq!(
-        ledger.conversation(ACCOUNT, "c1").unwrap().as_ref(),
+        ledger.pages().conversation(ACCOUNT, "c1").unwrap().as_ref(),
         Some(&conversations[1])
     );
-    assert!(ledger.conversation("acct_b", "c1").unwrap().is_none());
-    assert_eq!(ledger.last_ending_seq(ACCOUNT).unwrap(), 5);
-    assert_eq!(ledger.last_ending_seq("acct_b").unwrap(), 0);
+    assert!(
+        ledger
+            .pages()
+            .conversation("acct_b", "c1")
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(ledger.pages().last_ending_seq(ACCOUNT).unwrap(), 5);
+    assert_eq!(ledger.pages().last_ending_seq("acct_b").unwrap(), 0);
 }
 
 #[test]
@@ -172,10 +181,10 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
         .map(|ending| (ending, Default::default()))
         .collect();
     assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), 4);
-    let spent = ledger.hourly_spend(ACCOUNT, 0).unwrap();
+    let spent = ledger.pages().hourly_spend(ACCOUNT, 0).unwrap();
     assert_eq!(spent[0].sum.input, 4 * MAX_TOKENS_COUNTED);
     // At the limit, one more ending changes no total, and is still entered.
-    assert_eq!(ledger.catch_up_index(9).unwrap(), 5);
+    assert_eq!(ledger.index().catch_up_index(9).unwrap(), 5);
     Connection::open(dir.path().join("index.db"))
         .unwrap()
         .execute(
@@ -190,7 +199,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
             .unwrap(),
         1
     );
-    let sum = ledger.hourly_spend(ACCOUNT, 0).unwrap()[0].sum;
+    let sum = ledger.pages().hourly_spend(ACCOUNT, 0).unwrap()[0].sum;
     assert_eq!((sum.input, sum.credits.get()), (1 << 44, MAX_CREDITS_SUM));
 }
 
@@ -227,7 +236,10 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
                 at_ms: last.at_ms,
                 seq: last.seq,
             });
-            let rows = ledger.endings(ACCOUNT, filter, before, page).unwrap();
+            let rows = ledger
+                .pages()
+                .endings(ACCOUNT, filter, before, page)
+                .unwrap();
             if rows.is_empty() {
                 return found;
             }
@@ -272,6 +284,7 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
         );
         assert!(
             ledger
+                .pages()
                 .endings("acct_b", &filter, None, 9)
                 .unwrap()
                 .is_empty(),
@@ -526,19 +539,29 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
             .map(|ending| (ending, Default::default()))
             .collect();
         assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), 3);
-        ledger.hourly_spend(ACCOUNT, 0).unwrap()
+        ledger.pages().hourly_spend(ACCOUNT, 0).unwrap()
     };
     // Version 5 added sums, which `index.db` has today.
     drop(Ledger::write_old_version(dir.path(), 4));
     std::fs::remove_file(dir.path().join("index.db")).unwrap();
     let ledger = Ledger::open(dir.path()).unwrap();
     assert_eq!(
-        (before.len(), ledger.hourly_spend(ACCOUNT, 0).unwrap()),
+        (
+            before.len(),
+            ledger.pages().hourly_spend(ACCOUNT, 0).unwrap()
+        ),
         (2, before)
     );
     let filter = ActivityFilter {
         model: Some("beta-5.2".into()),
         ..ActivityFilter::default()
     };
-    assert_eq!(ledger.endings(ACCOUNT, &filter, None, 9).unwrap().len(), 3);
+    assert_eq!(
+        ledger
+            .pages()
+            .endings(ACCOUNT, &filter, None, 9)
+            .unwrap()
+            .len(),
+        3
+    );
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::HOUR_MS;
+use crate::Ledger;
 use crate::audit::walk::WalkItem;
 use crate::fixture::query_plan;
 use crate::index::{create_for_test, create_tail_for_test};
@@ -38,7 +39,7 @@ fn opened(dir: &Path) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
     // The second account cannot pay for everything.
     for (account, micro) in ACCOUNTS.into_iter().zip([9_000_000_000, 1_000_000]) {
-        ledger.open_account(account, None, 0).unwrap();
+        ledger.rows().open_account(account, None, 0).unwrap();
         let grant = Posting {
             kind: "grant",
             reference: account,
@@ -47,7 +48,7 @@ fn opened(dir: &Path) -> Ledger {
             d_trial: Micro::ZERO,
             at_ms: 0,
         };
-        assert!(ledger.post(&grant).unwrap());
+        assert!(ledger.changes().post(&grant).unwrap());
     }
     ledger
 }
@@ -105,7 +106,12 @@ fn entries(ledger: &Ledger) -> Vec<LedgerEntry> {
             entries.extend(slice);
         }
     };
-    ledger.walk(i64::MIN).unwrap().finish(each).unwrap();
+    ledger
+        .checks()
+        .walk(i64::MIN)
+        .unwrap()
+        .finish(each)
+        .unwrap();
     entries
 }
 
@@ -206,7 +212,10 @@ fn every_grouping_is_the_sum_of_its_entries() {
     let mut found = 0;
     for query in queries() {
         for account in ACCOUNTS {
-            let rows = ledger.usage(account, &query, None, u32::MAX).unwrap();
+            let rows = ledger
+                .pages()
+                .usage(account, &query, None, u32::MAX)
+                .unwrap();
             assert_eq!(
                 rows,
                 expected(&entries, account, &query),
@@ -215,13 +224,17 @@ fn every_grouping_is_the_sum_of_its_entries() {
             found += rows.len();
         }
         assert!(
-            ledger.usage("acct_c", &query, None, 9).unwrap().is_empty(),
+            ledger
+                .pages()
+                .usage("acct_c", &query, None, 9)
+                .unwrap()
+                .is_empty(),
             "a stranger sees nothing"
         );
     }
     assert!(found > 800, "only {found} rows were compared");
-    assert!(ledger.catch_up_index(u32::MAX).unwrap() > 0);
-    assert_eq!(ledger.find_wrong_aggregates(9).unwrap(), []);
+    assert!(ledger.index().catch_up_index(u32::MAX).unwrap() > 0);
+    assert_eq!(ledger.index().find_wrong_aggregates(9).unwrap(), []);
 }
 
 #[test]
@@ -234,11 +247,14 @@ fn pages_of_a_report_neither_repeat_nor_leave_out() {
         by_key: true,
         ..UsageQuery::new(UsageSpan::Days(0, DAY + 400))
     };
-    let all = ledger.usage(ACCOUNTS[0], &query, None, u32::MAX).unwrap();
+    let all = ledger
+        .pages()
+        .usage(ACCOUNTS[0], &query, None, u32::MAX)
+        .unwrap();
     let mut paged: Vec<UsageRow> = Vec::new();
     loop {
         let after = paged.last().map(UsageRow::cursor);
-        let page = ledger.usage(ACCOUNTS[0], &query, after, 7).unwrap();
+        let page = ledger.pages().usage(ACCOUNTS[0], &query, after, 7).unwrap();
         if page.is_empty() {
             break;
         }
@@ -253,7 +269,7 @@ fn the_operator_s_sums_are_those_of_all_accounts() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = filled(dir.path());
     let entries = entries(&ledger);
-    let totals = ledger.daily_totals(0, DAY + 400).unwrap();
+    let totals = ledger.pages().daily_totals(0, DAY + 400).unwrap();
     let by_day = UsageQuery {
         interval: Some(UsageInterval::Unit),
         by_model: true,
@@ -276,7 +292,7 @@ fn the_operator_s_sums_are_those_of_all_accounts() {
     assert!(lost.is_positive(), "the second account pays for everything");
     assert_eq!(sum(&mut totals.iter().map(|total| total.writeoff)), lost);
     assert_eq!(
-        ledger.daily_totals(DAY, DAY + 1).unwrap(),
+        ledger.pages().daily_totals(DAY, DAY + 1).unwrap(),
         totals
             .iter()
             .filter(|total| total.day == DAY)
@@ -285,7 +301,7 @@ fn the_operator_s_sums_are_those_of_all_accounts() {
     );
 
     let names = ["acct_a", "acct_b", "acct_c"].map(str::to_owned);
-    let since = ledger.spend_since(&names, DAY + 1).unwrap();
+    let since = ledger.pages().spend_since(&names, DAY + 1).unwrap();
     let spent = |account: &str| {
         let span = UsageSpan::Days(DAY + 1, i64::MAX);
         let rows = expected(&entries, account, &UsageQuery::new(span));
@@ -296,7 +312,7 @@ fn the_operator_s_sums_are_those_of_all_accounts() {
         assert_eq!(since[account], spent(account));
     }
     assert_eq!(
-        ledger.spend_since(&names[..1], 0).unwrap().len(),
+        ledger.pages().spend_since(&names[..1], 0).unwrap().len(),
         1,
         "only of the accounts that were asked for"
     );
@@ -317,11 +333,16 @@ fn a_ledger_of_version_7_gets_the_sums_of_its_debits() {
             ..by_key.clone()
         };
         let of_account = |account| {
-            [&by_key, &by_hour].map(|query| ledger.usage(account, query, None, u32::MAX).unwrap())
+            [&by_key, &by_hour].map(|query| {
+                ledger
+                    .pages()
+                    .usage(account, query, None, u32::MAX)
+                    .unwrap()
+            })
         };
         (
             ACCOUNTS.map(of_account),
-            ledger.daily_totals(0, i64::MAX).unwrap(),
+            ledger.pages().daily_totals(0, i64::MAX).unwrap(),
         )
     };
     let before = all(&filled(dir.path()));
@@ -333,11 +354,14 @@ fn a_ledger_of_version_7_gets_the_sums_of_its_debits() {
     let ledger = Ledger::open(dir.path()).unwrap();
     assert_eq!(all(&ledger), before);
     // The copy has none of the older aggregates.
-    assert!(ledger.catch_up_index(u32::MAX).unwrap() > 0);
-    let mut wrong = ledger.find_wrong_aggregates(9).unwrap();
+    assert!(ledger.index().catch_up_index(u32::MAX).unwrap() > 0);
+    let mut wrong = ledger.index().find_wrong_aggregates(9).unwrap();
     wrong.retain(|mismatch| mismatch.of != "key_spend");
     assert_eq!(wrong, []);
-    assert_eq!(ledger.schema_faults().unwrap(), Vec::<String>::new());
+    assert_eq!(
+        ledger.checks().schema_faults().unwrap(),
+        Vec::<String>::new()
+    );
     // A process of the older version that still runs can go on.
     let old = Connection::open(dir.path().join("ledger.db")).unwrap();
     assert_eq!(old.execute(spent, []).unwrap(), 1);

@@ -2,6 +2,7 @@
 //! its requests beside this one can commit at each step.
 
 use super::*;
+use crate::Ledger;
 use crate::entry::LedgerEntry;
 use crate::entry::chain;
 use crate::entry::ending::ending_detail;
@@ -119,7 +120,7 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
     drop(Ledger::open(dir.path()).unwrap());
     drop(Ledger::write_old_version(dir.path(), 8));
     let ledger = Ledger::open(dir.path()).unwrap();
-    ledger.open_account(ACCOUNT, None, NOW).unwrap();
+    ledger.rows().open_account(ACCOUNT, None, NOW).unwrap();
     let grant = Posting {
         kind: "grant",
         reference: "first",
@@ -128,14 +129,17 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
         d_trial: Micro::ZERO,
         at_ms: NOW,
     };
-    assert!(ledger.post(&grant).unwrap());
+    assert!(ledger.changes().post(&grant).unwrap());
     let mut count = 0;
     loop {
         count += 1;
         commit_as_version_8(dir.path(), &format!("req_{count}"));
-        assert_eq!(ledger.schema_faults().unwrap(), Vec::<String>::new());
+        assert_eq!(
+            ledger.checks().schema_faults().unwrap(),
+            Vec::<String>::new()
+        );
         assert!(
-            ledger.remove_retired().unwrap(),
+            ledger.segments().remove_retired().unwrap(),
             "the old sums were written"
         );
         let left = ledger.read("count", |connection| {
@@ -151,15 +155,21 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
     commit_as_version_8(dir.path(), "req_last");
     // The four sums are emptied, one in each step.
     for _ in RETIRED_TABLES {
-        assert!(ledger.remove_retired().unwrap());
+        assert!(ledger.segments().remove_retired().unwrap());
     }
-    assert!(!ledger.remove_retired().unwrap(), "nothing is left");
+    assert!(
+        !ledger.segments().remove_retired().unwrap(),
+        "nothing is left"
+    );
     commit_as_version_8(dir.path(), "req_after");
-    let conversation = ledger.conversation(ACCOUNT, "17").unwrap().unwrap();
+    let conversation = ledger.pages().conversation(ACCOUNT, "17").unwrap().unwrap();
     assert_eq!(conversation.sum.responses, count as u64 + 2);
-    let found = ledger.entries(ACCOUNT, true, None, 99).unwrap();
+    let found = ledger.rows().entries(ACCOUNT, true, None, 99).unwrap();
     assert_eq!(found.len(), count + 2);
-    assert_eq!(ledger.catch_up_index(99).unwrap(), count + 3);
-    assert_eq!(ledger.find_wrong_aggregates(9).unwrap(), []);
-    assert_eq!(ledger.schema_faults().unwrap(), Vec::<String>::new());
+    assert_eq!(ledger.index().catch_up_index(99).unwrap(), count + 3);
+    assert_eq!(ledger.index().find_wrong_aggregates(9).unwrap(), []);
+    assert_eq!(
+        ledger.checks().schema_faults().unwrap(),
+        Vec::<String>::new()
+    );
 }

@@ -1,0 +1,39 @@
+//! The parts of the accounts: a caller that has one can do what it names, and nothing else.
+//!
+//! Must not contain behaviour: each is implemented in a file of its own.
+
+use super::accounts::Accounts;
+
+/// API keys: who calls, and with which settings.
+#[derive(Clone, Copy)]
+pub struct ApiKeys<'a>(pub(crate) &'a Accounts);
+
+/// Dashboard sessions, and passwords in them.
+#[derive(Clone, Copy)]
+pub struct Logins<'a>(pub(crate) &'a Accounts);
+
+/// One-time links, and proofs of mailboxes.
+#[derive(Clone, Copy)]
+pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
+
+/// The queue of mail.
+#[derive(Clone, Copy)]
+pub struct MailQueue<'a>(pub(crate) &'a Accounts);
+
+impl Accounts {
+    pub fn api_keys(&self) -> ApiKeys<'_> {
+        ApiKeys(self)
+    }
+
+    pub fn logins(&self) -> Logins<'_> {
+        Logins(self)
+    }
+
+    pub fn one_time_links(&self) -> OneTimeLinks<'_> {
+        OneTimeLinks(self)
+    }
+
+    pub fn mails(&self) -> MailQueue<'_> {
+        MailQueue(self)
+    }
+}

@@ -1,0 +1,64 @@
+//! The parts of the ledger that a caller can ask for: a caller that has one can do what it names,
+//! and nothing else.
+//!
+//! Must not contain behaviour: each is implemented where its statements are.
+
+use crate::Ledger;
+
+/// Accounts, prices, spending of keys and ends of requests: reads them, and opens accounts.
+#[derive(Clone, Copy)]
+pub struct LedgerRows<'a>(pub(crate) &'a Ledger);
+
+/// What an audit reads of the file itself.
+#[derive(Clone, Copy)]
+pub struct LedgerChecks<'a>(pub(crate) &'a Ledger);
+
+/// The index beside the ledger: entries go there after their commit, and it can be made anew.
+#[derive(Clone, Copy)]
+pub struct LedgerIndexing<'a>(pub(crate) &'a Ledger);
+
+/// What pages show: lists of entries, usage, statements.
+#[derive(Clone, Copy)]
+pub struct LedgerPages<'a>(pub(crate) &'a Ledger);
+
+/// Sealed entries: seals the oldest, archives segments, finds what they have.
+#[derive(Clone, Copy)]
+pub struct Segments<'a>(pub(crate) &'a Ledger);
+
+/// Changes of balances, and the claims of processes on them.
+#[derive(Clone, Copy)]
+pub struct LedgerChanges<'a>(pub(crate) &'a Ledger);
+
+/// What a shared store reports, and how far it is read.
+#[derive(Clone, Copy)]
+pub struct StoreEvents<'a>(pub(crate) &'a Ledger);
+
+impl Ledger {
+    pub fn rows(&self) -> LedgerRows<'_> {
+        LedgerRows(self)
+    }
+
+    pub fn checks(&self) -> LedgerChecks<'_> {
+        LedgerChecks(self)
+    }
+
+    pub fn index(&self) -> LedgerIndexing<'_> {
+        LedgerIndexing(self)
+    }
+
+    pub fn pages(&self) -> LedgerPages<'_> {
+        LedgerPages(self)
+    }
+
+    pub fn segments(&self) -> Segments<'_> {
+        Segments(self)
+    }
+
+    pub fn changes(&self) -> LedgerChanges<'_> {
+        LedgerChanges(self)
+    }
+
+    pub fn events(&self) -> StoreEvents<'_> {
+        StoreEvents(self)
+    }
+}

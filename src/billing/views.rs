@@ -1,0 +1,48 @@
+//! The parts of billing that only pages, operators and upkeep use: a caller that has one can do
+//! what it names, and nothing else.
+//!
+//! Must not contain behaviour: each is implemented in a file of its own.
+
+use super::service::Billing;
+
+/// What pages list: activity, conversations, balances of many accounts.
+#[derive(Clone, Copy)]
+pub struct BillingPages<'a>(pub(crate) &'a Billing);
+
+/// How requests were billed, and statements of accounts.
+#[derive(Clone, Copy)]
+pub struct Receipts<'a>(pub(crate) &'a Billing);
+
+/// Usage by time, model and key.
+#[derive(Clone, Copy)]
+pub struct UsageReports<'a>(pub(crate) &'a Billing);
+
+/// Grants, top-ups, adjustments and refunds.
+#[derive(Clone, Copy)]
+pub struct Corrections<'a>(pub(crate) &'a Billing);
+
+/// Sealing, archiving and backups.
+#[derive(Clone, Copy)]
+pub struct BillingUpkeep<'a>(pub(crate) &'a Billing);
+
+impl Billing {
+    pub fn pages(&self) -> BillingPages<'_> {
+        BillingPages(self)
+    }
+
+    pub fn receipts(&self) -> Receipts<'_> {
+        Receipts(self)
+    }
+
+    pub fn reports(&self) -> UsageReports<'_> {
+        UsageReports(self)
+    }
+
+    pub fn corrections(&self) -> Corrections<'_> {
+        Corrections(self)
+    }
+
+    pub fn upkeep(&self) -> BillingUpkeep<'_> {
+        BillingUpkeep(self)
+    }
+}

@@ -1,0 +1,63 @@
+//! The subjects of the shared store: a caller that has one can do what it names, and nothing else.
+//!
+//! Must not contain behaviour: each is implemented beside its scripts.
+
+use super::client::SharedStore;
+
+/// API keys, and their revocations as they happen.
+#[derive(Clone, Copy)]
+pub struct StoreKeys<'a>(pub(crate) &'a SharedStore);
+
+/// Balances, and changes of them that are no requests.
+#[derive(Clone, Copy)]
+pub struct StoreBalances<'a>(pub(crate) &'a SharedStore);
+
+/// What the store reports to the ledger.
+#[derive(Clone, Copy)]
+pub struct StoreEventLog<'a>(pub(crate) &'a SharedStore);
+
+/// Whether the server keeps what it is given.
+#[derive(Clone, Copy)]
+pub struct StoreFitnessChecks<'a>(pub(crate) &'a SharedStore);
+
+/// Idempotency keys and stored responses.
+#[derive(Clone, Copy)]
+pub struct StoreIdempotency<'a>(pub(crate) &'a SharedStore);
+
+/// What the sidecar writes and reads.
+#[derive(Clone, Copy)]
+pub struct StoreIngest<'a>(pub(crate) &'a SharedStore);
+
+/// Holds of requests, and how they ended.
+#[derive(Clone, Copy)]
+pub struct StoreHolds<'a>(pub(crate) &'a SharedStore);
+
+impl SharedStore {
+    pub fn keys(&self) -> StoreKeys<'_> {
+        StoreKeys(self)
+    }
+
+    pub fn balances(&self) -> StoreBalances<'_> {
+        StoreBalances(self)
+    }
+
+    pub fn events(&self) -> StoreEventLog<'_> {
+        StoreEventLog(self)
+    }
+
+    pub fn fitness(&self) -> StoreFitnessChecks<'_> {
+        StoreFitnessChecks(self)
+    }
+
+    pub fn idempotency(&self) -> StoreIdempotency<'_> {
+        StoreIdempotency(self)
+    }
+
+    pub fn ingest(&self) -> StoreIngest<'_> {
+        StoreIngest(self)
+    }
+
+    pub fn holds(&self) -> StoreHolds<'_> {
+        StoreHolds(self)
+    }
+}
