@@ -252,6 +252,12 @@ fn retain_fixed_settings(
         &mut new.store_reply_timeout,
         &mut waiting,
     );
+    retain_setting(
+        "ledger.kind",
+        &old.ledger.postgres,
+        &mut new.ledger.postgres,
+        &mut waiting,
+    );
     waiting.extend(retain_fixed_limits(started, &mut new.limits));
     let limits = &mut new.limits;
     retain_setting(
@@ -333,6 +339,12 @@ pub fn retain_fixed_limits(started: &Limits, limits: &mut Limits) -> Vec<&'stati
         &mut limits.journal_bytes,
         &mut waiting,
     );
+    retain_setting(
+        "limits.journal_sync",
+        &started.journal_sync,
+        &mut limits.journal_sync,
+        &mut waiting,
+    );
     // The queue for the ledger was dimensioned for this number of requests; a lower limit is
     // possible.
     if limits.open_requests > started.open_requests {
@@ -361,6 +373,8 @@ fn retain_setting<T: Clone + PartialEq>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::PostgresLedger;
+    use config::catalog::Secret;
 
     #[test]
     fn a_reload_that_the_gateways_own_disk_refuses_is_tried_again() {
@@ -401,5 +415,22 @@ mod tests {
         poll();
         assert!(is_loaded(), "nobody has touched the file");
         assert!(changing.is_none());
+    }
+
+    #[test]
+    fn what_the_ledger_was_opened_with_waits_for_the_next_start() {
+        let text = include_str!("../../conf/local.yaml");
+        let parse = || config::parse(text, &|_| None).unwrap();
+        let (started, mut new) = (parse(), parse());
+        assert!(retain_fixed_settings(&started, &started.limits, &mut new).is_empty());
+        new.limits.journal_sync = !started.limits.journal_sync;
+        new.ledger.postgres = Some(PostgresLedger {
+            url: Secret::new("postgres://a@b/c".into()),
+            require_standby: false,
+        });
+        let waiting = retain_fixed_settings(&started, &started.limits, &mut new);
+        assert_eq!(waiting, ["ledger.kind", "limits.journal_sync"]);
+        assert_eq!(new.limits.journal_sync, started.limits.journal_sync);
+        assert!(new.ledger.postgres.is_none());
     }
 }
