@@ -32,6 +32,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// claim fail.
 const MAX_ATTEMPTS: u32 = 3;
 
+impl ServingState {
+    /// Frees credits that a hold had claimed after the hand-over.
+    pub(super) fn release_claim(&self, account: &str, parts: CreditSplit) {
+        let changes = self.ledger.changes();
+        if !changes.has_handed_over() {
+            return;
+        }
+        if let Err(error) = changes.release_claim(self.journal.instance_id(), account, parts) {
+            log::error!("{error}; these credits stay reserved until this process ends");
+        }
+    }
+}
+
 impl Billing {
     /// Hands admission over to another process: this process's holds become claims, and the waiting
     /// successor gets the right to serve. Running requests finish and settle as before. A new
@@ -68,7 +81,7 @@ impl Billing {
     /// Like [`Billing::reserve`], next to the process that admits requests. May wait for it.
     pub(super) fn reserve_by_claim(
         &self,
-        serving: &ServingState,
+        serving: &Arc<ServingState>,
         request: HoldRequest,
         quote: &Quote,
         exact: bool,
@@ -105,11 +118,11 @@ impl Billing {
                 .claim(instance_id, account, &claims, decide)?;
             let outcome = self.covers_claims(account);
             if !matches!(outcome, Ok(true)) {
-                self.release_claim(account, parts);
+                serving.release_claim(account, parts);
             }
             if outcome.map_err(unavailable)? {
                 serving.holds.add_claimed(&request.payer(), parts);
-                let hold = Hold::new(Arc::clone(&self.0) as _, request, quote.service, parts);
+                let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts);
                 return hold
                     .journal_open(&serving.journal, &serving.open, now_ms)
                     .map(|hold| (hold.with_rate_limits(meters), limit))
@@ -182,20 +195,6 @@ impl Billing {
             .ledger
             .changes()
             .covers_claims(account, &self.claims_of_others(account)?)
-    }
-
-    pub(super) fn release_claim(&self, account: &str, parts: CreditSplit) {
-        if !self.has_handed_over() {
-            return;
-        }
-        if let Err(error) =
-            self.0
-                .ledger
-                .changes()
-                .release_claim(self.instance_id(), account, parts)
-        {
-            log::error!("{error}; these credits stay reserved until this process ends");
-        }
     }
 
     /// Waits until the admitting process has published its holds. If there is none, enters what the

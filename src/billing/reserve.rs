@@ -57,7 +57,7 @@ impl Billing {
         else {
             return self.reserve_by_claim(serving, request, quote, exact, now_ms);
         };
-        let hold = Hold::new(Arc::clone(&self.0) as _, request, quote.service, parts)
+        let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts)
             .journal_open(&serving.journal, &serving.open, now_ms)
             .map_err(|error| {
                 ReserveError::Unavailable(format!("cannot write the journal: {error}"))

@@ -33,13 +33,14 @@ pub struct Billing(pub(super) Arc<BillingInner>);
 pub(super) struct BillingInner {
     pub ledger: Arc<Ledger>,
     pub data_dir: PathBuf,
-    pub serving: Option<ServingState>,
+    pub serving: Option<Arc<ServingState>>,
     /// The store that several edges share, if that store decides who may spend what.
     pub shared: Option<Arc<dyn SharedBalances>>,
 }
 
 /// The part of the service that only a process that serves requests has.
 pub(super) struct ServingState {
+    pub ledger: Arc<Ledger>,
     /// Lock on the data directory; `None` after the hand-over.
     pub owner: Mutex<Option<InstanceLock>>,
     pub holds: Arc<HoldRegistry>,
@@ -226,7 +227,8 @@ impl Billing {
             .map(|start| start(&ledger, data_dir))
             .transpose()?;
         log::info!("opened the ledger in {}", data_dir.display());
-        let serving = ServingState {
+        let serving = Arc::new(ServingState {
+            ledger: Arc::clone(&ledger),
             owner: Mutex::new(Some(owner)),
             holds,
             journal,
@@ -235,7 +237,7 @@ impl Billing {
             open: AtomicI64::new(0),
             max_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
             max_open_per_account: AtomicU64::new(limits.open_requests_per_account),
-        };
+        });
         Ok(Self(Arc::new(BillingInner {
             ledger,
             data_dir: data_dir.to_owned(),

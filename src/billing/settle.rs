@@ -6,7 +6,7 @@
 use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
 use super::holds::HoldResolution;
 use super::ledger_writer::Settlement;
-use super::service::{Billing, BillingInner};
+use super::service::ServingState;
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
@@ -16,15 +16,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl HoldStore for BillingInner {
+impl HoldStore for ServingState {
     fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro> {
-        let billing = Billing(self);
-        let Some(serving) = &billing.0.serving else {
-            return Ok(Micro::ZERO);
-        };
-        let ledger = &billing.0.ledger;
+        let ledger = &self.ledger;
         let tokens = end.usage.tokens_total();
-        let resolved = serving.holds.resolve(
+        let resolved = self.holds.resolve(
             ledger,
             &hold.request.payer(),
             hold.parts,
@@ -37,14 +33,14 @@ impl HoldStore for BillingInner {
             writeoff,
             freed,
         } = resolved;
-        serving.open.fetch_sub(1, Ordering::Relaxed);
+        self.open.fetch_sub(1, Ordering::Relaxed);
         let Some(opened_in) = hold.opened_in.take() else {
-            billing.release_claim(&hold.request.account, freed);
+            self.release_claim(&hold.request.account, freed);
             return Ok(Micro::ZERO);
         };
         let record = JournalRecord::End(hold.build_ending(taken, writeoff, &end));
         failpoint::hit(Point::BeforeJournalEnd);
-        let written = serving.journal.write(&record);
+        let written = self.journal.write(&record);
         failpoint::hit(Point::AfterJournalEnd);
         let JournalRecord::End(ending) = record else {
             return written.map(|_| Micro::ZERO);
@@ -52,7 +48,7 @@ impl HoldStore for BillingInner {
         match written {
             Ok(ended_in) => {
                 record_metrics(&ending, taken);
-                serving.writer.enqueue(Settlement {
+                self.writer.enqueue(Settlement {
                     ending,
                     freed,
                     journalled_in: [opened_in, ended_in],
@@ -61,14 +57,14 @@ impl HoldStore for BillingInner {
             }
             Err(error) => {
                 METRICS.ledger_error("journal_write");
-                let freed = serving
+                let freed = self
                     .holds
                     .undo_settlement(ledger, &hold.request.payer(), &resolved);
                 // The ledger receives the ending without the journal. A replay of the journal finds
                 // the same: an opening without an end.
                 let interrupted = HoldEnd::without_cost(RequestOutcome::Interrupted, end.at_ms);
                 let ending = hold.build_ending(CreditSplit::default(), Micro::ZERO, &interrupted);
-                serving.writer.enqueue(Settlement {
+                self.writer.enqueue(Settlement {
                     ending,
                     freed,
                     journalled_in: [Arc::clone(&opened_in), opened_in],

@@ -1,24 +1,26 @@
-//! The settlement of a request whose response did not end by itself: the vendor failed, the client
-//! disconnected, or the time ran out.
+//! The settlement of responses, and which of those that did not end by themselves are billed: the
+//! vendor failed, the client disconnected, or the time ran out.
 //!
-//! This file must not write to the client. A complete response is debited in
-//! `edge/response/debit.rs`.
+//! This file must not write to the client. `edge/response/debit.rs` says what a complete response
+//! is billed for.
 
 use super::intake::AbortReason;
 use super::state::admitted::AdmittedRequest;
+use crate::billing::Hold;
 use base::clock;
 use base::telemetry::METRICS;
 use credits::money::Micro;
 use ledger::RequestOutcome;
 use llm_protocol::failure::Kind;
-use llm_protocol::usage::UsageVerdict;
+use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};
+use std::io;
 
 /// Ends a hold that the response did not end: the vendor failed, the client disconnected, or the
 /// time ran out.
 pub fn settle_or_release(call: &mut AdmittedRequest) {
     // Dropping it frees the idempotency key.
     let idempotency = call.exchange.take_idempotency();
-    let Some(mut hold) = call.hold.take() else {
+    let Some(hold) = call.hold.take() else {
         return;
     };
     let progress = call.exchange.progress();
@@ -67,23 +69,67 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
         }
         return hold.release(outcome, now_ms);
     }
-    let verdict = usage.map_or(UsageVerdict::Estimated, |metered| metered.verdict);
-    if let Some(metered) = usage.filter(|metered| metered.verdict == UsageVerdict::Exact) {
-        call.turn.remember(&metered.usage, generated);
-    }
-    let unknown = usage.map(|metered| metered.unknown).unwrap_or_default();
-    let usage = usage.map(|metered| metered.usage);
-    let usage = usage.unwrap_or_else(|| call.estimate(input, generated));
-    let estimated = hold.record_verdict(verdict, unknown);
-    match hold.settle(usage, outcome, estimated, now_ms) {
-        Ok(credits) => {
-            call.billed = Some((outcome, credits));
-            idempotency
-                .into_iter()
-                .for_each(|idempotency| idempotency.mark_spent());
-        }
+    let response = BilledResponse {
+        outcome,
+        metered: usage,
+        cut: None,
+        reported: input,
+        generated_bytes: generated,
+    };
+    match settle_response(call, hold, response) {
+        Ok(_) => idempotency
+            .into_iter()
+            .for_each(|idempotency| idempotency.mark_spent()),
         Err(error) => log::error!("cannot journal a debit: {error}"),
     }
+}
+
+/// What a response is billed for.
+pub(super) struct BilledResponse {
+    pub(super) outcome: RequestOutcome,
+    /// Set once the vendor has reported the complete usage.
+    pub(super) metered: Option<MeteredUsage>,
+    /// Usage to bill for a response that was ended at its hold.
+    pub(super) cut: Option<Usage>,
+    /// Usage as far as the vendor has reported it.
+    pub(super) reported: Option<Usage>,
+    pub(super) generated_bytes: u64,
+}
+
+/// Debits the account: journals the end of the hold. Remembers exact usage for the next turn of the
+/// conversation.
+///
+/// # Errors
+/// Returns an error if the journal cannot be written; nothing is debited then.
+pub(super) fn settle_response(
+    call: &mut AdmittedRequest,
+    mut hold: Hold,
+    response: BilledResponse,
+) -> io::Result<Micro> {
+    let BilledResponse {
+        outcome,
+        metered,
+        cut,
+        reported,
+        generated_bytes,
+    } = response;
+    let is_free = outcome == RequestOutcome::RefusedFree;
+    let verdict = match metered {
+        _ if cut.is_some() => UsageVerdict::Estimated,
+        Some(metered) => metered.verdict,
+        None if is_free => UsageVerdict::Exact,
+        None => UsageVerdict::Estimated,
+    };
+    if let Some(metered) = metered.filter(|_| verdict == UsageVerdict::Exact && !is_free) {
+        call.turn.remember(&metered.usage, generated_bytes);
+    }
+    let unknown = metered.map(|metered| metered.unknown).unwrap_or_default();
+    let usage = cut.or(metered.map(|metered| metered.usage));
+    let usage = usage.unwrap_or_else(|| call.estimate(reported, generated_bytes));
+    let estimated = hold.record_verdict(verdict, unknown);
+    let credits = hold.settle(usage, outcome, estimated, clock::now_ms())?;
+    call.billed = Some((outcome, credits));
+    Ok(credits)
 }
 
 /// Counts the tokens that a vendor generated and nobody is billed for: the vendor broke the

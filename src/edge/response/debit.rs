@@ -3,12 +3,12 @@
 //! This file must not decide when a response is complete. A response that breaks off is settled in
 //! `edge/settlement.rs`.
 
+use crate::edge::settlement::{BilledResponse, settle_response};
 use crate::edge::state::admitted::AdmittedRequest;
-use base::clock;
 use credits::money::Micro;
 use ledger::RequestOutcome;
 use llm_protocol::failure::{Failure, Kind};
-use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};
+use llm_protocol::usage::{MeteredUsage, Usage};
 
 /// The counts of a response.
 pub(super) struct ResponseUsage {
@@ -34,7 +34,7 @@ pub(super) fn settle(
         refused_free,
         cut,
     } = counted;
-    let Some(mut hold) = call.hold.take() else {
+    let Some(hold) = call.hold.take() else {
         return Ok(None);
     };
     let outcome = match (refused_free, call.exchange.progress().has_client_left()) {
@@ -43,27 +43,17 @@ pub(super) fn settle(
         (false, false) if cut.is_some() => RequestOutcome::GatewayEnded,
         (false, false) => RequestOutcome::Completed,
     };
-    let verdict = match usage {
-        _ if cut.is_some() => UsageVerdict::Estimated,
-        Some(metered) => metered.verdict,
-        None if refused_free => UsageVerdict::Exact,
-        None => UsageVerdict::Estimated,
+    let response = BilledResponse {
+        outcome,
+        metered: usage,
+        cut,
+        reported: reported_usage,
+        generated_bytes,
     };
-    let is_exact = verdict == UsageVerdict::Exact && !refused_free;
-    if let Some(metered) = usage.filter(|_| is_exact) {
-        call.turn.remember(&metered.usage, generated_bytes);
-    }
-    let unknown = usage.map(|metered| metered.unknown).unwrap_or_default();
-    let usage = cut.or(usage.map(|metered| metered.usage));
-    let usage = usage.unwrap_or_else(|| call.estimate(reported_usage, generated_bytes));
-    let estimated = hold.record_verdict(verdict, unknown);
-    let credits = hold
-        .settle(usage, outcome, estimated, clock::now_ms())
-        .map_err(|error| {
-            log::error!("cannot journal a debit: {error}; the gateway withholds the answer");
-            Failure::from_kind(Kind::LedgerUnavailable)
-        })?;
-    call.billed = Some((outcome, credits));
+    let credits = settle_response(call, hold, response).map_err(|error| {
+        log::error!("cannot journal a debit: {error}; the gateway withholds the answer");
+        Failure::from_kind(Kind::LedgerUnavailable)
+    })?;
     Ok(Some(credits))
 }
 
