@@ -6,7 +6,7 @@
 //! entry in the same transaction. The gateway's ledger writer writes here; any process can post
 //! grants and other changes. Must not decide what a response costs, and must not know HTTP.
 //!
-//! # Layers, from bottom to top
+//! # Parts, roughly from bottom to top
 //!
 //! * [`error`], [`sqlite`]: errors of databases; one file of SQLite, its damage and its row cache.
 //! * [`postgres`]: PostgreSQL as the home of ledger and accounts. [`copy`]: SQLite as its copy.

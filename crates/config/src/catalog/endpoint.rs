@@ -52,15 +52,6 @@ impl EndpointAuth {
             Protocol::Chat | Protocol::Responses => Self::Bearer,
         }
     }
-
-    /// The header field that carries the key.
-    pub fn header_name(&self) -> Option<&str> {
-        match self {
-            Self::Bearer => Some("authorization"),
-            Self::Header(name) => Some(name),
-            Self::None => None,
-        }
-    }
 }
 
 /// The HTTP versions offered to an endpoint.
