@@ -174,7 +174,7 @@ impl StatementLine {
     }
 }
 
-/// The position of a day's responses: after everything else of the day.
+/// The cursor that places a day's responses after all its other entries.
 fn day_cursor(day: i64) -> ActivityCursor {
     ActivityCursor {
         at_ms: (day + 1).saturating_mul(DAY_MS) - 1,

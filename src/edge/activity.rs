@@ -66,7 +66,7 @@ impl PendingAdmission {
         Self { account, key }
     }
 
-    /// Returns the number of other such requests of the same account and key.
+    /// Returns how many other requests without a hold the account has, and how many the key has.
     pub fn others(&self) -> PendingRequests {
         let others =
             |activity: &Activity| activity.arriving.load(Ordering::Acquire).saturating_sub(1);

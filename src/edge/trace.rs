@@ -1,7 +1,7 @@
 //! The trace of a request, if the request is traced.
 //!
 //! Chance decides whether it is, not the caller. This file must not send anything:
-//! `telemetry/traces.rs` does, once `finish/spans.rs` has built the spans.
+//! `crates/base/src/telemetry/traces.rs` does, once `finish/spans.rs` has built the spans.
 
 use base::telemetry::traces::{self, SAMPLE_ALL, SpanId, TraceExportConfig, TraceId, TraceParent};
 use http::{HeaderMap, HeaderName, HeaderValue};

@@ -23,8 +23,8 @@ const MAX_REMOVAL_BATCH: usize = 16;
 /// Size of the log, in pages, above which it is restarted. Writers wait for that.
 const MAX_LOG_PAGES: i64 = 4_096;
 
-/// The database of one process: one connection for all calls, since every call writes, and one that
-/// writes the log back.
+/// The idempotency database of one process. `writer` serves requests; `checkpointer` checkpoints
+/// the write-ahead log, and reads what no request waits for.
 pub struct IdempotencyDb {
     writer: Mutex<Connection>,
     checkpointer: Mutex<Connection>,
@@ -257,7 +257,7 @@ impl IdempotencyDb {
         self.shrink(Some(account), none)
     }
 
-    /// Returns the accounts that have more than `limits` allows one.
+    /// Returns the accounts that exceed the limits for one account.
     fn accounts_above(&self, limits: RetentionLimits) -> Result<Vec<String>, StoreError> {
         // As in `orphaned_requests`, no request waits for this.
         let reader = lock(&self.checkpointer);

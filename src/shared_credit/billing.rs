@@ -6,8 +6,8 @@
 //! then sends the ending to the shared store, and keeps it in the journal until the ledger is known
 //! to have it. Without the store the edge admits nothing new and finishes its running requests.
 //! Callers pass times of this machine's clock; what is stored or decided here has the store's. Must
-//! not know HTTP. Read next: `shared/reserve.rs` (admission), `shared/settle.rs` (the end of a
-//! request).
+//! not know HTTP. Read next: `shared_credit/reserve.rs` (admission), `shared_credit/settle.rs`
+//! (the end of a request).
 
 use super::outbox::OutboxRelay;
 use crate::billing::backlog::LedgerBacklog;

@@ -410,9 +410,9 @@ struct OutboxWorker {
     /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
     /// of requests for each time.
     ended_at: BTreeMap<i64, usize>,
-    /// Rate at which the store receives endings, and since when more of them wait than can be in
-    /// flight.
+    /// Rate at which the store receives endings.
     rate: CommitRate,
+    /// When the rate was last measured; `None` unless more endings wait than can be in flight.
     busy_since: Option<Instant>,
     /// Number of endings that the store had not received before.
     new: usize,

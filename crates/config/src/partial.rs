@@ -124,7 +124,8 @@ pub(super) fn follows_from(
             // It may be a misspelt one whose absence is the fault, here or in the whole object.
             is_within(key, parent) && (!TOLERANT.contains(&section(parent)) || !is_set(key))
         } else {
-            // The checks of an object combine its values. A vendor's key decides about nothing.
+            // A fault in one value can cause faults in its siblings, because checks combine them;
+            // not in an independent object, and not in `api_key`, which no other check uses.
             let is_alone = INDEPENDENT.contains(&parent) || cause.key.ends_with(".api_key");
             is_within(key, &cause.key) || !is_alone && is_within(key, parent)
         };

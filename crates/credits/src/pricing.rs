@@ -425,9 +425,9 @@ const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.output,
 ];
 
-/// Lowers `usage` until it costs at most `max_cost`: in each class, keeps as much as fits with the
-/// classes before. An estimate is billed like any usage, so its receipt must add up to the amount
-/// debited.
+/// Lowers `usage` until it costs at most `max_cost`: fills the classes in their order of priority,
+/// each as far as the remaining amount allows. An estimate is billed like any usage, so its receipt
+/// must add up to the amount debited.
 pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, max_cost: Micro) -> Usage {
     let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(max_cost.get());
     if fits(&usage) {

@@ -50,7 +50,7 @@ impl Server {
         crate::signal(self.process.id(), name);
     }
 
-    /// Starts the server again, so slowly that clients meet it while it still loads its data.
+    /// Restarts the server with slow loading, so that clients connect while it loads its data.
     pub fn begin_again_slowly(&mut self, micros_per_key: u32) {
         let slowly = ["--key-load-delay".to_owned(), micros_per_key.to_string()];
         let options = [&self.options[..], &slowly[..]].concat();
@@ -62,7 +62,6 @@ impl Server {
         self.process = spawn(self.port, &self.options, self.dir.path());
     }
 
-    /// Kills the process and starts another one on the same port and files.
     pub fn kill_and_restart(&mut self) {
         self.kill();
         self.start_again();

@@ -1,6 +1,6 @@
 //! The spans of a finished request: one of the request, and one of each attempt.
 //!
-//! This file must not send anything: `telemetry/traces.rs` does.
+//! This file must not send anything: `crates/base/src/telemetry/traces.rs` does.
 
 use crate::edge::state::{RequestContext, Stage};
 use base::clock;

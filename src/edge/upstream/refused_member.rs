@@ -1,8 +1,8 @@
-//! The one repeat without a member that the vendor's server says it does not know: nothing was
-//! generated, so nothing was paid for.
+//! Repeats a request once without the member that the vendor refused as unknown. The vendor
+//! generated nothing, so the first attempt costs nothing.
 //!
-//! This file must not decide which member was refused, or may be left out: `llm_protocol::failure`
-//! does.
+//! This file must not decide which member was refused, or whether it may be left out:
+//! `llm_protocol::failure` does.
 
 use crate::edge::cpu_pool::{self, CpuWorker};
 use crate::edge::state::admitted::AdmittedRequest;

@@ -29,7 +29,7 @@ struct LogPlace {
     suppressed: Option<LogSummary>,
 }
 
-/// The lines of one place that were not written.
+/// Summary of the suppressed lines of one place in the code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LogSummary {
     pub level: Level,

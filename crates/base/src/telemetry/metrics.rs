@@ -518,7 +518,7 @@ impl Metrics {
         self.mail.with_label_values(&[result]).inc();
     }
 
-    /// Reports the mails that wait, and when the oldest was queued.
+    /// Sets the number of queued mails, and the age of the oldest.
     pub fn set_mail_queue(&self, queued: u64, oldest_at_ms: Option<i64>, now_ms: i64) {
         self.mail_queued
             .set(i64::try_from(queued).unwrap_or(i64::MAX));

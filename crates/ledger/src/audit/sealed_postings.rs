@@ -24,7 +24,7 @@ struct SegmentPostings {
 }
 
 impl SealedPostings {
-    /// Adds a segment, which follows the one added before, with what was read of it.
+    /// Adds the next segment. `postings` has the hashes in its file; `None` if it was not read.
     pub fn add_segment(&mut self, segment: &SegmentRecord, postings: Option<PostingHashes>) {
         self.0.push(SegmentPostings {
             first: segment.first,

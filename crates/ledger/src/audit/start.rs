@@ -1,5 +1,5 @@
-//! Where an audit begins: at the first entry, or behind entries that were verified before and of
-//! which only the sums are at hand.
+//! Where an audit starts: at the first entry, or after entries that were verified before and of
+//! which only the totals are available.
 //!
 //! Must not check anything.
 

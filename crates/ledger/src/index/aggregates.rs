@@ -183,7 +183,7 @@ impl LedgerIndexing<'_> {
             .with(|connection| self.advance(rebuild, connection, to))
     }
 
-    /// Adds the next entries up to and with `to`. Returns false if there are no more.
+    /// Adds the next batch of entries, up to and including `to`. Returns false without any.
     fn advance(
         &self,
         rebuild: &mut IndexRebuild,

@@ -118,7 +118,8 @@ impl IndexerWorker {
         }
     }
 
-    /// Does the next piece of work. Returns how long to rest then.
+    /// Indexes a batch if enough entries wait, or if they have waited long enough. Returns the
+    /// delay before the next step.
     fn step(&mut self) -> Result<Duration, StoreError> {
         let backlog = self.ledger.index().index_backlog();
         METRICS

@@ -14,7 +14,7 @@ const MAX_KNOWN: usize = 65_536;
 pub(crate) struct NameTable {
     table: &'static str,
     known: HashMap<String, i64>,
-    /// The highest number given, once it was read.
+    /// Highest number assigned; `None` until it is read from the table.
     last: Option<i64>,
 }
 

@@ -33,7 +33,7 @@ const MAX_BATCH: u32 = 16_384;
 /// leaves is enough.
 const CACHE_KIB: u32 = 4_096;
 
-/// Number of rebuilds that this process has begun: each needs a name of its own for a moment.
+/// Number of rebuilds that this process has started. Makes the name of each temporary file unique.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
 /// An index made from the entries up to its watermark, and the spending of keys up to there.

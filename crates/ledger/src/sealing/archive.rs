@@ -248,8 +248,8 @@ impl Segments<'_> {
         Ok(moved)
     }
 
-    /// Checks the folder of an archive. It is not created: a disk that is not mounted would be
-    /// replaced by a folder on another one.
+    /// Checks the folder of an archive. Does not create it: if its disk is not mounted, the new
+    /// folder would be on another disk.
     fn archive_folder(&self, to: &Path) -> Result<PathBuf, StoreError> {
         let refuse =
             |why: String| StoreError::Refused(format!("cannot archive to {}: {why}", to.display()));

@@ -466,7 +466,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
     })
 }
 
-/// Counts a string, or the parts that some vendors stream instead.
+/// Returns the content's length in bytes. Some vendors stream parts instead of a string.
 fn content_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     if scan.kind()? != JsonKind::Array {
         return text_bytes(scan);

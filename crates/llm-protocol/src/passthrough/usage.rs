@@ -95,8 +95,8 @@ pub(super) fn closing_brace(text: &str) -> usize {
     text.trim_end().len().saturating_sub(1)
 }
 
-/// Findings about a correct usage object that may lack standard members: the total, and the cached
-/// part of the prompt, for which some vendors use other names.
+/// Which standard members a valid usage object lacks: the total, and the cached tokens of the
+/// prompt, for which some vendors use other names.
 #[derive(Default)]
 struct UsageMembers {
     null_total: Option<Span>,

@@ -64,7 +64,7 @@ impl CacheWrites {
 pub struct UnknownUsage {
     /// A cache lifetime, billed as the longest one.
     pub cache_lifetime: bool,
-    /// A type of pass over the conversation, not billed.
+    /// Whether `iterations` has an entry of an unknown type, which is not billed.
     pub iteration: bool,
 }
 

@@ -49,7 +49,7 @@ struct ErrorTemplate {
 }
 
 impl DialectErrors {
-    /// The error of this kind. `names` are the values of the placeholders.
+    /// Builds the error of this kind. `names` are the values of its placeholders.
     pub fn build(&self, kind: ErrorKind, names: &[(&str, &str)]) -> SimulatedError {
         let found = self
             .kinds
