@@ -79,6 +79,7 @@ impl Admission for NullStore {
         _: &Payer<'_>,
         _: PendingRequests,
         _: &(dyn Fn() -> Micro + Sync),
+        _: bool,
         _: i64,
     ) -> Result<(), ReserveError> {
         Ok(())

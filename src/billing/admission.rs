@@ -28,7 +28,8 @@ pub trait Admission: Send + Sync {
 
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
     /// its limits, and whether it can pay `min_cost`, the cost of the cheapest request. Reserves
-    /// nothing.
+    /// nothing. If the request `reserves_soon`, a store in another process lets it pass, because
+    /// the reservation decides.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
@@ -37,23 +38,9 @@ pub trait Admission: Send + Sync {
         payer: &Payer<'_>,
         arriving: PendingRequests,
         min_cost: &(dyn Fn() -> Micro + Sync),
+        reserves_soon: bool,
         now_ms: i64,
     ) -> Result<(), ReserveError>;
-
-    /// Like [`Admission::authorize`], for a request that reserves within moments: a store in
-    /// another process lets it pass, because the reservation decides.
-    ///
-    /// # Errors
-    /// Returns the reason as [`ReserveError`].
-    async fn authorize_before_reserve(
-        &self,
-        payer: &Payer<'_>,
-        arriving: PendingRequests,
-        min_cost: &(dyn Fn() -> Micro + Sync),
-        now_ms: i64,
-    ) -> Result<(), ReserveError> {
-        self.authorize(payer, arriving, min_cost, now_ms).await
-    }
 
     /// The ended requests that the ledger is not known to have; `None` in a process that does not
     /// serve.

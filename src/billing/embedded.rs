@@ -38,6 +38,7 @@ impl Admission for EmbeddedAdmission {
         payer: &Payer<'_>,
         arriving: PendingRequests,
         min_cost: &(dyn Fn() -> Micro + Sync),
+        _: bool,
         now_ms: i64,
     ) -> Result<(), ReserveError> {
         self.billing.authorize(payer, arriving, min_cost, now_ms)

@@ -38,19 +38,13 @@ impl Admission for SharedAdmission {
         payer: &Payer<'_>,
         _: PendingRequests,
         min_cost: &(dyn Fn() -> Micro + Sync),
+        reserves_soon: bool,
         _: i64,
     ) -> Result<(), ReserveError> {
+        if reserves_soon {
+            return Ok(());
+        }
         self.billing.authorize(payer, min_cost()).await
-    }
-
-    async fn authorize_before_reserve(
-        &self,
-        _: &Payer<'_>,
-        _: PendingRequests,
-        _: &(dyn Fn() -> Micro + Sync),
-        _: i64,
-    ) -> Result<(), ReserveError> {
-        Ok(())
     }
 
     fn backlog(&self) -> Option<&LedgerBacklog> {

@@ -139,14 +139,12 @@ async fn check(
         backlog.check(&principal.account_id)?;
     }
     let is_short = declared_bytes.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
-    let (admission, cheapest) = (&gateway.admission, || min_cost(settings));
-    let (others, now_ms) = (arrival.others(), clock::now_ms());
-    if is_short && !operation.free {
-        return admission
-            .authorize_before_reserve(&payer, others, &cheapest, now_ms)
-            .await;
-    }
-    admission.authorize(&payer, others, &cheapest, now_ms).await
+    let cheapest = || min_cost(settings);
+    let (others, reserves_soon) = (arrival.others(), is_short && !operation.free);
+    gateway
+        .admission
+        .authorize(&payer, others, &cheapest, reserves_soon, clock::now_ms())
+        .await
 }
 
 /// Returns the cost of the cheapest request of any model: one token in and one token out.
