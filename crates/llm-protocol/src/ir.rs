@@ -17,7 +17,7 @@
 
 use super::Protocol;
 use super::failure::Failure;
-use super::json::{JsonStr, JsonValue, JsonWriter};
+use super::json::{JoinedText, JsonStr, JsonValue, JsonWriter};
 use client_tool::ClientTool;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -168,13 +168,13 @@ impl ImageSource<'_> {
     /// Writes the image as one URL, the form in which chat and responses accept both variants.
     pub fn write_url(&self, json: &mut JsonWriter) {
         match self {
-            Self::Url(url) => json.text(url),
-            Self::Base64 { media_type, data } => json.concat(&[
+            Self::Url(url) => json.value(url),
+            Self::Base64 { media_type, data } => json.value(JoinedText(&[
                 JsonStr::from_value("data:"),
                 media_type.reborrow(),
                 JsonStr::from_value(";base64,"),
                 data.reborrow(),
-            ]),
+            ])),
         };
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod nesting;
 pub(crate) mod scanner;
 pub(crate) mod separators;
 pub mod string;
-pub(crate) mod writer;
+mod writer;
 
 pub use document::{JsonDocument, JsonValue, NodeBuffer};
 pub(crate) use nesting::{MAX_DEPTH, MAX_RESPONSE_DEPTH};
@@ -19,4 +19,5 @@ pub(crate) use scanner::{
     JsonError, JsonKind, JsonScanner, MAX_COUNT, ScanResult, Span, StringToken,
 };
 pub use string::{JsonStr, JsonStrBuf};
-pub(crate) use writer::JsonWriter;
+pub(crate) use writer::{CompactJson, JoinedText, JsonNull, RawJson, compacted};
+pub use writer::{JsonWriter, WriteJson};

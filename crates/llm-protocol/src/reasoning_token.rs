@@ -16,7 +16,7 @@
 //! `chat/write_request.rs`, which unpacks.
 
 use crate::json::{
-    JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, writer::compact,
+    CompactJson, JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, compacted,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -38,8 +38,7 @@ const ENCLOSING_DEPTH: u32 = 4;
 
 /// Packs the JSON array of `reasoning_details` into a signature.
 pub fn encode_details(details_json: &str) -> String {
-    let mut json = Vec::with_capacity(details_json.len());
-    compact(details_json, &mut json);
+    let json = compacted(details_json);
     format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
 }
 
@@ -97,21 +96,21 @@ pub struct ReasoningItem {
 /// Packs a messages vendor's thinking block. Returns `None` if the token would be too long.
 pub fn pack_thinking(text: &JsonStr<'_>, signature: &JsonStr<'_>) -> Option<String> {
     encode_payload('m', |json| {
-        json.member_text("t", text).member_text("s", signature);
+        json.member("t", text).member("s", signature);
     })
 }
 
 /// Packs a messages vendor's redacted block. Returns `None` if the token would be too long.
 pub fn pack_hidden(data: &JsonStr<'_>) -> Option<String> {
     encode_payload('m', |json| {
-        json.member_text("d", data);
+        json.member("d", data);
     })
 }
 
 /// Packs a chat vendor's reasoning text. Returns `None` if the token would be too long.
 pub fn pack_chat_text(text: &JsonStr<'_>) -> Option<String> {
     encode_payload('c', |json| {
-        json.member_text("t", text);
+        json.member("t", text);
     })
 }
 
@@ -119,7 +118,7 @@ pub fn pack_chat_text(text: &JsonStr<'_>) -> Option<String> {
 /// too long.
 pub fn pack_chat_details(details_json: &str) -> Option<String> {
     encode_payload('c', |json| {
-        json.member_compact("a", details_json);
+        json.member("a", CompactJson(details_json));
     })
 }
 
@@ -135,7 +134,7 @@ pub fn pack_state(place: StatePlace, write: impl FnOnce(&mut JsonWriter)) -> Opt
         write(json);
         json.close_object();
         if let StatePlace::Call(index) = place {
-            json.member_number("n", index);
+            json.member("n", index);
         }
     })
 }
@@ -143,15 +142,11 @@ pub fn pack_state(place: StatePlace, write: impl FnOnce(&mut JsonWriter)) -> Opt
 /// Packs a responses vendor's item. Returns `None` if the token would be too long.
 pub fn pack_item(item: &ReasoningItem) -> Option<String> {
     encode_payload('r', |json| {
-        json.member_str("i", &item.id)
-            .member_str("e", &item.encrypted)
-            .member_array("n");
-        for length in &item.lengths {
-            json.number(*length);
-        }
-        json.close_array();
+        json.member("i", &item.id)
+            .member("e", &item.encrypted)
+            .member_list("n", &item.lengths);
         if let Some(content) = &item.content {
-            json.member_compact("c", content);
+            json.member("c", CompactJson(content));
         }
     })
 }
@@ -322,21 +317,21 @@ mod tests {
             ),
             (
                 pack_state(StatePlace::Message, |json| {
-                    json.member_number("a", 1);
+                    json.member("a", 1);
                 }),
                 "c",
                 ReasoningPayload::State(StatePlace::Message, "{\"a\":1}".into()),
             ),
             (
                 pack_state(StatePlace::NextCall, |json| {
-                    json.member_str("a", "b");
+                    json.member("a", "b");
                 }),
                 "c",
                 ReasoningPayload::State(StatePlace::NextCall, "{\"a\":\"b\"}".into()),
             ),
             (
                 pack_state(StatePlace::Call(2), |json| {
-                    json.member_null("a");
+                    json.member("a", crate::json::JsonNull);
                 }),
                 "c",
                 ReasoningPayload::State(StatePlace::Call(2), "{\"a\":null}".into()),

@@ -7,7 +7,7 @@
 //!
 //! Read next: `schema.rs` in this folder.
 
-use crate::json::{JsonKind, JsonScanner, JsonStr, JsonValue, JsonWriter, writer::compact};
+use crate::json::{CompactJson, JsonKind, JsonScanner, JsonStr, JsonValue, JsonWriter, compacted};
 
 /// The only member of arguments that could not be parsed.
 const INVALID_ARGUMENTS: &str = "_invalid_arguments";
@@ -22,13 +22,13 @@ pub fn write_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) -> bool {
     let value = arguments.value();
     let value = value.trim_ascii();
     if is_object(value) {
-        json.compact(value);
+        json.value(CompactJson(value));
         return false;
     }
     json.open_object();
     let is_broken = !value.is_empty() && value != "null";
     if is_broken {
-        json.member_text(INVALID_ARGUMENTS, arguments);
+        json.member(INVALID_ARGUMENTS, arguments);
     }
     json.close_object();
     is_broken
@@ -42,7 +42,7 @@ pub fn write_truncated_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) {
         write_input(arguments, json);
     } else {
         json.open_object()
-            .member_text(INVALID_ARGUMENTS, arguments)
+            .member(INVALID_ARGUMENTS, arguments)
             .close_object();
     }
 }
@@ -57,20 +57,17 @@ pub fn write_arguments(input: JsonValue<'_>, json: &mut JsonWriter) {
     {
         // Servers that parse the arguments of the history as JSON refuse an empty text.
         if raw.is_empty() {
-            json.str("{}")
+            json.value("{}")
         } else {
-            json.text(&raw)
+            json.value(&raw)
         };
         return;
     }
     if input.is_null() {
-        json.str("{}");
+        json.value("{}");
         return;
     }
-    let mut inner = Vec::with_capacity(input.raw().len());
-    compact(input.raw(), &mut inner);
-    let inner = String::from_utf8(inner).unwrap_or_default();
-    json.str(&unescape_non_ascii(inner));
+    json.value(unescape_non_ascii(compacted(input.raw())));
 }
 
 /// Replaces escapes of characters beyond ASCII with the characters, as vendors write them: a

@@ -6,7 +6,7 @@
 //!
 //! Read next: `responses/write_stream/item.rs`, which unwraps it.
 
-use crate::json::{JsonStr, JsonValue, JsonWriter};
+use crate::json::{CompactJson, JoinedText, JsonStr, JsonValue, JsonWriter};
 
 /// Parameter schema of the function.
 pub const INPUT_SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
@@ -37,37 +37,34 @@ pub fn write_description(
     let note = JsonStr::from_value(description_note(format));
     let words = words.filter(|words| !words.is_blank());
     let gap = words.map(|_| JsonStr::from_value("\n\n"));
-    json.member_concat("description", words.into_iter().chain(&gap).chain([&note]));
+    json.member(
+        "description",
+        JoinedText(words.into_iter().chain(&gap).chain([&note])),
+    );
 }
 
 /// Writes the member `format` for chat, where a grammar is in an object of its own.
 pub fn write_chat_format(format: JsonValue<'_>, json: &mut JsonWriter) {
     json.key("format");
     if !format.member_is("type", "grammar") || format.get("grammar").is_some() {
-        json.compact(format.raw());
+        json.value(CompactJson(format.raw()));
         return;
     }
     json.open_typed("grammar").member_object("grammar");
-    for (name, value) in format
-        .members()
-        .filter(|(name, value)| !name.is("type") && !value.is_null())
-    {
-        json.key_text(&name).compact(value.raw());
-    }
+    let members = format.members();
+    json.copy_members(members.filter(|(name, value)| !name.is("type") && !value.is_null()));
     json.close_object().close_object();
 }
 
 /// Writes the member `format` for responses, where the grammar's members are beside its type.
 pub fn write_responses_format(format: JsonValue<'_>, json: &mut JsonWriter) {
     let Some(grammar) = format.get("grammar") else {
-        json.member_raw("format", format.raw());
+        json.member("format", format);
         return;
     };
     json.member_typed("format", "grammar");
     for member in ["syntax", "definition"] {
-        if let Some(value) = grammar.get(member) {
-            json.member_raw(member, value.raw());
-        }
+        json.member_if_some(member, grammar.get(member));
     }
     json.close_object();
 }
@@ -75,9 +72,6 @@ pub fn write_responses_format(format: JsonValue<'_>, json: &mut JsonWriter) {
 /// Writes the arguments of a call, as a string.
 pub fn write_arguments(input: &JsonStr<'_>, json: &mut JsonWriter) {
     let mut inner = JsonWriter::default();
-    inner
-        .open_object()
-        .member_text("input", input)
-        .close_object();
-    json.str(std::str::from_utf8(inner.as_bytes()).unwrap_or("{}"));
+    inner.open_object().member("input", input).close_object();
+    json.value(std::str::from_utf8(inner.as_bytes()).unwrap_or("{}"));
 }

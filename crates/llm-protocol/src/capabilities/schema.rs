@@ -6,9 +6,9 @@
 //!
 //! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
 
-use crate::json::{JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer};
+use crate::json::{JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, RawJson};
 use flatten::SchemaFlattener;
-use keywords::{KeywordValue, has_type, into_string, is_object_schema, keyword_value, write_value};
+use keywords::{KeywordValue, has_type, is_object_schema, keyword_value, write_value};
 use std::borrow::Cow;
 
 mod flatten;
@@ -107,10 +107,10 @@ fn clean_top_level(schema: JsonValue<'_>, vendor: SchemaTarget) -> Cow<'_, str> 
         && !has_type(schema, "object")
         && schema.get("properties").is_none()
     {
-        json.member_raw("properties", "{}");
+        json.member("properties", RawJson("{}"));
     }
     json.close_object();
-    Cow::Owned(into_string(json))
+    Cow::Owned(json.into_string())
 }
 
 fn is_removed(keyword: &str, value: JsonValue<'_>, vendor: SchemaTarget) -> bool {
@@ -155,7 +155,7 @@ fn needs_cleaning(schema: JsonValue<'_>, vendor: SchemaTarget) -> bool {
 
 fn write_schema(schema: JsonValue<'_>, vendor: SchemaTarget, json: &mut JsonWriter) {
     if !needs_cleaning(schema, vendor) {
-        json.raw(schema.raw());
+        json.value(schema);
         return;
     }
     json.open_object();
@@ -183,7 +183,7 @@ fn write_members(
         );
     }
     for keyword in missing_keywords(schema, vendor) {
-        json.member_raw(keyword, "{}");
+        json.member(keyword, RawJson("{}"));
     }
 }
 

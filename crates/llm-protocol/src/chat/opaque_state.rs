@@ -4,7 +4,7 @@
 //! It must not hold anything else: the rest of a member, such as Gemini's `extra_content`, is not
 //! for the vendor to read again.
 
-use crate::json::{JsonStrBuf, JsonValue, JsonWriter};
+use crate::json::{CompactJson, JsonStrBuf, JsonValue, JsonWriter, RawJson};
 
 /// Minimum length, in bytes, of a text that is a repetition if it equals the whole text before it.
 /// A shorter one is the next piece of a text.
@@ -119,12 +119,12 @@ impl StateValue {
             Self::Array(items) => {
                 json.open_array();
                 for item in items {
-                    json.compact(item);
+                    json.value(CompactJson(item));
                 }
                 json.close_array();
             }
-            Self::Text(text) => drop(json.text(&text.text())),
-            Self::Scalar(raw) => drop(json.raw(raw)),
+            Self::Text(text) => drop(json.value(text.text())),
+            Self::Scalar(raw) => drop(json.value(RawJson(raw))),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Effort, Request, RequestResult, ToolChoice, WarningAction, Warnings};
-use crate::json::JsonWriter;
+use crate::json::{JsonWriter, RawJson};
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort;
@@ -74,7 +74,7 @@ pub fn write(
     writer
         .json
         .open_object()
-        .member_str("model", write_context.target.upstream_model);
+        .member("model", write_context.target.upstream_model);
     writer.settings(request)?;
     let has_tools = writer.tools(request)?;
     let support = effort::EffortSupport {
@@ -88,14 +88,12 @@ pub fn write(
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
-        writer.json.member_bool("stream", true);
+        writer.json.member("stream", true);
         // A vendor without this member reports the usage in the last chunk unasked.
         if write_context.target.profile.takes("stream_options") {
             writer
                 .json
-                .member_object("stream_options")
-                .member_bool("include_usage", true)
-                .close_object();
+                .member("stream_options", ("include_usage", true));
         }
     }
     writer.extras(request);
@@ -118,8 +116,7 @@ impl ChatRequestWriter<'_> {
         if let Some(limit) =
             api_variant::output_limit(request, self.write_context, 1, self.fallback.warnings)?
         {
-            self.json
-                .member_number(self.model.output_limit_field, limit);
+            self.json.member(self.model.output_limit_field, limit);
         }
         api_variant::write_sampling(
             request,
@@ -129,7 +126,7 @@ impl ChatRequestWriter<'_> {
         );
         if let Some(top_k) = request.sampling.top_k {
             if self.model.top_k {
-                self.json.member_raw("top_k", top_k.raw());
+                self.json.member("top_k", top_k);
             } else {
                 self.fallback.warnings.add(WarningAction::Dropped, "top_k");
             }
@@ -156,11 +153,7 @@ impl ChatRequestWriter<'_> {
                 .warnings
                 .add(WarningAction::Clamped, "stop_sequences");
         }
-        self.json.member_array("stop");
-        for text in stops().take(MAX_STOPS) {
-            self.json.text(text);
-        }
-        self.json.close_array();
+        self.json.member_list("stop", stops().take(MAX_STOPS));
     }
 
     /// Writes `tools` and the related members. Returns true if there is a tool.
@@ -206,7 +199,7 @@ impl ChatRequestWriter<'_> {
             };
             self.fallback.warnings.add(WarningAction::Dropped, field);
         } else if request.parallel_calls == Some(false) {
-            self.json.member_bool("parallel_tool_calls", false);
+            self.json.member("parallel_tool_calls", false);
         }
         Ok(true)
     }
@@ -219,11 +212,11 @@ impl ChatRequestWriter<'_> {
             _ => &[],
         };
         for (name, json) in switch {
-            self.json.member_raw(name, json);
+            self.json.member(name, RawJson(json));
         }
         let is_said = effort == Some(Effort::None) && !switch.is_empty();
         if let Some(effort) = effort.filter(|_| !is_said && self.model.takes_effort) {
-            self.json.member_str("reasoning_effort", effort.as_str());
+            self.json.member("reasoning_effort", effort.as_str());
         }
     }
 
@@ -232,10 +225,10 @@ impl ChatRequestWriter<'_> {
         let takes_tier = self.takes("service_tier");
         if request.surface == Protocol::Messages {
             if tier.is("standard_only") && takes_tier {
-                self.json.member_str("service_tier", "default");
+                self.json.member("service_tier", "default");
             }
         } else if takes_tier {
-            self.json.member_text("service_tier", tier);
+            self.json.member("service_tier", tier);
         } else if !tier.is("auto") && !tier.is("default") {
             self.fallback
                 .warnings
@@ -260,7 +253,7 @@ impl ChatRequestWriter<'_> {
                 // Written with the end user.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention" if !self.takes(&name) => {}
-                name => drop(self.json.member_raw(name, opaque.value.raw())),
+                name => drop(self.json.member(name, opaque.value)),
             }
         }
     }

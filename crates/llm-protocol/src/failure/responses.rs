@@ -12,7 +12,7 @@ use super::surface_message;
 use super::table::{self, FailureRow, OVERLOADED_CODE};
 use crate::Protocol;
 use crate::capabilities::response_ids;
-use crate::json::JsonWriter;
+use crate::json::{JsonNull, JsonWriter};
 
 /// Returns the code of an error response before the 200. With any other code than this one, the
 /// agent retries a 503 thirty times.
@@ -32,8 +32,8 @@ pub(super) fn error_code<'f>(
 pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
     failure.write_responses_events(0, &mut out, |json| {
-        json.member_str("id", &response_ids::generate_id("resp_", request_id, 0))
-            .member_str("object", "response");
+        json.member("id", response_ids::generate_id("resp_", request_id, 0))
+            .member("object", "response");
     });
     out
 }
@@ -51,31 +51,30 @@ impl Failure {
         let message = surface_message::message_for_surface(self, Protocol::Responses);
         out.extend_from_slice(b"event: error\ndata: ");
         let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_typed("error")
-            .member_number("sequence_number", sequence);
-        json.member_str("code", code)
-            .member_str("message", &message)
-            .member_null("param");
+        json.open_typed("error").member("sequence_number", sequence);
+        json.member("code", code)
+            .member("message", &message)
+            .member("param", JsonNull);
         json.member_typed("error", "server_error");
-        json.member_str("code", code)
-            .member_str("message", &message)
-            .member_null("param")
+        json.member("code", code)
+            .member("message", &message)
+            .member("param", JsonNull)
             .close_object()
             .close_object();
         *out = json.into_bytes();
         out.extend_from_slice(b"\n\nevent: response.failed\ndata: ");
         let mut json = JsonWriter::with_buffer(std::mem::take(out));
         json.open_typed("response.failed");
-        json.member_number("sequence_number", sequence.saturating_add(1))
+        json.member("sequence_number", sequence.saturating_add(1))
             .member_object("response");
         envelope(&mut json);
-        json.member_str("status", "failed");
+        json.member("status", "failed");
         json.member_object("error")
-            .member_str("code", code)
-            .member_str("message", &message)
+            .member("code", code)
+            .member("message", &message)
             .close_object();
-        json.member_null("incomplete_details")
-            .member_null("usage")
+        json.member("incomplete_details", JsonNull)
+            .member("usage", JsonNull)
             .close_object()
             .close_object();
         *out = json.into_bytes();

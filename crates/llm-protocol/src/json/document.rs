@@ -150,7 +150,7 @@ impl<'a> JsonValue<'a> {
             .unwrap_or("null")
     }
 
-    pub(crate) fn kind(self) -> JsonKind {
+    fn kind(self) -> JsonKind {
         self.node().kind
     }
 

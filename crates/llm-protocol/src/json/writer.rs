@@ -2,14 +2,38 @@
 //!
 //! It must not normalise a string: a token is written as it was read.
 
+use super::document::JsonValue;
 use super::scanner::string_scanner::StringScanner;
 use super::string::{JsonStr, escape};
+use std::borrow::Cow;
 
 /// Writes one JSON value, compact. It inserts the commas; the caller closes what it opens.
 #[derive(Debug, Default)]
 pub struct JsonWriter {
     out: Vec<u8>,
 }
+
+/// A value that [`JsonWriter`] writes: a text, a number, a boolean, a value that was read (as its
+/// sender wrote it), or an option, which is null without a value.
+pub trait WriteJson {
+    fn write_json(&self, json: &mut JsonWriter);
+}
+
+/// The value null.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JsonNull;
+
+/// A value that is already JSON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawJson<'a>(pub &'a str);
+
+/// A value that is already JSON on one line, without the white space between its tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompactJson<'a>(pub &'a str);
+
+/// One string that joins several texts without decoding them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JoinedText<I>(pub I);
 
 impl JsonWriter {
     pub fn with_capacity(bytes: usize) -> Self {
@@ -25,6 +49,11 @@ impl JsonWriter {
 
     pub fn into_bytes(self) -> Vec<u8> {
         self.out
+    }
+
+    pub fn into_string(self) -> String {
+        // All that is written is UTF-8.
+        String::from_utf8(self.out).unwrap_or_default()
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -51,8 +80,7 @@ impl JsonWriter {
 
     /// Writes a member's name that may need escaping.
     pub fn key_text(&mut self, name: &JsonStr<'_>) -> &mut Self {
-        self.comma();
-        name.write(&mut self.out);
+        self.value(name);
         self.out.push(b':');
         self
     }
@@ -79,60 +107,31 @@ impl JsonWriter {
         self
     }
 
-    /// Writes a value that is already JSON.
-    pub fn raw(&mut self, json: &str) -> &mut Self {
-        self.comma();
-        self.out.extend_from_slice(json.as_bytes());
+    pub fn value(&mut self, value: impl WriteJson) -> &mut Self {
+        value.write_json(self);
         self
     }
 
-    /// Writes a value that is already JSON on one line, without the white space between its tokens.
-    pub fn compact(&mut self, json: &str) -> &mut Self {
-        self.comma();
-        compact(json, &mut self.out);
-        self
+    pub fn member(&mut self, name: &str, value: impl WriteJson) -> &mut Self {
+        self.key(name).value(value)
     }
 
-    pub fn text(&mut self, text: &JsonStr<'_>) -> &mut Self {
-        self.comma();
-        text.write(&mut self.out);
-        self
-    }
-
-    pub fn str(&mut self, text: &str) -> &mut Self {
-        self.comma();
-        self.out.push(b'"');
-        escape(text, &mut self.out);
-        self.out.push(b'"');
-        self
-    }
-
-    pub fn number(&mut self, number: u64) -> &mut Self {
-        self.comma();
-        self.out.extend_from_slice(number.to_string().as_bytes());
-        self
-    }
-
-    pub fn bool(&mut self, value: bool) -> &mut Self {
-        self.raw(if value { "true" } else { "false" })
-    }
-
-    pub fn null(&mut self) -> &mut Self {
-        self.raw("null")
-    }
-
-    /// Writes one string that joins several texts without decoding them.
-    pub fn concat<'t, 'a: 't>(
-        &mut self,
-        texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
-    ) -> &mut Self {
-        self.comma();
-        self.out.push(b'"');
-        for text in texts {
-            text.write_unquoted(&mut self.out);
+    /// Writes the member only if there is a value.
+    pub fn member_if_some(&mut self, name: &str, value: Option<impl WriteJson>) -> &mut Self {
+        match value {
+            Some(value) => self.member(name, value),
+            None => self,
         }
-        self.out.push(b'"');
-        self
+    }
+
+    /// Writes members of a value that was read, without the white space between their tokens.
+    pub fn copy_members<'a>(
+        &mut self,
+        members: impl IntoIterator<Item = (JsonStr<'a>, JsonValue<'a>)>,
+    ) {
+        for (name, value) in members {
+            self.key_text(&name).value(CompactJson(value.raw()));
+        }
     }
 
     /// Begins a member that is an object.
@@ -145,55 +144,141 @@ impl JsonWriter {
         self.key(name).open_array()
     }
 
+    /// Writes an array of these values.
+    pub fn member_list<T: WriteJson>(
+        &mut self,
+        name: &str,
+        values: impl IntoIterator<Item = T>,
+    ) -> &mut Self {
+        self.member_array(name);
+        for value in values {
+            self.value(value);
+        }
+        self.close_array()
+    }
+
     /// Begins an object whose first member is its type.
     pub fn open_typed(&mut self, kind: &str) -> &mut Self {
-        self.open_object().member_str("type", kind)
+        self.open_object().member("type", kind)
     }
 
     /// Begins a member that is an object whose first member is its type.
     pub fn member_typed(&mut self, name: &str, kind: &str) -> &mut Self {
         self.key(name).open_typed(kind)
     }
+}
 
-    pub fn member_str(&mut self, name: &str, text: &str) -> &mut Self {
-        self.key(name).str(text)
-    }
-
-    pub fn member_text(&mut self, name: &str, text: &JsonStr<'_>) -> &mut Self {
-        self.key(name).text(text)
-    }
-
-    pub fn member_number(&mut self, name: &str, number: u64) -> &mut Self {
-        self.key(name).number(number)
-    }
-
-    pub fn member_bool(&mut self, name: &str, value: bool) -> &mut Self {
-        self.key(name).bool(value)
-    }
-
-    pub fn member_null(&mut self, name: &str) -> &mut Self {
-        self.key(name).null()
-    }
-
-    pub fn member_raw(&mut self, name: &str, json: &str) -> &mut Self {
-        self.key(name).raw(json)
-    }
-
-    pub fn member_compact(&mut self, name: &str, json: &str) -> &mut Self {
-        self.key(name).compact(json)
-    }
-
-    pub fn member_concat<'t, 'a: 't>(
-        &mut self,
-        name: &str,
-        texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
-    ) -> &mut Self {
-        self.key(name).concat(texts)
+impl<T: WriteJson + ?Sized> WriteJson for &T {
+    fn write_json(&self, json: &mut JsonWriter) {
+        (**self).write_json(json);
     }
 }
 
+impl<T: WriteJson> WriteJson for Option<T> {
+    fn write_json(&self, json: &mut JsonWriter) {
+        match self {
+            Some(value) => value.write_json(json),
+            None => JsonNull.write_json(json),
+        }
+    }
+}
+
+impl WriteJson for str {
+    fn write_json(&self, json: &mut JsonWriter) {
+        json.comma();
+        json.out.push(b'"');
+        escape(self, &mut json.out);
+        json.out.push(b'"');
+    }
+}
+
+impl WriteJson for String {
+    fn write_json(&self, json: &mut JsonWriter) {
+        self.as_str().write_json(json);
+    }
+}
+
+impl WriteJson for Cow<'_, str> {
+    fn write_json(&self, json: &mut JsonWriter) {
+        self.as_ref().write_json(json);
+    }
+}
+
+impl WriteJson for JsonStr<'_> {
+    fn write_json(&self, json: &mut JsonWriter) {
+        json.comma();
+        self.write(&mut json.out);
+    }
+}
+
+impl WriteJson for JsonValue<'_> {
+    fn write_json(&self, json: &mut JsonWriter) {
+        RawJson(self.raw()).write_json(json);
+    }
+}
+
+impl WriteJson for u64 {
+    fn write_json(&self, json: &mut JsonWriter) {
+        RawJson(&self.to_string()).write_json(json);
+    }
+}
+
+impl WriteJson for bool {
+    fn write_json(&self, json: &mut JsonWriter) {
+        RawJson(if *self { "true" } else { "false" }).write_json(json);
+    }
+}
+
+impl WriteJson for JsonNull {
+    fn write_json(&self, json: &mut JsonWriter) {
+        RawJson("null").write_json(json);
+    }
+}
+
+impl WriteJson for RawJson<'_> {
+    fn write_json(&self, json: &mut JsonWriter) {
+        json.comma();
+        json.out.extend_from_slice(self.0.as_bytes());
+    }
+}
+
+impl WriteJson for CompactJson<'_> {
+    fn write_json(&self, json: &mut JsonWriter) {
+        json.comma();
+        compact(self.0, &mut json.out);
+    }
+}
+
+impl<'t, 'a: 't, I> WriteJson for JoinedText<I>
+where
+    I: IntoIterator<Item = &'t JsonStr<'a>> + Clone,
+{
+    fn write_json(&self, json: &mut JsonWriter) {
+        json.comma();
+        json.out.push(b'"');
+        for text in self.0.clone() {
+            text.write_unquoted(&mut json.out);
+        }
+        json.out.push(b'"');
+    }
+}
+
+/// An object with one member.
+impl<T: WriteJson> WriteJson for (&str, T) {
+    fn write_json(&self, json: &mut JsonWriter) {
+        json.open_object().member(self.0, &self.1).close_object();
+    }
+}
+
+/// Returns valid JSON without the white space between its tokens.
+pub(crate) fn compacted(json: &str) -> String {
+    let mut out = Vec::with_capacity(json.len());
+    compact(json, &mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
 /// Appends valid JSON without the white space between its tokens.
-pub(crate) fn compact(json: &str, out: &mut Vec<u8>) {
+fn compact(json: &str, out: &mut Vec<u8>) {
     let bytes = json.as_bytes();
     let (mut ends, mut at, mut copied) = (StringScanner::new(bytes), 0, 0);
     while let Some(byte) = bytes.get(at) {

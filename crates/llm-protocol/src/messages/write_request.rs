@@ -10,7 +10,7 @@ use crate::capabilities::{MessagesModel, identifiers, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Block, CacheMarkerOrigin, Request, RequestResult, Warnings};
-use crate::json::JsonWriter;
+use crate::json::{CompactJson, JsonWriter};
 use crate::{Protocol, estimate};
 use block_writer::BlockWriter;
 use format::MessagesOutputFormat;
@@ -106,10 +106,10 @@ pub fn write(
     writer
         .json
         .open_object()
-        .member_str("model", write_context.target.upstream_model)
-        .member_number("max_tokens", max_tokens);
+        .member("model", write_context.target.upstream_model)
+        .member("max_tokens", max_tokens);
     if streams {
-        writer.json.member_bool("stream", true);
+        writer.json.member("stream", true);
     }
     write_system(&mut writer, &request.system, &form)?;
     turns::write_messages(&mut writer, &arranged)?;
@@ -119,13 +119,9 @@ pub fn write(
     settings::write(&mut writer, request, model, thinking.is_manual());
     let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
     let user_id = identifiers::hash_end_user(write_context.account_id, end_user.as_deref());
-    writer
-        .json
-        .member_object("metadata")
-        .member_str("user_id", &user_id)
-        .close_object();
+    writer.json.member("metadata", ("user_id", &user_id));
     for (name, value) in &extras.copied {
-        writer.json.member_compact(name, value.raw());
+        writer.json.member(name, CompactJson(value.raw()));
     }
     if let Some(cache) = extras.cache {
         block_writer::write_cache_control(&mut writer.json, cache);
@@ -188,16 +184,14 @@ fn write_output_config(
     }
     json.member_object("output_config");
     if let Some(effort) = thinking.effort {
-        json.member_str("effort", effort.as_str());
+        json.member("effort", effort.as_str());
     }
     if let Some(schema) = schema {
         json.member_typed("format", "json_schema")
-            .member_compact("schema", schema)
+            .member("schema", CompactJson(schema))
             .close_object();
     }
-    for (name, value) in own {
-        json.key_text(&name).compact(value.raw());
-    }
+    json.copy_members(own);
     json.close_object();
 }
 

@@ -12,7 +12,7 @@
 //! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
 use crate::ir::event::{Event, EventSink, OutputPart as Kind, ResponseContext};
-use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::{JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token;
 use crate::usage::{CompactionPasses, Usage};
 use arguments::ArgumentScanner;
@@ -364,23 +364,22 @@ impl MessagesStreamWriter {
             return;
         };
         let mut json = self.frame("content_block_start");
-        json.member_number("index", self.next_index)
+        json.member("index", self.next_index)
             .member_object("content_block");
         match &first.content {
             MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
-                json.member_str("type", "text").member_str("text", "")
+                json.member("type", "text").member("text", "")
             }
             MessagesQueuedBlockKind::Thinking { .. } => json
-                .member_str("type", "thinking")
-                .member_str("thinking", "")
-                .member_str("signature", ""),
+                .member("type", "thinking")
+                .member("thinking", "")
+                .member("signature", ""),
             MessagesQueuedBlockKind::Hidden => json
-                .member_str("type", "redacted_thinking")
-                .member_text("data", &first.kept.text()),
+                .member("type", "redacted_thinking")
+                .member("data", first.kept.text()),
             MessagesQueuedBlockKind::Call(call) => {
-                json.member_str("type", "tool_use")
-                    .member_str("id", &call.id);
-                json.member_str("name", &call.name)
+                json.member("type", "tool_use").member("id", &call.id);
+                json.member("name", &call.name)
                     .member_object("input")
                     .close_object()
             }
@@ -425,20 +424,19 @@ impl MessagesStreamWriter {
         if let MessagesQueuedBlockKind::Thinking { signature } = &first.content {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
             let mut json = self.frame("content_block_delta");
-            json.member_number("index", self.next_index)
-                .member_object("delta");
+            json.member("index", self.next_index).member_object("delta");
             let signature = if signature.is_empty() {
                 reasoning_token::TOKEN_PREFIX
             } else {
                 signature
             };
-            json.member_str("type", "signature_delta")
-                .member_str("signature", signature)
+            json.member("type", "signature_delta")
+                .member("signature", signature)
                 .close_object();
             self.end_frame(json);
         }
         let mut json = self.frame("content_block_stop");
-        json.member_number("index", self.next_index);
+        json.member("index", self.next_index);
         self.end_frame(json);
         let names = match &first.content {
             MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
@@ -468,15 +466,16 @@ impl MessagesStreamWriter {
         json.member_object("message");
         self.completion.write_envelope(&mut json);
         json.member_array("content").close_array();
-        json.member_null("stop_reason").member_null("stop_sequence");
+        json.member("stop_reason", JsonNull)
+            .member("stop_sequence", JsonNull);
         json.member_object("usage");
-        json.member_number(
+        json.member(
             "input_tokens",
             self.completion.response_context.input_estimate,
         );
-        json.member_number("cache_creation_input_tokens", 0)
-            .member_number("cache_read_input_tokens", 0);
-        json.member_number("output_tokens", 0);
+        json.member("cache_creation_input_tokens", 0)
+            .member("cache_read_input_tokens", 0);
+        json.member("output_tokens", 0);
         json.close_object().close_object();
         self.end_frame(json);
         self.out.extend_from_slice(KEEP_ALIVE);
@@ -487,7 +486,7 @@ impl MessagesStreamWriter {
         let mut json = self.frame("message_delta");
         json.member_object("delta");
         self.completion.write_stop(&mut json);
-        json.member_null("container").close_object();
+        json.member("container", JsonNull).close_object();
         json.key("usage");
         write_usage(&self.completion.usage(), &mut json);
         self.end_frame(json);
@@ -576,28 +575,29 @@ impl MessagesQueuedBlock {
 pub fn write_usage(usage: &Usage, json: &mut JsonWriter) {
     // The protocol's counters exclude the compaction passes, which have a list of their own.
     let (passes, usage) = (&usage.compactions, &usage.without_passes());
-    json.open_object().member_number(
+    json.open_object().member(
         "input_tokens",
         usage.input.saturating_add(usage.audio_input),
     );
-    json.member_number(
+    json.member(
         "cache_creation_input_tokens",
         usage.cache_write_5m.saturating_add(usage.cache_write_1h),
     );
-    json.member_number("cache_read_input_tokens", usage.cache_read);
-    json.member_number("output_tokens", usage.output_total());
-    json.member_object("output_tokens_details")
-        .member_number("thinking_tokens", usage.reasoning)
-        .close_object();
+    json.member("cache_read_input_tokens", usage.cache_read);
+    json.member("output_tokens", usage.output_total());
+    json.member(
+        "output_tokens_details",
+        ("thinking_tokens", usage.reasoning),
+    );
     if usage.cache_write_1h > 0 {
         json.member_object("cache_creation");
-        json.member_number("ephemeral_5m_input_tokens", usage.cache_write_5m);
-        json.member_number("ephemeral_1h_input_tokens", usage.cache_write_1h)
+        json.member("ephemeral_5m_input_tokens", usage.cache_write_5m);
+        json.member("ephemeral_1h_input_tokens", usage.cache_write_1h)
             .close_object();
     }
     if usage.web_searches > 0 {
         json.member_object("server_tool_use");
-        json.member_number("web_search_requests", usage.web_searches)
+        json.member("web_search_requests", usage.web_searches)
             .close_object();
     }
     write_iterations(passes, json);
@@ -618,14 +618,13 @@ fn write_iterations(passes: &CompactionPasses, json: &mut JsonWriter) {
             pass.output,
         ]
         .map(u64::from);
-        json.open_typed("compaction")
-            .member_number("input_tokens", input);
-        json.member_number("output_tokens", output)
-            .member_number("cache_read_input_tokens", read);
-        json.member_number("cache_creation_input_tokens", short.saturating_add(long));
+        json.open_typed("compaction").member("input_tokens", input);
+        json.member("output_tokens", output)
+            .member("cache_read_input_tokens", read);
+        json.member("cache_creation_input_tokens", short.saturating_add(long));
         json.member_object("cache_creation")
-            .member_number("ephemeral_5m_input_tokens", short);
-        json.member_number("ephemeral_1h_input_tokens", long)
+            .member("ephemeral_5m_input_tokens", short);
+        json.member("ephemeral_1h_input_tokens", long)
             .close_object()
             .close_object();
     }

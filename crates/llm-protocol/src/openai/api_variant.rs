@@ -49,16 +49,13 @@ impl ApiVariant {
                 strict,
             } => {
                 self.open("json_schema", json.key(name));
-                json.key("name");
                 match own {
-                    Some(own) => json.text(own),
-                    None => json.str("output"),
+                    Some(own) => json.member("name", own),
+                    None => json.member("name", "output"),
                 };
-                if let Some(description) = description {
-                    json.member_text("description", description);
-                }
-                json.member_raw("schema", schema.raw());
-                json.member_bool(
+                json.member_if_some("description", description.as_ref());
+                json.member("schema", schema);
+                json.member(
                     "strict",
                     strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)),
                 );
@@ -116,7 +113,7 @@ pub(crate) fn write_sampling(
     ] {
         let Some(value) = value else { continue };
         if is_taken {
-            json.member_raw(name, value.raw());
+            json.member(name, value);
         } else if value.number() != Some(1.0) {
             warnings.add(WarningAction::Dropped, name);
         }
@@ -132,15 +129,15 @@ pub(crate) fn write_end_user(
     let profile = write_context.target.profile;
     if profile.takes("safety_identifier") {
         let user = request.end_user.as_ref().map(JsonStr::value);
-        json.member_str(
+        json.member(
             "safety_identifier",
-            &identifiers::hash_end_user(write_context.account_id, user.as_deref()),
+            identifiers::hash_end_user(write_context.account_id, user.as_deref()),
         );
     }
     if profile.takes("prompt_cache_key") {
-        json.member_str(
+        json.member(
             "prompt_cache_key",
-            &cache_key(request, write_context.account_id),
+            cache_key(request, write_context.account_id),
         );
     }
 }

@@ -9,7 +9,7 @@
 use crate::capabilities::identifiers;
 use crate::ir::event::ResponseContext;
 use crate::ir::{Block, BlockKind, File, FileContent, JsonPath, Opaque, WarningAction, Warnings};
-use crate::json::{JsonStr, JsonValue, writer::compact};
+use crate::json::{JsonStr, JsonValue, compacted};
 use std::collections::HashMap;
 
 /// Maximum length of a hosted tool's result as text, in characters.
@@ -74,11 +74,7 @@ impl TextFallback<'_> {
                 ))]
             }
             _ => {
-                let mut json = Vec::new();
-                compact(opaque.value.raw(), &mut json);
-                vec![JsonStr::from_value(
-                    String::from_utf8(json).unwrap_or_default(),
-                )]
+                vec![JsonStr::from_value(compacted(opaque.value.raw()))]
             }
         }
     }
@@ -228,12 +224,8 @@ impl<'a> HostedToolResults<'a> {
 
 fn describe_tool_use(call: JsonValue<'_>) -> String {
     let name = call.string_of("name").unwrap_or_default();
-    let mut input = Vec::new();
-    compact(call.get("input").map_or("{}", JsonValue::raw), &mut input);
-    format!(
-        "[used {name}: {}]",
-        String::from_utf8(input).unwrap_or_default()
-    )
+    let input = compacted(call.get("input").map_or("{}", JsonValue::raw));
+    format!("[used {name}: {input}]")
 }
 
 /// Writes one line per search hit; for any other result its text, truncated.

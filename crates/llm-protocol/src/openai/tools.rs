@@ -15,7 +15,7 @@ use crate::ir::{
     FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
-use crate::json::{JsonStr, JsonValue, JsonWriter, writer::compact};
+use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 
 /// Returns the tools that can be sent. `model` is the public model id, for the error message.
 ///
@@ -135,9 +135,9 @@ impl ToolWriter<'_, '_> {
             .fallback
             .tool_name(&function.name, format_args!("{at}.name"));
         self.variant.open("function", self.json);
-        self.json.member_str("name", &name);
+        self.json.member("name", &name);
         write_description(self.json, function, cleaned.note.as_deref());
-        self.json.member_raw("parameters", &cleaned.json);
+        self.json.member("parameters", RawJson(&cleaned.json));
         let is_strict = function.strict
             && self.takes_strict
             && !cleaned.rewritten
@@ -149,7 +149,7 @@ impl ToolWriter<'_, '_> {
         }
         // If `strict` is absent, the responses protocol treats a function as strict.
         if is_strict || self.variant == ApiVariant::Flat {
-            self.json.member_bool("strict", is_strict);
+            self.json.member("strict", is_strict);
         }
         self.variant.close(self.json);
         Ok(())
@@ -177,22 +177,20 @@ impl ToolWriter<'_, '_> {
             "function"
         };
         self.variant.open(kind, self.json);
-        self.json.member_str("name", &name);
+        self.json.member("name", &name);
         if !self.takes_custom {
             custom_tool::write_description(description, format, self.json);
             self.json
-                .member_raw("parameters", custom_tool::INPUT_SCHEMA);
+                .member("parameters", RawJson(custom_tool::INPUT_SCHEMA));
             if self.variant == ApiVariant::Flat {
-                self.json.member_bool("strict", false);
+                self.json.member("strict", false);
             }
             self.fallback
                 .response_context
                 .custom_tools
                 .push(own.value().into_owned());
         } else {
-            if let Some(description) = description {
-                self.json.member_text("description", description);
-            }
+            self.json.member_if_some("description", description);
             match (format, self.variant) {
                 (Some(format), ApiVariant::Nested) => {
                     custom_tool::write_chat_format(format, self.json)
@@ -209,9 +207,9 @@ impl ToolWriter<'_, '_> {
     fn choice(&mut self, choice: &ToolChoice<'_>, sent: &[&Tool<'_>]) {
         match choice {
             ToolChoice::Absent => {}
-            ToolChoice::Auto => drop(self.json.member_str("tool_choice", "auto")),
-            ToolChoice::None => drop(self.json.member_str("tool_choice", "none")),
-            ToolChoice::Required => drop(self.json.member_str("tool_choice", "required")),
+            ToolChoice::Auto => drop(self.json.member("tool_choice", "auto")),
+            ToolChoice::None => drop(self.json.member("tool_choice", "none")),
+            ToolChoice::Required => drop(self.json.member("tool_choice", "required")),
             ToolChoice::Tool(name) => {
                 self.json.key("tool_choice");
                 self.write_tool_reference(name, sent);
@@ -220,7 +218,7 @@ impl ToolWriter<'_, '_> {
                 self.json.key("tool_choice");
                 self.variant.open("allowed_tools", self.json);
                 self.json
-                    .member_str("mode", if *required { "required" } else { "auto" })
+                    .member("mode", if *required { "required" } else { "auto" })
                     .member_array("tools");
                 names
                     .iter()
@@ -238,7 +236,7 @@ impl ToolWriter<'_, '_> {
         let name = self.fallback.tool_name(name, "tool_choice.name");
         self.variant
             .open(if is_custom { "custom" } else { "function" }, self.json);
-        self.json.member_str("name", &name);
+        self.json.member("name", &name);
         self.variant.close(self.json);
     }
 }
@@ -260,11 +258,9 @@ fn write_description(json: &mut JsonWriter, function: &FunctionTool<'_>, note: O
         .as_ref()
         .filter(|text| !text.is_blank())
         .map(JsonStr::reborrow);
-    let examples = function.examples.map(|examples| {
-        let mut line = b"Examples: ".to_vec();
-        compact(examples.raw(), &mut line);
-        JsonStr::from_value(String::from_utf8(line).unwrap_or_default())
-    });
+    let examples = function
+        .examples
+        .map(|examples| JsonStr::from_value(format!("Examples: {}", compacted(examples.raw()))));
     for line in own
         .into_iter()
         .chain(note.map(JsonStr::from_value))
@@ -276,6 +272,6 @@ fn write_description(json: &mut JsonWriter, function: &FunctionTool<'_>, note: O
         lines.push(line);
     }
     if !lines.is_empty() {
-        json.member_concat("description", &lines);
+        json.member("description", JoinedText(&lines));
     }
 }

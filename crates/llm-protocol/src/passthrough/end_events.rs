@@ -7,7 +7,7 @@
 
 use super::{chat, messages, responses};
 use crate::chat::write_stream::{write_finished_choice, write_usage as write_chat_usage};
-use crate::json::JsonWriter;
+use crate::json::{JsonNull, JsonWriter, RawJson};
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
 use crate::usage::Usage;
@@ -61,10 +61,10 @@ fn write_chat_chunk(
     out.extend_from_slice(b"data: ");
     let mut json = JsonWriter::with_buffer(std::mem::take(out));
     json.open_object();
-    json.member_raw("id", seen.id_json())
-        .member_str("object", "chat.completion.chunk");
-    json.member_number("created", seen.created())
-        .member_raw("model", model_json);
+    json.member("id", RawJson(seen.id_json()))
+        .member("object", "chat.completion.chunk");
+    json.member("created", seen.created())
+        .member("model", RawJson(model_json));
     json.member_array("choices");
     choices(&mut json);
     json.close_array();
@@ -86,8 +86,8 @@ pub(super) fn write_messages_end(
     write_block_stop(seen, out);
     write_event("message_delta", out, |json| {
         json.member_object("delta")
-            .member_str("stop_reason", "max_tokens")
-            .member_null("stop_sequence");
+            .member("stop_reason", "max_tokens")
+            .member("stop_sequence", JsonNull);
         json.close_object().key("usage");
         write_messages_usage(usage, json);
     });
@@ -103,7 +103,7 @@ pub(super) fn write_messages_stop(seen: &messages::MessagesStreamState, out: &mu
 fn write_block_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
     if let Some(index) = seen.open_block() {
         write_event("content_block_stop", out, |json| {
-            json.member_number("index", index);
+            json.member("index", index);
         });
     }
 }
@@ -116,16 +116,15 @@ pub(super) fn write_responses_end(
     out: &mut Vec<u8>,
 ) {
     write_event("response.incomplete", out, |json| {
-        json.member_number("sequence_number", seen.next_sequence())
+        json.member("sequence_number", seen.next_sequence())
             .member_object("response");
-        json.member_raw("id", seen.id_json())
-            .member_str("object", "response")
-            .member_number("created_at", seen.created());
-        json.member_str("status", "incomplete").member_null("error");
-        json.member_object("incomplete_details")
-            .member_str("reason", "max_output_tokens")
-            .close_object();
-        json.member_raw("model", model_json)
+        json.member("id", RawJson(seen.id_json()))
+            .member("object", "response")
+            .member("created_at", seen.created());
+        json.member("status", "incomplete")
+            .member("error", JsonNull);
+        json.member("incomplete_details", ("reason", "max_output_tokens"));
+        json.member("model", RawJson(model_json))
             .member_array("output")
             .close_array();
         json.key("usage");

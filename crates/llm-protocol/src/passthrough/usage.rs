@@ -63,7 +63,7 @@ pub(super) fn encode_usage(protocol: Protocol, usage: &Usage) -> String {
         Protocol::Messages => write_messages_usage(usage, &mut json),
         Protocol::Responses => write_responses_usage(usage, &mut json),
     }
-    String::from_utf8(json.into_bytes()).unwrap_or_default()
+    json.into_string()
 }
 
 /// Returns the edit that puts a usage object into an object of the protocol. `at`: span of

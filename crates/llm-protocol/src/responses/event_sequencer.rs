@@ -9,7 +9,7 @@
 use crate::capabilities::response_ids;
 use crate::failure::Failure;
 use crate::ir::Request;
-use crate::json::{JsonStr, JsonWriter};
+use crate::json::{JsonNull, JsonStr, JsonWriter, RawJson, compacted};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sequencer of the events of one response. Clones share the same response.
@@ -75,13 +75,8 @@ impl EventSequencer {
     pub fn new(request: &Request<'_>, clock: fn() -> u64, model: &str, seed: &str) -> Self {
         let echo = ECHO_DEFAULTS.iter().map(|(name, usual)| {
             let member = request.echo.iter().find(|(echoed, _)| echoed == name);
-            let mut json = JsonWriter::default();
-            json.compact(member.map_or(usual, |(_, value)| value.raw()));
-            // The input was a UTF-8 string, so the output is one too.
-            (
-                *name,
-                String::from_utf8(json.into_bytes()).unwrap_or_default(),
-            )
+            let value = member.map_or(*usual, |(_, value)| value.raw());
+            (*name, compacted(value))
         });
         let (model, seed) = (model.to_owned(), seed.to_owned());
         let response = ResponseTemplate {
@@ -157,7 +152,7 @@ impl EventSequencer {
                     state,
                     &ResponsesStatus::InProgress,
                     |json| {
-                        json.member_null("usage");
+                        json.member("usage", JsonNull);
                     },
                     json,
                 );
@@ -202,33 +197,20 @@ impl EventSequencer {
     ) {
         json.open_object();
         self.write_members(state, json);
-        let (word, reason) = match status {
-            ResponsesStatus::InProgress => ("in_progress", None),
-            ResponsesStatus::Completed => ("completed", None),
-            ResponsesStatus::Incomplete(reason) => ("incomplete", Some(reason)),
+        let ResponseTemplate { clock, created, .. } = *self.response;
+        let (word, completed_at, reason) = match status {
+            ResponsesStatus::InProgress => ("in_progress", None, None),
+            ResponsesStatus::Completed => (
+                "completed",
+                Some(clock.map_or(created, |clock| clock())),
+                None,
+            ),
+            ResponsesStatus::Incomplete(reason) => ("incomplete", None, Some(("reason", reason))),
         };
-        json.key("completed_at");
-        match status {
-            ResponsesStatus::Completed => drop(
-                json.number(
-                    self.response
-                        .clock
-                        .map_or(self.response.created, |clock| clock()),
-                ),
-            ),
-            ResponsesStatus::InProgress | ResponsesStatus::Incomplete(_) => drop(json.null()),
-        }
-        json.member_str("status", word)
-            .member_null("error")
-            .key("incomplete_details");
-        match reason {
-            Some(reason) => drop(
-                json.open_object()
-                    .member_str("reason", reason)
-                    .close_object(),
-            ),
-            None => drop(json.null()),
-        }
+        json.member("completed_at", completed_at)
+            .member("status", word)
+            .member("error", JsonNull)
+            .member("incomplete_details", reason);
         usage(json);
         json.close_object();
     }
@@ -242,24 +224,23 @@ impl EventSequencer {
             echo,
             ..
         } = &*self.response;
-        json.member_str("id", &format!("resp_{}", state.id))
-            .member_str("object", "response");
-        json.member_number("created_at", *created)
-            .member_str("model", model);
+        json.member("id", format!("resp_{}", state.id))
+            .member("object", "response");
+        json.member("created_at", *created).member("model", model);
         json.member_array("output");
         for item in state.items.iter().flatten() {
-            json.raw(std::str::from_utf8(item).unwrap_or("null"));
+            json.value(RawJson(std::str::from_utf8(item).unwrap_or("null")));
         }
         json.close_array();
         for (name, value) in echo {
-            json.member_raw(name, value);
+            json.member(name, RawJson(value));
         }
-        json.member_bool("store", false)
-            .member_bool("background", false)
-            .member_null("previous_response_id");
+        json.member("store", false)
+            .member("background", false)
+            .member("previous_response_id", JsonNull);
         // The protocol's own vendor repeats both in three events of every stream, tens of kilobytes
         // each. No client reads them.
-        json.member_null("instructions")
+        json.member("instructions", JsonNull)
             .member_array("tools")
             .close_array();
     }
@@ -278,7 +259,7 @@ impl SequencerState {
         out.extend_from_slice(b"\ndata: ");
         let mut json = JsonWriter::with_buffer(std::mem::take(out));
         json.open_typed(kind)
-            .member_number("sequence_number", self.sequence);
+            .member("sequence_number", self.sequence);
         write(&mut json, self);
         json.close_object();
         *out = json.into_bytes();

@@ -84,13 +84,13 @@ pub fn write(
     writer
         .json
         .open_object()
-        .member_str("model", write_context.target.upstream_model)
-        .member_bool("store", false);
+        .member("model", write_context.target.upstream_model)
+        .member("store", false);
     if model.reasoning {
         writer
             .json
             .member_array("include")
-            .str("reasoning.encrypted_content")
+            .value("reasoning.encrypted_content")
             .close_array();
     }
     writer.settings(request)?;
@@ -100,19 +100,17 @@ pub fn write(
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
     if request.stream {
-        writer.json.member_bool("stream", true);
+        writer.json.member("stream", true);
         // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
         // not need.
         if write_context.target.profile.takes("include_obfuscation") {
             writer
                 .json
-                .member_object("stream_options")
-                .member_bool("include_obfuscation", false)
-                .close_object();
+                .member("stream_options", ("include_obfuscation", false));
         }
     }
     for (name, value) in &extras.copied {
-        writer.json.member_raw(name, value.raw());
+        writer.json.member(name, value);
     }
     writer.input(request)?;
     writer.json.close_object();
@@ -130,14 +128,15 @@ pub fn write(
 
 impl ResponsesRequestWriter<'_> {
     fn settings(&mut self, request: &Request<'_>) -> RequestResult {
-        if let Some(limit) = api_variant::output_limit(
-            request,
-            self.write_context,
-            MIN_OUTPUT_TOKENS,
-            self.fallback.warnings,
-        )? {
-            self.json.member_number("max_output_tokens", limit);
-        }
+        self.json.member_if_some(
+            "max_output_tokens",
+            api_variant::output_limit(
+                request,
+                self.write_context,
+                MIN_OUTPUT_TOKENS,
+                self.fallback.warnings,
+            )?,
+        );
         api_variant::write_sampling(
             request,
             self.model.sampling,
@@ -184,10 +183,10 @@ impl ResponsesRequestWriter<'_> {
         }
         self.json.member_object("reasoning");
         if let Some(effort) = effort {
-            self.json.member_str("effort", effort.as_str());
+            self.json.member("effort", effort.as_str());
         }
         if is_shown {
-            self.json.member_str("summary", "auto");
+            self.json.member("summary", "auto");
         }
         self.json.close_object();
     }
@@ -199,9 +198,8 @@ impl ResponsesRequestWriter<'_> {
             return;
         }
         self.json.member_object("text");
-        if let Some(verbosity) = &extras.verbosity {
-            self.json.member_text("verbosity", verbosity);
-        }
+        self.json
+            .member_if_some("verbosity", extras.verbosity.as_ref());
         ApiVariant::Flat.format("format", &request.format, &mut self.json);
         self.json.close_object();
     }
@@ -229,9 +227,7 @@ impl ResponsesRequestWriter<'_> {
             true => Some(false),
             false => request.parallel_calls,
         };
-        if let Some(parallel) = parallel {
-            self.json.member_bool("parallel_tool_calls", parallel);
-        }
+        self.json.member_if_some("parallel_tool_calls", parallel);
         Ok(())
     }
 
@@ -249,10 +245,10 @@ impl ResponsesRequestWriter<'_> {
                 }
             }
             Protocol::Chat | Protocol::Responses => {
-                self.json.member_text("service_tier", tier);
+                self.json.member("service_tier", tier);
             }
             Protocol::Messages if tier.is("standard_only") => {
-                self.json.member_str("service_tier", "default");
+                self.json.member("service_tier", "default");
             }
             Protocol::Messages => {}
         }

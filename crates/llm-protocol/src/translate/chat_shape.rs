@@ -22,7 +22,7 @@ use crate::Protocol;
 use crate::capabilities::{ChatModel, ModelCapabilities, TranslationTarget};
 use crate::failure::Failure;
 use crate::ir::Effort;
-use crate::json::{JsonStr, JsonValue, JsonWriter};
+use crate::json::{JsonNull, JsonStr, JsonValue, JsonWriter};
 use crate::profile::VendorProfile;
 use crate::usage::UsageEstimator;
 use bytes::Bytes;
@@ -87,7 +87,7 @@ pub fn rewrite_as_chat(
                 }
                 json.close_array();
             }
-            _ => drop(json.raw(value.raw())),
+            _ => drop(json.value(value)),
         }
         let is_same = json.as_bytes().get(before..) == Some(value.raw().as_bytes());
         if !is_same && matches!(key.value().as_ref(), "tools" | "tool_choice" | "messages") {
@@ -151,25 +151,23 @@ fn lacks_wrapper(value: JsonValue<'_>) -> bool {
 
 fn write_tool(tool: JsonValue<'_>, json: &mut JsonWriter) {
     if !lacks_wrapper(tool) {
-        json.raw(tool.raw());
+        json.value(tool);
         return;
     }
     // The messages protocol calls its functions custom, too, and gives them a schema.
     let is_custom = tool.member_is("type", "custom") && !is_object(tool, "input_schema");
     let kind = if is_custom { "custom" } else { "function" };
     json.open_typed(kind);
-    if let Some(marker) = tool.get("cache_control") {
-        json.member_raw("cache_control", marker.raw());
-    }
+    json.member_if_some("cache_control", tool.get("cache_control"));
     json.member_object(kind);
     for (key, value) in tool.members() {
         match key.value().as_ref() {
             "type" | "cache_control" => {}
-            "input_schema" => drop(json.member_raw("parameters", value.raw())),
+            "input_schema" => drop(json.member("parameters", value)),
             "format" if is_custom && value.member_is("type", "grammar") => {
                 write_grammar(value, json);
             }
-            _ => drop(json.key_text(&key).raw(value.raw())),
+            _ => drop(json.key_text(&key).value(value)),
         }
     }
     json.close_object().close_object();
@@ -177,14 +175,14 @@ fn write_tool(tool: JsonValue<'_>, json: &mut JsonWriter) {
 
 fn write_grammar(format: JsonValue<'_>, json: &mut JsonWriter) {
     if is_object(format, "grammar") {
-        json.member_raw("format", format.raw());
+        json.member("format", format);
         return;
     }
     json.member_typed("format", "grammar");
     json.member_object("grammar");
     for (key, value) in format.members() {
         if !key.is("type") {
-            json.key_text(&key).raw(value.raw());
+            json.key_text(&key).value(value);
         }
     }
     json.close_object().close_object();
@@ -196,15 +194,15 @@ fn write_tool_choice(choice: JsonValue<'_>, json: &mut JsonWriter) {
         let kind = if kind("custom") { "custom" } else { "function" };
         json.open_typed(kind).member_object(kind);
         if let Some(name) = choice.text_of("name") {
-            json.member_text("name", &name);
+            json.member("name", &name);
         }
         json.close_object().close_object();
     } else if kind("any") {
-        json.str("required");
+        json.value("required");
     } else if kind("auto") || kind("none") {
-        json.str(if kind("auto") { "auto" } else { "none" });
+        json.value(if kind("auto") { "auto" } else { "none" });
     } else {
-        json.raw(choice.raw());
+        json.value(choice);
     }
 }
 
@@ -230,7 +228,7 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
             .any(|name| kind.is(name))
     };
     if !parts().any(foreign) {
-        json.raw(message.raw());
+        json.value(message);
         return;
     }
     for result in parts().filter(|part| part_kind(*part).is("tool_result")) {
@@ -253,7 +251,7 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
     json.open_object();
     for (key, value) in message.members() {
         match key.value().as_ref() {
-            "content" if !has_content => drop(json.member_null("content")),
+            "content" if !has_content => drop(json.member("content", JsonNull)),
             "content" => {
                 json.member_array("content");
                 images().for_each(|part| write_part(part, json));
@@ -263,14 +261,14 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
                 json.close_array();
             }
             "tool_calls" if has_calls => {}
-            _ => drop(json.key_text(&key).raw(value.raw())),
+            _ => drop(json.key_text(&key).value(value)),
         }
     }
     if has_calls {
         let own = message.get("tool_calls").into_iter();
         json.member_array("tool_calls");
         own.flat_map(JsonValue::items).for_each(|call| {
-            json.raw(call.raw());
+            json.value(call);
         });
         for call in parts().filter(is_call) {
             write_call(call, json);
@@ -282,25 +280,18 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
 
 fn write_call(call: JsonValue<'_>, json: &mut JsonWriter) {
     json.open_object();
-    if let Some(id) = call.get("id") {
-        json.member_raw("id", id.raw());
-    }
-    json.member_str("type", "function")
-        .member_object("function");
-    if let Some(name) = call.get("name") {
-        json.member_raw("name", name.raw());
-    }
+    json.member_if_some("id", call.get("id"));
+    json.member("type", "function").member_object("function");
+    json.member_if_some("name", call.get("name"));
     let input = call.get("input").map_or("{}", JsonValue::raw);
-    json.member_str("arguments", input)
+    json.member("arguments", input)
         .close_object()
         .close_object();
 }
 
 fn write_tool_result(result: JsonValue<'_>, json: &mut JsonWriter) {
-    json.open_object().member_str("role", "tool");
-    if let Some(id) = result.get("tool_use_id") {
-        json.member_raw("tool_call_id", id.raw());
-    }
+    json.open_object().member("role", "tool");
+    json.member_if_some("tool_call_id", result.get("tool_use_id"));
     json.key("content");
     match result.get("content") {
         Some(content) if content.is_array() => {
@@ -309,8 +300,8 @@ fn write_tool_result(result: JsonValue<'_>, json: &mut JsonWriter) {
             parts.for_each(|part| write_part(part, json));
             json.close_array();
         }
-        Some(content) if content.is_string() => drop(json.raw(content.raw())),
-        _ => drop(json.str("")),
+        Some(content) if content.is_string() => drop(json.value(content)),
+        _ => drop(json.value("")),
     }
     json.close_object();
 }
@@ -321,29 +312,25 @@ fn write_part(part: JsonValue<'_>, json: &mut JsonWriter) {
     if kind.is("input_text") || kind.is("output_text") {
         json.open_typed("text");
         for name in ["text", "cache_control"] {
-            if let Some(value) = part.get(name) {
-                json.member_raw(name, value.raw());
-            }
+            json.member_if_some(name, part.get(name));
         }
         json.close_object();
     } else if let Some(url) = part.get("image_url").filter(|_| kind.is("input_image")) {
         json.open_typed("image_url").key("image_url");
         if url.is_string() {
-            json.open_object().member_raw("url", url.raw());
-            if let Some(detail) = part.get("detail") {
-                json.member_raw("detail", detail.raw());
-            }
+            json.open_object().member("url", url);
+            json.member_if_some("detail", part.get("detail"));
             json.close_object();
         } else {
-            json.raw(url.raw());
+            json.value(url);
         }
         json.close_object();
     } else if let Some(url) = source.and_then(image_url) {
         json.open_typed("image_url");
-        json.member_object("image_url").member_str("url", &url);
+        json.member_object("image_url").member("url", &url);
         json.close_object().close_object();
     } else {
-        json.raw(part.raw());
+        json.value(part);
     }
 }
 

@@ -8,9 +8,9 @@
 //!
 //! Read next: `strict.rs` in this folder.
 
-use super::keywords::{into_string, is_object_schema};
+use super::keywords::is_object_schema;
 use super::references::{SchemaRefs, value_address};
-use crate::json::{JsonStr, JsonValue, JsonWriter, writer::compact};
+use crate::json::{JsonStr, JsonValue, JsonWriter, compacted};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
@@ -78,12 +78,12 @@ impl<'a> NamedValues<'a> {
         for (name, values) in &self.all {
             json.key_text(name);
             if let [only] = values.as_slice() {
-                json.raw(only.raw());
+                json.value(only);
                 continue;
             }
             json.open_object().member_array(combinator);
             for value in values {
-                json.raw(value.raw());
+                json.value(value);
             }
             json.close_array().close_object();
         }
@@ -131,24 +131,17 @@ impl<'a> SchemaFlattener<'a> {
             .required
             .retain(|name| seen.insert(name.value().into_owned()));
         if !merged.required.is_empty() {
-            json.member_array("required");
-            for name in &merged.required {
-                json.text(name);
-            }
-            json.close_array();
+            json.member_list("required", &merged.required);
         }
         json.close_object();
         (
-            into_string(json),
+            json.into_string(),
             (!flat.notes.is_empty()).then(|| flat.notes.join("\n")),
         )
     }
 
     fn add_note(&mut self, count: &str, parts: &str) {
-        let mut text = Vec::new();
-        compact(parts, &mut text);
-        let text = String::from_utf8(text).unwrap_or_default();
-        let text: String = text.chars().take(MAX_NOTE_CHARS).collect();
+        let text: String = compacted(parts).chars().take(MAX_NOTE_CHARS).collect();
         self.notes
             .push(format!("{count} of these must hold: {text}"));
     }

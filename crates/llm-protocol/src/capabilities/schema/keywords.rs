@@ -6,10 +6,6 @@
 
 use crate::json::{JsonValue, JsonWriter};
 
-pub(super) fn into_string(json: JsonWriter) -> String {
-    String::from_utf8(json.into_bytes()).unwrap_or_default()
-}
-
 /// Returns whether the type, or one of the types, is `expected`.
 pub(super) fn has_type(schema: JsonValue<'_>, expected: &str) -> bool {
     schema
@@ -79,7 +75,7 @@ pub(super) fn write_value(
             json.close_object();
         }
         KeywordValue::Named | KeywordValue::Other => {
-            json.raw(value.raw());
+            json.value(value);
         }
     }
 }

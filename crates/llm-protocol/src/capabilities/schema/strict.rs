@@ -6,10 +6,10 @@
 //!
 //! Read next: `pairing.rs` in the parent folder.
 
-use super::keywords::{KeywordValue, has_type, into_string, keyword_value, write_value};
+use super::keywords::{KeywordValue, has_type, keyword_value, write_value};
 use super::references::{SchemaRefs, value_address};
 use crate::json::{
-    JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, writer::compact,
+    JoinedText, JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, compacted,
 };
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ pub fn restrict_for_messages(json: &str) -> Option<String> {
     }
     let mut out = JsonWriter::with_capacity(json.len().saturating_add(64));
     write_restricted(root, &mut out);
-    Some(into_string(out))
+    Some(out.into_string())
 }
 
 /// Checks a schema for properties that the strict mode does not support.
@@ -163,7 +163,7 @@ fn strict_rule(keyword: &str, value: JsonValue<'_>, has_any_of: bool) -> StrictR
 
 fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
     if !schema.is_object() {
-        json.raw(schema.raw());
+        json.value(schema);
         return;
     }
     let has_any_of = schema.get("anyOf").is_some();
@@ -184,11 +184,11 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
         {
             Some(description) => {
                 let gap = if description.is_empty() { "" } else { "\n\n" };
-                json.concat([
+                json.value(JoinedText([
                     &description,
                     &JsonStr::from_value(gap),
                     &JsonStr::from_value(note.as_str()),
-                ]);
+                ]));
                 is_note_written = true;
             }
             None => write_value(
@@ -200,10 +200,10 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
         }
     }
     if !is_note_written {
-        json.member_str("description", &note);
+        json.member("description", &note);
     }
     if has_type(schema, "object") || schema.get("properties").is_some() {
-        json.member_bool("additionalProperties", false);
+        json.member("additionalProperties", false);
     }
     json.close_object();
 }
@@ -214,9 +214,7 @@ fn dropped_keywords_note(schema: JsonValue<'_>, has_any_of: bool) -> String {
     for (key, value) in schema.members() {
         let keyword = key.value();
         if strict_rule(&keyword, value, has_any_of) == StrictRule::Described {
-            let mut line = format!("{keyword}: ").into_bytes();
-            compact(value.raw(), &mut line);
-            keywords.push(String::from_utf8_lossy(&line).into_owned());
+            keywords.push(format!("{keyword}: {}", compacted(value.raw())));
         }
     }
     if keywords.is_empty() {

@@ -6,7 +6,7 @@
 //! Read next: `reasoning_token.rs`, how reasoning passes through a messages client.
 
 use super::delta::{ChatDelta, non_empty_text};
-use crate::json::{JsonStr, JsonValue, JsonWriter};
+use crate::json::{JsonStr, JsonValue, JsonWriter, RawJson};
 use crate::reasoning_token;
 
 /// Maximum number of bytes of reasoning to send back. If there are more, the vendor gets none back.
@@ -186,10 +186,10 @@ fn details_json(entries: &[ReasoningDetail]) -> String {
     for entry in entries {
         json.open_object();
         for (key, value) in &entry.members {
-            json.member_raw(key, value);
+            json.member(key, RawJson(value));
         }
         json.close_object();
     }
     json.close_array();
-    String::from_utf8(json.into_bytes()).unwrap_or_default()
+    json.into_string()
 }

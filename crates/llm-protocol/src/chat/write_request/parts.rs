@@ -6,7 +6,7 @@
 
 use super::writer::ChatRequestWriter;
 use crate::ir::{Block, Image, ImageDetail, JsonPath, WarningAction};
-use crate::json::{JsonStr, JsonWriter};
+use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 
 const DOCUMENT_URL: &str = "document_url";
@@ -16,19 +16,19 @@ impl ChatRequestWriter<'_> {
     /// Writes the value of `content`.
     pub(super) fn content(&mut self, parts: &[ContentPart<'_>]) {
         match parts {
-            [] => drop(self.json.str("")),
+            [] => drop(self.json.value("")),
             [
                 ContentPart {
                     content: PartContent::Text(text),
                     is_marked: false,
                 },
-            ] => drop(self.json.text(text)),
+            ] => drop(self.json.value(text)),
             [
                 ContentPart {
                     content: PartContent::Texts(texts),
                     is_marked: false,
                 },
-            ] => drop(self.json.concat(texts)),
+            ] => drop(self.json.value(JoinedText(texts))),
             parts => {
                 self.json.open_array();
                 for part in parts {
@@ -63,7 +63,7 @@ impl ChatRequestWriter<'_> {
         }
         self.json
             .open_object()
-            .member_str("role", self.model.system_role)
+            .member("role", self.model.system_role)
             .key("content");
         self.content(parts);
         self.json.close_object();
@@ -74,10 +74,12 @@ impl ChatRequestWriter<'_> {
 fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
-        PartContent::Text(text) => drop(json.str("text").member_text("text", text)),
-        PartContent::Texts(texts) => drop(json.str("text").member_concat("text", texts)),
+        PartContent::Text(text) => drop(json.value("text").member("text", text)),
+        PartContent::Texts(texts) => drop(json.value("text").member("text", JoinedText(texts))),
         PartContent::Image(image) => {
-            json.str("image_url").member_object("image_url").key("url");
+            json.value("image_url")
+                .member_object("image_url")
+                .key("url");
             image.source.write_url(json);
             if let Some(detail) = image.detail {
                 // The chat protocol has no higher level.
@@ -86,33 +88,31 @@ fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
                 } else {
                     detail
                 };
-                json.member_str("detail", detail.as_str());
+                json.member("detail", detail.as_str());
             }
             json.close_object();
         }
         PartContent::File(file, data) if takes_url => {
-            json.str(DOCUMENT_URL).member_concat(
+            json.value(DOCUMENT_URL).member(
                 DOCUMENT_URL,
-                &[JsonStr::from_value(PDF_DATA_URL), data.reborrow()],
+                JoinedText(&[JsonStr::from_value(PDF_DATA_URL), data.reborrow()]),
             );
-            json.member_str("document_name", &file_name(file));
+            json.member("document_name", file_name(file));
         }
         PartContent::File(file, data) => {
-            json.str("file").member_object("file");
-            json.member_str("filename", &file_name(file));
-            json.member_concat(
+            json.value("file").member_object("file");
+            json.member("filename", file_name(file));
+            json.member(
                 "file_data",
-                &[JsonStr::from_value(PDF_DATA_URL), data.reborrow()],
+                JoinedText(&[JsonStr::from_value(PDF_DATA_URL), data.reborrow()]),
             );
             json.close_object();
         }
         // The request was refused before; the URL as text would not be the document.
-        PartContent::FileAt(url) => drop(json.str("text").member_text("text", url)),
+        PartContent::FileAt(url) => drop(json.value("text").member("text", url)),
     }
     if part.is_marked {
-        json.member_object("prompt_cache_breakpoint")
-            .member_str("mode", "explicit")
-            .close_object();
+        json.member("prompt_cache_breakpoint", ("mode", "explicit"));
     }
     json.close_object();
 }

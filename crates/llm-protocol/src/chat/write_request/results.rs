@@ -7,7 +7,7 @@
 
 use super::writer::ChatRequestWriter;
 use crate::ir::{Block, BlockKind, ToolResult, ToolResultContent};
-use crate::json::JsonStr;
+use crate::json::{JoinedText, JsonStr};
 use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::text_fallback::starts_with_error;
 
@@ -57,9 +57,11 @@ impl ChatRequestWriter<'_> {
         }
         self.json
             .open_object()
-            .member_str("role", "tool")
-            .member_str("tool_call_id", id);
-        self.json.member_concat("content", &lines).close_object();
+            .member("role", "tool")
+            .member("tool_call_id", id);
+        self.json
+            .member("content", JoinedText(&lines))
+            .close_object();
         media
     }
 

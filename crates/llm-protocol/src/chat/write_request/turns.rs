@@ -13,7 +13,7 @@ use crate::ir::{
     Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall, Turn,
     TurnRole, WarningAction,
 };
-use crate::json::{JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer};
+use crate::json::{JoinedText, JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer, RawJson};
 use crate::messages::write_request::turns::REMINDER_TAGS;
 use crate::openai::parts::{ContentPart, PartContent};
 use crate::openai::refusal::invalid_param;
@@ -158,15 +158,13 @@ impl ChatRequestWriter<'_> {
             return;
         }
         if self.is_behind_result && !self.model.user_after_tool {
-            self.json.open_object().member_str("role", "assistant");
-            self.json
-                .member_str("content", ACKNOWLEDGEMENT)
-                .close_object();
+            self.json.open_object().member("role", "assistant");
+            self.json.member("content", ACKNOWLEDGEMENT).close_object();
         }
         self.is_behind_result = false;
         self.json
             .open_object()
-            .member_str("role", "user")
+            .member("role", "user")
             .key("content");
         self.content(&parts);
         self.json.close_object();
@@ -185,16 +183,12 @@ impl ChatRequestWriter<'_> {
             self.fallback.warnings.add(WarningAction::Emulated, turn.at);
         }
         self.is_behind_result = false;
-        self.json.open_object().member_str("role", "assistant");
+        self.json.open_object().member("role", "assistant");
         if is_prefix && self.model.prefix {
-            self.json.member_bool("prefix", true);
+            self.json.member("prefix", true);
         }
-        self.json.key("content");
-        if has_text {
-            self.json.concat(&texts);
-        } else {
-            self.json.null();
-        }
+        self.json
+            .member("content", has_text.then_some(JoinedText(&texts)));
         let profile = self.write_context.target.profile;
         let state = TurnState::collect(
             &turn.blocks,
@@ -208,7 +202,7 @@ impl ChatRequestWriter<'_> {
                 && has_calls
                 && !is_own
             {
-                self.json.raw(placeholder);
+                self.json.value(RawJson(placeholder));
             }
         }
         if has_calls {
@@ -245,11 +239,11 @@ impl ChatRequestWriter<'_> {
         };
         self.json
             .open_object()
-            .member_str("id", &id)
-            .member_str("type", kind);
+            .member("id", &id)
+            .member("type", kind);
         self.json
             .member_object(kind)
-            .member_str("name", &name)
+            .member("name", &name)
             .key(arguments);
         match &call.arguments {
             ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
@@ -257,13 +251,15 @@ impl ChatRequestWriter<'_> {
                 custom_tool::write_arguments(text, &mut self.json)
             }
             // An empty string is not valid JSON.
-            ToolArguments::Text(text) if text.is_blank() && !is_custom => drop(self.json.str("{}")),
-            ToolArguments::Text(text) => drop(self.json.text(text)),
+            ToolArguments::Text(text) if text.is_blank() && !is_custom => {
+                self.json.value("{}");
+            }
+            ToolArguments::Text(text) => drop(self.json.value(text)),
         }
         self.json.close_object();
         state.write(&mut self.json);
         if let Some(placeholder) = placeholder {
-            self.json.raw(placeholder);
+            self.json.value(RawJson(placeholder));
         }
         self.json.close_object();
     }
@@ -342,7 +338,7 @@ impl ChatRequestWriter<'_> {
                 };
                 let has_text = !texts.iter().all(JsonStr::is_empty);
                 if has_text {
-                    self.json.member_concat(member, &texts);
+                    self.json.member(member, JoinedText(&texts));
                     self.carries_thinking = true;
                 }
                 has_text
@@ -359,7 +355,7 @@ impl ChatRequestWriter<'_> {
                 let items: Vec<String> = details.collect();
                 if !items.is_empty() {
                     self.json
-                        .member_raw(member, &format!("[{}]", items.join(",")));
+                        .member(member, RawJson(&format!("[{}]", items.join(","))));
                     self.carries_thinking = true;
                 }
                 !items.is_empty()

@@ -11,7 +11,7 @@ use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use super::message::write_tier;
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
-use crate::json::{JsonStr, JsonWriter};
+use crate::json::{JsonNull, JsonStr, JsonWriter};
 use std::io::Write;
 
 const DELTA_OPEN: &[u8] = b"{\"index\":0,\"delta\":";
@@ -26,11 +26,11 @@ const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
 /// Writes the entry of a choice that ends without more output.
 pub(crate) fn write_finished_choice(json: &mut JsonWriter, index: u64, reason: &str) {
     json.open_object()
-        .member_number("index", index)
+        .member("index", index)
         .member_object("delta")
         .close_object();
-    json.member_null("logprobs")
-        .member_str("finish_reason", reason)
+    json.member("logprobs", JsonNull)
+        .member("finish_reason", reason)
         .close_object();
 }
 
@@ -86,14 +86,14 @@ impl ChatChunkEncoder {
 impl ChatEncoder for ChatChunkEncoder {
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
         let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
-        json.open_object().member_str(
+        json.open_object().member(
             "id",
-            &response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
+            response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
         );
-        json.member_str("object", "chat.completion.chunk")
-            .member_number("created", response_context.created);
-        json.member_str("model", &response_context.public_model)
-            .member_null("system_fingerprint");
+        json.member("object", "chat.completion.chunk")
+            .member("created", response_context.created);
+        json.member("model", &response_context.public_model)
+            .member("system_fingerprint", JsonNull);
         write_tier(start.tier.as_ref(), response_context, &mut json);
         json.member_array("choices");
         self.head = json.into_bytes();
@@ -126,8 +126,8 @@ impl ChatEncoder for ChatChunkEncoder {
         if form == ChatCallForm::Legacy {
             return self.member_chunk("function_call", |json| {
                 json.open_object()
-                    .member_str("name", name)
-                    .member_str("arguments", "")
+                    .member("name", name)
+                    .member("arguments", "")
                     .close_object();
             });
         }
@@ -138,12 +138,12 @@ impl ChatEncoder for ChatChunkEncoder {
         self.member_chunk("tool_calls", |json| {
             json.open_array()
                 .open_object()
-                .member_number("index", number)
-                .member_text("id", id);
-            json.member_str("type", kind)
+                .member("index", number)
+                .member("id", id);
+            json.member("type", kind)
                 .member_object(kind)
-                .member_str("name", name);
-            json.member_str(arguments, "")
+                .member("name", name);
+            json.member(arguments, "")
                 .close_object()
                 .close_object()
                 .close_array();

@@ -134,19 +134,19 @@ impl ReasoningDetailsBuffer {
             json.open_object().key("type");
             match reasoning {
                 BufferedThinking::Shown { text, signature } => {
-                    json.str("reasoning.text").member_text("text", &text.text());
+                    json.value("reasoning.text").member("text", text.text());
                     if !signature.is_empty() {
-                        json.member_text("signature", &signature.text());
+                        json.member("signature", signature.text());
                     }
                 }
                 BufferedThinking::Hidden { data } => {
-                    json.str("reasoning.encrypted")
-                        .member_text("data", &data.text());
+                    json.value("reasoning.encrypted")
+                        .member("data", data.text());
                 }
             }
-            json.member_str("format", MESSAGES_REASONING_FORMAT)
-                .member_number("index", index)
-                .member_str("anchor", &anchor)
+            json.member("format", MESSAGES_REASONING_FORMAT)
+                .member("index", index)
+                .member("anchor", &anchor)
                 .close_object();
             index += 1;
         }
@@ -188,11 +188,11 @@ fn write_responses_item(
     );
     for (kind, member, text) in texts.chain([sealed]) {
         json.open_typed(kind)
-            .member_text(member, &text)
-            .member_str("id", &item.id);
-        json.member_str("format", RESPONSES_REASONING_FORMAT)
-            .member_number("index", *index)
-            .member_str("anchor", anchor)
+            .member(member, &text)
+            .member("id", &item.id);
+        json.member("format", RESPONSES_REASONING_FORMAT)
+            .member("index", *index)
+            .member("anchor", anchor)
             .close_object();
         *index += 1;
     }
@@ -271,14 +271,14 @@ impl ChatCitations {
         for (index, source) in (0_u64..).zip(&self.0) {
             json.open_object();
             if indexed {
-                json.member_number("index", index);
+                json.member("index", index);
             }
-            json.member_str("type", "url_citation")
+            json.member("type", "url_citation")
                 .member_object("url_citation");
-            json.member_number("start_index", source.start)
-                .member_number("end_index", source.end);
-            json.member_text("title", &source.title.text())
-                .member_text("url", &source.url.text());
+            json.member("start_index", source.start)
+                .member("end_index", source.end);
+            json.member("title", source.title.text())
+                .member("url", source.url.text());
             json.close_object().close_object();
         }
         json.close_array();

@@ -7,7 +7,7 @@
 use super::answer_builder::{ChatAnswerBuilder, ChatCallForm, ChatEncoder};
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
-use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::{JoinedText, JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 
 /// Maximum number of bytes that are buffered.
 pub(super) const MAX_BODY_BYTES: usize = 64 << 20;
@@ -43,30 +43,22 @@ impl ChatMessageEncoder {
     }
 
     fn write(&self, builder: &ChatAnswerBuilder, json: &mut JsonWriter) {
+        let own = (!self.refusal.is_empty()).then(|| self.refusal.text());
+        let refusal = builder.refusal_explanation().or(own);
+        let has_content = builder.has_text || (self.calls.is_empty() && refusal.is_none());
         json.open_object()
-            .member_str("role", "assistant")
-            .key("content");
-        let has_refusal = !self.refusal.is_empty() || builder.refusal_explanation().is_some();
-        if builder.has_text || (self.calls.is_empty() && !has_refusal) {
-            json.text(&self.content.text());
-        } else {
-            json.null();
-        }
-        json.key("refusal");
-        match builder.refusal_explanation() {
-            Some(declined) => json.text(&declined),
-            None if has_refusal => json.text(&self.refusal.text()),
-            None => json.null(),
-        };
+            .member("role", "assistant")
+            .member("content", has_content.then(|| self.content.text()))
+            .member("refusal", refusal);
         if !builder.sources.is_empty() {
             json.key("annotations");
             builder.sources.write(false, json);
         }
         self.write_calls(json);
         if builder.details.texts().any(|text| !text.is_empty()) {
-            json.member_concat(
+            json.member(
                 "reasoning_content",
-                builder.details.texts().collect::<Vec<_>>().iter(),
+                JoinedText(builder.details.texts().collect::<Vec<_>>().iter()),
             );
         }
         if !builder.details.is_empty() {
@@ -86,9 +78,8 @@ impl ChatMessageEncoder {
             },
         ] = self.calls.as_slice()
         {
-            json.member_object("function_call").member_str("name", name);
-            json.member_text("arguments", &arguments.text())
-                .close_object();
+            json.member_object("function_call").member("name", name);
+            json.member("arguments", arguments.text()).close_object();
             return;
         }
         if self.calls.is_empty() {
@@ -101,11 +92,11 @@ impl ChatMessageEncoder {
                 ChatCallForm::Custom => ("custom", "input"),
             };
             json.open_object()
-                .member_text("id", &call.id.text())
-                .member_str("type", kind)
+                .member("id", call.id.text())
+                .member("type", kind)
                 .member_object(kind);
-            json.member_str("name", &call.name)
-                .member_text(arguments, &call.arguments.text());
+            json.member("name", &call.name)
+                .member(arguments, call.arguments.text());
             json.close_object().close_object();
         }
         json.close_array();
@@ -131,16 +122,16 @@ impl ChatMessageEncoder {
 
 impl ChatEncoder for ChatMessageEncoder {
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
-        self.head.open_object().member_str(
+        self.head.open_object().member(
             "id",
-            &response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
+            response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
         );
         self.head
-            .member_str("object", "chat.completion")
-            .member_number("created", response_context.created);
+            .member("object", "chat.completion")
+            .member("created", response_context.created);
         self.head
-            .member_str("model", &response_context.public_model)
-            .member_null("system_fingerprint");
+            .member("model", &response_context.public_model)
+            .member("system_fingerprint", JsonNull);
         write_tier(start.tier.as_ref(), response_context, &mut self.head);
     }
 
@@ -183,11 +174,11 @@ impl ChatEncoder for ChatMessageEncoder {
         let mut json = std::mem::take(&mut self.head);
         json.member_array("choices")
             .open_object()
-            .member_number("index", 0)
+            .member("index", 0)
             .key("message");
         self.write(builder, &mut json);
-        json.member_null("logprobs")
-            .member_str("finish_reason", builder.finish_reason());
+        json.member("logprobs", JsonNull)
+            .member("finish_reason", builder.finish_reason());
         json.close_object().close_array().key("usage");
         builder.usage_tracker.write(&mut json);
         json.close_object();
@@ -209,7 +200,7 @@ pub(super) fn write_tier(
 ) {
     if response_context.report_tier {
         let tier = tier.map(JsonStr::value);
-        json.member_str(
+        json.member(
             "service_tier",
             match tier.as_deref() {
                 Some("priority") => "priority",

@@ -53,21 +53,21 @@ impl ChatUsageTracker {
 pub fn write(usage: &Usage, json: &mut JsonWriter) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
     json.open_object()
-        .member_number("prompt_tokens", usage.input_total());
-    json.member_number("completion_tokens", usage.output_total());
-    json.member_number(
+        .member("prompt_tokens", usage.input_total());
+    json.member("completion_tokens", usage.output_total());
+    json.member(
         "total_tokens",
         usage.input_total().saturating_add(usage.output_total()),
     );
     json.member_object("prompt_tokens_details");
-    json.member_number("cached_tokens", usage.cache_read)
-        .member_number("cache_write_tokens", written);
-    json.member_number("audio_tokens", usage.audio_input)
+    json.member("cached_tokens", usage.cache_read)
+        .member("cache_write_tokens", written);
+    json.member("audio_tokens", usage.audio_input)
         .close_object();
     json.member_object("completion_tokens_details");
-    json.member_number("reasoning_tokens", usage.reasoning)
-        .member_number("audio_tokens", usage.audio_output);
-    json.member_number("accepted_prediction_tokens", 0)
-        .member_number("rejected_prediction_tokens", 0);
+    json.member("reasoning_tokens", usage.reasoning)
+        .member("audio_tokens", usage.audio_output);
+    json.member("accepted_prediction_tokens", 0)
+        .member("rejected_prediction_tokens", 0);
     json.close_object().close_object();
 }

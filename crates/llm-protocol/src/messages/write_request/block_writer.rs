@@ -16,7 +16,7 @@ use crate::ir::{
     RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
     Warnings,
 };
-use crate::json::{JsonStr, JsonWriter};
+use crate::json::{CompactJson, JoinedText, JsonStr, JsonWriter};
 use std::collections::VecDeque;
 
 /// Body written so far, and the state needed to write blocks.
@@ -80,17 +80,19 @@ impl<'w> BlockWriter<'w> {
     pub fn text_block(&mut self, words: &str) {
         self.json
             .open_typed("text")
-            .member_str("text", words)
+            .member("text", words)
             .close_object();
     }
 
     /// Writes several texts as one text block.
     pub fn joined_text_block<'t, 'a: 't>(
         &mut self,
-        texts: impl IntoIterator<Item = &'t JsonStr<'a>>,
+        texts: impl IntoIterator<Item = &'t JsonStr<'a>> + Clone,
         cache: Option<CacheBreakpoint>,
     ) {
-        self.json.open_typed("text").member_concat("text", texts);
+        self.json
+            .open_typed("text")
+            .member("text", JoinedText(texts));
         self.cache_control(cache, MarkerSection::Messages);
         self.json.close_object();
     }
@@ -106,24 +108,17 @@ impl<'w> BlockWriter<'w> {
     }
 
     fn text(&mut self, text: &JsonStr<'_>) {
-        self.json
-            .member_str("type", "text")
-            .member_text("text", text);
+        self.json.member("type", "text").member("text", text);
     }
 
     fn image(&mut self, image: &ImageSource<'_>, at: JsonPath) -> RequestResult {
-        let json = self
-            .json
-            .member_str("type", "image")
-            .member_object("source");
+        let json = self.json.member("type", "image").member_object("source");
         match image {
             ImageSource::Base64 { media_type, data } => json
-                .member_str("type", "base64")
-                .member_text("media_type", media_type)
-                .member_text("data", data),
-            ImageSource::Url(url) if is_https(url) => {
-                json.member_str("type", "url").member_text("url", url)
-            }
+                .member("type", "base64")
+                .member("media_type", media_type)
+                .member("data", data),
+            ImageSource::Url(url) if is_https(url) => json.member("type", "url").member("url", url),
             ImageSource::Url(_) => {
                 let message = "Image URLs must use https or a base64 data URL.";
                 return Err(Box::new(Failure::invalid_param(
@@ -138,23 +133,20 @@ impl<'w> BlockWriter<'w> {
     }
 
     fn file(&mut self, file: &File<'_>, at: JsonPath, section: MarkerSection) -> RequestResult {
-        let json = self
-            .json
-            .member_str("type", "document")
-            .member_object("source");
+        let json = self.json.member("type", "document").member_object("source");
         match &file.content {
             FileContent::Pdf(data) => {
-                json.member_str("type", "base64")
-                    .member_str("media_type", "application/pdf")
-                    .member_text("data", data);
+                json.member("type", "base64")
+                    .member("media_type", "application/pdf")
+                    .member("data", data);
             }
             FileContent::Text(text) => {
-                json.member_str("type", "text")
-                    .member_str("media_type", "text/plain")
-                    .member_text("data", text);
+                json.member("type", "text")
+                    .member("media_type", "text/plain")
+                    .member("data", text);
             }
             FileContent::Url(url) if is_https(url) => {
-                json.member_str("type", "url").member_text("url", url);
+                json.member("type", "url").member("url", url);
             }
             FileContent::Url(_) => {
                 let failure = Failure::invalid_param(
@@ -165,7 +157,7 @@ impl<'w> BlockWriter<'w> {
                 return Err(Box::new(failure));
             }
             FileContent::Blocks(blocks) => {
-                json.member_str("type", "content").member_array("content");
+                json.member("type", "content").member_array("content");
                 for block in blocks {
                     self.block(block, section)?;
                 }
@@ -174,15 +166,10 @@ impl<'w> BlockWriter<'w> {
         }
         self.json.close_object();
         for (name, text) in [("title", &file.title), ("context", &file.context)] {
-            if let Some(text) = text {
-                self.json.member_text(name, text);
-            }
+            self.json.member_if_some(name, text.as_ref());
         }
         if file.wants_citations {
-            self.json
-                .member_object("citations")
-                .member_bool("enabled", true)
-                .close_object();
+            self.json.member("citations", ("enabled", true));
         }
         Ok(())
     }
@@ -192,16 +179,14 @@ impl<'w> BlockWriter<'w> {
         match thinking {
             Thinking::Shown { text, signature } => {
                 self.json
-                    .member_str("type", "thinking")
-                    .member_text("thinking", text);
-                if let Some(signature) = signature {
-                    self.json.member_text("signature", signature);
-                }
+                    .member("type", "thinking")
+                    .member("thinking", text);
+                self.json.member_if_some("signature", signature.as_ref());
             }
             Thinking::Hidden { data } => {
                 self.json
-                    .member_str("type", "redacted_thinking")
-                    .member_text("data", data);
+                    .member("type", "redacted_thinking")
+                    .member("data", data);
             }
         }
     }
@@ -219,20 +204,17 @@ impl<'w> BlockWriter<'w> {
             self.response_context,
         );
         self.json
-            .member_str("type", "tool_use")
-            .member_str("id", &id)
-            .member_str("name", &name)
+            .member("type", "tool_use")
+            .member("id", &id)
+            .member("name", &name)
             .key("input");
         self.open.push_back(id);
         match &call.arguments {
             ToolArguments::Json(value) => {
-                self.json.compact(value.raw());
+                self.json.value(CompactJson(value.raw()));
             }
             ToolArguments::Text(text) if call.is_custom => {
-                self.json
-                    .open_object()
-                    .member_text("input", text)
-                    .close_object();
+                self.json.open_object().member("input", text).close_object();
             }
             ToolArguments::Text(text) => {
                 if arguments::write_input(text, &mut self.json) {
@@ -253,11 +235,11 @@ impl<'w> BlockWriter<'w> {
         // The pairing step puts results directly after their calls, in the same order.
         let id = self.open.pop_front().unwrap_or_default();
         self.json
-            .member_str("type", "tool_result")
-            .member_str("tool_use_id", &id);
+            .member("type", "tool_result")
+            .member("tool_use_id", &id);
         match &outcome.content {
             ToolResultContent::Text(text) if !text.is_blank() => {
-                self.json.member_text("content", text);
+                self.json.member("content", text);
             }
             ToolResultContent::Blocks(blocks) if !blocks.is_empty() => {
                 self.json.member_array("content");
@@ -271,7 +253,7 @@ impl<'w> BlockWriter<'w> {
             | ToolResultContent::Blocks(_) => {}
         }
         if outcome.is_error {
-            self.json.member_bool("is_error", true);
+            self.json.member("is_error", true);
         }
         Ok(())
     }
@@ -279,11 +261,9 @@ impl<'w> BlockWriter<'w> {
     /// Writes a block that only this protocol has as the caller wrote it. Its cache marker is
     /// handled like all others.
     fn opaque(&mut self, opaque: &Opaque<'_>) {
-        for (name, value) in opaque.value.members() {
-            if !name.is("cache_control") {
-                self.json.key_text(&name).compact(value.raw());
-            }
-        }
+        let members = opaque.value.members();
+        self.json
+            .copy_members(members.filter(|(name, _)| !name.is("cache_control")));
     }
 }
 
@@ -329,10 +309,10 @@ pub(super) fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint)
     match cache {
         CacheBreakpoint::Usual => {}
         CacheBreakpoint::FiveMinutes => {
-            json.member_str("ttl", "5m");
+            json.member("ttl", "5m");
         }
         CacheBreakpoint::OneHour => {
-            json.member_str("ttl", "1h");
+            json.member("ttl", "1h");
         }
     }
     json.close_object();

@@ -10,7 +10,7 @@ use crate::Protocol;
 use crate::capabilities::{MessagesModel, schema};
 use crate::failure::Failure;
 use crate::ir::{OutputFormat, Request, RequestResult, WarningAction, Warnings};
-use crate::json::{JsonDocument, JsonStr, JsonWriter, MAX_DEPTH, NodeBuffer};
+use crate::json::{JsonDocument, JsonStr, JsonWriter, MAX_DEPTH, NodeBuffer, compacted};
 
 const JSON_INSTRUCTION: &str =
     "Answer with one valid JSON object and nothing else – no code fence, no commentary.";
@@ -74,13 +74,9 @@ pub(super) fn output_format(
         )));
     }
     warnings.add(WarningAction::Emulated, field);
-    let mut compact = JsonWriter::with_capacity(schema.raw().len());
-    compact.compact(schema.raw());
-    // The input was a UTF-8 string, so the output is one too.
-    let compact = String::from_utf8(compact.into_bytes()).unwrap_or_default();
     Ok(MessagesOutputFormat::Instruction(format!(
         "{SCHEMA_INSTRUCTION}{}",
-        add_description(compact, description, None)
+        add_description(compacted(schema.raw()), description, None)
     )))
 }
 
@@ -113,10 +109,8 @@ fn add_description(
         words = format!("{words}{gap}{note}");
     }
     let mut json = JsonWriter::with_capacity(schema.len() + words.len());
-    json.open_object().member_str("description", &words);
-    for (name, value) in root.members().filter(|(name, _)| !name.is("description")) {
-        json.key_text(&name).compact(value.raw());
-    }
+    json.open_object().member("description", &words);
+    json.copy_members(root.members().filter(|(name, _)| !name.is("description")));
     json.close_object();
-    String::from_utf8(json.into_bytes()).unwrap_or_default()
+    json.into_string()
 }

@@ -56,7 +56,7 @@ pub(super) fn write(
         if model.sampling == SamplingSupport::Fixed || manual {
             writer.warnings.add(WarningAction::Dropped, "top_k");
         } else {
-            writer.json.member_raw("top_k", top_k.raw());
+            writer.json.member("top_k", top_k);
         }
     }
     stop(writer, &request.stop);
@@ -82,11 +82,11 @@ fn temperature(
     }
     if number > 1.0 && !is_default {
         writer.warnings.add(WarningAction::Clamped, "temperature");
-        writer.json.member_number("temperature", 1);
+        writer.json.member("temperature", 1);
     } else if manual && !is_default {
         writer.warnings.add(WarningAction::Dropped, "temperature");
     } else {
-        writer.json.member_raw("temperature", temperature.raw());
+        writer.json.member("temperature", temperature);
     }
 }
 
@@ -107,7 +107,7 @@ fn top_p(
         }
     };
     if is_taken {
-        writer.json.member_raw("top_p", top_p.raw());
+        writer.json.member("top_p", top_p);
     } else if !is_silent {
         writer.warnings.add(WarningAction::Dropped, "top_p");
     }
@@ -122,11 +122,7 @@ fn stop(writer: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
     }
     let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
     if kept.peek().is_some() {
-        writer.json.member_array("stop_sequences");
-        for text in kept {
-            writer.json.text(text);
-        }
-        writer.json.close_array();
+        writer.json.member_list("stop_sequences", kept);
     }
 }
 
@@ -135,13 +131,13 @@ fn tier(writer: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
     match tier.value().as_ref() {
         "auto" => {}
         "default" | "standard_only" => {
-            writer.json.member_str("service_tier", "standard_only");
+            writer.json.member("service_tier", "standard_only");
         }
         "priority" | "fast" | "ultrafast" | "scale" => {
             writer
                 .warnings
                 .add(WarningAction::Downgraded, "service_tier");
-            writer.json.member_str("service_tier", "auto");
+            writer.json.member("service_tier", "auto");
         }
         // `flex`, and any future value.
         _ => writer.warnings.add(WarningAction::Dropped, "service_tier"),

@@ -7,7 +7,7 @@
 
 use crate::capabilities::{MessagesModel, ThinkingType};
 use crate::ir::{Effort, ReasoningSettings, WarningAction, Warnings};
-use crate::json::{JsonValue, JsonWriter};
+use crate::json::{CompactJson, JsonValue, JsonWriter};
 
 /// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
 /// answer.
@@ -89,7 +89,7 @@ impl ThinkingPlan<'_> {
         let kind = match &self.mode {
             ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => return,
             ThinkingMode::Verbatim(Some(thinking)) => {
-                json.member_compact("thinking", thinking.raw());
+                json.member("thinking", CompactJson(thinking.raw()));
                 return;
             }
             ThinkingMode::Disabled => "disabled",
@@ -100,14 +100,14 @@ impl ThinkingPlan<'_> {
         json.member_typed("thinking", kind);
         match &self.mode {
             ThinkingMode::Budget(tokens) => {
-                json.member_number("budget_tokens", *tokens);
+                json.member("budget_tokens", *tokens);
                 if self.hide && self.takes_display {
-                    json.member_str("display", "omitted");
+                    json.member("display", "omitted");
                 }
             }
             // Vendors omit the text unless the request asks for it.
             ThinkingMode::Adaptive if self.takes_display => {
-                json.member_str("display", if self.hide { "omitted" } else { "summarized" });
+                json.member("display", if self.hide { "omitted" } else { "summarized" });
             }
             ThinkingMode::Adaptive
             | ThinkingMode::Unsaid

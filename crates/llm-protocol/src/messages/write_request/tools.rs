@@ -16,7 +16,7 @@ use crate::ir::{
     BlockKind, FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
     Warnings,
 };
-use crate::json::{JsonStr, JsonValue, JsonWriter};
+use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 use std::borrow::Cow;
 use std::collections::HashSet;
 
@@ -249,11 +249,11 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     ..
                 } if self.surface == Protocol::Responses => {
                     // Nothing is lost: the answer returns the input inside the object unchanged.
-                    writer.json.member_str("name", name);
+                    writer.json.member("name", name);
                     custom_tool::write_description(description.as_ref(), *format, &mut writer.json);
                     writer
                         .json
-                        .member_raw("input_schema", custom_tool::INPUT_SCHEMA);
+                        .member("input_schema", RawJson(custom_tool::INPUT_SCHEMA));
                 }
                 ToolKind::Custom {
                     description,
@@ -272,19 +272,19 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     );
                 }
                 ToolKind::Vendor { value, .. } => {
-                    for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control"))
-                    {
-                        writer.json.key_text(&key).compact(value.raw());
-                    }
+                    let members = value.members();
+                    writer
+                        .json
+                        .copy_members(members.filter(|(key, _)| !key.is("cache_control")));
                 }
             }
             writer.cache_control(tool.cache, MarkerSection::Tools);
             writer.json.close_object();
         }
         for name in &self.stubs {
-            let json = writer.json.open_object().member_str("name", name);
-            json.member_str("description", "Not available in this turn.");
-            json.member_raw("input_schema", r#"{"type":"object"}"#)
+            let json = writer.json.open_object().member("name", name);
+            json.member("description", "Not available in this turn.");
+            json.member("input_schema", RawJson(r#"{"type":"object"}"#))
                 .close_object();
         }
         if let Some(options) = self.web_search {
@@ -305,10 +305,10 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         };
         json.member_typed("tool_choice", kind);
         if let MessagesToolChoice::Tool(name) = &self.choice {
-            json.member_str("name", name);
+            json.member("name", name);
         }
         if self.one_at_a_time && self.choice != MessagesToolChoice::None {
-            json.member_bool("disable_parallel_tool_use", true);
+            json.member("disable_parallel_tool_use", true);
         }
         json.close_object();
     }
@@ -337,7 +337,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 .warnings
                 .add(WarningAction::Rewritten, format_args!("{list}[{index}]"));
         }
-        writer.json.member_str("name", name);
+        writer.json.member("name", name);
         write_description(
             &mut writer.json,
             function.description.as_ref(),
@@ -346,7 +346,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         );
         writer.json.key("input_schema");
         if !function.strict {
-            writer.json.raw(&cleaned.json);
+            writer.json.value(RawJson(&cleaned.json));
             return Ok(());
         }
         match Some(&cleaned.json)
@@ -354,14 +354,17 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             .and_then(|json| schema::restrict_for_messages(json))
         {
             Some(restricted) => {
-                writer.json.raw(&restricted).member_bool("strict", true);
+                writer
+                    .json
+                    .value(RawJson(&restricted))
+                    .member("strict", true);
             }
             None => {
                 writer.warnings.add(
                     WarningAction::Dropped,
                     format_args!("{list}[{index}].strict"),
                 );
-                writer.json.raw(&cleaned.json);
+                writer.json.value(RawJson(&cleaned.json));
             }
         }
         Ok(())
@@ -382,7 +385,10 @@ fn write_description(
     }
     let gap = words.and(note).map(|_| JsonStr::from_value(gap));
     let note = note.map(JsonStr::from_value);
-    json.member_concat("description", words.into_iter().chain(&gap).chain(&note));
+    json.member(
+        "description",
+        JoinedText(words.into_iter().chain(&gap).chain(&note)),
+    );
 }
 
 /// Writes a tool that takes free text as a tool that takes an object with one string.
@@ -392,28 +398,24 @@ fn write_wrapped_custom_tool(
     words: Option<&JsonStr<'_>>,
     format: Option<JsonValue<'_>>,
 ) {
-    json.member_str("name", name);
+    json.member("name", name);
     // The format allows any text, so it needs no note.
     let format = format.filter(|format| !format.member_is("type", "text"));
     let note = format.map(|format| {
-        let mut compact = JsonWriter::default();
-        compact.compact(format.raw());
         format!(
             "The input must follow this format: {}",
-            String::from_utf8_lossy(compact.as_bytes())
+            compacted(format.raw())
         )
     });
     write_description(json, words, note.as_deref(), "\n\n");
-    json.member_raw("input_schema", CUSTOM_SCHEMA);
+    json.member("input_schema", RawJson(CUSTOM_SCHEMA));
 }
 
 /// Writes the search tool. `options` come from chat or from the search tool of responses.
 fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Option<u64>) {
     json.open_typed(WEB_SEARCH_TYPE)
-        .member_str("name", "web_search");
-    if let Some(max_uses) = max_uses.filter(|uses| *uses > 0) {
-        json.member_number("max_uses", max_uses);
-    }
+        .member("name", "web_search");
+    json.member_if_some("max_uses", max_uses.filter(|uses| *uses > 0));
     let domains = options.find(["filters", "allowed_domains"]);
     let mut domains = domains
         .into_iter()
@@ -421,11 +423,7 @@ fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Opt
         .filter_map(JsonValue::text)
         .peekable();
     if domains.peek().is_some() {
-        json.member_array("allowed_domains");
-        for domain in domains {
-            json.text(&domain);
-        }
-        json.close_array();
+        json.member_list("allowed_domains", domains);
     }
     let location = options
         .get("user_location")
@@ -433,12 +431,8 @@ fn write_web_search(json: &mut JsonWriter, options: JsonValue<'_>, max_uses: Opt
     let location = location.map(|location| location.get("approximate").unwrap_or(location));
     if let Some(location) = location {
         json.member_typed("user_location", "approximate");
-        for (key, value) in location
-            .members()
-            .filter(|(key, value)| !key.is("type") && !value.is_null())
-        {
-            json.key_text(&key).compact(value.raw());
-        }
+        let members = location.members();
+        json.copy_members(members.filter(|(key, value)| !key.is("type") && !value.is_null()));
         json.close_object();
     }
     json.close_object();

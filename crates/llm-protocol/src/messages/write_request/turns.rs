@@ -377,7 +377,7 @@ pub(super) fn write_messages(
         writer
             .json
             .open_object()
-            .member_str("role", role)
+            .member("role", role)
             .member_array("content");
         for piece in &turn.pieces {
             match piece {

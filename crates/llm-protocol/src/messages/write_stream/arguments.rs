@@ -107,16 +107,14 @@ impl ArgumentScanner {
         if was_cut && (self.is_custom || self.state != ArgumentScanState::Whole) {
             write_truncated_input(&text, &mut json);
         } else if self.is_custom {
-            json.open_object()
-                .member_text("input", &text)
-                .close_object();
+            json.open_object().member("input", &text).close_object();
         } else if text.is_blank() {
             return JsonStr::from_value("");
         } else if !write_input(&text, &mut json) && self.state == ArgumentScanState::Whole {
             // In the vendor's own spelling.
             return text;
         }
-        JsonStr::from_value(String::from_utf8(json.into_bytes()).unwrap_or_default())
+        JsonStr::from_value(json.into_string())
     }
 
     /// Scans the text. Returns the position where the object ends (in bytes of the text as it is

@@ -8,7 +8,7 @@ use super::completion::MessagesCompletion;
 use super::unseen_thinking::UnseenThinking;
 use crate::capabilities::arguments::{write_input, write_truncated_input};
 use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext};
-use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::{JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token;
 
 /// Maximum number of bytes that are buffered.
@@ -77,7 +77,7 @@ impl MessagesBodyWriter {
         }
         json.close_array();
         self.completion.write_stop(&mut json);
-        json.member_null("container");
+        json.member("container", JsonNull);
         self.write_usage(&mut json);
         json.close_object();
         json.into_bytes()
@@ -87,22 +87,23 @@ impl MessagesBodyWriter {
         let usage = self.completion.usage();
         let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         json.member_object("usage");
-        json.member_number(
+        json.member(
             "input_tokens",
             usage.input.saturating_add(usage.audio_input),
         );
-        json.member_number("cache_creation_input_tokens", cache_write);
-        json.member_number("cache_read_input_tokens", usage.cache_read);
+        json.member("cache_creation_input_tokens", cache_write);
+        json.member("cache_read_input_tokens", usage.cache_read);
         json.member_object("cache_creation");
-        json.member_number("ephemeral_5m_input_tokens", usage.cache_write_5m);
-        json.member_number("ephemeral_1h_input_tokens", usage.cache_write_1h)
+        json.member("ephemeral_5m_input_tokens", usage.cache_write_5m);
+        json.member("ephemeral_1h_input_tokens", usage.cache_write_1h)
             .close_object();
-        json.member_number("output_tokens", usage.output_total());
-        json.member_object("output_tokens_details")
-            .member_number("thinking_tokens", usage.reasoning)
-            .close_object();
-        json.member_null("server_tool_use");
-        json.member_str(
+        json.member("output_tokens", usage.output_total());
+        json.member(
+            "output_tokens_details",
+            ("thinking_tokens", usage.reasoning),
+        );
+        json.member("server_tool_use", JsonNull);
+        json.member(
             "service_tier",
             if self.completion.is_priority() {
                 "priority"
@@ -257,8 +258,8 @@ impl MessagesBodyBlock {
             // Vendors refuse a blank block when it comes back with the history.
             MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal if text.is_blank() => {}
             MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal => {
-                json.open_typed("text").member_text("text", &text);
-                json.member_null("citations").close_object();
+                json.open_typed("text").member("text", &text);
+                json.member("citations", JsonNull).close_object();
             }
             MessagesBodyBlockKind::Thinking { signature }
                 if text.is_empty() && signature.is_empty() => {}
@@ -268,12 +269,12 @@ impl MessagesBodyBlock {
                 } else {
                     signature
                 };
-                json.open_typed("thinking").member_text("thinking", &text);
-                json.member_str("signature", signature).close_object();
+                json.open_typed("thinking").member("thinking", &text);
+                json.member("signature", signature).close_object();
             }
             MessagesBodyBlockKind::Hidden => {
                 json.open_typed("redacted_thinking")
-                    .member_text("data", &text)
+                    .member("data", &text)
                     .close_object();
             }
             MessagesBodyBlockKind::Call {
@@ -282,15 +283,13 @@ impl MessagesBodyBlock {
                 is_custom,
             } => {
                 json.open_typed("tool_use")
-                    .member_str("id", id)
-                    .member_str("name", name)
+                    .member("id", id)
+                    .member("name", name)
                     .key("input");
                 if was_cut {
                     write_truncated_input(&text, json);
                 } else if *is_custom {
-                    json.open_object()
-                        .member_text("input", &text)
-                        .close_object();
+                    json.open_object().member("input", &text).close_object();
                 } else {
                     write_input(&text, json);
                 }

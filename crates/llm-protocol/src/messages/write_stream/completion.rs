@@ -8,7 +8,7 @@
 
 use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart, StopReason};
-use crate::json::{JsonStr, JsonWriter};
+use crate::json::{JsonNull, JsonStr, JsonWriter};
 use crate::usage::Usage;
 
 #[derive(Debug)]
@@ -120,10 +120,10 @@ impl MessagesCompletion {
 
     /// Writes the members from `id` to `model`.
     pub(super) fn write_envelope(&self, json: &mut JsonWriter) {
-        json.member_str("id", &self.id)
-            .member_str("type", "message")
-            .member_str("role", "assistant");
-        json.member_str("model", &self.response_context.public_model);
+        json.member("id", &self.id)
+            .member("type", "message")
+            .member("role", "assistant");
+        json.member("model", &self.response_context.public_model);
     }
 
     /// Writes `stop_reason`, `stop_sequence` and `stop_details`.
@@ -138,20 +138,15 @@ impl MessagesCompletion {
             StopReason::ContextFull => "model_context_window_exceeded",
             StopReason::Refusal { .. } => "refusal",
         };
-        json.member_str("stop_reason", reason)
-            .member_null("stop_sequence")
-            .key("stop_details");
+        json.member("stop_reason", reason)
+            .member("stop_sequence", JsonNull);
         let StopReason::Refusal { explanation, .. } = &self.stop else {
-            json.null();
+            json.member("stop_details", JsonNull);
             return;
         };
-        json.open_typed("refusal")
-            .member_null("category")
-            .key("explanation");
-        match explanation {
-            Some(explanation) => json.text(explanation),
-            None => json.null(),
-        };
-        json.close_object();
+        json.member_typed("stop_details", "refusal")
+            .member("category", JsonNull)
+            .member("explanation", explanation)
+            .close_object();
     }
 }

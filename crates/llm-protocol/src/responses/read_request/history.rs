@@ -5,7 +5,7 @@
 //!
 //! Read next: `read_request/tools.rs`.
 
-use crate::json::{JsonValue, writer::compact};
+use crate::json::{JsonValue, compacted};
 
 /// Note that replaces an earlier compaction, which only its vendor can read.
 pub(super) const COMPACTION_NOTE: &str = "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";
@@ -78,11 +78,7 @@ fn truncated_text(value: JsonValue<'_>) -> String {
     let whole = value
         .string()
         .map(std::borrow::Cow::into_owned)
-        .unwrap_or_else(|| {
-            let mut json = Vec::new();
-            compact(value.raw(), &mut json);
-            String::from_utf8(json).unwrap_or_default()
-        });
+        .unwrap_or_else(|| compacted(value.raw()));
     whole.chars().take(MAX_FALLBACK_CHARS).collect()
 }
 

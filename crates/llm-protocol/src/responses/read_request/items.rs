@@ -488,13 +488,10 @@ fn arguments(value: JsonValue<'_>) -> ToolArguments<'_> {
 fn action_arguments(action: Option<JsonValue<'_>>) -> String {
     let mut json = JsonWriter::default();
     json.open_object();
-    for (name, value) in action.into_iter().flat_map(JsonValue::members) {
-        if !name.is("type") && !value.is_null() {
-            json.key_text(&name).compact(value.raw());
-        }
-    }
+    let members = action.into_iter().flat_map(JsonValue::members);
+    json.copy_members(members.filter(|(name, value)| !name.is("type") && !value.is_null()));
     json.close_object();
-    String::from_utf8(json.into_bytes()).unwrap_or_default()
+    json.into_string()
 }
 
 /// Returns the readable part of reasoning, for vendors that want exactly that back.

@@ -13,7 +13,7 @@ use crate::ir::{
     Block, BlockKind, ImageDetail, Request, RequestResult, ToolArguments, ToolCall, ToolResult,
     ToolResultContent, Turn, TurnRole, WarningAction,
 };
-use crate::json::{JsonStr, JsonWriter};
+use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::starts_with_error;
@@ -74,7 +74,7 @@ impl ResponsesRequestWriter<'_> {
     fn message(&mut self, role: &str, parts: &[ContentPart<'_>]) {
         self.json
             .open_typed("message")
-            .member_str("role", role)
+            .member("role", role)
             .member_array("content");
         let takes_detail = self.write_context.target.profile.takes("detail");
         for part in parts {
@@ -146,28 +146,24 @@ impl ResponsesRequestWriter<'_> {
     /// Writes a text of the model as a string, which every server accepts. Many servers refuse an
     /// `output_text` part without the id, the status and the annotations of the original answer.
     fn assistant_message(&mut self, texts: &[JsonStr<'_>], phase: &str) {
-        self.json
-            .open_typed("message")
-            .member_str("role", "assistant");
-        self.json.member_concat("content", texts);
+        self.json.open_typed("message").member("role", "assistant");
+        self.json.member("content", JoinedText(texts));
         self.phase(phase);
         self.json.close_object();
     }
 
     fn phase(&mut self, phase: &str) {
         if self.write_context.target.profile.takes("phase") {
-            self.json.member_str("phase", phase);
+            self.json.member("phase", phase);
         }
     }
 
     fn refusal_message(&mut self, text: &JsonStr<'_>) {
-        self.json
-            .open_typed("message")
-            .member_str("role", "assistant");
+        self.json.open_typed("message").member("role", "assistant");
         self.json
             .member_array("content")
             .open_typed("refusal")
-            .member_text("refusal", text);
+            .member("refusal", text);
         self.json.close_object().close_array();
         self.phase("final_answer");
         self.json.close_object();
@@ -192,16 +188,18 @@ impl ResponsesRequestWriter<'_> {
         };
         self.json
             .open_typed(kind)
-            .member_str("call_id", &id)
-            .member_str("name", &name)
+            .member("call_id", &id)
+            .member("name", &name)
             .key(member);
         match &call.arguments {
             ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
             ToolArguments::Text(text) if call.is_custom && !is_custom => {
                 custom_tool::write_arguments(text, &mut self.json)
             }
-            ToolArguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
-            ToolArguments::Text(text) => drop(self.json.text(text)),
+            ToolArguments::Text(text) if text.is_empty() && !is_custom => {
+                self.json.value("{}");
+            }
+            ToolArguments::Text(text) => drop(self.json.value(text)),
         }
         self.json.close_object();
         self.calls.push(ResponsesCallRef { id, is_custom });
@@ -230,7 +228,7 @@ impl ResponsesRequestWriter<'_> {
             };
             self.json
                 .open_typed(kind)
-                .member_str("call_id", &sent.id)
+                .member("call_id", &sent.id)
                 .key("output");
             self.tool_output(result);
             self.json.close_object();
@@ -286,7 +284,7 @@ impl ResponsesRequestWriter<'_> {
                     PartContent::Image(_) | PartContent::File(..) | PartContent::FileAt(_) => {}
                 }
             }
-            self.json.concat(&lines);
+            self.json.value(JoinedText(&lines));
             return;
         }
         let takes_detail = self.write_context.target.profile.takes("detail");
@@ -322,35 +320,34 @@ fn has_text(block: &Block<'_>) -> bool {
 fn write_part(part: &ContentPart<'_>, takes_detail: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
-        PartContent::Text(text) => drop(json.str("input_text").member_text("text", text)),
-        PartContent::Texts(texts) => drop(json.str("input_text").member_concat("text", texts)),
+        PartContent::Text(text) => drop(json.value("input_text").member("text", text)),
+        PartContent::Texts(texts) => {
+            json.value("input_text").member("text", JoinedText(texts));
+        }
         PartContent::Image(image) => {
-            json.str("input_image").key("image_url");
+            json.value("input_image").key("image_url");
             image.source.write_url(json);
             // The protocol's own vendor wants one; others may not know it.
             let unasked = takes_detail.then_some(ImageDetail::Auto);
             if let Some(detail) = image.detail.or(unasked) {
-                json.member_str("detail", detail.as_str());
+                json.member("detail", detail.as_str());
             }
         }
         PartContent::File(file, data) => {
-            json.str("input_file")
-                .member_str("filename", &file_name(file));
-            json.member_concat(
+            json.value("input_file").member("filename", file_name(file));
+            json.member(
                 "file_data",
-                &[
+                JoinedText(&[
                     JsonStr::from_value("data:application/pdf;base64,"),
                     data.reborrow(),
-                ],
+                ]),
             );
         }
         // The vendor accepts no file name next to a URL.
-        PartContent::FileAt(url) => drop(json.str("input_file").member_text("file_url", url)),
+        PartContent::FileAt(url) => drop(json.value("input_file").member("file_url", url)),
     }
     if part.is_marked {
-        json.member_object("prompt_cache_breakpoint")
-            .member_str("mode", "explicit")
-            .close_object();
+        json.member("prompt_cache_breakpoint", ("mode", "explicit"));
     }
     json.close_object();
 }

@@ -7,7 +7,7 @@
 
 use super::writer::ResponsesRequestWriter;
 use crate::ir::Thinking;
-use crate::json::JsonStr;
+use crate::json::{JsonStr, RawJson};
 use crate::openai::reasoning_summary::split_summary;
 use crate::reasoning_token::{self, ReasoningItem, ReasoningPayload};
 
@@ -34,21 +34,21 @@ impl ResponsesRequestWriter<'_> {
     fn write_reasoning_item(&mut self, item: &ReasoningItem, text: &JsonStr<'_>) {
         self.json.open_typed("reasoning");
         if !item.id.is_empty() {
-            self.json.member_str("id", &item.id);
+            self.json.member("id", &item.id);
         }
         self.json.member_array("summary");
         for part in split_summary(text, &item.lengths).unwrap_or_default() {
             self.json
                 .open_typed("summary_text")
-                .member_text("text", &part)
+                .member("text", &part)
                 .close_object();
         }
         self.json.close_array();
         if let Some(content) = &item.content {
-            self.json.member_raw("content", content);
+            self.json.member("content", RawJson(content));
         }
         self.json
-            .member_str("encrypted_content", &item.encrypted)
+            .member("encrypted_content", &item.encrypted)
             .close_object();
     }
 }

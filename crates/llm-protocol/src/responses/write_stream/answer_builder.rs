@@ -10,7 +10,7 @@ use super::completion::{DEFAULT_REFUSAL_TEXT, ResponsesCompletion};
 use super::item::{self, ResponsesCitation};
 use crate::capabilities::{ReasoningReplay, response_ids};
 use crate::ir::event::{ClientTool, Event, EventSink, OutputPart, ResponseContext, ToolCallKind};
-use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
+use crate::json::{JsonStr, JsonStrBuf, JsonWriter, RawJson};
 use crate::reasoning_token::{self, ReasoningPayload};
 use crate::responses::event_sequencer::{EventSequencer, ResponsesStatus, SequencerState};
 
@@ -169,8 +169,7 @@ impl ResponsesAnswerBuilder {
     /// content.
     fn emit_item_added(&mut self, index: usize, write: impl FnOnce(&mut JsonWriter)) {
         self.emit("response.output_item.added", |json, _| {
-            json.member_number("output_index", to_u64(index))
-                .key("item");
+            json.member("output_index", to_u64(index)).key("item");
             write(json);
         });
     }
@@ -188,9 +187,8 @@ impl ResponsesAnswerBuilder {
         let item = json.into_bytes();
         if is_announced {
             self.emit("response.output_item.done", |json, _| {
-                json.member_number("output_index", to_u64(index))
-                    .key("item");
-                json.raw(std::str::from_utf8(&item).unwrap_or("null"));
+                json.member("output_index", to_u64(index)).key("item");
+                json.value(RawJson(std::str::from_utf8(&item).unwrap_or("null")));
             });
         }
         if let Some(position) = self.sequencer.state().items.get_mut(index) {
@@ -206,8 +204,8 @@ impl ResponsesAnswerBuilder {
         write: impl FnOnce(&mut JsonWriter),
     ) {
         self.emit(kind, |json, _| {
-            json.member_str("item_id", id)
-                .member_number("output_index", to_u64(index));
+            json.member("item_id", id)
+                .member("output_index", to_u64(index));
             write(json);
         });
     }
@@ -384,7 +382,7 @@ impl ResponsesAnswerBuilder {
             item::write_message(&id, "in_progress", None, json)
         });
         self.emit_item_event("response.content_part.added", (index, &id), |json| {
-            json.member_number("content_index", 0).key("part");
+            json.member("content_index", 0).key("part");
             item::write_text_part(&JsonStr::from_value(""), &[], json);
         });
         let (text, sources) = (JsonStrBuf::default(), Vec::new());
@@ -410,8 +408,7 @@ impl ResponsesAnswerBuilder {
             "response.output_text.delta",
             (message.index, &message.id),
             |json| {
-                json.member_number("content_index", 0)
-                    .member_text("delta", text);
+                json.member("content_index", 0).member("delta", text);
                 json.member_array("logprobs").close_array();
             },
         );
@@ -426,13 +423,12 @@ impl ResponsesAnswerBuilder {
             let item = (reasoning.index, reasoning.id.as_str());
             if reasoning.text.is_empty() {
                 self.emit_item_event("response.reasoning_summary_part.added", item, |json| {
-                    json.member_number("summary_index", 0).key("part");
+                    json.member("summary_index", 0).key("part");
                     write_summary(&JsonStr::from_value(""), json);
                 });
             }
             self.emit_item_event("response.reasoning_summary_text.delta", item, |json| {
-                json.member_number("summary_index", 0)
-                    .member_text("delta", text);
+                json.member("summary_index", 0).member("delta", text);
             });
         }
         reasoning.text.push(text);
@@ -452,7 +448,7 @@ impl ResponsesAnswerBuilder {
             return;
         };
         self.emit_item_event(input_events(is_custom).0, (index, &id), |json| {
-            json.member_text("delta", text);
+            json.member("delta", text);
         });
     }
 
@@ -489,8 +485,8 @@ impl ResponsesAnswerBuilder {
                 "response.output_text.annotation.added",
                 (message.index, &message.id),
                 |json| {
-                    json.member_number("content_index", 0)
-                        .member_number("annotation_index", number_of)
+                    json.member("content_index", 0)
+                        .member("annotation_index", number_of)
                         .key("annotation");
                     source.write(json);
                 },
@@ -548,12 +544,11 @@ impl ResponsesAnswerBuilder {
         } = message;
         let (at, text) = ((*index, id.as_str()), text.text());
         self.emit_item_event("response.output_text.done", at, |json| {
-            json.member_number("content_index", 0)
-                .member_text("text", &text);
+            json.member("content_index", 0).member("text", &text);
             json.member_array("logprobs").close_array();
         });
         self.emit_item_event("response.content_part.done", at, |json| {
-            json.member_number("content_index", 0).key("part");
+            json.member("content_index", 0).key("part");
             item::write_text_part(&text, sources, json);
         });
         let part = |json: &mut JsonWriter| item::write_text_part(&text, sources, json);
@@ -575,11 +570,10 @@ impl ResponsesAnswerBuilder {
             Some(&text).filter(|text| self.response_context.show_thinking && !text.is_empty());
         if let Some(text) = shown {
             self.emit_item_event("response.reasoning_summary_text.done", at, |json| {
-                json.member_number("summary_index", 0)
-                    .member_text("text", text);
+                json.member("summary_index", 0).member("text", text);
             });
             self.emit_item_event("response.reasoning_summary_part.done", at, |json| {
-                json.member_number("summary_index", 0).key("part");
+                json.member("summary_index", 0).key("part");
                 write_summary(text, json);
             });
         }
@@ -629,7 +623,7 @@ impl ResponsesAnswerBuilder {
                 (call.position.clone(), call.tool.kind)
             {
                 self.emit_item_event(input_events(false).0, (index, &id), |json| {
-                    json.member_text("delta", &empty);
+                    json.member("delta", &empty);
                 });
             }
         }
@@ -669,14 +663,14 @@ impl ResponsesAnswerBuilder {
         let (delta, done) = input_events(is_custom);
         if (!was_added || matches!(final_input, CallInput::Kept(_))) && !kept.is_empty() {
             self.emit_item_event(delta, (index, &id), |json| {
-                json.member_text("delta", &kept);
+                json.member("delta", &kept);
             });
         }
         self.emit_item_event(done, (index, &id), |json| {
             if !is_custom {
-                json.member_str("name", &call.tool.name);
+                json.member("name", &call.tool.name);
             }
-            json.member_text(if is_custom { "input" } else { "arguments" }, &kept);
+            json.member(if is_custom { "input" } else { "arguments" }, &kept);
         });
         self.finish_item(index, true, |json| {
             item::write_call((&id, &call.call_id, "completed"), &call.tool, &kept, json);
@@ -781,19 +775,17 @@ impl ResponsesAnswerBuilder {
             item::write_message(&id, "in_progress", None, json)
         });
         self.emit_item_event("response.content_part.added", at, |json| {
-            json.member_number("content_index", 0).key("part");
+            json.member("content_index", 0).key("part");
             item::write_refusal_part(&JsonStr::from_value(""), json);
         });
         self.emit_item_event("response.refusal.delta", at, |json| {
-            json.member_number("content_index", 0)
-                .member_text("delta", &words);
+            json.member("content_index", 0).member("delta", &words);
         });
         self.emit_item_event("response.refusal.done", at, |json| {
-            json.member_number("content_index", 0)
-                .member_text("refusal", &words);
+            json.member("content_index", 0).member("refusal", &words);
         });
         self.emit_item_event("response.content_part.done", at, |json| {
-            json.member_number("content_index", 0).key("part");
+            json.member("content_index", 0).key("part");
             item::write_refusal_part(&words, json);
         });
         let part = |json: &mut JsonWriter| item::write_refusal_part(&words, json);
@@ -819,7 +811,7 @@ fn input_events(is_custom: bool) -> (&'static str, &'static str) {
 
 fn write_summary(text: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_typed("summary_text")
-        .member_text("text", text)
+        .member("text", text)
         .close_object();
 }
 

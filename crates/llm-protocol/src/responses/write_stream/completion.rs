@@ -80,15 +80,16 @@ impl ResponsesCompletion {
 pub(crate) fn write_usage(usage: &Usage, json: &mut JsonWriter) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
     json.open_object()
-        .member_number("input_tokens", usage.input_total());
+        .member("input_tokens", usage.input_total());
     json.member_object("input_tokens_details");
-    json.member_number("cached_tokens", usage.cache_read)
-        .member_number("cache_write_tokens", written)
+    json.member("cached_tokens", usage.cache_read)
+        .member("cache_write_tokens", written)
         .close_object();
-    json.member_number("output_tokens", usage.output_total());
-    json.member_object("output_tokens_details")
-        .member_number("reasoning_tokens", usage.reasoning)
-        .close_object();
-    json.member_number("total_tokens", usage.tokens_total())
+    json.member("output_tokens", usage.output_total());
+    json.member(
+        "output_tokens_details",
+        ("reasoning_tokens", usage.reasoning),
+    );
+    json.member("total_tokens", usage.tokens_total())
         .close_object();
 }

@@ -4,7 +4,9 @@
 //! without it.
 
 use crate::ir::event::{ClientTool, ToolCallKind};
-use crate::json::{JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_RESPONSE_DEPTH, NodeBuffer};
+use crate::json::{
+    CompactJson, JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_RESPONSE_DEPTH, NodeBuffer,
+};
 
 /// Web source of a range of text, in code points of its part.
 #[derive(Debug)]
@@ -18,10 +20,10 @@ pub(super) struct ResponsesCitation {
 impl ResponsesCitation {
     pub fn write(&self, json: &mut JsonWriter) {
         json.open_typed("url_citation");
-        json.member_number("start_index", self.start)
-            .member_number("end_index", self.end);
-        json.member_str("title", &self.title)
-            .member_str("url", &self.url)
+        json.member("start_index", self.start)
+            .member("end_index", self.end);
+        json.member("title", &self.title)
+            .member("url", &self.url)
             .close_object();
     }
 }
@@ -33,7 +35,7 @@ pub(super) fn write_text_part(
     json: &mut JsonWriter,
 ) {
     json.open_typed("output_text")
-        .member_text("text", text)
+        .member("text", text)
         .member_array("annotations");
     sources.iter().for_each(|source| source.write(json));
     json.close_array()
@@ -45,7 +47,7 @@ pub(super) fn write_text_part(
 /// Writes a refusal part.
 pub(super) fn write_refusal_part(text: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_typed("refusal")
-        .member_text("refusal", text)
+        .member("refusal", text)
         .close_object();
 }
 
@@ -57,10 +59,10 @@ pub(super) fn write_message(
     json: &mut JsonWriter,
 ) {
     json.open_object()
-        .member_str("id", id)
-        .member_str("type", "message")
-        .member_str("status", status);
-    json.member_str("role", "assistant").member_array("content");
+        .member("id", id)
+        .member("type", "message")
+        .member("status", status);
+    json.member("role", "assistant").member_array("content");
     if let Some(part) = part {
         part(json);
     }
@@ -75,30 +77,27 @@ pub(super) fn write_reasoning(
     json: &mut JsonWriter,
 ) {
     json.open_object()
-        .member_str("id", id)
-        .member_str("type", "reasoning")
+        .member("id", id)
+        .member("type", "reasoning")
         .member_array("summary");
     if let Some(text) = summary {
         json.open_typed("summary_text")
-            .member_text("text", text)
+            .member("text", text)
             .close_object();
     }
     json.close_array();
-    if let Some(carrier) = carrier {
-        json.member_str("encrypted_content", carrier);
-    }
+    json.member_if_some("encrypted_content", carrier);
     json.close_object();
 }
 
 /// Writes a web search that the vendor ran.
 pub(super) fn write_search((id, status): (&str, &str), query: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_object()
-        .member_str("id", id)
-        .member_str("type", "web_search_call")
-        .member_str("status", status);
-    json.member_typed("action", "search")
-        .member_text("query", query);
-    json.member_array("queries").text(query).close_array();
+        .member("id", id)
+        .member("type", "web_search_call")
+        .member("status", status);
+    json.member_typed("action", "search").member("query", query);
+    json.member_array("queries").value(query).close_array();
     json.close_object().close_object();
 }
 
@@ -123,17 +122,15 @@ pub(super) fn write_call(
 ) {
     let (kind, _) = type_and_prefix(tool.kind);
     json.open_object()
-        .member_str("id", id)
-        .member_str("type", kind)
-        .member_str("status", status);
-    json.member_str("call_id", call_id);
+        .member("id", id)
+        .member("type", kind)
+        .member("status", status);
+    json.member("call_id", call_id);
     match tool.kind {
         ToolCallKind::Function | ToolCallKind::Custom => {
-            json.member_str("name", &tool.name);
-            if let Some(namespace) = &tool.namespace {
-                json.member_str("namespace", namespace);
-            }
-            json.member_text(
+            json.member("name", &tool.name);
+            json.member_if_some("namespace", tool.namespace.as_ref());
+            json.member(
                 if tool.kind == ToolCallKind::Custom {
                     "input"
                 } else {
@@ -143,8 +140,8 @@ pub(super) fn write_call(
             );
         }
         ToolCallKind::ToolSearch => {
-            json.member_str("execution", "client")
-                .member_compact("arguments", &input.value());
+            json.member("execution", "client")
+                .member("arguments", CompactJson(&input.value()));
         }
         ToolCallKind::LocalShell => {
             // Clients require both members, even if the model omitted them.
@@ -152,20 +149,18 @@ pub(super) fn write_call(
             json.member_typed("action", "exec");
             with_object(&value, |arguments| {
                 let has_env = arguments.get("env").is_some();
-                for (name, value) in arguments
-                    .members()
-                    .filter(|(name, value)| !name.is("type") && !value.is_null())
-                {
-                    json.key_text(&name).compact(value.raw());
-                }
+                let members = arguments.members();
+                json.copy_members(
+                    members.filter(|(name, value)| !name.is("type") && !value.is_null()),
+                );
                 if !has_env {
                     json.member_object("env").close_object();
                 }
             });
             json.close_object();
         }
-        ToolCallKind::Shell => drop(json.member_compact("action", &input.value())),
-        ToolCallKind::ApplyPatch => drop(json.member_compact("operation", &input.value())),
+        ToolCallKind::Shell => drop(json.member("action", CompactJson(&input.value()))),
+        ToolCallKind::ApplyPatch => drop(json.member("operation", CompactJson(&input.value()))),
     }
     json.close_object();
 }
