@@ -8,171 +8,157 @@
 
 use super::scanner::string_scanner::StringScanner;
 use std::borrow::Cow;
+use std::slice::SliceIndex;
 
 /// A string: the sender's token, or text of our own.
 #[derive(Clone, Debug)]
-pub enum JsonStr<'a> {
-    /// The text between the quotes. `decoded`: length of its value in UTF-8 bytes, if known.
-    Token {
-        raw: &'a str,
-        escaped: bool,
-        decoded: Option<u32>,
-    },
+pub struct JsonStr<'a> {
+    /// The text between the quotes of a token, or the text of our own. A token is borrowed.
+    written: Cow<'a, str>,
+    form: TextForm,
+    /// Length of the value in UTF-8 bytes, if it is known.
+    decoded: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TextForm {
+    /// A token without escapes.
+    Plain,
+    /// A token that may have escapes.
+    Escaped,
     /// Text of our own, not yet escaped.
-    Made(Cow<'a, str>),
+    Own,
 }
 
 impl<'a> JsonStr<'a> {
     /// `raw`: the text between the quotes of a validated JSON string.
     pub(crate) fn from_token(raw: &'a str, escaped: bool) -> Self {
-        JsonStr::Token {
-            raw,
-            escaped,
+        JsonStr {
+            written: Cow::Borrowed(raw),
+            form: match escaped {
+                true => TextForm::Escaped,
+                false => TextForm::Plain,
+            },
             decoded: None,
         }
     }
 
     /// Creates a token whose value has a known length of `decoded` bytes.
     pub(crate) fn from_measured_token(raw: &'a str, decoded: u32) -> Self {
-        JsonStr::Token {
-            raw,
-            escaped: raw.len() > decoded as usize,
+        JsonStr {
             decoded: Some(decoded),
+            ..JsonStr::from_token(raw, raw.len() > decoded as usize)
         }
     }
 
     pub fn from_value(text: impl Into<Cow<'a, str>>) -> Self {
-        JsonStr::Made(text.into())
+        JsonStr {
+            written: text.into(),
+            form: TextForm::Own,
+            decoded: None,
+        }
+    }
+
+    /// Returns the token as its sender wrote it, without its quotes; `None` for text of our own.
+    pub(crate) fn token(&self) -> Option<&'a str> {
+        match self.written {
+            Cow::Borrowed(raw) if self.form != TextForm::Own => Some(raw),
+            _ => None,
+        }
+    }
+
+    /// Returns the token, or the text of our own, as it is held.
+    pub(crate) fn written(&self) -> &str {
+        &self.written
+    }
+
+    pub(crate) fn is_escaped(&self) -> bool {
+        self.form == TextForm::Escaped
     }
 
     /// Returns the string's value. Half a surrogate pair, which a `str` cannot hold, becomes U+FFFD
     /// here (and only here).
     pub fn into_value(self) -> Cow<'a, str> {
-        match self {
-            JsonStr::Token {
-                raw,
-                escaped: false,
-                ..
-            } => Cow::Borrowed(raw),
-            JsonStr::Token {
-                raw, escaped: true, ..
-            } => Cow::Owned(unescape(raw)),
-            JsonStr::Made(text) => text,
+        match self.is_escaped() {
+            true => Cow::Owned(unescape(&self.written)),
+            false => self.written,
         }
     }
 
     /// Returns the string's value, borrowed.
     pub fn value(&self) -> Cow<'_, str> {
-        match self {
-            JsonStr::Token {
-                raw,
-                escaped: false,
-                ..
-            } => Cow::Borrowed(raw),
-            JsonStr::Token {
-                raw, escaped: true, ..
-            } => Cow::Owned(unescape(raw)),
-            JsonStr::Made(text) => Cow::Borrowed(text),
-        }
+        self.reborrow().into_value()
     }
 
     /// Returns the string, borrowed.
     pub fn reborrow(&self) -> JsonStr<'_> {
-        match self {
-            JsonStr::Token {
-                raw,
-                escaped,
-                decoded,
-            } => JsonStr::Token {
-                raw,
-                escaped: *escaped,
-                decoded: *decoded,
-            },
-            JsonStr::Made(text) => JsonStr::Made(Cow::Borrowed(text)),
+        JsonStr {
+            written: Cow::Borrowed(&self.written),
+            ..*self
         }
     }
 
     pub fn is(&self, expected: &str) -> bool {
-        match self {
-            JsonStr::Token {
-                raw,
-                escaped: false,
-                ..
-            } => *raw == expected,
-            _ => self.value() == expected,
+        match self.is_escaped() {
+            true => self.value() == expected,
+            false => self.written == expected,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        match self {
-            JsonStr::Token { raw, .. } => raw.is_empty(),
-            JsonStr::Made(text) => text.is_empty(),
-        }
+        self.written.is_empty()
     }
 
     /// Returns whether the string has only white space.
     pub fn is_blank(&self) -> bool {
-        let shown = match self {
-            JsonStr::Token { raw, .. } => *raw,
-            JsonStr::Made(text) => text.as_ref(),
-        };
         // Usually the first character decides. Only a text that begins with an escape or white
         // space needs a scan.
-        match shown.bytes().next() {
+        match self.written.bytes().next() {
             None => true,
             Some(first) if first.is_ascii_graphic() && first != b'\\' => false,
             Some(_) => self.chars().all(char::is_whitespace),
         }
     }
 
+    /// Returns a part of the string, by bytes of what is written.
+    pub(crate) fn part(&self, range: impl SliceIndex<str, Output = str>) -> Self {
+        let written = match &self.written {
+            Cow::Borrowed(text) => Cow::Borrowed(text.get(range).unwrap_or_default()),
+            Cow::Owned(text) => Cow::Owned(text.get(range).unwrap_or_default().to_owned()),
+        };
+        JsonStr {
+            written,
+            form: self.form,
+            decoded: None,
+        }
+    }
+
     /// Splits the string after `code_points`. The second part is empty if the string is not longer.
     pub fn split_at_code_point(self, code_points: u64) -> (Self, Self) {
         let mut letters = self.chars();
-        let behind = letters.rest.as_str().len();
         let count = usize::try_from(code_points).unwrap_or(usize::MAX);
         letters.by_ref().take(count).for_each(drop);
-        let at = behind - letters.rest.as_str().len();
-        match self {
-            JsonStr::Token { raw, escaped, .. } => {
-                let (first, rest) = raw.split_at_checked(at).unwrap_or((raw, ""));
-                (
-                    JsonStr::from_token(first, escaped),
-                    JsonStr::from_token(rest, escaped),
-                )
-            }
-            JsonStr::Made(text) => {
-                let (first, rest) = text.split_at_checked(at).unwrap_or((&text, ""));
-                (
-                    JsonStr::from_value(first.to_owned()),
-                    JsonStr::from_value(rest.to_owned()),
-                )
-            }
-        }
+        let at = self.written.len() - letters.rest.as_str().len();
+        (self.part(..at), self.part(at..))
     }
 
     /// Returns the string without trailing white space.
     pub fn trim_end(&self) -> Self {
-        let mut letters = self.chars();
-        let (whole, mut end) = (letters.rest.as_str().len(), 0);
+        let (mut letters, mut end) = (self.chars(), 0);
         while let Some(letter) = letters.next() {
             if !letter.is_whitespace() {
-                end = whole - letters.rest.as_str().len();
+                end = self.written.len() - letters.rest.as_str().len();
             }
         }
-        match self {
-            JsonStr::Token { raw, escaped, .. } => {
-                JsonStr::from_token(raw.get(..end).unwrap_or(raw), *escaped)
-            }
-            JsonStr::Made(text) => JsonStr::from_value(text.get(..end).unwrap_or(text).to_owned()),
-        }
+        self.part(..end)
     }
 
     /// Appends the inside of the string, escaped, without quotes. Texts can be joined this way
     /// without decoding them.
     pub fn write_unquoted(&self, out: &mut Vec<u8>) {
-        match self {
-            JsonStr::Token { raw, .. } => out.extend_from_slice(raw.as_bytes()),
-            JsonStr::Made(text) => escape(text, out),
+        match self.form {
+            TextForm::Own => escape(&self.written, out),
+            TextForm::Plain | TextForm::Escaped => out.extend_from_slice(self.written.as_bytes()),
         }
     }
 
@@ -186,57 +172,32 @@ impl<'a> JsonStr<'a> {
     /// Iterates over the characters of the value without allocating. Half a surrogate pair yields
     /// one U+FFFD.
     pub fn chars(&self) -> JsonChars<'_> {
-        match self {
-            JsonStr::Token { raw, escaped, .. } => JsonChars {
-                rest: raw.chars(),
-                escaped: *escaped,
-            },
-            JsonStr::Made(text) => JsonChars {
-                rest: text.chars(),
-                escaped: false,
-            },
+        JsonChars {
+            rest: self.written.chars(),
+            escaped: self.is_escaped(),
         }
     }
 
     /// Length of the value in UTF-8 bytes, for estimates.
     pub fn decoded_bytes(&self) -> u64 {
-        let length = match self {
-            JsonStr::Token {
-                decoded: Some(bytes),
-                ..
-            } => *bytes as usize,
-            JsonStr::Token {
-                raw,
-                escaped: false,
-                ..
-            } => raw.len(),
-            JsonStr::Token {
-                raw, escaped: true, ..
-            } => decoded_length(raw),
-            JsonStr::Made(text) => text.len(),
+        let length = match self.decoded {
+            Some(bytes) => return bytes.into(),
+            None if self.is_escaped() => decoded_length(&self.written),
+            None => self.written.len(),
         };
         u64::try_from(length).unwrap_or(u64::MAX)
     }
 
     /// Number of Unicode code points of the value.
     pub fn code_points(&self) -> u64 {
-        let count = match self {
-            JsonStr::Token {
-                raw,
-                escaped: false,
-                ..
-            } => raw.chars().count(),
-            JsonStr::Token {
-                raw, escaped: true, ..
-            } => {
-                let mut count = 0;
-                for_each_run(raw, |run, letter| {
-                    count += run.chars().count() + usize::from(letter.is_some())
-                });
-                count
-            }
-            JsonStr::Made(text) => text.chars().count(),
-        };
+        let mut count = 0;
+        if self.is_escaped() {
+            for_each_run(&self.written, |run, letter| {
+                count += run.chars().count() + usize::from(letter.is_some())
+            });
+        } else {
+            count = self.written.chars().count();
+        }
         u64::try_from(count).unwrap_or(u64::MAX)
     }
 }
@@ -311,9 +272,10 @@ impl JsonStrBuf {
     pub fn push(&mut self, text: &JsonStr<'_>) {
         let before = self.raw.len();
         text.write_unquoted(&mut self.raw);
-        self.escaped |= match text {
-            JsonStr::Token { escaped, .. } => *escaped,
-            JsonStr::Made(_) => self
+        // Text of our own has escapes only if it needed some.
+        self.escaped |= match text.token() {
+            Some(_) => text.is_escaped(),
+            None => self
                 .raw
                 .get(before..)
                 .is_some_and(|added| added.contains(&b'\\')),

@@ -294,7 +294,7 @@ impl MessagesStreamWriter {
         ) {
             if text.is_blank() {
                 self.held_space.push(text);
-                self.add_waiting_bytes(text_bytes(text));
+                self.add_waiting_bytes(text.written().len());
                 self.announced = Some((announced, content));
                 return;
             }
@@ -629,11 +629,4 @@ fn write_iterations(passes: &CompactionPasses, json: &mut JsonWriter) {
             .close_object();
     }
     json.close_array();
-}
-
-fn text_bytes(text: &JsonStr<'_>) -> usize {
-    match text {
-        JsonStr::Token { raw, .. } => raw.len(),
-        JsonStr::Made(text) => text.len(),
-    }
 }

@@ -15,13 +15,10 @@ const MAX_BLOCK_START: usize = 200;
 /// Removes the billing header line from the instructions.
 pub(crate) fn strip_billing_header(request: &mut Request<'_>) {
     for block in &mut request.system {
-        let BlockKind::Text(text) = &mut block.kind else {
-            continue;
-        };
-        if let JsonStr::Token { raw, escaped, .. } = text
-            && let Some(rest) = without_header(raw)
+        if let BlockKind::Text(text) = &mut block.kind
+            && let Some(rest) = text.token().and_then(without_header)
         {
-            *text = JsonStr::from_token(rest, *escaped);
+            *text = JsonStr::from_token(rest, text.is_escaped());
         }
     }
 }

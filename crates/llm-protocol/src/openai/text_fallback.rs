@@ -66,8 +66,10 @@ impl TextFallback<'_> {
         match opaque.name.value().as_ref() {
             "search_result" => self.search_result(at, opaque.value),
             "tool_reference" => {
-                let name =
-                    text_member(opaque.value, "tool_name").unwrap_or(JsonStr::from_value(""));
+                let name = opaque
+                    .value
+                    .text_of("tool_name")
+                    .unwrap_or(JsonStr::from_value(""));
                 vec![JsonStr::from_value(format!(
                     "[tool available: {}]",
                     self.tool_name(&name, at)
@@ -87,14 +89,14 @@ impl TextFallback<'_> {
             wants_citations.and_then(JsonValue::bool).unwrap_or(false),
         );
         let mut open = String::from("<search_result");
-        push_attribute("source", text_member(value, "source").as_ref(), &mut open);
-        push_attribute("title", text_member(value, "title").as_ref(), &mut open);
+        push_attribute("source", value.text_of("source").as_ref(), &mut open);
+        push_attribute("title", value.text_of("title").as_ref(), &mut open);
         open.push_str(">\n");
         let mut texts = vec![JsonStr::from_value(open)];
         texts.extend(
             value
                 .items_of("content")
-                .filter_map(|item| text_member(item, "text")),
+                .filter_map(|item| item.text_of("text")),
         );
         texts.push(JsonStr::from_value("\n</search_result>"));
         texts
@@ -149,7 +151,9 @@ impl TextFallback<'_> {
             self.warnings
                 .add(WarningAction::Dropped, format_args!("{at}.tool_changes"));
         }
-        let content = text_member(value, "content").filter(|content| !content.is_blank())?;
+        let content = value
+            .text_of("content")
+            .filter(|content| !content.is_blank())?;
         Some([JsonStr::from_value(SUMMARY_PREFIX), content])
     }
 
@@ -334,18 +338,9 @@ fn push_attribute(name: &str, value: Option<&JsonStr<'_>>, out: &mut String) {
     out.push('"');
 }
 
-/// Returns a string member of an opaque block.
-pub(super) fn text_member<'a>(value: JsonValue<'a>, name: &str) -> Option<JsonStr<'a>> {
-    value.text_of(name)
-}
-
 /// Returns whether the tool's own text already reports a failure.
 pub(crate) fn starts_with_error(text: &JsonStr<'_>) -> bool {
-    let shown = match text {
-        JsonStr::Token { raw, .. } => raw,
-        JsonStr::Made(made) => made.as_ref(),
-    };
-    shown
+    text.written()
         .get(..5)
         .is_some_and(|start| start.eq_ignore_ascii_case("error"))
 }

@@ -7,7 +7,7 @@
 
 use super::api_variant::ApiVariant;
 use super::refusal::invalid_param;
-use super::text_fallback::{TextFallback, text_member};
+use super::text_fallback::TextFallback;
 use crate::Protocol;
 use crate::capabilities::{FieldMapping, custom_tool, schema};
 use crate::fields::messages as messages_fields;
@@ -53,8 +53,7 @@ fn check_vendor_tool(
 ) -> RequestResult {
     let kind = kind.value();
     if messages_fields::tool_outcome(&kind) == Some(FieldMapping::Warn) {
-        if let (ToolChoice::Tool(chosen), Some(name)) =
-            (&request.choice, text_member(value, "name"))
+        if let (ToolChoice::Tool(chosen), Some(name)) = (&request.choice, value.text_of("name"))
             && chosen.is(&name.value())
         {
             let message = format!("'{}' is not available for model '{model}'", name.value());

@@ -197,12 +197,10 @@ impl CallEdits<'_> {
             }
             before.push_str(r#""function":"#);
             let Span { start, end } = span_of(self.text, function.raw());
-            if let JsonStr::Token { raw, .. } = key {
-                self.edits
-                    .push((span_of(self.text, raw), "tool_calls".to_owned()));
-                self.edits.push((Span { start, end: start }, before));
-                self.edits.push((Span { start: end, end }, "}]".to_owned()));
-            }
+            let key = span_of(self.text, key.written());
+            self.edits.push((key, "tool_calls".to_owned()));
+            self.edits.push((Span::at(start), before));
+            self.edits.push((Span::at(end), "}]".to_owned()));
         }
         Ok(())
     }

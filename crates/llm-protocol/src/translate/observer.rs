@@ -106,7 +106,7 @@ impl EventSink for StreamObserver {
 impl StreamObserver {
     /// Handles a text delta; joins split surrogate pairs.
     fn forward_delta(&mut self, slot: u32, text: &JsonStr<'_>) {
-        let JsonStr::Token { raw, escaped, .. } = text else {
+        let Some(raw) = text.token() else {
             return self.forward(Event::Delta {
                 slot,
                 text: text.reborrow(),
@@ -114,7 +114,7 @@ impl StreamObserver {
         };
         let joined = self.halves.take(&slot).map(|half| half + raw);
         let raw = joined.as_deref().unwrap_or(raw);
-        let half = if *escaped {
+        let half = if text.is_escaped() {
             trailing_high_surrogate(raw)
         } else {
             None

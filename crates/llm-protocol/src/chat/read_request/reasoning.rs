@@ -391,10 +391,8 @@ mod tests {
             1,
         );
         let describe_blocks = |block: &Block<'_>| match &block.kind {
-            BlockKind::Text(JsonStr::Token { raw, .. }) if block.cache.is_some() => {
-                format!("{raw}!")
-            }
-            BlockKind::Text(JsonStr::Token { raw, .. }) => (*raw).to_owned(),
+            BlockKind::Text(text) if block.cache.is_some() => format!("{}!", text.written()),
+            BlockKind::Text(text) => text.written().to_owned(),
             BlockKind::Thinking(Thinking::Hidden { data }) => format!("<{}>", data.value()),
             BlockKind::Call(_) => "call".to_owned(),
             _ => "?".to_owned(),

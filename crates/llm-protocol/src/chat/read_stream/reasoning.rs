@@ -82,7 +82,7 @@ impl ChatReasoningState {
             _ => {
                 let members: Vec<_> = entry
                     .members()
-                    .map(|(key, value)| (raw_name(&key).to_owned(), value.raw().to_owned()))
+                    .map(|(key, value)| (key.written().to_owned(), value.raw().to_owned()))
                     .collect();
                 self.kept_bytes += entry.raw().len() + size_of::<ReasoningDetail>();
                 self.kept.push(ReasoningDetail { members });
@@ -147,7 +147,7 @@ impl ReasoningDetail {
     fn append(&mut self, entry: JsonValue<'_>) -> usize {
         let mut added = 0;
         for (key, value) in entry.members().filter(|(_, value)| !value.is_null()) {
-            let (key, raw) = (raw_name(&key), value.raw());
+            let (key, raw) = (key.written(), value.raw());
             match self.members.iter_mut().find(|(own, _)| own == key) {
                 Some((own, joined))
                     if TEXT_MEMBERS.contains(&own.as_str()) && joined.ends_with('"') =>
@@ -169,14 +169,6 @@ impl ReasoningDetail {
             }
         }
         added
-    }
-}
-
-/// Returns a member's name as it is spelled between its quotes.
-fn raw_name<'k>(key: &JsonStr<'k>) -> &'k str {
-    match key {
-        JsonStr::Token { raw, .. } => raw,
-        JsonStr::Made(_) => "",
     }
 }
 

@@ -509,16 +509,14 @@ impl<'t> TextJoiner<'t> {
 
 /// Returns whether the text ends in white space, as far as its JSON spelling shows.
 fn ends_in_whitespace(text: &JsonStr<'_>) -> bool {
-    match text {
-        JsonStr::Made(made) => made.ends_with(char::is_whitespace),
-        JsonStr::Token { raw, .. } => {
-            let before = raw.strip_suffix(['n', 'r', 't']).unwrap_or_default();
-            let backslashes = before
-                .bytes()
-                .rev()
-                .take_while(|byte| *byte == b'\\')
-                .count();
-            raw.ends_with(char::is_whitespace) || backslashes % 2 == 1
-        }
-    }
+    let before = text
+        .token()
+        .and_then(|raw| raw.strip_suffix(['n', 'r', 't']));
+    let backslashes = before
+        .unwrap_or_default()
+        .bytes()
+        .rev()
+        .take_while(|byte| *byte == b'\\')
+        .count();
+    text.written().ends_with(char::is_whitespace) || backslashes % 2 == 1
 }

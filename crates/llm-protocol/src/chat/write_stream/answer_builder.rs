@@ -367,21 +367,14 @@ impl ChatAnswerBuilder {
 }
 
 fn ends_in_whitespace(text: &JsonStr<'_>) -> bool {
-    match text {
-        JsonStr::Token { raw, escaped, .. } => {
-            // No escape is longer than a backslash and five characters.
-            let last_escape = if *escaped {
-                memchr::memrchr(b'\\', raw.as_bytes())
-            } else {
-                None
-            };
-            if last_escape.is_none_or(|at| raw.len() - at > 6) {
-                raw.ends_with(char::is_whitespace)
-            } else {
-                text.chars().last().is_some_and(char::is_whitespace)
-            }
-        }
-        JsonStr::Made(text) => text.ends_with(char::is_whitespace),
+    let written = text.written();
+    // No escape is longer than a backslash and five characters.
+    let last_escape = text
+        .is_escaped()
+        .then(|| memchr::memrchr(b'\\', written.as_bytes()));
+    match last_escape.flatten() {
+        Some(at) if written.len() - at <= 6 => text.chars().last().is_some_and(char::is_whitespace),
+        _ => written.ends_with(char::is_whitespace),
     }
 }
 

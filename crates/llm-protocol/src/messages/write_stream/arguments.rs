@@ -68,12 +68,7 @@ impl ArgumentScanner {
             return JsonStr::from_value("");
         }
         let end = self.scan(text);
-        match text {
-            JsonStr::Token { raw, escaped, .. } => {
-                JsonStr::from_token(raw.get(..end).unwrap_or_default(), *escaped)
-            }
-            JsonStr::Made(text) => JsonStr::from_value(text.get(..end).unwrap_or_default()),
-        }
+        text.reborrow().part(..end)
     }
 
     /// Returns whether part of the arguments may be sent before their end is known.
@@ -120,16 +115,10 @@ impl ArgumentScanner {
     /// Scans the text. Returns the position where the object ends (in bytes of the text as it is
     /// held), or the length of the text.
     fn scan(&mut self, text: &JsonStr<'_>) -> usize {
-        match text {
-            JsonStr::Made(text) => self.scan_plain(text.as_bytes()),
-            JsonStr::Token {
-                raw,
-                escaped: false,
-                ..
-            } => self.scan_plain(raw.as_bytes()),
-            JsonStr::Token {
-                raw, escaped: true, ..
-            } => self.scan_escaped(raw.as_bytes()),
+        let bytes = text.written().as_bytes();
+        match text.is_escaped() {
+            true => self.scan_escaped(bytes),
+            false => self.scan_plain(bytes),
         }
     }
 
@@ -214,9 +203,5 @@ fn decode_ascii(digits: Option<&[u8]>) -> u8 {
 }
 
 fn begins_object(text: &JsonStr<'_>) -> bool {
-    let shown = match text {
-        JsonStr::Token { raw, .. } => *raw,
-        JsonStr::Made(text) => text.as_ref(),
-    };
-    shown.trim_ascii_start().starts_with('{')
+    text.written().trim_ascii_start().starts_with('{')
 }

@@ -136,15 +136,10 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Returns the span of a member's name, with its quotes.
     pub fn key_span(&self, key: &JsonStr<'_>) -> Span {
-        match key {
-            JsonStr::Token { raw, .. } => {
-                let Span { start, end } = self.span(raw);
-                Span {
-                    start: start.saturating_sub(1),
-                    end: end.saturating_add(1),
-                }
-            }
-            JsonStr::Made(_) => Span::default(),
+        let Span { start, end } = self.span(key.written());
+        Span {
+            start: start.saturating_sub(1),
+            end: end.saturating_add(1),
         }
     }
 

@@ -141,11 +141,7 @@ impl ResponsesAnswerBuilder {
     }
 
     fn count_text(&mut self, text: &JsonStr<'_>) {
-        let bytes = match text {
-            JsonStr::Token { raw, .. } => raw.len(),
-            JsonStr::Made(text) => text.len(),
-        };
-        self.count_bytes(bytes.saturating_mul(BUFFERED_COPIES));
+        self.count_bytes(text.written().len().saturating_mul(BUFFERED_COPIES));
     }
 
     fn emit(&mut self, kind: &str, write: impl FnOnce(&mut JsonWriter, &SequencerState)) {

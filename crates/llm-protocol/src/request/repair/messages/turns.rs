@@ -192,7 +192,7 @@ pub(in crate::request::repair) fn reminder_message(content: JsonValue<'_>) -> Op
     let raws: Vec<&str> = texts
         .iter()
         .filter(|text| !text.is_blank())
-        .filter_map(raw_text)
+        .map(JsonStr::written)
         .collect();
     if raws.is_empty() {
         return None;
@@ -214,12 +214,4 @@ pub(in crate::request::repair) fn reminder_message(content: JsonValue<'_>) -> Op
     Some(format!(
         r#"{{"role":"user","content":[{{"type":"text","text":{text}{marker}}}]}}"#
     ))
-}
-
-/// Returns the text as its sender wrote it, without the quotes.
-fn raw_text<'t>(text: &JsonStr<'t>) -> Option<&'t str> {
-    match text {
-        JsonStr::Token { raw, .. } => Some(raw),
-        JsonStr::Made(_) => None,
-    }
 }
