@@ -14,10 +14,10 @@ use crate::Protocol;
 use crate::chat::opaque_state::OpaqueState;
 use crate::counters;
 use crate::ir::event::{
-    Event, EventSink, OutputPart, ReadResult, ResponseContext, ResponseStart, StopReason,
-    UpstreamError,
+    AnswerReader, Event, EventSink, OutputPart, ReadResult, ResponseContext, ResponseStart,
+    StopReason, UpstreamError,
 };
-use crate::json::{JsonDocument, JsonScanner, JsonStr, JsonStrBuf, JsonValue, NodeBuffer};
+use crate::json::{JsonScanner, JsonStr, JsonStrBuf, JsonValue, MAX_RESPONSE_DEPTH};
 use crate::reasoning_token::StatePlace;
 use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 use crate::vendor_response::UsagePlace;
@@ -34,9 +34,6 @@ use delta::{ChatAnswerChoice, ChatDelta};
 use reasoning::ChatReasoningState;
 pub(crate) use slots::SlotAllocator;
 use state::emit_state;
-
-/// Maximum nesting depth of an answer.
-const MAX_DEPTH: u32 = 128;
 
 /// Warning: the vendor gave no finish reason.
 pub(crate) const DERIVED_FINISH_REASON: &str = "derived:finish_reason";
@@ -136,6 +133,46 @@ impl ChatFinishReason {
     }
 }
 
+impl AnswerReader for ChatStreamReader {
+    fn protocol(&self) -> Protocol {
+        Protocol::Chat
+    }
+
+    fn read_event(
+        &mut self,
+        name: &[u8],
+        event: JsonValue<'_>,
+        to: &mut dyn EventSink,
+    ) -> ReadResult {
+        if name == b"error" {
+            return Err(UpstreamError::from_error_body(event.raw().as_bytes()));
+        }
+        self.read_chunk(event, false, to)
+    }
+
+    /// The vendor has finished, with or without a finish reason.
+    fn read_end_marker(&mut self, to: &mut dyn EventSink) -> Option<ReadResult> {
+        if !self.started {
+            return Some(Err(if self.has_chunk {
+                UpstreamError::Empty
+            } else {
+                UpstreamError::Cut
+            }));
+        }
+        self.derive_finish_reason(true, to);
+        self.end(to);
+        Some(Ok(()))
+    }
+
+    fn end_of_body(&mut self, to: &mut dyn EventSink) {
+        self.derive_finish_reason(false, to);
+    }
+
+    fn finish(&mut self, to: &mut dyn EventSink) {
+        self.end(to);
+    }
+}
+
 impl ChatStreamReader {
     pub fn new(places: ChatAnswerPlaces) -> Self {
         Self {
@@ -144,68 +181,8 @@ impl ChatStreamReader {
         }
     }
 
-    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
-    pub fn event(
-        &mut self,
-        name: &[u8],
-        data: &[u8],
-        nodes: NodeBuffer,
-        to: &mut impl EventSink,
-    ) -> (NodeBuffer, ReadResult) {
-        if data == b"[DONE]" {
-            return (nodes, self.handle_done(to));
-        }
-        let Ok(text) = std::str::from_utf8(data) else {
-            return (
-                nodes,
-                UpstreamError::check_unreadable(Protocol::Chat, name, data),
-            );
-        };
-        match JsonDocument::parse(text, MAX_DEPTH, nodes) {
-            Ok(tree) if !tree.root().is_object() => (
-                tree.into_nodes(),
-                UpstreamError::check_unreadable(Protocol::Chat, name, data),
-            ),
-            Ok(_) if name == b"error" => {
-                (NodeBuffer::new(), Err(UpstreamError::from_error_body(data)))
-            }
-            Ok(tree) => {
-                let outcome = self.read_chunk(tree.root(), false, to);
-                (tree.into_nodes(), outcome)
-            }
-            Err(_) => (
-                NodeBuffer::new(),
-                UpstreamError::check_unreadable(Protocol::Chat, name, data),
-            ),
-        }
-    }
-
-    /// Handles the end of the body, before [`ChatStreamReader::finish`].
-    pub fn end_of_body(&mut self, to: &mut impl EventSink) {
-        self.derive_finish_reason(false, to);
-    }
-
-    /// Ends an answer that is complete although its last event is missing.
-    pub fn finish(&mut self, to: &mut impl EventSink) {
-        self.end(to);
-    }
-
-    /// Handles `[DONE]`: the vendor has finished, with or without a finish reason.
-    fn handle_done(&mut self, to: &mut impl EventSink) -> ReadResult {
-        if !self.started {
-            return Err(if self.has_chunk {
-                UpstreamError::Empty
-            } else {
-                UpstreamError::Cut
-            });
-        }
-        self.derive_finish_reason(true, to);
-        self.end(to);
-        Ok(())
-    }
-
     /// Sets the finish reason of an answer whose vendor counted its output and gave no reason.
-    fn derive_finish_reason(&mut self, is_done: bool, to: &mut impl EventSink) {
+    fn derive_finish_reason(&mut self, is_done: bool, to: &mut dyn EventSink) {
         let has_output = self.slots.is_used() || !self.calls.is_empty();
         if self.finish.is_none() && has_output && self.usage_place.ends_answer(is_done) {
             self.calls.open_pending(&mut self.slots, to);
@@ -225,7 +202,7 @@ impl ChatStreamReader {
         &mut self,
         chunk: JsonValue<'_>,
         is_whole: bool,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         self.has_chunk = true;
         self.has_output = false;
@@ -289,7 +266,7 @@ impl ChatStreamReader {
         choice.delta.or(choice.message.filter(|_| !self.has_delta))
     }
 
-    fn start(&mut self, start: ResponseStart<'_>, to: &mut impl EventSink) {
+    fn start(&mut self, start: ResponseStart<'_>, to: &mut dyn EventSink) {
         if self.started {
             return;
         }
@@ -298,7 +275,7 @@ impl ChatStreamReader {
         self.send_counters(to);
     }
 
-    fn read_finish_reason(&mut self, reason: &JsonStr<'_>, to: &mut impl EventSink) {
+    fn read_finish_reason(&mut self, reason: &JsonStr<'_>, to: &mut dyn EventSink) {
         let reason = reason.value();
         if !ChatFinishReason::is_given(&reason) {
             return;
@@ -323,7 +300,7 @@ impl ChatStreamReader {
         }
     }
 
-    fn merge_counters(&mut self, counters: Option<ChatCounters>, to: &mut impl EventSink) {
+    fn merge_counters(&mut self, counters: Option<ChatCounters>, to: &mut dyn EventSink) {
         let counters = counters.filter(ChatCounters::is_usage);
         self.usage_place
             .record_chunk(counters.is_some(), self.has_output);
@@ -336,7 +313,7 @@ impl ChatStreamReader {
         }
     }
 
-    fn send_counters(&self, to: &mut impl EventSink) {
+    fn send_counters(&self, to: &mut dyn EventSink) {
         if let Some(counters) = self.counters {
             let counters = &VendorCounters::Chat(ChatCounters {
                 service_tier: self.tier,
@@ -353,7 +330,7 @@ impl ChatStreamReader {
         &mut self,
         message: JsonValue<'_>,
         is_whole: bool,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let delta = ChatDelta::parse(message);
         self.state_bytes += self.state.add(message, &self.places.state);
@@ -391,7 +368,7 @@ impl ChatStreamReader {
     }
 
     /// Reads the sources of the text so far.
-    fn citations(&mut self, annotations: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    fn citations(&mut self, annotations: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         let Some((ChatTextKind::Text, slot)) = self.current else {
             return;
         };
@@ -409,7 +386,7 @@ impl ChatStreamReader {
     }
 
     /// Reads the content: a string, or the parts that some vendors send instead.
-    fn content(&mut self, content: JsonValue<'_>, to: &mut impl EventSink) {
+    fn content(&mut self, content: JsonValue<'_>, to: &mut dyn EventSink) {
         if let Some(text) = content.text() {
             self.emit_text(ChatTextKind::Text, &text, to);
         }
@@ -425,7 +402,7 @@ impl ChatStreamReader {
         }
     }
 
-    fn read_reasoning(&mut self, delta: &ChatDelta<'_>, is_whole: bool, to: &mut impl EventSink) {
+    fn read_reasoning(&mut self, delta: &ChatDelta<'_>, is_whole: bool, to: &mut dyn EventSink) {
         let details = delta.details.filter(|details| details.is_array());
         match self.reasoning.select_source(delta) {
             Some(reasoning::ChatReasoningSource::Content) => {
@@ -455,7 +432,7 @@ impl ChatStreamReader {
     }
 
     /// Continues the current run, or begins a new one if something else began since.
-    fn emit_text(&mut self, stretch: ChatTextKind, text: &JsonStr<'_>, to: &mut impl EventSink) {
+    fn emit_text(&mut self, stretch: ChatTextKind, text: &JsonStr<'_>, to: &mut dyn EventSink) {
         if text.is_empty() {
             return;
         }
@@ -470,7 +447,7 @@ impl ChatStreamReader {
         });
     }
 
-    fn open_text(&mut self, stretch: ChatTextKind, to: &mut impl EventSink) -> u32 {
+    fn open_text(&mut self, stretch: ChatTextKind, to: &mut dyn EventSink) -> u32 {
         self.calls.open_pending(&mut self.slots, to);
         if stretch != ChatTextKind::Thinking {
             self.emit_signature(to);
@@ -489,7 +466,7 @@ impl ChatStreamReader {
 
     /// Called when something else begins or the answer ends. If the vendor wants reasoning back,
     /// emits it as the signature of the thinking just emitted, or of one without text.
-    fn emit_signature(&mut self, to: &mut impl EventSink) {
+    fn emit_signature(&mut self, to: &mut dyn EventSink) {
         let Some(signature) = self.reasoning.take_signature() else {
             return;
         };
@@ -507,7 +484,7 @@ impl ChatStreamReader {
 
     /// Emits what the vendor wants back with the message, as far as it has come. The rest follows
     /// before something else begins, or at the end.
-    fn emit_state(&mut self, to: &mut impl EventSink) {
+    fn emit_state(&mut self, to: &mut dyn EventSink) {
         emit_state(&mut self.state, StatePlace::Message, &mut self.slots, to);
     }
 
@@ -515,7 +492,7 @@ impl ChatStreamReader {
         &mut self,
         entry: &ChatToolCallDelta<'_>,
         is_whole: bool,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         self.has_output = true;
         let begins = self.calls.is_new_call(entry, is_whole);
@@ -545,7 +522,7 @@ impl ChatStreamReader {
         }
     }
 
-    fn end(&mut self, to: &mut impl EventSink) {
+    fn end(&mut self, to: &mut dyn EventSink) {
         self.calls.open_pending(&mut self.slots, to);
         self.emit_signature(to);
         self.emit_state(to);
@@ -562,7 +539,7 @@ impl ChatStreamReader {
 pub fn read_body(
     body: JsonValue<'_>,
     places: ChatAnswerPlaces,
-    to: &mut impl EventSink,
+    to: &mut dyn EventSink,
 ) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
@@ -583,7 +560,7 @@ fn thinking_texts(thinking: JsonValue<'_>) -> impl Iterator<Item = JsonStr<'_>> 
 }
 
 fn read_usage(usage: JsonValue<'_>) -> Option<ChatCounters> {
-    counters::read_chat_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH))
+    counters::read_chat_usage(&mut JsonScanner::new(usage.raw(), MAX_RESPONSE_DEPTH))
         .ok()
         .flatten()
 }
@@ -592,6 +569,7 @@ fn read_usage(usage: JsonValue<'_>) -> Option<ChatCounters> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::json::NodeBuffer;
 
     struct Nobody;
 

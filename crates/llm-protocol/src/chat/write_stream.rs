@@ -7,8 +7,8 @@
 //! Read next: `write_stream/answer_builder.rs`, which decides the outcome of each event; then
 //! `write_stream/chunks.rs` and `write_stream/message.rs`, which encode it.
 
-use crate::ir::event::{Event, EventSink, ResponseContext};
-use answer_builder::ChatAnswerBuilder;
+use crate::ir::event::{AnswerWriter, Event, EventSink, ResponseContext, take_output};
+use answer_builder::{ChatAnswerBuilder, ChatEncoder};
 use chunks::ChatChunkEncoder;
 use message::ChatMessageEncoder;
 
@@ -25,72 +25,41 @@ pub use usage::write as write_usage;
 /// no client takes the comment for an event.
 pub const KEEP_ALIVE: &[u8] = b": ping\n\n";
 
-/// Maximum number of bytes that a stream holds back in total. The reasoning of the longest answers
-/// is below a tenth of it. Above it, the stream continues without the deferred parts, but never
-/// without the input of a call.
-const MAX_BUFFERED_BYTES: usize = 8 << 20;
+/// Writer of an answer, as chunks or as one body.
+#[derive(Debug)]
+pub struct ChatAnswerWriter<E> {
+    builder: ChatAnswerBuilder,
+    encoder: E,
+}
 
 /// Writer of an answer as chunks.
-#[derive(Debug)]
-pub struct ChatStreamWriter {
-    builder: ChatAnswerBuilder,
-    chunks: ChatChunkEncoder,
-}
-
-impl ChatStreamWriter {
-    pub fn new(response_context: ResponseContext) -> Self {
-        ChatStreamWriter {
-            builder: ChatAnswerBuilder::new(response_context, MAX_BUFFERED_BYTES),
-            chunks: ChatChunkEncoder::default(),
-        }
-    }
-
-    /// Moves the output written so far to `out`.
-    pub fn take(&mut self, out: &mut Vec<u8>) {
-        self.chunks.take(out);
-    }
-
-    /// Returns whether the stream had to hold back more than the limit allows.
-    pub fn overflowed(&self) -> bool {
-        self.builder.overflowed
-    }
-}
-
-impl EventSink for ChatStreamWriter {
-    fn event(&mut self, event: Event<'_>) {
-        self.builder.event(event, &mut self.chunks);
-    }
-}
+pub type ChatStreamWriter = ChatAnswerWriter<ChatChunkEncoder>;
 
 /// Writer of an answer as one body.
-#[derive(Debug)]
-pub struct ChatBodyWriter {
-    builder: ChatAnswerBuilder,
-    message: ChatMessageEncoder,
-}
+pub type ChatBodyWriter = ChatAnswerWriter<ChatMessageEncoder>;
 
-impl ChatBodyWriter {
+impl<E: ChatEncoder> ChatAnswerWriter<E> {
     pub fn new(response_context: ResponseContext) -> Self {
-        ChatBodyWriter {
-            builder: ChatAnswerBuilder::new(response_context, message::MAX_BODY_BYTES),
-            message: ChatMessageEncoder::default(),
+        ChatAnswerWriter {
+            builder: ChatAnswerBuilder::new(response_context, E::MAX_BUFFERED_BYTES),
+            encoder: E::default(),
         }
     }
+}
 
-    /// Returns the body once the answer is complete.
-    pub fn body(&mut self) -> Vec<u8> {
-        self.message.take()
-    }
-
-    /// Returns whether the answer is larger than the limit.
-    pub fn overflowed(&self) -> bool {
-        self.builder.overflowed || self.message.overflowed()
+impl<E: ChatEncoder> EventSink for ChatAnswerWriter<E> {
+    fn event(&mut self, event: Event<'_>) {
+        self.builder.event(event, &mut self.encoder);
     }
 }
 
-impl EventSink for ChatBodyWriter {
-    fn event(&mut self, event: Event<'_>) {
-        self.builder.event(event, &mut self.message);
+impl<E: ChatEncoder> AnswerWriter for ChatAnswerWriter<E> {
+    fn take(&mut self, out: &mut Vec<u8>) {
+        take_output(self.encoder.output(), out);
+    }
+
+    fn overflowed(&self) -> bool {
+        self.builder.overflowed || self.encoder.overflowed()
     }
 }
 
@@ -173,7 +142,7 @@ mod tests {
 
     #[test]
     fn reasoning_without_room_is_left_out_and_the_stream_goes_on() {
-        let long = "x".repeat(MAX_BUFFERED_BYTES / 4).leak();
+        let long = "x".repeat(ChatChunkEncoder::MAX_BUFFERED_BYTES / 4).leak();
         let mut events = vec![Event::Open {
             slot: 1,
             piece: OutputPart::Thinking,
@@ -201,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_call_whose_input_must_wait_and_has_no_room_ends_the_stream() {
-        let long = "x".repeat(MAX_BUFFERED_BYTES / 4).leak();
+        let long = "x".repeat(ChatChunkEncoder::MAX_BUFFERED_BYTES / 4).leak();
         let response_context = ResponseContext {
             custom_tools: vec!["patch".to_owned()],
             ..ResponseContext::default()
@@ -276,7 +245,9 @@ mod tests {
         ] {
             whole.event(event);
         }
-        let body = String::from_utf8(whole.body()).unwrap();
+        let mut body = Vec::new();
+        whole.take(&mut body);
+        let body = String::from_utf8(body).unwrap();
         assert!(
             body.contains(r#""content":"{\"a\":1}""#) && body.contains(r#""anchor":"5:0""#),
             "{body}"

@@ -10,8 +10,10 @@
 pub use super::client_tool::{ClientTool, ToolCallKind};
 pub use super::response_context::ResponseContext;
 pub use super::upstream_error::{ReadResult, UpstreamError};
-use crate::json::JsonStr;
+use crate::Protocol;
+use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer};
 use crate::usage::{Usage, VendorCounters};
+use std::fmt::Debug;
 
 /// One event of an answer. The reader numbers slots, one for each output part, and never reuses a
 /// number.
@@ -75,6 +77,74 @@ pub enum Event<'e> {
 /// Consumer of the events that a reader emits: a writer, or an observer that counts.
 pub trait EventSink {
     fn event(&mut self, event: Event<'_>);
+}
+
+/// Reader of a vendor's stream, event by event.
+pub trait AnswerReader: Debug + Send + Sync {
+    fn protocol(&self) -> Protocol;
+
+    fn read_event(
+        &mut self,
+        name: &[u8],
+        event: JsonValue<'_>,
+        to: &mut dyn EventSink,
+    ) -> ReadResult;
+
+    /// Handles `[DONE]`, the end marker of the chat protocol, which some compatible servers of the
+    /// other protocols send too. Returns `None` if it is no marker here.
+    fn read_end_marker(&mut self, to: &mut dyn EventSink) -> Option<ReadResult>;
+
+    /// Handles the end of the body, before [`AnswerReader::finish`].
+    fn end_of_body(&mut self, _to: &mut dyn EventSink) {}
+
+    /// Ends an answer that is complete although its last event is missing.
+    fn finish(&mut self, to: &mut dyn EventSink);
+
+    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
+    fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        nodes: NodeBuffer,
+        to: &mut dyn EventSink,
+    ) -> (NodeBuffer, ReadResult) {
+        if data == b"[DONE]"
+            && let Some(outcome) = self.read_end_marker(to)
+        {
+            return (nodes, outcome);
+        }
+        let text = std::str::from_utf8(data).unwrap_or_default();
+        match JsonDocument::parse(text, MAX_RESPONSE_DEPTH, nodes) {
+            Ok(tree) if tree.root().is_object() => {
+                let outcome = self.read_event(name, tree.root(), to);
+                (tree.into_nodes(), outcome)
+            }
+            _ => (
+                NodeBuffer::new(),
+                UpstreamError::check_unreadable(self.protocol(), name, data),
+            ),
+        }
+    }
+}
+
+/// Writer of an answer in the protocol of its client, as a stream or as one body.
+pub trait AnswerWriter: EventSink + Debug + Send + Sync {
+    /// Moves the output to `out`: what a stream has written so far, or a body that is complete.
+    fn take(&mut self, out: &mut Vec<u8>);
+
+    /// Returns whether the writer had to hold more than its limit. The answer cannot continue then.
+    fn overflowed(&self) -> bool;
+}
+
+/// Maximum capacity that an output buffer keeps while it is empty.
+const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Moves the bytes of an output buffer to `out`.
+pub(crate) fn take_output(buffer: &mut Vec<u8>, out: &mut Vec<u8>) {
+    out.append(buffer);
+    if buffer.capacity() > MAX_IDLE_BUFFER_BYTES {
+        *buffer = Vec::new();
+    }
 }
 
 #[derive(Debug, Default)]

@@ -9,8 +9,10 @@
 use crate::Protocol;
 use crate::capabilities::arguments;
 use crate::counters;
-use crate::ir::event::{Event, EventSink, OutputPart, ResponseStart, StopReason};
-use crate::ir::event::{ReadResult, UpstreamError};
+use crate::ir::event::{
+    AnswerReader, Event, EventSink, OutputPart, ReadResult, ResponseStart, StopReason,
+    UpstreamError,
+};
 use crate::json::{
     JsonDocument, JsonScanner, JsonStr, JsonValue, JsonWriter, MAX_RESPONSE_DEPTH, NodeBuffer,
 };
@@ -62,45 +64,16 @@ enum MessagesOpenBlockKind {
     Skipped,
 }
 
-impl MessagesStreamReader {
-    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
-    pub fn event(
-        &mut self,
-        name: &[u8],
-        data: &[u8],
-        nodes: NodeBuffer,
-        to: &mut impl EventSink,
-    ) -> (NodeBuffer, ReadResult) {
-        // The end marker of the chat protocol, which some compatible servers send. It is an end if
-        // the vendor has given a stop reason.
-        if data == b"[DONE]" && self.stopped {
-            self.end(to);
-            return (nodes, Ok(()));
-        }
-        let text = std::str::from_utf8(data).unwrap_or_default();
-        let tree = match JsonDocument::parse(text, MAX_RESPONSE_DEPTH, nodes) {
-            Ok(tree) if tree.root().is_object() => tree,
-            _ => {
-                return (
-                    NodeBuffer::new(),
-                    UpstreamError::check_unreadable(Protocol::Messages, name, data),
-                );
-            }
-        };
-        let outcome = self.read_event(name, tree.root(), to);
-        (tree.into_nodes(), outcome)
-    }
-
-    /// Ends an answer that is complete although its last event is missing.
-    pub fn finish(&mut self, to: &mut impl EventSink) {
-        self.end(to);
+impl AnswerReader for MessagesStreamReader {
+    fn protocol(&self) -> Protocol {
+        Protocol::Messages
     }
 
     fn read_event(
         &mut self,
         name: &[u8],
         event: JsonValue<'_>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         // The newest clients use the type in the JSON, all others the name of the event. Accept
         // either.
@@ -139,8 +112,23 @@ impl MessagesStreamReader {
         Ok(())
     }
 
+    /// It is an end if the vendor has given a stop reason.
+    fn read_end_marker(&mut self, to: &mut dyn EventSink) -> Option<ReadResult> {
+        if !self.stopped {
+            return None;
+        }
+        self.end(to);
+        Some(Ok(()))
+    }
+
+    fn finish(&mut self, to: &mut dyn EventSink) {
+        self.end(to);
+    }
+}
+
+impl MessagesStreamReader {
     /// Emits the start event once. Some vendors omit `message_start`.
-    fn start(&mut self, message: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    fn start(&mut self, message: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         if !self.started {
             self.started = true;
             let tier = member(member(message, "usage"), "service_tier");
@@ -156,7 +144,7 @@ impl MessagesStreamReader {
         &mut self,
         from: Option<JsonValue<'_>>,
         merge: fn(&mut MessagesUsage, &MessagesCounters),
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) {
         let usage = member(from, "usage");
         let read = |usage: JsonValue<'_>| {
@@ -171,7 +159,7 @@ impl MessagesStreamReader {
         self.send_counters(to);
     }
 
-    fn send_counters(&self, to: &mut impl EventSink) {
+    fn send_counters(&self, to: &mut dyn EventSink) {
         let total = self.usage.total();
         if let Some(counters) = &total.or_else(|| self.usage.so_far()) {
             to.event(Event::Counters {
@@ -181,7 +169,7 @@ impl MessagesStreamReader {
         }
     }
 
-    fn stop(&mut self, from: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    fn stop(&mut self, from: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         let Some(reason) = non_empty_text(from, "stop_reason") else {
             return;
         };
@@ -216,7 +204,7 @@ impl MessagesStreamReader {
         to.event(Event::Stop(stop));
     }
 
-    fn open_block(&mut self, index: u64, block: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    fn open_block(&mut self, index: u64, block: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         // An index that is used again means a new block.
         self.close_block(index, to);
         if self.open.len() >= MAX_OPEN_BLOCKS {
@@ -296,7 +284,7 @@ impl MessagesStreamReader {
         }
     }
 
-    fn delta(&mut self, index: u64, delta: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    fn delta(&mut self, index: u64, delta: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
             return;
         };
@@ -337,7 +325,7 @@ impl MessagesStreamReader {
     }
 
     /// Continues an open block.
-    fn emit_text(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut impl EventSink) {
+    fn emit_text(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut dyn EventSink) {
         let latest = self.slots;
         let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
             return;
@@ -373,20 +361,20 @@ impl MessagesStreamReader {
     }
 
     /// Counts a result of a server tool.
-    fn count_tool_use(&mut self, tool: ServerTool, to: &mut impl EventSink) {
+    fn count_tool_use(&mut self, tool: ServerTool, to: &mut dyn EventSink) {
         let mut uses = PerTool::default();
         uses.add(tool);
         self.usage.add_tool_results(&uses);
         self.send_counters(to);
     }
 
-    fn close_block(&mut self, index: u64, to: &mut impl EventSink) {
+    fn close_block(&mut self, index: u64, to: &mut dyn EventSink) {
         if let Some(at) = self.open.iter().rposition(|open| open.index == index) {
             emit_close(self.open.remove(at), to);
         }
     }
 
-    fn end(&mut self, to: &mut impl EventSink) {
+    fn end(&mut self, to: &mut dyn EventSink) {
         self.open.drain(..).for_each(|open| emit_close(open, to));
         to.event(Event::End);
     }
@@ -398,7 +386,7 @@ impl MessagesStreamReader {
 }
 
 /// Reads a whole answer into the same events as a stream.
-pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
+pub fn read_body(body: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
@@ -422,7 +410,7 @@ pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
     Ok(())
 }
 
-fn emit_close(open: MessagesOpenBlock, to: &mut impl EventSink) {
+fn emit_close(open: MessagesOpenBlock, to: &mut dyn EventSink) {
     let MessagesOpenBlock { slot, kind, .. } = open;
     if let MessagesOpenBlockKind::Search { input, .. } = &kind {
         let input = std::str::from_utf8(input).unwrap_or_default();
@@ -467,7 +455,7 @@ fn encode_input(value: JsonValue<'_>) -> Vec<u8> {
 }
 
 /// Emits a citation of a web search result. Other citations have no URL.
-fn emit_citation(slot: u32, source: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+fn emit_citation(slot: u32, source: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
     if let (Some(kind), Some(url)) = (
         non_empty_text(source, "type"),
         non_empty_text(source, "url"),
@@ -481,7 +469,7 @@ fn emit_citation(slot: u32, source: Option<JsonValue<'_>>, to: &mut impl EventSi
     }
 }
 
-fn emit_signature(slot: u32, signature: Option<JsonStr<'_>>, to: &mut impl EventSink) {
+fn emit_signature(slot: u32, signature: Option<JsonStr<'_>>, to: &mut dyn EventSink) {
     if let Some(signature) = signature {
         to.event(Event::Signature { slot, signature });
     }
@@ -505,6 +493,7 @@ fn index(event: JsonValue<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::NodeBuffer;
     use crate::usage::VendorCounters;
 
     /// Collects the events, one word each.

@@ -11,7 +11,9 @@
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
-use crate::ir::event::{Event, EventSink, OutputPart as Kind, ResponseContext};
+use crate::ir::event::{
+    AnswerWriter, Event, EventSink, OutputPart as Kind, ResponseContext, take_output,
+};
 use crate::json::{JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token;
 use crate::usage::{CompactionPasses, Usage};
@@ -38,9 +40,6 @@ const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes counted for each queued block in addition to its text.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
-
-/// Maximum capacity that the output buffer keeps while it is empty.
-const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Writer of an answer as a messages stream.
 #[derive(Debug)]
@@ -108,19 +107,6 @@ impl MessagesStreamWriter {
             is_over: false,
             unseen: UnseenThinking::default(),
         }
-    }
-
-    /// Moves the output written so far to `out`.
-    pub fn take(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.out);
-        if self.out.capacity() > MAX_IDLE_BUFFER_BYTES {
-            self.out = Vec::new();
-        }
-    }
-
-    /// Returns whether the queue exceeded its limit. The stream cannot continue then.
-    pub fn overflowed(&self) -> bool {
-        self.overflowed
     }
 
     fn open(&mut self, slot: u32, piece: Kind<'_>) {
@@ -511,6 +497,16 @@ impl MessagesStreamWriter {
         json.close_object();
         self.out = json.into_bytes();
         self.out.extend_from_slice(b"\n\n");
+    }
+}
+
+impl AnswerWriter for MessagesStreamWriter {
+    fn take(&mut self, out: &mut Vec<u8>) {
+        take_output(&mut self.out, out);
+    }
+
+    fn overflowed(&self) -> bool {
+        self.overflowed
     }
 }
 

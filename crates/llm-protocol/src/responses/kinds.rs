@@ -57,7 +57,7 @@ mod tests {
     use crate::Protocol;
     use crate::capabilities::FieldMapping::{self, Drop, Refuse, Warn};
     use crate::capabilities::{MessagesModel, ModelCapabilities, ThinkingType};
-    use crate::ir::event::{Event, EventSink, OutputPart};
+    use crate::ir::event::{AnswerReader as _, Event, EventSink, OutputPart};
     use crate::json::{JsonStr, NodeBuffer};
     use crate::reasoning_token;
     use crate::responses::read_stream::ResponsesStreamReader;

@@ -12,8 +12,10 @@
 
 use crate::Protocol;
 use crate::counters;
-use crate::ir::event::{Event, EventSink, ReadResult, ResponseStart, StopReason, UpstreamError};
-use crate::json::{JsonDocument, JsonScanner, JsonStr, JsonStrBuf, JsonValue, NodeBuffer};
+use crate::ir::event::{
+    AnswerReader, Event, EventSink, ReadResult, ResponseStart, StopReason, UpstreamError,
+};
+use crate::json::{JsonScanner, JsonStr, JsonStrBuf, JsonValue, MAX_RESPONSE_DEPTH};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, VendorCounters};
 
 mod item_index;
@@ -21,9 +23,6 @@ mod items;
 
 use item_index::ResponsesItemIndex;
 use items::ResponsesItemTracker;
-
-/// Maximum nesting depth of an answer.
-const MAX_DEPTH: u32 = 128;
 
 /// Maximum number of bytes of a refusal that the stop reason repeats.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
@@ -37,39 +36,16 @@ pub struct ResponsesStreamReader {
     refusal: JsonStrBuf,
 }
 
-impl ResponsesStreamReader {
-    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
-    pub fn event(
-        &mut self,
-        name: &[u8],
-        data: &[u8],
-        nodes: NodeBuffer,
-        to: &mut impl EventSink,
-    ) -> (NodeBuffer, ReadResult) {
-        // End marker of the chat protocol; some servers always send it.
-        if data == b"[DONE]" {
-            return (nodes, Ok(()));
-        }
-        let tree = std::str::from_utf8(data)
-            .ok()
-            .and_then(|text| JsonDocument::parse(text, MAX_DEPTH, nodes).ok());
-        match tree {
-            Some(tree) if tree.root().is_object() => {
-                let outcome = self.read_event(name, tree.root(), to);
-                (tree.into_nodes(), outcome)
-            }
-            _ => (
-                NodeBuffer::new(),
-                UpstreamError::check_unreadable(Protocol::Responses, name, data),
-            ),
-        }
+impl AnswerReader for ResponsesStreamReader {
+    fn protocol(&self) -> Protocol {
+        Protocol::Responses
     }
 
     fn read_event(
         &mut self,
         name: &[u8],
         event: JsonValue<'_>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let kind = event.string_of("type");
         let kind = kind
@@ -101,7 +77,17 @@ impl ResponsesStreamReader {
         Ok(())
     }
 
-    fn start(&mut self, response: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    /// Some servers always send it, and it says nothing.
+    fn read_end_marker(&mut self, _to: &mut dyn EventSink) -> Option<ReadResult> {
+        Some(Ok(()))
+    }
+
+    /// The stop reason is the last event.
+    fn finish(&mut self, _to: &mut dyn EventSink) {}
+}
+
+impl ResponsesStreamReader {
+    fn start(&mut self, response: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         if self.started {
             return;
         }
@@ -122,7 +108,7 @@ impl ResponsesStreamReader {
         &mut self,
         kind: &str,
         event: JsonValue<'_>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let text = |name| event.filled_text(name);
         let Some(index) = self.places.index_of_event(kind, event)? else {
@@ -196,7 +182,7 @@ impl ResponsesStreamReader {
         &mut self,
         response: Option<JsonValue<'_>>,
         kind: &str,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         self.start(response, to);
         let member = |name| response.and_then(|response| response.get(name));
@@ -243,7 +229,7 @@ impl ResponsesStreamReader {
 ///
 /// # Errors
 /// Returns an error if the body is not a response, or if it reports a failure.
-pub fn read_body(body: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
+pub fn read_body(body: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
@@ -272,7 +258,8 @@ fn has_error(response: JsonValue<'_>) -> bool {
 fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
     let usage = response.get("usage")?;
     let counters =
-        counters::read_responses_usage(&mut JsonScanner::new(usage.raw(), MAX_DEPTH)).ok()??;
+        counters::read_responses_usage(&mut JsonScanner::new(usage.raw(), MAX_RESPONSE_DEPTH))
+            .ok()??;
     let searches = response.find(["tool_usage", "web_search"]);
     let reported = searches
         .and_then(|search| search.get("num_requests"))
@@ -309,6 +296,7 @@ fn read_usage(response: JsonValue<'_>) -> Option<ChatCounters> {
 mod tests {
     use super::*;
     use crate::ir::event::OutputPart;
+    use crate::json::{JsonDocument, NodeBuffer};
     use serde_json::{Value as Any, json};
 
     /// Records the emitted events in short form.
@@ -538,7 +526,7 @@ mod tests {
         let whole = |body: Any| {
             let mut log = EventLog::default();
             let text = body.to_string();
-            let tree = JsonDocument::parse(&text, MAX_DEPTH, NodeBuffer::new()).unwrap();
+            let tree = JsonDocument::parse(&text, MAX_RESPONSE_DEPTH, NodeBuffer::new()).unwrap();
             super::read_body(tree.root(), &mut log)
                 .map(|()| log.0.last().cloned().unwrap_or_default())
         };

@@ -6,31 +6,26 @@
 //! Read next: `vendor_response/completion.rs`.
 
 use crate::capabilities::identifiers::CallIdAllocator;
+use crate::chat::write_stream::{ChatBodyWriter, ChatStreamWriter};
 use crate::ir::event::{
-    Event, EventSink, OutputPart, ReadResult, ResponseContext, StopReason, UpstreamError,
+    AnswerWriter, Event, EventSink, OutputPart, ReadResult, ResponseContext, StopReason,
+    UpstreamError,
 };
 use crate::json::JsonStr;
+use crate::messages::write_stream::{MessagesBodyWriter, MessagesStreamWriter};
+use crate::responses::write_stream::ResponsesAnswerBuilder;
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use crate::usage::{
     MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
 };
 use crate::vendor_response::{Completion, StopReasonStatus};
-use crate::{Protocol, chat, keepalive, messages, responses};
-
-#[derive(Debug)]
-enum SurfaceWriter {
-    ChatStream(chat::write_stream::ChatStreamWriter),
-    ChatWhole(chat::write_stream::ChatBodyWriter),
-    MessagesStream(messages::write_stream::MessagesStreamWriter),
-    MessagesWhole(messages::write_stream::MessagesBodyWriter),
-    ResponsesStream(responses::write_stream::ResponsesStreamWriter),
-    ResponsesWhole(responses::write_stream::ResponsesBodyWriter),
-}
+use crate::{Protocol, keepalive};
 
 /// Observes the events and forwards them to the writer.
 #[derive(Debug)]
 pub(super) struct StreamObserver {
-    writer: SurfaceWriter,
+    writer: Box<dyn AnswerWriter>,
+    is_stream: bool,
     pub started: bool,
     pub has_content: bool,
     pub completion: Completion,
@@ -188,7 +183,7 @@ impl StreamObserver {
             Event::Usage { .. } | Event::Citation { .. } | Event::Close { .. } => {}
         }
         self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
-        self.write_event(event);
+        self.writer.event(event);
     }
 
     pub fn new(surface: Protocol, response_context: ResponseContext, streamed: bool) -> Self {
@@ -197,28 +192,18 @@ impl StreamObserver {
         for id in &response_context.call_ids {
             call_ids.make_unique(id.clone());
         }
-        let writer = match (surface, streamed) {
-            (Protocol::Chat, true) => SurfaceWriter::ChatStream(
-                chat::write_stream::ChatStreamWriter::new(response_context),
-            ),
-            (Protocol::Chat, false) => {
-                SurfaceWriter::ChatWhole(chat::write_stream::ChatBodyWriter::new(response_context))
+        let writer: Box<dyn AnswerWriter> = match (surface, streamed) {
+            (Protocol::Chat, true) => Box::new(ChatStreamWriter::new(response_context)),
+            (Protocol::Chat, false) => Box::new(ChatBodyWriter::new(response_context)),
+            (Protocol::Messages, true) => Box::new(MessagesStreamWriter::new(response_context)),
+            (Protocol::Messages, false) => Box::new(MessagesBodyWriter::new(response_context)),
+            (Protocol::Responses, _) => {
+                Box::new(ResponsesAnswerBuilder::new(response_context, streamed))
             }
-            (Protocol::Messages, true) => SurfaceWriter::MessagesStream(
-                messages::write_stream::MessagesStreamWriter::new(response_context),
-            ),
-            (Protocol::Messages, false) => SurfaceWriter::MessagesWhole(
-                messages::write_stream::MessagesBodyWriter::new(response_context),
-            ),
-            (Protocol::Responses, true) => SurfaceWriter::ResponsesStream(
-                responses::write_stream::ResponsesStreamWriter::new(response_context),
-            ),
-            (Protocol::Responses, false) => SurfaceWriter::ResponsesWhole(
-                responses::write_stream::ResponsesBodyWriter::new(response_context),
-            ),
         };
         StreamObserver {
             writer,
+            is_stream: streamed,
             started: false,
             has_content: false,
             completion: Completion::default(),
@@ -263,12 +248,7 @@ impl StreamObserver {
             return;
         }
         self.warnings.push(warning);
-        if matches!(
-            self.writer,
-            SurfaceWriter::ChatStream(_)
-                | SurfaceWriter::MessagesStream(_)
-                | SurfaceWriter::ResponsesStream(_)
-        ) {
+        if self.is_stream {
             let mut out = Vec::new();
             self.take(&mut out);
             keepalive::write_warning(warning, &mut out);
@@ -280,24 +260,13 @@ impl StreamObserver {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
     }
 
-    fn write_event(&mut self, event: Event<'_>) {
-        match &mut self.writer {
-            SurfaceWriter::ChatStream(writer) => writer.event(event),
-            SurfaceWriter::ChatWhole(writer) => writer.event(event),
-            SurfaceWriter::MessagesStream(writer) => writer.event(event),
-            SurfaceWriter::MessagesWhole(writer) => writer.event(event),
-            SurfaceWriter::ResponsesStream(writer) => writer.event(event),
-            SurfaceWriter::ResponsesWhole(writer) => writer.event(event),
-        }
-    }
-
     /// Sends the usage known so far to the writer.
     fn write_usage(&mut self) {
         let final_usage = self.usage().map(|metered| metered.usage);
         if let Some(usage) =
             final_usage.or_else(|| self.counted_usage().map(|metered| metered.usage))
         {
-            self.write_event(Event::Usage {
+            self.writer.event(Event::Usage {
                 usage,
                 is_final: final_usage.is_some(),
             });
@@ -336,34 +305,15 @@ impl StreamObserver {
 
     /// Returns whether the writer would have to buffer more than its limit.
     pub fn overflowed(&self) -> bool {
-        match &self.writer {
-            SurfaceWriter::ChatStream(writer) => writer.overflowed(),
-            SurfaceWriter::ChatWhole(writer) => writer.overflowed(),
-            SurfaceWriter::MessagesStream(writer) => writer.overflowed(),
-            SurfaceWriter::MessagesWhole(writer) => writer.overflowed(),
-            SurfaceWriter::ResponsesStream(writer) => writer.overflowed(),
-            SurfaceWriter::ResponsesWhole(writer) => writer.overflowed(),
-        }
+        self.writer.overflowed()
     }
 
     /// Appends what may be sent now. A whole answer yields nothing until it is complete.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         let completed = self.is_complete();
         out.append(&mut self.before_warning);
-        match &mut self.writer {
-            SurfaceWriter::ChatStream(writer) => writer.take(out),
-            SurfaceWriter::MessagesStream(writer) => writer.take(out),
-            SurfaceWriter::ResponsesStream(writer) => writer.take(out),
-            SurfaceWriter::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
-            SurfaceWriter::MessagesWhole(writer) if completed => {
-                out.extend_from_slice(&writer.body())
-            }
-            SurfaceWriter::ResponsesWhole(writer) if completed => {
-                out.extend_from_slice(&writer.body())
-            }
-            SurfaceWriter::ChatWhole(_)
-            | SurfaceWriter::MessagesWhole(_)
-            | SurfaceWriter::ResponsesWhole(_) => {}
+        if self.is_stream || completed {
+            self.writer.take(out);
         }
     }
 }

@@ -7,7 +7,9 @@
 
 use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;
-use crate::ir::event::{Event, EventSink, ReadResult, ResponseContext, StopReason, UpstreamError};
+use crate::ir::event::{
+    AnswerReader, Event, EventSink, ReadResult, ResponseContext, StopReason, UpstreamError,
+};
 use crate::json::NodeBuffer;
 use crate::sse::SseDecoder;
 use crate::usage::{MeteredUsage, Usage};
@@ -132,17 +134,10 @@ const MAX_IDLE_NODES: usize = 1024;
 #[derive(Debug)]
 pub struct StreamTranslation {
     decoder: SseDecoder,
-    reader: VendorReader,
+    reader: Box<dyn AnswerReader>,
     observer: StreamObserver,
     nodes: NodeBuffer,
     is_over: bool,
-}
-
-#[derive(Debug)]
-enum VendorReader {
-    Chat(chat::read_stream::ChatStreamReader),
-    Messages(messages::read_stream::MessagesStreamReader),
-    Responses(responses::read_stream::ResponsesStreamReader),
 }
 
 impl StreamTranslation {
@@ -155,15 +150,14 @@ impl StreamTranslation {
         streamed: bool,
         event_bytes_max: usize,
     ) -> Self {
-        let reader = match vendor {
-            Protocol::Chat => VendorReader::Chat(chat::read_stream::ChatStreamReader::new(
-                ChatAnswerPlaces::new(&response_context),
-            )),
-            Protocol::Messages => {
-                VendorReader::Messages(messages::read_stream::MessagesStreamReader::default())
+        let reader: Box<dyn AnswerReader> = match vendor {
+            Protocol::Chat => {
+                let places = ChatAnswerPlaces::new(&response_context);
+                Box::new(chat::read_stream::ChatStreamReader::new(places))
             }
+            Protocol::Messages => Box::new(messages::read_stream::MessagesStreamReader::default()),
             Protocol::Responses => {
-                VendorReader::Responses(responses::read_stream::ResponsesStreamReader::default())
+                Box::new(responses::read_stream::ResponsesStreamReader::default())
             }
         };
         StreamTranslation {
@@ -183,12 +177,7 @@ impl StreamTranslation {
         self.observer
             .completion
             .check_end(self.observer.usage().is_some(), fault)?;
-        match &mut self.reader {
-            VendorReader::Chat(reader) => reader.finish(&mut self.observer),
-            VendorReader::Messages(reader) => reader.finish(&mut self.observer),
-            // Its stop reason is its last event.
-            VendorReader::Responses(_) => {}
-        }
+        self.reader.finish(&mut self.observer);
         self.observer.check()
     }
 
@@ -206,17 +195,9 @@ impl StreamTranslation {
                 continue;
             }
             let nodes = std::mem::take(&mut self.nodes);
-            let (nodes, outcome) = match &mut self.reader {
-                VendorReader::Chat(reader) => {
-                    reader.event(event.name, data, nodes, &mut self.observer)
-                }
-                VendorReader::Messages(reader) => {
-                    reader.event(event.name, data, nodes, &mut self.observer)
-                }
-                VendorReader::Responses(reader) => {
-                    reader.event(event.name, data, nodes, &mut self.observer)
-                }
-            };
+            let (nodes, outcome) = self
+                .reader
+                .event(event.name, data, nodes, &mut self.observer);
             // One large event must not enlarge the memory of a long stream permanently.
             self.nodes = if nodes.capacity() > MAX_IDLE_NODES {
                 NodeBuffer::new()
@@ -263,8 +244,8 @@ impl ResponseStream for StreamTranslation {
         // detected.
         self.decoder.close();
         let fault = self.process_events().err();
-        if let (None, VendorReader::Chat(reader)) = (&fault, &mut self.reader) {
-            reader.end_of_body(&mut self.observer);
+        if fault.is_none() {
+            self.reader.end_of_body(&mut self.observer);
         }
         let outcome = match fault.filter(|fault| matches!(fault, UpstreamError::Vendor(_))) {
             _ if self.observer.is_complete() => Ok(()),

@@ -138,7 +138,7 @@ impl ChatCallState {
     }
 
     /// `opened`: number of calls emitted before.
-    fn open(&mut self, opened: &mut u64, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+    fn open(&mut self, opened: &mut u64, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         self.number = *opened;
         *opened += 1;
         self.emit_state(slots, to);
@@ -161,7 +161,7 @@ impl ChatCallState {
         }
     }
 
-    fn emit_state(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+    fn emit_state(&mut self, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         emit_state(&mut self.state, StatePlace::Call(self.number), slots, to);
     }
 }
@@ -230,7 +230,7 @@ impl ChatCallTracker {
     }
 
     /// Emits the call whose name is complete because something else begins.
-    pub(crate) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+    pub(crate) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         let pending = self.pending.take().and_then(|at| self.calls.get_mut(at));
         if let Some(call) = pending {
             call.open(&mut self.opened, slots, to);
@@ -238,7 +238,7 @@ impl ChatCallTracker {
     }
 
     /// Emits the state that came after its call was emitted.
-    pub(super) fn emit_late_state(&mut self, slots: &mut SlotAllocator, to: &mut impl EventSink) {
+    pub(super) fn emit_late_state(&mut self, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         for call in self.calls.iter_mut().filter(|call| call.slot.is_some()) {
             call.emit_state(slots, to);
         }
@@ -251,7 +251,7 @@ impl ChatCallTracker {
         is_whole: bool,
         state_paths: &[String],
         slots: &mut SlotAllocator,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         self.has_listed |= !entry.is_legacy;
         let at = match self.find(entry, is_whole) {

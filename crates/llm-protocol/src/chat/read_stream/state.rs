@@ -16,7 +16,7 @@ pub(super) fn emit_state(
     state: &mut OpaqueState,
     place: StatePlace,
     slots: &mut SlotAllocator,
-    to: &mut impl EventSink,
+    to: &mut dyn EventSink,
 ) {
     if state.is_empty() {
         return;

@@ -9,6 +9,7 @@ use super::usage::ChatUsageTracker;
 use crate::capabilities::response_ids;
 use crate::ir::event::{Event, OutputPart, ResponseContext, ResponseStart, StopReason};
 use crate::json::{JsonDocument, JsonStr, JsonStrBuf, MAX_RESPONSE_DEPTH, NodeBuffer};
+use std::fmt::Debug;
 
 /// Maximum number of open items. Vendors open a handful; above the limit, the oldest counts as
 /// closed.
@@ -18,7 +19,16 @@ const MAX_OPEN_ITEMS: usize = 1024;
 const DEFAULT_REFUSAL_TEXT: &str = "The model declined to answer.";
 
 /// Encoder of an answer, as chunks or as one body.
-pub(super) trait ChatEncoder {
+pub trait ChatEncoder: Debug + Default + Send + Sync {
+    /// Maximum number of bytes that are held back in total.
+    const MAX_BUFFERED_BYTES: usize;
+
+    /// The chunks so far, or the body once it is complete.
+    fn output(&mut self) -> &mut Vec<u8>;
+
+    /// Returns whether the encoder holds more than its limit.
+    fn overflowed(&self) -> bool;
+
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext);
     fn content(&mut self, text: &JsonStr<'_>);
     fn reasoning(&mut self, text: &JsonStr<'_>);
@@ -32,7 +42,7 @@ pub(super) trait ChatEncoder {
 
 /// Form in which a call is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ChatCallForm {
+pub enum ChatCallForm {
     Function,
     Custom,
     /// `function_call`, which a message has at most once.
@@ -40,7 +50,7 @@ pub(super) enum ChatCallForm {
 }
 
 #[derive(Debug)]
-pub(super) struct ChatAnswerBuilder {
+pub struct ChatAnswerBuilder {
     pub response_context: ResponseContext,
     pieces: Vec<(u32, ChatOpenItem)>,
     /// A call that ended without arguments. They become an empty object, unless the answer is cut
@@ -54,8 +64,8 @@ pub(super) struct ChatAnswerBuilder {
     after_foreign: bool,
     pub has_text: bool,
     pub calls: u64,
-    pub details: ReasoningDetailsBuffer,
-    pub sources: ChatCitations,
+    pub(super) details: ReasoningDetailsBuffer,
+    pub(super) sources: ChatCitations,
     /// Number of bytes that may still be held back.
     budget: usize,
     /// A part that cannot be omitted exceeded the limit.
@@ -65,7 +75,7 @@ pub(super) struct ChatAnswerBuilder {
     declined: Option<JsonStrBuf>,
     /// The model sent a refusal text itself.
     has_refusal: bool,
-    pub usage_tracker: ChatUsageTracker,
+    pub(super) usage_tracker: ChatUsageTracker,
 }
 
 /// Item that is still open.

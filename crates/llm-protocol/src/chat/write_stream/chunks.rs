@@ -20,9 +20,6 @@ const USAGE_NULL: &[u8] = b",\"usage\":null";
 const FRAME_END: &[u8] = b"}\n\n";
 const DONE_FRAME: &[u8] = b"data: [DONE]\n\n";
 
-/// Maximum capacity that the output buffer keeps while it is empty.
-const MAX_IDLE_BUFFER_BYTES: usize = 16 << 10;
-
 /// Writes the entry of a choice that ends without more output.
 pub(crate) fn write_finished_choice(json: &mut JsonWriter, index: u64, reason: &str) {
     json.open_object()
@@ -35,7 +32,7 @@ pub(crate) fn write_finished_choice(json: &mut JsonWriter, index: u64, reason: &
 }
 
 #[derive(Debug, Default)]
-pub(super) struct ChatChunkEncoder {
+pub struct ChatChunkEncoder {
     out: Vec<u8>,
     /// Fixed text of every chunk before its choices (`head`) and after them (`tail`).
     head: Vec<u8>,
@@ -43,13 +40,6 @@ pub(super) struct ChatChunkEncoder {
 }
 
 impl ChatChunkEncoder {
-    pub fn take(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.out);
-        if self.out.capacity() > MAX_IDLE_BUFFER_BYTES {
-            self.out = Vec::new();
-        }
-    }
-
     /// Writes a chunk whose delta is `before`, the text, `after`.
     fn text_chunk(&mut self, before: &[u8], text: &JsonStr<'_>, after: &[u8]) {
         self.open();
@@ -84,6 +74,18 @@ impl ChatChunkEncoder {
 }
 
 impl ChatEncoder for ChatChunkEncoder {
+    /// The reasoning of the longest answers is below a tenth of it. Above it, the stream continues
+    /// without the deferred parts, but never without the input of a call.
+    const MAX_BUFFERED_BYTES: usize = 8 << 20;
+
+    fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    fn overflowed(&self) -> bool {
+        false
+    }
+
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
         let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
         json.open_object().member(

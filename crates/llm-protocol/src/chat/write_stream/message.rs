@@ -9,11 +9,8 @@ use crate::capabilities::response_ids;
 use crate::ir::event::{ResponseContext, ResponseStart};
 use crate::json::{JoinedText, JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 
-/// Maximum number of bytes that are buffered.
-pub(super) const MAX_BODY_BYTES: usize = 64 << 20;
-
 #[derive(Debug, Default)]
-pub(super) struct ChatMessageEncoder {
+pub struct ChatMessageEncoder {
     /// Members before `choices`.
     head: JsonWriter,
     content: JsonStrBuf,
@@ -34,14 +31,6 @@ struct BufferedChatCall {
 }
 
 impl ChatMessageEncoder {
-    pub fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.body)
-    }
-
-    pub fn overflowed(&self) -> bool {
-        self.bytes > MAX_BODY_BYTES
-    }
-
     fn write(&self, builder: &ChatAnswerBuilder, json: &mut JsonWriter) {
         let own = (!self.refusal.is_empty()).then(|| self.refusal.text());
         let refusal = builder.refusal_explanation().or(own);
@@ -121,6 +110,16 @@ impl ChatMessageEncoder {
 }
 
 impl ChatEncoder for ChatMessageEncoder {
+    const MAX_BUFFERED_BYTES: usize = 64 << 20;
+
+    fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.body
+    }
+
+    fn overflowed(&self) -> bool {
+        self.bytes > Self::MAX_BUFFERED_BYTES
+    }
+
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
         self.head.open_object().member(
             "id",

@@ -7,7 +7,7 @@
 use super::completion::MessagesCompletion;
 use super::unseen_thinking::UnseenThinking;
 use crate::capabilities::arguments::{write_input, write_truncated_input};
-use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext};
+use crate::ir::event::{AnswerWriter, Event, EventSink, OutputPart, ResponseContext};
 use crate::json::{JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 use crate::reasoning_token;
 
@@ -60,13 +60,7 @@ impl MessagesBodyWriter {
         }
     }
 
-    /// Returns whether the answer is larger than the limit.
-    pub fn overflowed(&self) -> bool {
-        self.overflowed
-    }
-
-    /// Returns the body once the answer is complete.
-    pub fn body(&mut self) -> Vec<u8> {
+    fn body(&self) -> Vec<u8> {
         let mut json = JsonWriter::with_capacity(self.bytes + 1024);
         json.open_object();
         self.completion.write_envelope(&mut json);
@@ -221,6 +215,16 @@ impl MessagesBodyWriter {
         *signature = new_signature.value().into_owned();
         let added = signature.len();
         self.bytes = self.bytes.saturating_add(added);
+    }
+}
+
+impl AnswerWriter for MessagesBodyWriter {
+    fn take(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.body());
+    }
+
+    fn overflowed(&self) -> bool {
+        self.overflowed
     }
 }
 

@@ -3,7 +3,10 @@
 
 use super::{KEEP_ALIVE, MessagesBodyWriter, MessagesStreamWriter};
 use crate::chat::read_stream::ChatStreamReader;
-use crate::ir::event::{Event, EventSink, OutputPart, ResponseContext, ResponseStart};
+use crate::ir::event::{
+    AnswerReader as _, AnswerWriter as _, Event, EventSink, OutputPart, ResponseContext,
+    ResponseStart,
+};
 use crate::json::{JsonStr, NodeBuffer};
 use crate::usage::UsageEstimator;
 use proptest::prelude::*;
@@ -115,7 +118,7 @@ fn delta() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn feed(deltas: &[Value], finish: &str, to: &mut impl EventSink) {
+fn feed(deltas: &[Value], finish: &str, to: &mut dyn EventSink) {
     let mut reader = ChatStreamReader::default();
     let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]});
     let chunks = deltas
@@ -154,7 +157,9 @@ proptest! {
         let blocks = blocks(&frames(&out));
         let mut whole = MessagesBodyWriter::new(response_context(show_thinking));
         feed(&deltas, finish, &mut whole);
-        let body: Value = serde_json::from_slice(&whole.body()).unwrap();
+        let mut body = Vec::new();
+        whole.take(&mut body);
+        let body: Value = serde_json::from_slice(&body).unwrap();
 
         let content: String =
             deltas.iter().filter_map(|delta| delta["content"].as_str().or(delta["refusal"].as_str())).collect();

@@ -89,7 +89,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         piece: OutputPart<'_>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult<u32> {
         let free = self.next_slot();
         self.has_calls |= matches!(piece, OutputPart::Call { .. });
@@ -114,7 +114,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         item: Option<JsonValue<'_>>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         self.item(index)?;
         match item {
@@ -127,7 +127,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         item: JsonValue<'_>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let Some(is_custom) = call_is_custom(item) else {
             return Ok(());
@@ -152,7 +152,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         text: Option<JsonStr<'_>>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, OutputPart::Text, to)?;
@@ -166,7 +166,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         text: Option<JsonStr<'_>>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         if self.item(index)?.is_emitted {
             Ok(())
@@ -179,7 +179,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         text: Option<JsonStr<'_>>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, OutputPart::Refusal, to)?;
@@ -194,7 +194,7 @@ impl ResponsesItemTracker {
         index: u64,
         part: (bool, u64),
         text: Option<JsonStr<'_>>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         let Some(text) = text else { return Ok(()) };
         let before = self.item(index)?.part;
@@ -219,7 +219,7 @@ impl ResponsesItemTracker {
         Ok(())
     }
 
-    pub fn arguments(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut impl EventSink) {
+    pub fn arguments(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut dyn EventSink) {
         if let Some(item) = self.items.iter_mut().rfind(|item| item.index == index)
             && let (Some(slot), Some(text)) = (item.slot, text)
         {
@@ -232,14 +232,14 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         text: Option<JsonStr<'_>>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) {
         if self.find(index).is_some_and(|item| !item.is_emitted) {
             self.arguments(index, text, to);
         }
     }
 
-    pub fn citation(&mut self, index: u64, note: Option<JsonValue<'_>>, to: &mut impl EventSink) {
+    pub fn citation(&mut self, index: u64, note: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         let slot = self.find(index).and_then(|item| item.slot);
         let url = note
             .and_then(|note| note.get("url"))
@@ -258,7 +258,7 @@ impl ResponsesItemTracker {
         &mut self,
         index: u64,
         item: JsonValue<'_>,
-        to: &mut impl EventSink,
+        to: &mut dyn EventSink,
     ) -> ReadResult {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
@@ -296,7 +296,7 @@ impl ResponsesItemTracker {
         Ok(())
     }
 
-    fn message(&mut self, index: u64, item: JsonValue<'_>, to: &mut impl EventSink) -> ReadResult {
+    fn message(&mut self, index: u64, item: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
         let (was_emitted, was_refused) = (self.item(index)?.is_emitted, self.has_refusal(index));
         for part in item.items_of("content") {
             let text = |name| part.filled_text(name);
@@ -313,12 +313,7 @@ impl ResponsesItemTracker {
         Ok(())
     }
 
-    fn reasoning(
-        &mut self,
-        index: u64,
-        item: JsonValue<'_>,
-        to: &mut impl EventSink,
-    ) -> ReadResult {
+    fn reasoning(&mut self, index: u64, item: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
         let parts = |name: &str| item.get(name).into_iter().flat_map(JsonValue::items);
         let words = |part: JsonValue<'_>| part.text_of("text").map_or(0, |text| text.code_points());
         let lengths: Vec<u64> = parts("summary").map(words).collect();

@@ -9,7 +9,10 @@ use super::call::{CallInput, ResponsesOpenCall};
 use super::completion::{DEFAULT_REFUSAL_TEXT, ResponsesCompletion};
 use super::item::{self, ResponsesCitation};
 use crate::capabilities::{ReasoningReplay, response_ids};
-use crate::ir::event::{ClientTool, Event, EventSink, OutputPart, ResponseContext, ToolCallKind};
+use crate::ir::event::{
+    AnswerWriter, ClientTool, Event, EventSink, OutputPart, ResponseContext, ToolCallKind,
+    take_output,
+};
 use crate::json::{JsonStr, JsonStrBuf, JsonWriter, RawJson};
 use crate::reasoning_token::{self, ReasoningPayload};
 use crate::responses::event_sequencer::{EventSequencer, ResponsesStatus, SequencerState};
@@ -21,12 +24,19 @@ const ITEM_OVERHEAD_BYTES: usize = 512;
 /// end.
 const BUFFERED_COPIES: usize = 2;
 
+/// Maximum number of bytes kept for a stream.
+pub(super) const MAX_STREAM_BYTES: usize = 8 << 20;
+
+/// Maximum number of bytes kept for one body.
+const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// Writer of an answer, as events or as one body.
 #[derive(Debug)]
-pub(super) struct ResponsesAnswerBuilder {
+pub struct ResponsesAnswerBuilder {
     response_context: ResponseContext,
     sequencer: EventSequencer,
     /// Events of a stream, or the body of a whole answer.
-    pub out: Vec<u8>,
+    out: Vec<u8>,
     is_stream: bool,
     completion: ResponsesCompletion,
     /// The one text or reasoning item that is open.
@@ -72,6 +82,16 @@ struct ResponsesOpenReasoning {
     signature: Option<String>,
 }
 
+impl AnswerWriter for ResponsesAnswerBuilder {
+    fn take(&mut self, out: &mut Vec<u8>) {
+        take_output(&mut self.out, out);
+    }
+
+    fn overflowed(&self) -> bool {
+        self.kept_bytes > self.bytes_max
+    }
+}
+
 impl EventSink for ResponsesAnswerBuilder {
     fn event(&mut self, event: Event<'_>) {
         if self.is_over || self.overflowed() {
@@ -109,8 +129,8 @@ impl EventSink for ResponsesAnswerBuilder {
 }
 
 impl ResponsesAnswerBuilder {
-    /// `bytes_max`: maximum number of bytes to keep.
-    pub fn new(response_context: ResponseContext, is_stream: bool, bytes_max: usize) -> Self {
+    /// `is_stream`: write events, not one body.
+    pub fn new(response_context: ResponseContext, is_stream: bool) -> Self {
         let sequencer = response_context.sequencer.clone().unwrap_or_default();
         sequencer.begin_attempt();
         ResponsesAnswerBuilder {
@@ -127,13 +147,12 @@ impl ResponsesAnswerBuilder {
             has_message: false,
             ids_made: 0,
             kept_bytes: 0,
-            bytes_max,
+            bytes_max: match is_stream {
+                true => MAX_STREAM_BYTES,
+                false => MAX_BODY_BYTES,
+            },
             is_over: false,
         }
-    }
-
-    pub fn overflowed(&self) -> bool {
-        self.kept_bytes > self.bytes_max
     }
 
     fn count_bytes(&mut self, bytes: usize) {

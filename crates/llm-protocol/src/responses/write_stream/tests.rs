@@ -1,5 +1,9 @@
-use super::*;
-use crate::ir::event::{ClientTool, OutputPart, ResponseStart, StopReason, ToolCallKind};
+use super::ResponsesAnswerBuilder;
+use super::answer_builder::MAX_STREAM_BYTES;
+use crate::ir::event::{
+    AnswerWriter as _, ClientTool, Event, EventSink as _, OutputPart, ResponseContext,
+    ResponseStart, StopReason, ToolCallKind,
+};
 use crate::json::JsonStr;
 use crate::reasoning_token::{self, ReasoningPayload};
 use crate::responses::EventSequencer;
@@ -72,7 +76,7 @@ fn streamed(
     response_context: ResponseContext,
     input: impl IntoIterator<Item = Event<'static>>,
 ) -> Vec<Value> {
-    let mut stream = ResponsesStreamWriter::new(response_context);
+    let mut stream = ResponsesAnswerBuilder::new(response_context, true);
     input.into_iter().for_each(|event| stream.event(event));
     assert!(!stream.overflowed());
     let mut out = Vec::new();
@@ -84,9 +88,11 @@ fn folded(
     response_context: ResponseContext,
     input: impl IntoIterator<Item = Event<'static>>,
 ) -> Value {
-    let mut whole = ResponsesBodyWriter::new(response_context);
+    let mut whole = ResponsesAnswerBuilder::new(response_context, false);
     input.into_iter().for_each(|event| whole.event(event));
-    serde_json::from_slice(&whole.body()).unwrap()
+    let mut body = Vec::new();
+    whole.take(&mut body);
+    serde_json::from_slice(&body).unwrap()
 }
 
 fn kinds(events: &[Value]) -> Vec<String> {
@@ -621,7 +627,7 @@ fn signs_of_life_are_numbered_with_the_stream() {
         sequencer: Some(sequencer.clone()),
         ..ResponseContext::default()
     };
-    let mut stream = ResponsesStreamWriter::new(response_context);
+    let mut stream = ResponsesAnswerBuilder::new(response_context, true);
     // Before the vendor sends anything, the response begins with an id that the gateway generates.
     let mut out = sequencer.keep_alive();
     out.extend(sequencer.keep_alive());
@@ -656,10 +662,13 @@ fn signs_of_life_are_numbered_with_the_stream() {
 fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     use crate::failure::{Failure, Kind};
     let sequencer = EventSequencer::default();
-    let mut stream = ResponsesStreamWriter::new(ResponseContext {
-        sequencer: Some(sequencer.clone()),
-        ..ResponseContext::default()
-    });
+    let mut stream = ResponsesAnswerBuilder::new(
+        ResponseContext {
+            sequencer: Some(sequencer.clone()),
+            ..ResponseContext::default()
+        },
+        true,
+    );
     let mut out = Vec::new();
     for event in [
         start(),
@@ -711,7 +720,7 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
 #[test]
 fn more_than_is_kept_ends_the_stream() {
     let piece = "x".repeat(MAX_STREAM_BYTES / 8).leak();
-    let mut stream = ResponsesStreamWriter::new(ResponseContext::default());
+    let mut stream = ResponsesAnswerBuilder::new(ResponseContext::default(), true);
     stream.event(start());
     stream.event(open(0, OutputPart::Text));
     for _ in 0..4 {
@@ -721,7 +730,7 @@ fn more_than_is_kept_ends_the_stream() {
     // Every byte counts twice, so the content alone reaches the limit and the item's overhead
     // exceeds it.
     assert!(stream.overflowed() || MAX_STREAM_BYTES < 8);
-    let mut few = ResponsesStreamWriter::new(ResponseContext::default());
+    let mut few = ResponsesAnswerBuilder::new(ResponseContext::default(), true);
     few.event(start());
     for slot in 0..10 {
         few.event(open(slot, call("a", "f")));
