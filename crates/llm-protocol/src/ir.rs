@@ -522,6 +522,15 @@ pub type BoxedFailure = Box<Failure>;
 /// What reading or writing a request gives, or its refusal.
 pub type RequestResult<T = ()> = Result<T, BoxedFailure>;
 
+/// The member at `path` breaks a rule of the client's protocol.
+pub(crate) fn invalid_param(
+    surface: Protocol,
+    path: impl fmt::Display,
+    message: impl fmt::Display,
+) -> BoxedFailure {
+    Failure::invalid_param(surface, path, message).into()
+}
+
 /// Changes that the translation made: tokens `action:path` for the header `x-gateway-warnings`.
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);

@@ -15,7 +15,6 @@ pub(crate) mod effort;
 pub(crate) mod media;
 pub(crate) mod parts;
 pub(crate) mod reasoning_summary;
-pub(crate) mod refusal;
 pub(crate) mod settings;
 pub(crate) mod text_fallback;
 pub(crate) mod tool_names;

@@ -575,11 +575,8 @@ impl SummaryReader<'_> {
     }
 
     fn refuse(&self, param: &str, message: &str) -> RequestParseError {
-        RequestParseError::Refused(Box::new(Failure::invalid_param(
-            self.protocol,
-            param,
-            message,
-        )))
+        let failure = Failure::invalid_param(self.protocol, param, message);
+        RequestParseError::Refused(failure.into())
     }
 }
 

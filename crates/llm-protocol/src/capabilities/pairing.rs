@@ -6,10 +6,9 @@
 //! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on this order.
 
 use crate::Protocol;
-use crate::failure::Failure;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, JsonPath, Request, RequestResult, ToolCall, ToolResult, Turn,
-    TurnRole, WarningAction, Warnings,
+    TurnRole, WarningAction, Warnings, invalid_param,
 };
 use crate::json::JsonStr;
 use std::borrow::Cow;
@@ -228,7 +227,7 @@ impl<'a> Pairing<'a> {
                  block must have a corresponding `tool_result` block in the next message."
             ),
         };
-        Box::new(Failure::invalid_param(self.surface, &at, &message))
+        invalid_param(self.surface, at, message)
     }
 
     fn orphaned_result(&self, block: &Block<'_>, outcome: &ToolResult<'_>) -> BoxedFailure {
@@ -246,11 +245,7 @@ impl<'a> Pairing<'a> {
                 format!("unexpected `tool_use_id` found in `tool_result` blocks: {id}.")
             }
         };
-        Box::new(Failure::invalid_param(
-            self.surface,
-            &block.at.to_string(),
-            &message,
-        ))
+        invalid_param(self.surface, block.at, message)
     }
 }
 
@@ -323,11 +318,7 @@ impl PendingCall<'_> {
 
 /// The error of the responses surface names the whole input, not a path in it.
 fn invalid_input(message: &str) -> BoxedFailure {
-    Box::new(Failure::invalid_param(
-        Protocol::Responses,
-        "input",
-        message,
-    ))
+    invalid_param(Protocol::Responses, "input", message)
 }
 
 /// Returns the id's value; a missing id counts as empty.
@@ -381,6 +372,7 @@ fn split_at_calls<'a>(turn: &mut Turn<'a>) -> Vec<Block<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Failure;
     use crate::ir::{
         OutputFormat, ReasoningSettings, SamplingParams, ToolArguments, ToolChoice,
         ToolResultContent,

@@ -9,7 +9,7 @@
 //! Read next: `fields/chat.rs`, then `read_request/messages.rs`.
 
 use crate::Protocol;
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::fields::chat as chat_fields;
 use crate::ir::{
     Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
@@ -32,10 +32,7 @@ mod tools;
 /// Returns an error if the body breaks a rule of the chat completions API.
 pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<Request<'a>> {
     if !body.is_object() {
-        return Err(Box::new(Failure::new(
-            Kind::InvalidRequest,
-            "The request body must be a JSON object.",
-        )));
+        return Err(Failure::body_is_no_object().into());
     }
     match body.get("model") {
         None => {

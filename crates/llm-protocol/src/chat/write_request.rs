@@ -9,12 +9,13 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pair
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{Effort, Request, RequestResult, ToolChoice, WarningAction, Warnings};
+use crate::ir::{
+    Effort, Request, RequestResult, ToolChoice, WarningAction, Warnings, invalid_param,
+};
 use crate::json::{JsonWriter, RawJson};
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort;
-use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::TextFallback;
 use crate::openai::tools::{self, ToolWriter};
 use crate::openai::unsupported;
@@ -162,7 +163,7 @@ impl ChatRequestWriter<'_> {
         let sent = tools::sendable_tools(request, model, self.fallback.warnings)?;
         if sent.len() > MAX_TOOLS {
             let message = format!("at most {MAX_TOOLS} tools are available for this model");
-            return Err(invalid_param(self.surface, "tools", &message));
+            return Err(invalid_param(self.surface, "tools", message));
         }
         if sent.is_empty() {
             // A chat vendor refuses a tool choice without tools.
@@ -170,9 +171,8 @@ impl ChatRequestWriter<'_> {
         }
         if self.model.tools_with_reasoning == ToolsWithReasoning::ResponsesOnly {
             let message = format!("Tools are not available for model '{model}' on this endpoint.");
-            return Err(Box::new(
-                Failure::new(Kind::InvalidRequest, message).with_param("tools"),
-            ));
+            let failure = Failure::new(Kind::InvalidRequest, message);
+            return Err(failure.with_param("tools").into());
         }
         let profile = self.write_context.target.profile;
         let mut writer = ToolWriter {

@@ -116,12 +116,21 @@ impl Error for Failure {}
 
 /// Constructors of failures that need a value; the others use `Failure::from_kind(kind)`.
 impl Failure {
+    /// A body that is another JSON value than an object.
+    pub(crate) fn body_is_no_object() -> Self {
+        Failure::new(
+            Kind::InvalidRequest,
+            "The request body must be a JSON object.",
+        )
+    }
+
     /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
     /// member for it, so its message begins with the dotted path.
-    pub fn invalid_param(surface: Protocol, param: &str, message: &str) -> Self {
+    pub fn invalid_param(surface: Protocol, param: impl Display, message: impl Display) -> Self {
+        let param = param.to_string();
         let message = match surface {
-            Protocol::Chat | Protocol::Responses => message.to_owned(),
-            Protocol::Messages => format!("{}: {message}", to_dotted_path(param)),
+            Protocol::Chat | Protocol::Responses => message.to_string(),
+            Protocol::Messages => format!("{}: {message}", to_dotted_path(&param)),
         };
         Failure::new(Kind::InvalidRequest, message).with_param(param)
     }

@@ -24,8 +24,8 @@ mod check;
 mod tools;
 
 use check::{
-    bool_or_false, expect_object, expect_string, invalid_param, optional_string, pick_members,
-    require, require_object, require_string,
+    bool_or_false, expect_object, expect_string, invalid_param, optional_string, pick_known,
+    pick_members, require, require_object, require_string, unexpected_tag,
 };
 
 /// Minimum thinking budget, in tokens.
@@ -45,10 +45,7 @@ const EFFORTS: [Effort; 5] = [
 /// Returns an error if the body breaks a rule of the messages API.
 pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<Request<'a>> {
     if !body.is_object() {
-        return Err(Box::new(Failure::new(
-            Kind::InvalidRequest,
-            "The request body must be a JSON object.",
-        )));
+        return Err(Failure::body_is_no_object().into());
     }
     let mut extra = Vec::new();
     let limit = limit(body.get("max_tokens"))?;
@@ -223,7 +220,7 @@ fn output_config<'a>(
             Kind::InvalidRequest,
             "output_format and output_config.format cannot both be set.",
         );
-        return Err(Box::new(failure.with_param("output_format")));
+        return Err(failure.with_param("output_format").into());
     }
     let format = match newer {
         Some(_) => format(newer, "output_config.format", extra)?,
@@ -280,21 +277,16 @@ fn thinking<'a>(
 ) -> RequestResult<Option<JsonValue<'a>>> {
     let Some(value) = value else { return Ok(None) };
     expect_object(value, "thinking")?;
-    let [kind, budget, display] =
-        pick_members(value, ["type", "budget_tokens", "display"], |name, _| {
-            check::warn_dropped_member("thinking", "thinking", &name, warnings);
-        });
+    let names = ["type", "budget_tokens", "display"];
+    let [kind, budget, display] = pick_known(value, names, "thinking", "thinking", warnings);
     let kind = require_string(kind, "thinking.type")?;
     optional_string(display, "thinking.display")?;
     match kind.value().as_ref() {
         "adaptive" | "between_tools" | "disabled" => return Ok(Some(value)),
         "enabled" => {}
         other => {
-            let message = format!(
-                "Input tag '{other}' found using 'type' does not match any of the expected tags: \
-                 'adaptive', 'between_tools', 'disabled', 'enabled'"
-            );
-            return Err(invalid_param("thinking", &message));
+            let expected = "'adaptive', 'between_tools', 'disabled', 'enabled'";
+            return Err(invalid_param("thinking", unexpected_tag(other, expected)));
         }
     }
     let path = "thinking.enabled.budget_tokens";
@@ -306,13 +298,13 @@ fn thinking<'a>(
         (None, _) if budget > 0.0 => Err(invalid_param(path, check::NOT_AN_INTEGER)),
         (None | Some(..MIN_BUDGET_TOKENS), _) => Err(invalid_param(
             path,
-            &format!("Input should be greater than or equal to {MIN_BUDGET_TOKENS}"),
+            format_args!("Input should be greater than or equal to {MIN_BUDGET_TOKENS}"),
         )),
         (Some(tokens), Some(limit)) if tokens >= limit.tokens => {
             let message = "`max_tokens` must be greater than `thinking.budget_tokens`";
-            Err(Box::new(
-                Failure::new(Kind::InvalidRequest, message).with_param("max_tokens"),
-            ))
+            Err(Failure::new(Kind::InvalidRequest, message)
+                .with_param("max_tokens")
+                .into())
         }
         (Some(_), _) => Ok(Some(value)),
     }

@@ -4,12 +4,12 @@
 //!
 //! Read next: `openai/tools.rs`.
 
-use super::refusal::invalid_param;
 use crate::Protocol;
 use crate::capabilities::{identifiers, schema};
 use crate::ir::write_context::WriteContext;
 use crate::ir::{
     BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, WarningAction, Warnings,
+    invalid_param,
 };
 use crate::json::{JsonStr, JsonWriter};
 

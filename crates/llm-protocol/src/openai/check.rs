@@ -22,6 +22,16 @@ pub(crate) enum MemberType {
 }
 
 impl MemberType {
+    /// Every type; an integer is also a number.
+    const ALL: [MemberType; 6] = [
+        MemberType::Object,
+        MemberType::Array,
+        MemberType::String,
+        MemberType::Integer,
+        MemberType::Number,
+        MemberType::Bool,
+    ];
+
     fn matches(self, value: JsonValue<'_>) -> bool {
         match self {
             MemberType::Object => value.is_object(),
@@ -66,41 +76,28 @@ pub(crate) fn check_type(
     }
 }
 
-pub(crate) fn invalid(path: impl Display, message: impl AsRef<str>) -> BoxedFailure {
-    Box::new(
-        Failure::invalid_param(Protocol::Chat, &path.to_string(), message.as_ref())
-            .with_code("invalid_value"),
-    )
+pub(crate) fn invalid(path: impl Display, message: impl Display) -> BoxedFailure {
+    Failure::invalid_param(Protocol::Chat, path, message)
+        .with_code("invalid_value")
+        .into()
 }
 
 pub(crate) fn wrong_type(path: impl Display, expected: &str, value: JsonValue<'_>) -> BoxedFailure {
-    let got = if value.is_object() {
-        "an object"
-    } else if value.is_array() {
-        "an array"
-    } else if value.is_string() {
-        "a string"
-    } else if value.bool().is_some() {
-        "a boolean"
-    } else if is_integer(value) {
-        "an integer"
-    } else if value.number().is_some() {
-        "a decimal number"
-    } else {
-        "null"
-    };
+    let found = MemberType::ALL.iter().find(|shape| shape.matches(value));
+    let got = found.map_or("null", |shape| shape.description());
     let path = path.to_string();
     let message = format!("Invalid type for '{path}': expected {expected}, but got {got} instead.");
-    Box::new(Failure::invalid_param(Protocol::Chat, &path, &message).with_code("invalid_type"))
+    Failure::invalid_param(Protocol::Chat, path, message)
+        .with_code("invalid_type")
+        .into()
 }
 
 pub(crate) fn missing(path: impl Display) -> BoxedFailure {
     let path = path.to_string();
     let message = format!("Missing required parameter: '{path}'.");
-    Box::new(
-        Failure::invalid_param(Protocol::Chat, &path, &message)
-            .with_code("missing_required_parameter"),
-    )
+    Failure::invalid_param(Protocol::Chat, path, message)
+        .with_code("missing_required_parameter")
+        .into()
 }
 
 /// Error for a value that is not in the member's enumeration. `supported` lists the accepted
@@ -132,17 +129,27 @@ pub(crate) fn member_path(within: impl Display, name: &str) -> String {
     path
 }
 
-/// Reads a string member that may be absent. `within` is the path of the object, here and below.
+/// Reads a member of this type that may be absent. `within` is the path of the object, here and below.
+fn optional_member<'a, T>(
+    of: JsonValue<'a>,
+    name: &str,
+    within: impl Display,
+    shape: MemberType,
+    read: impl FnOnce(JsonValue<'a>) -> Option<T>,
+) -> RequestResult<Option<T>> {
+    let Some(value) = of.get(name) else {
+        return Ok(None);
+    };
+    let wrong = || wrong_type(member_path(within, name), shape.description(), value);
+    read(value).ok_or_else(wrong).map(Some)
+}
+
 pub(crate) fn optional_text<'a>(
     of: JsonValue<'a>,
     name: &str,
     within: impl Display,
 ) -> RequestResult<Option<JsonStr<'a>>> {
-    let Some(value) = of.get(name) else {
-        return Ok(None);
-    };
-    let wrong = || wrong_type(member_path(within, name), "a string", value);
-    value.text().ok_or_else(wrong).map(Some)
+    optional_member(of, name, within, MemberType::String, JsonValue::text)
 }
 
 pub(crate) fn optional_bool(
@@ -150,11 +157,7 @@ pub(crate) fn optional_bool(
     name: &str,
     within: impl Display,
 ) -> RequestResult<Option<bool>> {
-    let Some(value) = of.get(name) else {
-        return Ok(None);
-    };
-    let wrong = || wrong_type(member_path(within, name), "a boolean", value);
-    value.bool().ok_or_else(wrong).map(Some)
+    optional_member(of, name, within, MemberType::Bool, JsonValue::bool)
 }
 
 pub(crate) fn optional_object<'a>(
@@ -162,12 +165,8 @@ pub(crate) fn optional_object<'a>(
     name: &str,
     within: impl Display,
 ) -> RequestResult<Option<JsonValue<'a>>> {
-    match of.get(name) {
-        Some(value) if !value.is_object() => {
-            Err(wrong_type(member_path(within, name), "an object", value))
-        }
-        value => Ok(value),
-    }
+    let object = |value: JsonValue<'a>| value.is_object().then_some(value);
+    optional_member(of, name, within, MemberType::Object, object)
 }
 
 pub(crate) fn required_text<'a>(
@@ -192,11 +191,9 @@ pub(crate) fn optional_items<'a>(
     name: &str,
     within: &dyn Display,
 ) -> RequestResult<impl Iterator<Item = JsonValue<'a>> + use<'a>> {
-    let value = of.get(name);
-    if let Some(value) = value.filter(|value| !value.is_array()) {
-        return Err(wrong_type(member_path(within, name), "an array", value));
-    }
-    Ok(value.into_iter().flat_map(JsonValue::items))
+    let array = |value: JsonValue<'a>| value.is_array().then(|| value.items());
+    let items = optional_member(of, name, within, MemberType::Array, array)?;
+    Ok(items.into_iter().flatten())
 }
 
 /// Warns about every member that is not in `known`. The path has no indexes: a client that adds its

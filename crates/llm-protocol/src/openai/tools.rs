@@ -6,14 +6,13 @@
 //! Read next: `capabilities/schema.rs`.
 
 use super::api_variant::ApiVariant;
-use super::refusal::invalid_param;
 use super::text_fallback::TextFallback;
 use crate::Protocol;
 use crate::capabilities::{FieldMapping, custom_tool, schema};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
     FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
-    Warnings,
+    Warnings, invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 
@@ -57,24 +56,18 @@ fn check_vendor_tool(
             && chosen.is(&name.value())
         {
             let message = format!("'{}' is not available for model '{model}'", name.value());
-            return Err(invalid_param(request.surface, "tool_choice", &message));
+            return Err(invalid_param(request.surface, "tool_choice", message));
         }
         warnings.add(WarningAction::Dropped, at);
         return Ok(());
     }
     if kind == "custom" {
         let message = format!("only 'direct' is available for model '{model}'");
-        return Err(invalid_param(
-            request.surface,
-            &format!("{at}.allowed_callers"),
-            &message,
-        ));
+        let path = format_args!("{at}.allowed_callers");
+        return Err(invalid_param(request.surface, path, message));
     }
-    Err(invalid_param(
-        request.surface,
-        &at.to_string(),
-        &format!("'{kind}' is not available for model '{model}'"),
-    ))
+    let message = format_args!("'{kind}' is not available for model '{model}'");
+    Err(invalid_param(request.surface, at, message))
 }
 
 /// Writer for tools and the tool choice.
@@ -99,7 +92,7 @@ impl ToolWriter<'_, '_> {
             && !sent.iter().any(|tool| has_name(tool, chosen))
         {
             let message = format!("Tool '{}' not found in provided tools", chosen.value());
-            return Err(invalid_param(self.surface, "tool_choice", &message));
+            return Err(invalid_param(self.surface, "tool_choice", message));
         }
         self.json.member_array("tools");
         for tool in sent {
@@ -121,11 +114,8 @@ impl ToolWriter<'_, '_> {
 
     fn function(&mut self, at: JsonPath, function: &FunctionTool<'_>) -> RequestResult {
         let cleaned = schema::clean_for_chat(function.schema).map_err(|_| {
-            invalid_param(
-                self.surface,
-                &format!("{at}.input_schema.type"),
-                "Input should be 'object'",
-            )
+            let path = format_args!("{at}.input_schema.type");
+            invalid_param(self.surface, path, "Input should be 'object'")
         })?;
         if cleaned.rewritten {
             self.fallback.warnings.add(WarningAction::Rewritten, at);

@@ -5,14 +5,13 @@
 //!
 //! Read next: `openai/text_fallback.rs`, for content that has a text form.
 
-use super::refusal::invalid_param;
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::{Failure, Kind};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Opaque, Request, RequestResult, Thinking,
-    ToolResultContent, TurnRole, WarningAction, Warnings,
+    ToolResultContent, TurnRole, WarningAction, Warnings, invalid_param,
 };
 use std::borrow::Cow;
 
@@ -26,7 +25,7 @@ pub(crate) fn check_members(request: &Request<'_>, warnings: &mut Warnings) -> R
     };
     // Check this first: the client then sends the whole conversation, which may be acceptable.
     if own().any(|opaque| opaque.name.is("thread")) {
-        return Err(Box::new(Failure::from_kind(Kind::ThreadUnsupported)));
+        return Err(Failure::from_kind(Kind::ThreadUnsupported).into());
     }
     for Opaque { name, value, .. } in own() {
         let name = name.value();
@@ -101,12 +100,11 @@ fn unsupported_document_url(surface: Protocol, block: &Block<'_>) -> BoxedFailur
             "file_url is not available for this model; send file_data instead.",
         ),
     };
-    let failure = Failure::invalid_param(surface, &format!("{}{path}", block.at), message);
-    Box::new(if surface == Protocol::Messages {
-        failure
-    } else {
-        failure.with_code("unsupported_value")
-    })
+    let failure = Failure::invalid_param(surface, format_args!("{}{path}", block.at), message);
+    if surface == Protocol::Messages {
+        return failure.into();
+    }
+    failure.with_code("unsupported_value").into()
 }
 
 fn check_block(
@@ -145,11 +143,8 @@ fn check_block(
                 _ => ("", ""),
             };
             if !path.is_empty() && value.is_object() {
-                return Err(invalid_param(
-                    surface,
-                    &format!("{}{path}", block.at),
-                    message,
-                ));
+                let path = format_args!("{}{path}", block.at);
+                return Err(invalid_param(surface, path, message));
             }
             is_opaque_supported(&name.value(), container)
         }
@@ -159,7 +154,7 @@ fn check_block(
             "Input tag '{}' is not supported for this model",
             block_type(block)
         );
-        return Err(invalid_param(surface, &block.at.to_string(), &message));
+        return Err(invalid_param(surface, block.at, message));
     }
     match &block.kind {
         BlockKind::Result(result) => match &result.content {

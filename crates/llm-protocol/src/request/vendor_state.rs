@@ -186,7 +186,7 @@ impl VendorReference {
         let field = path.rsplit('.').next().unwrap_or_default();
         let field = field.split('[').next().unwrap_or_default();
         let id = id_at(text, self.at);
-        let failure = Failure::invalid_param(surface, &path, &self.object.message(field, &id));
+        let failure = Failure::invalid_param(surface, &path, self.object.message(field, &id));
         failure.with_code(match self.object {
             VendorObject::Response => "previous_response_not_found",
             VendorObject::Conversation

@@ -13,7 +13,7 @@
 //! Read next: `fields/responses.rs`, then `read_request/items.rs`.
 
 use crate::Protocol;
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::ir::{
     Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
     Warnings,
@@ -61,10 +61,7 @@ pub fn read<'a>(
     warnings: &mut Warnings,
 ) -> RequestResult<Request<'a>> {
     if !body.is_object() {
-        return Err(Box::new(Failure::new(
-            Kind::InvalidRequest,
-            "The request body must be a JSON object.",
-        )));
+        return Err(Failure::body_is_no_object().into());
     }
     match body.get("model") {
         None => return Err(check::missing("model")),

@@ -11,12 +11,11 @@ use crate::capabilities::{ReasoningReplay, arguments, custom_tool};
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::{
     Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall, Turn,
-    TurnRole, WarningAction,
+    TurnRole, WarningAction, invalid_param,
 };
 use crate::json::{JoinedText, JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer, RawJson};
 use crate::messages::write_request::turns::REMINDER_TAGS;
 use crate::openai::parts::{ContentPart, PartContent};
-use crate::openai::refusal::invalid_param;
 use crate::reasoning_token::{self, ReasoningPayload, StatePlace};
 use std::ops::Range;
 
@@ -64,11 +63,8 @@ impl ChatRequestWriter<'_> {
         }
         self.user_parts(reminders);
         if self.json.as_bytes().len() == empty {
-            return Err(invalid_param(
-                request.surface,
-                "messages",
-                "at least one message is required",
-            ));
+            let message = "at least one message is required";
+            return Err(invalid_param(request.surface, "messages", message));
         }
         self.json.close_array();
         Ok(())

@@ -6,8 +6,8 @@
 //! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 
 use super::check::{
-    self, bool_or_false, expect_object, expect_string, invalid_param, optional_string,
-    pick_members, require, require_object, require_string,
+    self, bool_or_false, expect_object, invalid_param, optional_string, pick_known, require,
+    require_object, require_string, unexpected_tag,
 };
 use crate::Protocol;
 use crate::ir::{
@@ -16,8 +16,11 @@ use crate::ir::{
     TurnRole, Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
+use std::fmt::{self, Display};
 
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
+
+const NOT_TEXT_OR_ARRAY: &str = "Input should be a valid string or array";
 
 /// Container of a block. It determines which block types are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,13 @@ pub(super) fn system<'a>(
                 "Input should be 'text'",
             ));
         }
-        text_block(value, at, "system[text]", warnings)
+        let reader = BlockReader {
+            kind: "text",
+            value,
+            at,
+            warnings,
+        };
+        reader.text()
     })
     .collect()
 }
@@ -85,9 +94,7 @@ fn turn<'a>(
 ) -> RequestResult<Turn<'a>> {
     let at = JsonPath::Message(message);
     expect_object(value, at)?;
-    let [role, content] = pick_members(value, ["role", "content"], |name, _| {
-        check::warn_dropped_member("messages[]", at, &name, warnings)
-    });
+    let [role, content] = pick_known(value, ["role", "content"], "messages[]", at, warnings);
     let role = require_string(role, format_args!("{at}.role"))?;
     let side = match role.value().as_ref() {
         "user" => TurnRole::User,
@@ -101,25 +108,21 @@ fn turn<'a>(
         }
     };
     let content = require(content, format_args!("{at}.content"))?;
-    let mut blocks = match content.text() {
+    let mut blocks: Vec<_> = match content.text() {
         Some(text) => vec![Block::new(at, BlockKind::Text(text))],
         None if !content.is_array() => {
             return Err(invalid_param(
                 format_args!("{at}.content"),
-                "Input should be a valid string or array",
+                NOT_TEXT_OR_ARRAY,
             ));
         }
         None => {
+            let container = MessagesBlockContainer::Turn(side);
             let each = content.items().enumerate();
-            let mut read = |(part, value)| {
-                block(
-                    value,
-                    JsonPath::Part(message, part),
-                    MessagesBlockContainer::Turn(side),
-                    warnings,
-                )
-            };
-            each.map(&mut read).collect::<Result<Vec<_>, _>>()?
+            each.map(|(part, value)| {
+                block(value, JsonPath::Part(message, part), container, warnings)
+            })
+            .collect::<Result<_, _>>()?
         }
     };
     if blocks.is_empty() {
@@ -127,11 +130,7 @@ fn turn<'a>(
         // the pairing step emptied.
         blocks.push(Block::new(at, BlockKind::Text(JsonStr::from_value(""))));
     }
-    Ok(Turn {
-        side,
-        blocks,
-        at: JsonPath::Message(message),
-    })
+    Ok(Turn { side, blocks, at })
 }
 
 fn block<'a>(
@@ -143,31 +142,27 @@ fn block<'a>(
     expect_object(value, at)?;
     let kind = require_string(value.get("type"), format_args!("{at}.type"))?;
     let kind_name = kind.value();
-    match kind_name.as_ref() {
-        "text" => return text_block(value, at, "messages[].content[text]", warnings),
-        "image" => return image(value, at, warnings),
-        _ => {}
-    }
-    if container == MessagesBlockContainer::Document {
-        return Err(invalid_param(
-            at,
-            &unexpected_tag(&kind_name, "'image', 'text'"),
-        ));
-    }
+    let reader = BlockReader {
+        kind: &kind_name,
+        value,
+        at,
+        warnings,
+    };
     match (kind_name.as_ref(), container) {
-        ("document", _) => document(value, at, warnings),
-        ("tool_use", MessagesBlockContainer::Turn(TurnRole::Assistant)) => {
-            call(value, at, warnings)
+        ("text", _) => reader.text(),
+        ("image", _) => reader.image(),
+        (kind, MessagesBlockContainer::Document) => {
+            Err(invalid_param(at, unexpected_tag(kind, "'image', 'text'")))
         }
+        ("document", _) => reader.document(),
+        ("tool_use", MessagesBlockContainer::Turn(TurnRole::Assistant)) => reader.call(),
         ("thinking" | "redacted_thinking", MessagesBlockContainer::Turn(TurnRole::Assistant)) => {
-            thinking(value, at, warnings)
+            reader.thinking()
         }
-        ("tool_result", MessagesBlockContainer::Turn(TurnRole::User)) => {
-            result(value, at, warnings)
-        }
+        ("tool_result", MessagesBlockContainer::Turn(TurnRole::User)) => reader.result(),
         (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => Err(invalid_param(
             at,
-            &format!("`{kind}` blocks can only be in `assistant` messages"),
+            format_args!("`{kind}` blocks can only be in `assistant` messages"),
         )),
         ("tool_result", _) => Err(invalid_param(
             at,
@@ -175,12 +170,6 @@ fn block<'a>(
         )),
         _ => Ok(opaque(kind, value, at)),
     }
-}
-
-fn unexpected_tag(kind: &str, expected: &str) -> String {
-    format!(
-        "Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}"
-    )
 }
 
 /// Keeps a block that only this protocol has, or whose type is unknown.
@@ -206,293 +195,238 @@ fn cache(marker: Option<JsonValue<'_>>) -> Option<CacheBreakpoint> {
     })
 }
 
-fn text_block<'a>(
+/// Reads the members of one block.
+struct BlockReader<'a, 'w> {
+    /// Type of the block, which is part of the paths in errors.
+    kind: &'w str,
     value: JsonValue<'a>,
     at: JsonPath,
-    row: &str,
-    warnings: &mut Warnings,
-) -> RequestResult<Block<'a>> {
-    let [_, content, marker] = pick_members(value, ["type", "text", "cache_control"], |name, _| {
-        check::warn_dropped_member(row, at, &name, warnings);
-    });
-    let content = require_string(content, format_args!("{at}.text.text"))?;
-    Ok(Block {
-        at,
-        cache: cache(marker),
-        kind: BlockKind::Text(content),
-    })
+    warnings: &'w mut Warnings,
 }
 
-fn image<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<Block<'a>> {
-    let [_, source, marker] =
-        pick_members(value, ["type", "source", "cache_control"], |name, _| {
-            check::warn_dropped_member("messages[].content[image]", at, &name, warnings);
-        });
-    let path = format_args!("{at}.image.source");
-    let source = require_object(source, path)?;
-    let source_kind = require_string(source.get("type"), format_args!("{path}.type"))?;
-    let source = match source_kind.value().as_ref() {
-        "base64" => {
-            let media_type = member_text(source, "media_type", path)?;
-            if !IMAGE_TYPES.iter().any(|known| media_type.is(known)) {
-                let message =
-                    "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'";
-                return Err(invalid_param(format_args!("{path}.media_type"), message));
-            }
-            ImageSource::Base64 {
-                media_type,
-                data: base64(source, path)?,
-            }
-        }
-        "url" => ImageSource::Url(member_text(source, "url", path)?),
-        // A file in the vendor's own storage.
-        "file" => return Ok(opaque(JsonStr::from_value("image"), value, at)),
-        other => {
-            return Err(invalid_param(
-                path,
-                &unexpected_tag(other, "'base64', 'file', 'url'"),
-            ));
-        }
-    };
-    Ok(Block {
-        at,
-        cache: cache(marker),
-        kind: BlockKind::Image(Image {
-            source,
-            detail: None,
-        }),
-    })
-}
+impl<'a, 'w> BlockReader<'a, 'w> {
+    /// Returns the members with these names, and drops every other one.
+    fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<JsonValue<'a>>; N] {
+        let row = format_args!("messages[].content[{}]", self.kind);
+        pick_known(self.value, names, row, self.at, self.warnings)
+    }
 
-fn document<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<Block<'a>> {
-    let [_, source, title, context, citations, marker] = pick_members(
-        value,
-        [
+    /// Path of a member in errors.
+    fn path(&self, name: &str) -> impl Display {
+        let (at, kind) = (self.at, self.kind);
+        fmt::from_fn(move |to| write!(to, "{at}.{kind}.{name}"))
+    }
+
+    fn invalid<T>(&self, name: &str, message: impl Display) -> RequestResult<T> {
+        Err(invalid_param(self.path(name), message))
+    }
+
+    fn string(&self, value: Option<JsonValue<'a>>, name: &str) -> RequestResult<JsonStr<'a>> {
+        require_string(value, self.path(name))
+    }
+
+    fn flag(&self, value: Option<JsonValue<'a>>, name: &str) -> RequestResult<bool> {
+        bool_or_false(value, self.path(name))
+    }
+
+    fn base64(&self, source: JsonValue<'a>) -> RequestResult<JsonStr<'a>> {
+        let data = self.string(source.get("data"), "source.data")?;
+        let value = data.value();
+        let letters = value.trim_end_matches('=');
+        let is_base64 = value.len() - letters.len() <= 2
+            && letters
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
+        drop(value);
+        if is_base64 {
+            Ok(data)
+        } else {
+            self.invalid("source.data", "Invalid base64 data")
+        }
+    }
+
+    fn text(mut self) -> RequestResult<Block<'a>> {
+        let [_, content, marker] = self.pick(["type", "text", "cache_control"]);
+        let content = self.string(content, "text")?;
+        Ok(Block {
+            at: self.at,
+            cache: cache(marker),
+            kind: BlockKind::Text(content),
+        })
+    }
+
+    fn image(mut self) -> RequestResult<Block<'a>> {
+        let [_, source, marker] = self.pick(["type", "source", "cache_control"]);
+        let source = require_object(source, self.path("source"))?;
+        let source_kind = self.string(source.get("type"), "source.type")?;
+        let source = match source_kind.value().as_ref() {
+            "base64" => {
+                let media_type = self.string(source.get("media_type"), "source.media_type")?;
+                if !IMAGE_TYPES.iter().any(|known| media_type.is(known)) {
+                    let message =
+                        "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'";
+                    return self.invalid("source.media_type", message);
+                }
+                ImageSource::Base64 {
+                    media_type,
+                    data: self.base64(source)?,
+                }
+            }
+            "url" => ImageSource::Url(self.string(source.get("url"), "source.url")?),
+            // A file in the vendor's own storage.
+            "file" => return Ok(self.opaque("image")),
+            other => {
+                return self.invalid("source", unexpected_tag(other, "'base64', 'file', 'url'"));
+            }
+        };
+        let detail = None;
+        Ok(Block {
+            at: self.at,
+            cache: cache(marker),
+            kind: BlockKind::Image(Image { source, detail }),
+        })
+    }
+
+    fn document(mut self) -> RequestResult<Block<'a>> {
+        let [_, source, title, context, citations, marker] = self.pick([
             "type",
             "source",
             "title",
             "context",
             "citations",
             "cache_control",
-        ],
-        |name, _| check::warn_dropped_member("messages[].content[document]", at, &name, warnings),
-    );
-    let path = format_args!("{at}.document.source");
-    let source = require_object(source, path)?;
-    let source_kind = require_string(source.get("type"), format_args!("{path}.type"))?;
-    let content = match source_kind.value().as_ref() {
-        "base64" => {
-            if !member_text(source, "media_type", path)?.is("application/pdf") {
-                return Err(invalid_param(
-                    format_args!("{path}.media_type"),
-                    "Input should be 'application/pdf'",
-                ));
+        ]);
+        let source = require_object(source, self.path("source"))?;
+        let source_kind = self.string(source.get("type"), "source.type")?;
+        let content = match source_kind.value().as_ref() {
+            "base64" => {
+                let media_type = self.string(source.get("media_type"), "source.media_type")?;
+                if !media_type.is("application/pdf") {
+                    return self.invalid("source.media_type", "Input should be 'application/pdf'");
+                }
+                FileContent::Pdf(self.base64(source)?)
             }
-            FileContent::Pdf(base64(source, path)?)
+            "text" => FileContent::Text(self.string(source.get("data"), "source.data")?),
+            "content" => self.document_content(source)?,
+            "url" => FileContent::Url(self.string(source.get("url"), "source.url")?),
+            // A file in the vendor's own storage.
+            "file" => return Ok(self.opaque("document")),
+            other => {
+                let expected = "'base64', 'content', 'file', 'text', 'url'";
+                return self.invalid("source", unexpected_tag(other, expected));
+            }
+        };
+        let wants_citations = citations.and_then(|citations| citations.get("enabled"));
+        let file = File {
+            title: optional_string(title, self.path("title"))?,
+            context: optional_string(context, self.path("context"))?,
+            content,
+            wants_citations: self.flag(wants_citations, "citations.enabled")?,
+        };
+        Ok(Block {
+            at: self.at,
+            cache: cache(marker),
+            kind: BlockKind::File(file),
+        })
+    }
+
+    fn document_content(&mut self, source: JsonValue<'a>) -> RequestResult<FileContent<'a>> {
+        let name = "source.content";
+        let content = require(source.get("content"), self.path(name))?;
+        Ok(match content.text() {
+            Some(text) => FileContent::Text(text),
+            None => {
+                FileContent::Blocks(self.nested(content, name, MessagesBlockContainer::Document)?)
+            }
+        })
+    }
+
+    /// Reads the blocks in the member `name` of this block.
+    fn nested(
+        &mut self,
+        content: JsonValue<'a>,
+        name: &str,
+        container: MessagesBlockContainer,
+    ) -> RequestResult<Vec<Block<'a>>> {
+        if !content.is_array() {
+            return self.invalid(name, NOT_TEXT_OR_ARRAY);
         }
-        "text" => FileContent::Text(member_text(source, "data", path)?),
-        "content" => document_content(source, at, warnings)?,
-        "url" => FileContent::Url(member_text(source, "url", path)?),
-        // A file in the vendor's own storage.
-        "file" => return Ok(opaque(JsonStr::from_value("document"), value, at)),
-        other => {
-            return Err(invalid_param(
-                path,
-                &unexpected_tag(other, "'base64', 'content', 'file', 'text', 'url'"),
-            ));
+        let at = self.at;
+        let nested = |index| match at {
+            JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
+            other => other,
+        };
+        let each = content.items().enumerate();
+        each.map(|(index, value)| block(value, nested(index), container, self.warnings))
+            .collect()
+    }
+
+    /// Keeps the whole block.
+    fn opaque(&self, kind: &'static str) -> Block<'a> {
+        opaque(JsonStr::from_value(kind), self.value, self.at)
+    }
+
+    fn call(mut self) -> RequestResult<Block<'a>> {
+        let [_, id, name, input, toolset] =
+            self.pick(["type", "id", "name", "input", "toolset_name"]);
+        if toolset.is_some() {
+            return Ok(self.opaque("tool_use"));
         }
-    };
-    let file = File {
-        title: optional_string(title, format_args!("{at}.document.title"))?,
-        context: optional_string(context, format_args!("{at}.document.context"))?,
-        content,
-        wants_citations: wants_citations(citations, at)?,
-    };
-    Ok(Block {
-        at,
-        cache: cache(marker),
-        kind: BlockKind::File(file),
-    })
-}
-
-fn document_content<'a>(
-    source: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<FileContent<'a>> {
-    let path = format_args!("{at}.document.source.content");
-    let content = require(source.get("content"), path)?;
-    if let Some(text) = content.text() {
-        return Ok(FileContent::Text(text));
+        let input = require_object(input, self.path("input"))?;
+        let call = ToolCall {
+            id: Some(self.string(id, "id")?),
+            name: self.string(name, "name")?,
+            arguments: ToolArguments::Json(input),
+            is_custom: false,
+        };
+        Ok(Block::new(self.at, BlockKind::Call(call)))
     }
-    if !content.is_array() {
-        return Err(invalid_param(
-            path,
-            "Input should be a valid string or array",
-        ));
+
+    /// Reads a `thinking` or a `redacted_thinking` block. A block with `data` is a redacted one.
+    fn thinking(mut self) -> RequestResult<Block<'a>> {
+        let data = self.value.get("data");
+        let thinking = if data.is_some()
+            || self
+                .value
+                .get("type")
+                .is_some_and(|kind| kind.is("redacted_thinking"))
+        {
+            self.kind = "redacted_thinking";
+            Thinking::Hidden {
+                data: self.string(data, "data")?,
+            }
+        } else {
+            let [_, text, signature] = self.pick(["type", "thinking", "signature"]);
+            Thinking::Shown {
+                text: self.string(text, "thinking")?,
+                signature: optional_string(signature, self.path("signature"))?,
+            }
+        };
+        Ok(Block::new(self.at, BlockKind::Thinking(thinking)))
     }
-    let blocks = nested_blocks(content, at, MessagesBlockContainer::Document, warnings)?;
-    Ok(FileContent::Blocks(blocks))
-}
 
-/// Reads the blocks inside the block at `at`.
-fn nested_blocks<'a>(
-    content: JsonValue<'a>,
-    at: JsonPath,
-    container: MessagesBlockContainer,
-    warnings: &mut Warnings,
-) -> RequestResult<Vec<Block<'a>>> {
-    let nested = |index| match at {
-        JsonPath::Part(message, part) => JsonPath::Nested(message, part, index),
-        other => other,
-    };
-    let each = content.items().enumerate();
-    each.map(|(index, value)| block(value, nested(index), container, warnings))
-        .collect()
-}
-
-fn wants_citations(citations: Option<JsonValue<'_>>, at: JsonPath) -> RequestResult<bool> {
-    bool_or_false(
-        citations.and_then(|citations| citations.get("enabled")),
-        format_args!("{at}.document.citations.enabled"),
-    )
-}
-
-fn member_text<'a>(
-    object: JsonValue<'a>,
-    name: &str,
-    path: std::fmt::Arguments<'_>,
-) -> RequestResult<JsonStr<'a>> {
-    require_string(object.get(name), format_args!("{path}.{name}"))
-}
-
-fn base64<'a>(source: JsonValue<'a>, path: std::fmt::Arguments<'_>) -> RequestResult<JsonStr<'a>> {
-    let data = member_text(source, "data", path)?;
-    let value = data.value();
-    let letters = value.trim_end_matches('=');
-    let is_base64 = value.len() - letters.len() <= 2
-        && letters
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
-    drop(value);
-    if is_base64 {
-        Ok(data)
-    } else {
-        Err(invalid_param(
-            format_args!("{path}.data"),
-            "Invalid base64 data",
-        ))
+    fn result(mut self) -> RequestResult<Block<'a>> {
+        let [_, id, content, is_error] = self.pick(["type", "tool_use_id", "content", "is_error"]);
+        let outcome = ToolResult {
+            id: Some(self.string(id, "tool_use_id")?),
+            name: None,
+            content: self.result_content(content)?,
+            is_error: self.flag(is_error, "is_error")?,
+        };
+        Ok(Block::new(self.at, BlockKind::Result(outcome)))
     }
-}
 
-fn call<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<Block<'a>> {
-    let [_, id, name, input, toolset] = pick_members(
-        value,
-        ["type", "id", "name", "input", "toolset_name"],
-        |name, _| {
-            check::warn_dropped_member("messages[].content[tool_use]", at, &name, warnings);
-        },
-    );
-    if toolset.is_some() {
-        return Ok(opaque(JsonStr::from_value("tool_use"), value, at));
+    fn result_content(
+        &mut self,
+        content: Option<JsonValue<'a>>,
+    ) -> RequestResult<ToolResultContent<'a>> {
+        let Some(content) = content else {
+            return Ok(ToolResultContent::Nothing);
+        };
+        if let Some(text) = content.text() {
+            return Ok(ToolResultContent::Text(text));
+        }
+        let blocks = self.nested(content, "content", MessagesBlockContainer::Result)?;
+        Ok(ToolResultContent::Blocks(blocks))
     }
-    let path = format_args!("{at}.tool_use.input");
-    let input = require_object(input, path)?;
-    let call = ToolCall {
-        id: Some(require_string(id, format_args!("{at}.tool_use.id"))?),
-        name: require_string(name, format_args!("{at}.tool_use.name"))?,
-        arguments: ToolArguments::Json(input),
-        is_custom: false,
-    };
-    Ok(Block::new(at, BlockKind::Call(call)))
-}
-
-fn thinking<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<Block<'a>> {
-    if let Some(data) = value.get("data") {
-        let data = expect_string(data, format_args!("{at}.redacted_thinking.data"))?;
-        return Ok(Block::new(
-            at,
-            BlockKind::Thinking(Thinking::Hidden { data }),
-        ));
-    }
-    let [kind, content, signature] =
-        pick_members(value, ["type", "thinking", "signature"], |name, _| {
-            check::warn_dropped_member("messages[].content[thinking]", at, &name, warnings);
-        });
-    if kind.is_some_and(|kind| kind.is("redacted_thinking")) {
-        return Err(invalid_param(
-            format_args!("{at}.redacted_thinking.data"),
-            "Field required",
-        ));
-    }
-    let path = format_args!("{at}.thinking.thinking");
-    let content = require_string(content, path)?;
-    let signature = optional_string(signature, format_args!("{at}.thinking.signature"))?;
-    Ok(Block::new(
-        at,
-        BlockKind::Thinking(Thinking::Shown {
-            text: content,
-            signature,
-        }),
-    ))
-}
-
-fn result<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<Block<'a>> {
-    let [_, id, content, is_error] = pick_members(
-        value,
-        ["type", "tool_use_id", "content", "is_error"],
-        |name, _| {
-            check::warn_dropped_member("messages[].content[tool_result]", at, &name, warnings);
-        },
-    );
-    let path = format_args!("{at}.tool_result");
-    let id = require_string(id, format_args!("{path}.tool_use_id"))?;
-    let outcome = ToolResult {
-        id: Some(id),
-        name: None,
-        content: result_content(content, at, warnings)?,
-        is_error: bool_or_false(is_error, format_args!("{path}.is_error"))?,
-    };
-    Ok(Block::new(at, BlockKind::Result(outcome)))
-}
-
-fn result_content<'a>(
-    content: Option<JsonValue<'a>>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<ToolResultContent<'a>> {
-    let Some(content) = content else {
-        return Ok(ToolResultContent::Nothing);
-    };
-    if let Some(text) = content.text() {
-        return Ok(ToolResultContent::Text(text));
-    }
-    if !content.is_array() {
-        return Err(invalid_param(
-            format_args!("{at}.tool_result.content"),
-            "Input should be a valid string or array",
-        ));
-    }
-    let blocks = nested_blocks(content, at, MessagesBlockContainer::Result, warnings)?;
-    Ok(ToolResultContent::Blocks(blocks))
 }

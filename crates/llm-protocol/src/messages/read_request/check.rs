@@ -14,12 +14,14 @@ use std::fmt::Display;
 pub(super) const NOT_AN_ARRAY: &str = "Input should be a valid array";
 pub(super) const NOT_AN_INTEGER: &str = "Input should be a valid integer";
 
-pub(super) fn invalid_param(path: impl Display, message: &str) -> BoxedFailure {
-    Box::new(Failure::invalid_param(
-        Protocol::Messages,
-        &path.to_string(),
-        message,
-    ))
+pub(super) fn invalid_param(path: impl Display, message: impl Display) -> BoxedFailure {
+    Failure::invalid_param(Protocol::Messages, path, message).into()
+}
+
+pub(super) fn unexpected_tag(kind: &str, expected: &str) -> String {
+    format!(
+        "Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}"
+    )
 }
 
 pub(super) fn require(
@@ -104,17 +106,20 @@ pub(super) fn pick_members<'a, const N: usize>(
     found
 }
 
-/// Drops a member that the IR cannot represent: silently if its row says `Drop`, otherwise with a
-/// warning. `row` is the path of its parent in the table, `at` the path of its parent in the
-/// request.
-pub(super) fn warn_dropped_member(
-    row: &str,
+/// Returns the members with these names, and drops every other one: silently if its row says
+/// `Drop`, otherwise with a warning. `row` is the path of the object in the table, `at` its path in
+/// the request.
+pub(super) fn pick_known<'a, const N: usize>(
+    object: JsonValue<'a>,
+    names: [&str; N],
+    row: impl Display,
     at: impl Display,
-    name: &JsonStr<'_>,
     warnings: &mut Warnings,
-) {
-    let name = name.value();
-    if messages_fields::outcome(row, &name) != Some(FieldMapping::Drop) {
-        warnings.add(WarningAction::Dropped, format_args!("{at}.{name}"));
-    }
+) -> [Option<JsonValue<'a>>; N] {
+    pick_members(object, names, |name, _| {
+        let name = name.value();
+        if messages_fields::outcome(&row.to_string(), &name) != Some(FieldMapping::Drop) {
+            warnings.add(WarningAction::Dropped, format_args!("{at}.{name}"));
+        }
+    })
 }

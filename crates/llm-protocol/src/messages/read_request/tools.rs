@@ -5,8 +5,8 @@
 //! Read next: `openai/tools.rs`.
 
 use super::check::{
-    self, bool_or_false, expect_object, expect_string, invalid_param, pick_members, require_object,
-    require_string,
+    self, bool_or_false, expect_object, invalid_param, optional_string, pick_known, require_object,
+    require_string, unexpected_tag,
 };
 use crate::ir::{FunctionTool, JsonPath, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
 use crate::json::{JsonStr, JsonValue};
@@ -45,20 +45,19 @@ fn tool<'a>(
 ) -> RequestResult<Tool<'a>> {
     let at = JsonPath::Tool(index);
     expect_object(value, at)?;
-    let kind = value
-        .get("type")
-        .map(|kind| expect_string(kind, format_args!("{at}.type")))
-        .transpose()?;
+    // No vendor of another protocol accepts a cache marker on a tool.
+    let tool = |kind| Tool {
+        index,
+        kind,
+        cache: None,
+    };
+    let kind = optional_string(value.get("type"), format_args!("{at}.type"))?;
     if let Some(kind) = kind
         && !kind.is("custom")
     {
-        return Ok(Tool {
-            index,
-            kind: ToolKind::Vendor { kind, value },
-            cache: None,
-        });
+        return Ok(tool(ToolKind::Vendor { kind, value }));
     }
-    let [_, name, description, schema, strict, examples, callers] = pick_members(
+    let [_, name, description, schema, strict, examples, callers] = pick_known(
         value,
         [
             "type",
@@ -69,21 +68,17 @@ fn tool<'a>(
             "input_examples",
             "allowed_callers",
         ],
-        |name, _| check::warn_dropped_member("tools[custom]", at, &name, warnings),
+        "tools[custom]",
+        at,
+        warnings,
     );
     if let Some(callers) = callers
         && !callers.items().any(|caller| caller.is("direct"))
     {
         // Only code that runs at the vendor may call this tool, which no other protocol can
         // express.
-        return Ok(Tool {
-            index,
-            kind: ToolKind::Vendor {
-                kind: JsonStr::from_value("custom"),
-                value,
-            },
-            cache: None,
-        });
+        let kind = JsonStr::from_value("custom");
+        return Ok(tool(ToolKind::Vendor { kind, value }));
     }
     let name = require_string(name, format_args!("{at}.name"))?;
     if name.is_empty() {
@@ -103,19 +98,12 @@ fn tool<'a>(
     }
     let function = FunctionTool {
         name,
-        description: description
-            .map(|text| check::expect_string(text, format_args!("{at}.description")))
-            .transpose()?,
+        description: optional_string(description, format_args!("{at}.description"))?,
         schema: Some(schema),
         strict: bool_or_false(strict, format_args!("{at}.strict"))?,
         examples: examples.filter(|examples| examples.items().next().is_some()),
     };
-    // No vendor of another protocol accepts a cache marker on a tool.
-    Ok(Tool {
-        index,
-        kind: ToolKind::Function(function),
-        cache: None,
-    })
+    Ok(tool(ToolKind::Function(function)))
 }
 
 /// Reads the tool choice, and whether the model may call several tools at once.
@@ -127,13 +115,8 @@ pub(super) fn choice<'a>(
         return Ok((ToolChoice::Absent, None));
     };
     expect_object(value, "tool_choice")?;
-    let [kind, name, alone] = pick_members(
-        value,
-        ["type", "name", "disable_parallel_tool_use"],
-        |name, _| {
-            check::warn_dropped_member("tool_choice", "tool_choice", &name, warnings);
-        },
-    );
+    let names = ["type", "name", "disable_parallel_tool_use"];
+    let [kind, name, alone] = pick_known(value, names, "tool_choice", "tool_choice", warnings);
     let kind = require_string(kind, "tool_choice.type")?;
     let choice = match kind.value().as_ref() {
         "auto" => ToolChoice::Auto,
@@ -141,11 +124,8 @@ pub(super) fn choice<'a>(
         "none" => ToolChoice::None,
         "tool" => ToolChoice::Tool(require_string(name, "tool_choice.name")?),
         other => {
-            let message = format!(
-                "Input tag '{other}' found using 'type' does not match any of the expected tags: \
-                 'any', 'auto', 'none', 'tool'"
-            );
-            return Err(invalid_param("tool_choice", &message));
+            let message = unexpected_tag(other, "'any', 'auto', 'none', 'tool'");
+            return Err(invalid_param("tool_choice", message));
         }
     };
     let path = "tool_choice.disable_parallel_tool_use";

@@ -9,12 +9,11 @@ use super::markers::{CacheMarkerBudget, MarkerSection};
 use crate::Protocol;
 use crate::capabilities::arguments;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
-use crate::failure::Failure;
 use crate::ir::event::ResponseContext;
 use crate::ir::{
     Block, BlockKind, CacheBreakpoint, File, FileContent, ImageSource, JsonPath, Opaque,
     RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
-    Warnings,
+    Warnings, invalid_param,
 };
 use crate::json::{CompactJson, JoinedText, JsonStr, JsonWriter};
 use std::collections::VecDeque;
@@ -121,11 +120,8 @@ impl<'w> BlockWriter<'w> {
             ImageSource::Url(url) if is_https(url) => json.member("type", "url").member("url", url),
             ImageSource::Url(_) => {
                 let message = "Image URLs must use https or a base64 data URL.";
-                return Err(Box::new(Failure::invalid_param(
-                    self.surface,
-                    &format!("{at}.image_url"),
-                    message,
-                )));
+                let path = format_args!("{at}.image_url");
+                return Err(invalid_param(self.surface, path, message));
             }
         };
         json.close_object();
@@ -149,12 +145,12 @@ impl<'w> BlockWriter<'w> {
                 json.member("type", "url").member("url", url);
             }
             FileContent::Url(_) => {
-                let failure = Failure::invalid_param(
+                let path = format_args!("{at}.file_url");
+                return Err(invalid_param(
                     self.surface,
-                    &format!("{at}.file_url"),
+                    path,
                     "File URLs must use https.",
-                );
-                return Err(Box::new(failure));
+                ));
             }
             FileContent::Blocks(blocks) => {
                 json.member("type", "content").member_array("content");

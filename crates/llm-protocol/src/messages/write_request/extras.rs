@@ -96,8 +96,8 @@ fn check_chat_member(
             Ok(())
         }
         FieldMapping::Refuse => {
-            let failure = Failure::invalid_param(surface, name, &unsupported_message(name, value));
-            Err(Box::new(failure.with_code("unsupported_value")))
+            let failure = Failure::invalid_param(surface, name, unsupported_message(name, value));
+            Err(failure.with_code("unsupported_value").into())
         }
     }
 }

@@ -8,8 +8,7 @@
 
 use crate::Protocol;
 use crate::capabilities::{MessagesModel, schema};
-use crate::failure::Failure;
-use crate::ir::{OutputFormat, Request, RequestResult, WarningAction, Warnings};
+use crate::ir::{OutputFormat, Request, RequestResult, WarningAction, Warnings, invalid_param};
 use crate::json::{JsonDocument, JsonStr, JsonWriter, MAX_DEPTH, NodeBuffer, compacted};
 
 const JSON_INSTRUCTION: &str =
@@ -54,11 +53,7 @@ pub(super) fn output_format(
     };
     let cleaned = schema::clean_for_messages(Some(schema)).map_err(|schema::NotAnObject| {
         let message = format!("{schema_field}: schema must be of type 'object'.");
-        Box::new(Failure::invalid_param(
-            request.surface,
-            schema_field,
-            &message,
-        ))
+        invalid_param(request.surface, schema_field, message)
     })?;
     let restricted = Some(&cleaned.json)
         .filter(|_| model.structured)

@@ -10,11 +10,10 @@ use super::markers::MarkerSection;
 use super::turns::{MessagesTurn, MessagesTurnPart};
 use crate::Protocol;
 use crate::capabilities::{MessagesModel, custom_tool, identifiers, schema};
-use crate::failure::Failure;
 use crate::ir::event::ResponseContext;
 use crate::ir::{
     BlockKind, FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
-    Warnings,
+    Warnings, invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 use std::borrow::Cow;
@@ -330,7 +329,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             schema::clean_for_messages(function.schema).map_err(|schema::NotAnObject| {
                 let path = format!("{list}[{index}]{member}.parameters");
                 let message = format!("{path}: schema must be of type 'object'.");
-                Box::new(Failure::invalid_param(self.surface, &path, &message))
+                invalid_param(self.surface, path, message)
             })?;
         if cleaned.rewritten {
             writer

@@ -182,10 +182,8 @@ impl BlockFilter<'_> {
                 return Ok(());
             }
         };
-        Err(Box::new(
-            Failure::invalid_param(self.surface, &format!("{at}.{name}"), message)
-                .with_code("unsupported_value"),
-        ))
+        let failure = Failure::invalid_param(self.surface, format_args!("{at}.{name}"), message);
+        Err(failure.with_code("unsupported_value").into())
     }
 }
 

@@ -289,7 +289,9 @@ fn is_valid_id(kind: &str, id: &str) -> bool {
 }
 
 fn invalid_param_with_code(param: &str, message: &str, code: &str) -> BoxedFailure {
-    Box::new(Failure::invalid_param(Protocol::Responses, param, message).with_code(code))
+    Failure::invalid_param(Protocol::Responses, param, message)
+        .with_code(code)
+        .into()
 }
 
 /// Refuses background mode: the vendor would have to store an answer that is fetched later.

@@ -17,16 +17,19 @@ use crate::openai::check::{
     MemberType, check_type, invalid, optional_object, optional_text, required_object,
     required_text, unknown_value, warn_unknown_members, wrong_type,
 };
+use std::fmt::Display;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
 /// Builds an error with a specific code.
 pub(super) fn invalid_param_with_code(
     path: &str,
-    message: impl AsRef<str>,
+    message: impl Display,
     code: &str,
 ) -> BoxedFailure {
-    Box::new(Failure::invalid_param(Protocol::Responses, path, message.as_ref()).with_code(code))
+    Failure::invalid_param(Protocol::Responses, path, message)
+        .with_code(code)
+        .into()
 }
 
 /// Refuses members that refer to data stored between requests.

@@ -12,10 +12,10 @@ use crate::capabilities::ResponsesModel;
 use crate::failure::Failure;
 use crate::ir::{
     BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, WarningAction, Warnings,
+    invalid_param,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::default_values::is_default_value;
-use crate::openai::refusal::invalid_param;
 use crate::profile::VendorProfile;
 
 /// Members that the IR does not represent and that are sent nevertheless.
@@ -89,13 +89,10 @@ pub(super) fn remove_chat_blocks(
                 if opaque.name.is("file") {
                     let message =
                         "file_id is not available for this model; send file_data instead.";
-                    outcome = Err(invalid_param(surface, &path, message));
+                    outcome = Err(invalid_param(surface, path, message));
                 } else if opaque.name.is("input_audio") {
-                    outcome = Err(invalid_param(
-                        surface,
-                        &path,
-                        "Audio input is not supported by this model.",
-                    ));
+                    let message = "Audio input is not supported by this model.";
+                    outcome = Err(invalid_param(surface, path, message));
                 } else {
                     warnings.add(WarningAction::Dropped, &path);
                 }
@@ -109,10 +106,8 @@ pub(super) fn remove_chat_blocks(
 }
 
 fn unsupported(surface: Protocol, name: &str) -> BoxedFailure {
-    let failure = Failure::invalid_param(
-        surface,
-        name,
-        &format!("{name} is not supported for this model."),
-    );
-    Box::new(failure.with_code("unsupported_value"))
+    let message = format_args!("{name} is not supported for this model.");
+    Failure::invalid_param(surface, name, message)
+        .with_code("unsupported_value")
+        .into()
 }

@@ -11,11 +11,10 @@ use super::writer::{ResponsesCallRef, ResponsesRequestWriter};
 use crate::capabilities::{arguments, custom_tool, identifiers};
 use crate::ir::{
     Block, BlockKind, ImageDetail, Request, RequestResult, ToolArguments, ToolCall, ToolResult,
-    ToolResultContent, Turn, TurnRole, WarningAction,
+    ToolResultContent, Turn, TurnRole, WarningAction, invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
-use crate::openai::refusal::invalid_param;
 use crate::openai::text_fallback::starts_with_error;
 
 impl ResponsesRequestWriter<'_> {
@@ -36,11 +35,8 @@ impl ResponsesRequestWriter<'_> {
             }
         }
         if self.json.as_bytes().len() == empty {
-            return Err(invalid_param(
-                request.surface,
-                "messages",
-                "at least one message is required",
-            ));
+            let message = "at least one message is required";
+            return Err(invalid_param(request.surface, "messages", message));
         }
         self.json.close_array();
         Ok(())
