@@ -94,8 +94,9 @@ impl ModelCapabilities {
 /// The server tool's name for web search.
 const WEB_SEARCH: &str = "web_search";
 
-/// A model of a messages vendor.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A model of a messages vendor. The default is the minimum that every model of the protocol
+/// accepts.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MessagesModel {
     pub sampling: SamplingSupport,
     /// Values of `thinking.type` that the vendor does not answer with 400.
@@ -118,13 +119,14 @@ pub struct MessagesModel {
 }
 
 /// Which sampling parameters a messages model accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SamplingSupport {
     /// Temperature 0 to 1, `top_p`, `top_k`.
     Free,
     /// Either temperature or `top_p`.
     OneOf,
     /// Only the default values.
+    #[default]
     Fixed,
 }
 
@@ -293,23 +295,6 @@ impl MessagesModel {
     pub fn requires_thinking_budget(&self) -> bool {
         self.accepts_thinking_type(ThinkingType::Enabled)
             && !self.accepts_thinking_type(ThinkingType::Adaptive)
-    }
-}
-
-impl Default for MessagesModel {
-    /// The minimum that every model of the protocol accepts.
-    fn default() -> Self {
-        MessagesModel {
-            sampling: SamplingSupport::Fixed,
-            thinking_types: Vec::new(),
-            thinks_by_default: false,
-            effort_levels: Vec::new(),
-            prefill: false,
-            mid_system: false,
-            structured: false,
-            server_tools: Vec::new(),
-            min_cache_tokens: None,
-        }
     }
 }
 

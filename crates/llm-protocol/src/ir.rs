@@ -68,6 +68,33 @@ pub struct Request<'a> {
     pub echo: Vec<(&'static str, JsonValue<'a>)>,
 }
 
+impl Request<'_> {
+    /// Creates a request without any content or setting.
+    pub fn new(surface: Protocol) -> Self {
+        Request {
+            surface,
+            system: Vec::new(),
+            turns: Vec::new(),
+            tools: Vec::new(),
+            legacy_functions: false,
+            choice: ToolChoice::Absent,
+            parallel_calls: None,
+            limit: None,
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+            format: OutputFormat::Free,
+            reasoning: ReasoningSettings::default(),
+            end_user: None,
+            tier: None,
+            stream: false,
+            include_usage: false,
+            extra: Vec::new(),
+            own_tools: HashMap::new(),
+            echo: Vec::new(),
+        }
+    }
+}
+
 /// One message of the caller.
 #[derive(Debug)]
 pub struct Turn<'a> {

@@ -50,7 +50,7 @@ pub fn begins_with_event(opening: &[u8], named: bool) -> Option<bool> {
 }
 
 /// The decoder. Call `feed`, then `next_event` until it returns `None`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SseDecoder {
     event_bytes_max: usize,
     buffer: Vec<u8>,
@@ -68,8 +68,9 @@ pub struct SseDecoder {
     is_first_line: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum LineEnd {
+    #[default]
     None,
     Lf,
     Cr,
@@ -81,15 +82,8 @@ impl SseDecoder {
     pub fn new(event_bytes_max: usize) -> Self {
         SseDecoder {
             event_bytes_max,
-            buffer: Vec::new(),
-            event_start: 0,
-            line_start: 0,
-            looked_at: 0,
-            name: 0..0,
-            data: Vec::new(),
-            joined: Vec::new(),
-            line_end: LineEnd::None,
             is_first_line: true,
+            ..SseDecoder::default()
         }
     }
 

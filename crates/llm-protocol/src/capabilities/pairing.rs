@@ -373,10 +373,7 @@ fn split_at_calls<'a>(turn: &mut Turn<'a>) -> Vec<Block<'a>> {
 mod tests {
     use super::*;
     use crate::failure::Failure;
-    use crate::ir::{
-        OutputFormat, ReasoningSettings, SamplingParams, ToolArguments, ToolChoice,
-        ToolResultContent,
-    };
+    use crate::ir::{ToolArguments, ToolResultContent};
 
     fn block(at: JsonPath, kind: BlockKind<'static>) -> Block<'static> {
         Block::new(at, kind)
@@ -441,25 +438,8 @@ mod tests {
             }
         };
         Request {
-            surface,
-            system: Vec::new(),
             turns: turns.into_iter().enumerate().map(turn).collect(),
-            tools: Vec::new(),
-            legacy_functions: false,
-            choice: ToolChoice::Absent,
-            parallel_calls: None,
-            limit: None,
-            sampling: SamplingParams::default(),
-            stop: Vec::new(),
-            format: OutputFormat::Free,
-            reasoning: ReasoningSettings::default(),
-            end_user: None,
-            tier: None,
-            stream: false,
-            include_usage: false,
-            extra: Vec::new(),
-            own_tools: HashMap::new(),
-            echo: Vec::new(),
+            ..Request::new(surface)
         }
     }
 

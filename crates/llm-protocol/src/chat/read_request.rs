@@ -11,14 +11,10 @@
 use crate::Protocol;
 use crate::failure::Failure;
 use crate::fields::chat as chat_fields;
-use crate::ir::{
-    Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
-    Warnings,
-};
+use crate::ir::{Opaque, Request, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{self, MemberType, wrong_type};
 use crate::openai::settings as shared_settings;
-use std::collections::HashMap;
 
 mod messages;
 mod parts;
@@ -45,25 +41,12 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<R
         Some(_) => {}
     }
     let mut request = Request {
-        surface: Protocol::Chat,
-        system: Vec::new(),
-        turns: Vec::new(),
-        tools: Vec::new(),
-        legacy_functions: false,
-        choice: ToolChoice::Absent,
-        parallel_calls: None,
         limit: settings::limit(body)?,
-        sampling: SamplingParams::default(),
         stop: settings::stop(body)?,
-        format: OutputFormat::Free,
-        reasoning: ReasoningSettings::default(),
         end_user: shared_settings::end_user(body)?,
         tier: check::optional_text(body, "service_tier", "")?,
         stream: check::optional_bool(body, "stream", "")?.unwrap_or(false),
-        include_usage: false,
-        extra: Vec::new(),
-        own_tools: HashMap::new(),
-        echo: Vec::new(),
+        ..Request::new(Protocol::Chat)
     };
     request.include_usage = settings::include_usage(body, request.stream, warnings)?;
     request.sampling = shared_settings::sampling(body)?;

@@ -189,8 +189,9 @@ pub enum OutputPart<'e> {
 }
 
 /// Why an answer ended, in the terms of the strictest protocol.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum StopReason<'e> {
+    #[default]
     EndTurn,
     StopSequence,
     ToolUse,

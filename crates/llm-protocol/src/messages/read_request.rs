@@ -17,7 +17,6 @@ use crate::ir::{
     SamplingParams, Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
-use std::collections::HashMap;
 
 mod blocks;
 mod check;
@@ -72,11 +71,9 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<R
         ..ReasoningSettings::default()
     };
     Ok(Request {
-        surface: Protocol::Messages,
         system,
         turns,
         tools,
-        legacy_functions: false,
         choice,
         parallel_calls,
         limit,
@@ -89,8 +86,7 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<R
         stream,
         include_usage: true,
         extra,
-        own_tools: HashMap::new(),
-        echo: Vec::new(),
+        ..Request::new(Protocol::Messages)
     })
 }
 

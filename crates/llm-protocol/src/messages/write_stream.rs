@@ -42,7 +42,7 @@ const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 
 /// Writer of an answer as a messages stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MessagesStreamWriter {
     out: Vec<u8>,
     completion: MessagesCompletion,
@@ -94,18 +94,8 @@ struct MessagesQueuedCall {
 impl MessagesStreamWriter {
     pub fn new(response_context: ResponseContext) -> Self {
         MessagesStreamWriter {
-            out: Vec::new(),
             completion: MessagesCompletion::new(response_context),
-            line: VecDeque::new(),
-            is_open: false,
-            next_index: 0,
-            delta_head: Vec::new(),
-            announced: None,
-            held_space: JsonStrBuf::default(),
-            waiting_bytes: 0,
-            overflowed: false,
-            is_over: false,
-            unseen: UnseenThinking::default(),
+            ..MessagesStreamWriter::default()
         }
     }
 

@@ -14,14 +14,10 @@
 
 use crate::Protocol;
 use crate::failure::Failure;
-use crate::ir::{
-    Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, SamplingParams, ToolChoice,
-    Warnings,
-};
+use crate::ir::{Opaque, Request, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{self, MemberType, wrong_type};
 use crate::openai::settings as shared_settings;
-use std::collections::HashMap;
 
 mod builtin;
 mod history;
@@ -70,28 +66,17 @@ pub fn read<'a>(
     }
     settings::reject_stateful(body)?;
     let mut request = Request {
-        surface: Protocol::Responses,
-        system: Vec::new(),
-        turns: Vec::new(),
-        tools: Vec::new(),
-        legacy_functions: false,
-        choice: ToolChoice::Absent,
         parallel_calls: check::optional_bool(body, "parallel_tool_calls", "")?,
         limit: settings::limit(body)?,
-        sampling: SamplingParams::default(),
-        stop: Vec::new(),
-        format: OutputFormat::Free,
-        reasoning: ReasoningSettings::default(),
         end_user: shared_settings::end_user(body)?,
         tier: check::optional_text(body, "service_tier", "")?,
         stream: check::optional_bool(body, "stream", "")?.unwrap_or(false),
         include_usage: true,
-        extra: Vec::new(),
-        own_tools: HashMap::new(),
         echo: ECHOED_MEMBERS
             .iter()
             .filter_map(|name| Some((*name, body.get(name)?)))
             .collect(),
+        ..Request::new(Protocol::Responses)
     };
     settings::check_stream_options(body, request.stream, warnings)?;
     request.sampling = shared_settings::sampling(body)?;

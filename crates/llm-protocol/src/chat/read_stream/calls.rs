@@ -109,7 +109,7 @@ pub(crate) struct ChatCallTracker {
     pending: Option<usize>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ChatCallState {
     index: Option<u64>,
     id: Option<String>,
@@ -350,14 +350,7 @@ impl ChatCallTracker {
         }
         let call = ChatCallState {
             index: entry.index,
-            id: None,
-            name: String::new(),
-            slot: None,
-            number: 0,
-            arguments: ArgumentsEnd::default(),
-            early: JsonStrBuf::default(),
-            is_custom: false,
-            state: OpaqueState::default(),
+            ..ChatCallState::default()
         };
         self.calls.push(call);
         Ok(self.calls.len() - 1)

@@ -49,7 +49,7 @@ pub enum ChatCallForm {
     Legacy,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ChatAnswerBuilder {
     pub response_context: ResponseContext,
     pieces: Vec<(u32, ChatOpenItem)>,
@@ -103,8 +103,9 @@ enum ChatOpenItem {
     Skipped,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum ChatAnswerEnding {
+    #[default]
     Stop,
     Length,
     Calls,
@@ -117,20 +118,8 @@ impl ChatAnswerBuilder {
         ChatAnswerBuilder {
             usage_tracker: ChatUsageTracker::new(response_context.estimator),
             response_context,
-            pieces: Vec::new(),
-            bare: None,
-            content_points: 0,
-            ends_blank: false,
-            after_foreign: false,
-            has_text: false,
-            calls: 0,
-            details: ReasoningDetailsBuffer::default(),
-            sources: ChatCitations::default(),
             budget,
-            overflowed: false,
-            ended: ChatAnswerEnding::Stop,
-            declined: None,
-            has_refusal: false,
+            ..ChatAnswerBuilder::default()
         }
     }
 

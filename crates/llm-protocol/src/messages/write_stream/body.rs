@@ -18,7 +18,7 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 
 /// Writer of an answer as one messages body.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MessagesBodyWriter {
     completion: MessagesCompletion,
     blocks: Vec<MessagesBodyBlock>,
@@ -53,10 +53,7 @@ impl MessagesBodyWriter {
     pub fn new(response_context: ResponseContext) -> Self {
         MessagesBodyWriter {
             completion: MessagesCompletion::new(response_context),
-            blocks: Vec::new(),
-            bytes: 0,
-            overflowed: false,
-            unseen: UnseenThinking::default(),
+            ..MessagesBodyWriter::default()
         }
     }
 

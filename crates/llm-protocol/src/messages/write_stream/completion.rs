@@ -11,7 +11,7 @@ use crate::ir::event::{ResponseContext, ResponseStart, StopReason};
 use crate::json::{JsonNull, JsonStr, JsonWriter};
 use crate::usage::Usage;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MessagesCompletion {
     pub response_context: ResponseContext,
     id: String,
@@ -28,13 +28,7 @@ impl MessagesCompletion {
     pub(super) fn new(response_context: ResponseContext) -> Self {
         MessagesCompletion {
             response_context,
-            id: String::new(),
-            is_priority: false,
-            stop: StopReason::EndTurn,
-            usage: None,
-            generated_bytes: 0,
-            has_calls: false,
-            ids_made: 0,
+            ..MessagesCompletion::default()
         }
     }
 

@@ -20,6 +20,7 @@ pub struct RequestCleanup {
     pub makes_budget: bool,
 }
 
+#[derive(Default)]
 pub(in crate::request) struct ForeignFieldRemover<'a> {
     text: &'a str,
     pub edits: Vec<(Span, String)>,
@@ -37,12 +38,7 @@ impl<'a> ForeignFieldRemover<'a> {
     pub fn new(text: &'a str) -> Self {
         ForeignFieldRemover {
             text,
-            edits: Vec::new(),
-            gone: Vec::new(),
-            warnings: Warnings::default(),
-            drops_gateways_reasoning: false,
-            is_repaired: false,
-            makes_budget: false,
+            ..ForeignFieldRemover::default()
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) const MAX_STREAM_BYTES: usize = 8 << 20;
 const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// Writer of an answer, as events or as one body.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ResponsesAnswerBuilder {
     response_context: ResponseContext,
     sequencer: EventSequencer,
@@ -136,22 +136,12 @@ impl ResponsesAnswerBuilder {
         ResponsesAnswerBuilder {
             response_context,
             sequencer,
-            out: Vec::new(),
             is_stream,
-            completion: ResponsesCompletion::default(),
-            talk: None,
-            announced: None,
-            refusing: None,
-            refusal: JsonStrBuf::default(),
-            calls: Vec::new(),
-            has_message: false,
-            ids_made: 0,
-            kept_bytes: 0,
             bytes_max: match is_stream {
                 true => MAX_STREAM_BYTES,
                 false => MAX_BODY_BYTES,
             },
-            is_over: false,
+            ..ResponsesAnswerBuilder::default()
         }
     }
 
