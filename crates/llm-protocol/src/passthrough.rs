@@ -345,12 +345,12 @@ impl PassthroughState {
         (!is_read).then(|| counted().unwrap_or_else(|| self.estimated_usage()))
     }
 
-    /// Returns the usage object that replaces `raw`, which has these counters. `is_end`: nothing is
-    /// generated after it.
+    /// Returns the usage object that replaces the one at `at` in `text`, which has these counters.
+    /// `is_end`: nothing is generated after it.
     fn restate_usage(
         &mut self,
         counters: Option<VendorCounters>,
-        raw: &str,
+        (text, at): (&str, Option<Span>),
         is_end: bool,
     ) -> Option<String> {
         let counters = counters?;
@@ -359,6 +359,7 @@ impl PassthroughState {
             .filter(|_| is_end)
             .or_else(|| self.counted_usage())?;
         let before = std::mem::replace(&mut self.reported, metered.usage);
+        let raw = at.unwrap_or_default().slice(text);
         usage::restate_usage(self.protocol, &counters, &metered, &before, raw)
     }
 
@@ -404,7 +405,8 @@ impl PassthroughState {
             out.extend_from_slice(event.raw);
             return Ok(());
         }
-        let Some(chunk) = chat::parse_chunk(event_text(event), &self.terms.usage_paths) else {
+        let text = event_text(event);
+        let Some(chunk) = chat::parse_chunk(text, &self.terms.usage_paths) else {
             return self.forward_unreadable(event, out);
         };
         if chunk.is_error || event.name == b"error" {
@@ -415,7 +417,7 @@ impl PassthroughState {
         self.has_content |= !chunk.is_opening();
         self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
         self.shows_thinking |= chunk.has_reasoning;
-        self.chat.record_chunk(&chunk, event_text(event));
+        self.chat.record_chunk(&chunk, text);
         self.completion.set_stop_reason(self.chat.stop_reason());
         if self.chat.continues_after_stop() {
             self.completion.withdraw_stop_reason();
@@ -432,44 +434,32 @@ impl PassthroughState {
             .map(|span| JsonEdit::new(span, ""));
         let restated = match chunk.has_empty_usage() {
             true => Some(self.replace_empty_usage(&chunk)),
-            false => {
-                let raw = chunk
-                    .usage_at
-                    .and_then(|at| event_text(event).get(at.start..at.end))
-                    .unwrap_or_default();
-                self.restate_usage(
-                    chunk.counters().map(VendorCounters::Chat),
-                    raw,
-                    self.completion.has_stopped(),
-                )
-            }
+            false => self.restate_usage(
+                chunk.counters().map(VendorCounters::Chat),
+                (text, chunk.usage_at),
+                self.completion.has_stopped(),
+            ),
         };
-        let restated = chunk
-            .usage_at
-            .zip(restated.as_deref())
-            .map(|(span, usage)| JsonEdit::new(span, usage));
-        let edits = [
-            chunk
-                .model
-                .map(|span| JsonEdit::new(span, &self.model_json)),
-            hidden.or(restated),
-        ];
-        let mut more = self.split_letters.edits(self.protocol, event_text(event));
+        let restated = chunk.usage_at.zip(restated);
+        let restated = restated.map(|(span, usage)| JsonEdit::new(span, usage));
         let misnamed = self.chat.misnamed_deltas(&chunk);
         let is_misnamed = !misnamed.is_empty();
-        more.extend(misnamed.iter().map(|key| (*key, r#""delta""#.to_owned())));
+        let renamed = misnamed.iter();
+        let mut more: Vec<_> = renamed
+            .map(|key| JsonEdit::new(*key, r#""delta""#))
+            .collect();
         if let Some(calls) = &mut self.calls {
             let form = call_repair::AnswerForm {
                 is_whole: false,
                 is_misnamed,
             };
-            let repair = calls.repair(&chunk, event_text(event), form)?;
+            let repair = calls.repair(&chunk, text, form)?;
             more.extend(repair.edits);
             for warning in repair.warnings {
                 keepalive::write_warning(warning, out);
             }
         }
-        forward_event(event, edits, more, out);
+        self.forward(event, chunk.model, hidden.or(restated), more, out);
         Ok(())
     }
 
@@ -491,7 +481,8 @@ impl PassthroughState {
         event: &SseEvent<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), UpstreamError> {
-        let Some(seen) = messages::parse_event(event_text(event)) else {
+        let text = event_text(event);
+        let Some(seen) = messages::parse_event(text) else {
             return self.forward_unreadable(event, out);
         };
         // The newest clients use the JSON's type, all others the event's name. An error or end by
@@ -520,7 +511,7 @@ impl PassthroughState {
         if is("message_stop") {
             self.completion.record_last_event()?;
         }
-        let edit = seen.model.filter(|_| is("message_start"));
+        let model = seen.model.filter(|_| is("message_start"));
         let counters = seen
             .usage
             .filter(|_| is("message_start") || is("message_delta"))
@@ -529,24 +520,11 @@ impl PassthroughState {
         let restated = if is("message_delta") && has_stopped && self.lacks_usage() {
             Some(usage::encode_usage(self.protocol, &self.estimated_usage()))
         } else {
-            let raw = seen
-                .usage_at
-                .and_then(|at| event_text(event).get(at.start..at.end))
-                .unwrap_or_default();
-            self.restate_usage(counters, raw, has_stopped)
+            self.restate_usage(counters, (text, seen.usage_at), has_stopped)
         };
-        let end = usage::closing_brace(event_text(event));
-        let restated =
-            restated.map(|usage| usage::usage_edit(event_text(event), seen.usage_at, end, usage));
-        let restated = restated
-            .as_ref()
-            .map(|(span, usage)| JsonEdit::new(*span, usage));
-        let edits = [
-            edit.map(|span| JsonEdit::new(span, &self.model_json)),
-            restated,
-        ];
-        let joined = self.split_letters.edits(self.protocol, event_text(event));
-        forward_event(event, edits, joined, out);
+        let end = usage::closing_brace(text);
+        let restated = restated.map(|usage| usage::usage_edit(text, seen.usage_at, end, usage));
+        self.forward(event, model, restated, Vec::new(), out);
         Ok(())
     }
 }
@@ -565,6 +543,22 @@ impl PassthroughState {
         }
         self.reports_estimate = true;
         usage::encode_usage(self.protocol, &self.estimated_usage())
+    }
+
+    /// Sends an event on: with the public name at `model`, this edit of the usage, and `more` edits,
+    /// which few events have.
+    fn forward(
+        &mut self,
+        event: &SseEvent<'_>,
+        model: Option<Span>,
+        usage: Option<JsonEdit<'static>>,
+        more: Vec<JsonEdit<'static>>,
+        out: &mut Vec<u8>,
+    ) {
+        let model = model.map(|span| JsonEdit::new(span, self.model_json.as_str()));
+        let mut joined = self.split_letters.edits(self.protocol, event_text(event));
+        joined.extend(more);
+        edit::write_edited_event(event, [model, usage], joined, out);
     }
 
     /// Sends an event on unchanged if it may hold anything.
@@ -589,7 +583,8 @@ impl PassthroughState {
             // From the chat protocol: no client of this protocol waits for it.
             return Ok(());
         }
-        let Some(seen) = responses::parse_event(event_text(event)) else {
+        let text = event_text(event);
+        let Some(seen) = responses::parse_event(text) else {
             return self.forward_unreadable(event, out);
         };
         let kind = seen.kind.as_deref().unwrap_or_default();
@@ -601,7 +596,7 @@ impl PassthroughState {
         self.has_content |= !RESPONSES_OPENING_EVENTS.contains(&kind);
         self.generated_bytes = self.generated_bytes.saturating_add(seen.delta_bytes);
         self.shows_thinking |= seen.has_reasoning;
-        self.responses.record_event(&seen, event_text(event));
+        self.responses.record_event(&seen, text);
         if let Some(sequencer) = &self.sequencer {
             sequencer.observe_vendor(
                 self.responses.id_json().trim_matches('"'),
@@ -617,47 +612,14 @@ impl PassthroughState {
         let restated = if is_end && seen.response.is_present && self.lacks_usage() {
             Some(usage::encode_usage(self.protocol, &self.estimated_usage()))
         } else {
-            let raw = seen
-                .response
-                .usage_at
-                .and_then(|at| event_text(event).get(at.start..at.end))
-                .unwrap_or_default();
-            self.restate_usage(
-                seen.response.counters().map(VendorCounters::Chat),
-                raw,
-                is_end,
-            )
+            let counters = seen.response.counters().map(VendorCounters::Chat);
+            self.restate_usage(counters, (text, seen.response.usage_at), is_end)
         };
         let (at, end) = (seen.response.usage_at, seen.response.closing_brace);
-        let restated = restated.map(|usage| usage::usage_edit(event_text(event), at, end, usage));
-        let restated = restated
-            .as_ref()
-            .map(|(span, usage)| JsonEdit::new(*span, usage));
-        let edits = [
-            seen.response
-                .model
-                .map(|span| JsonEdit::new(span, &self.model_json)),
-            restated,
-        ];
-        let joined = self.split_letters.edits(self.protocol, event_text(event));
-        forward_event(event, edits, joined, out);
+        let restated = restated.map(|usage| usage::usage_edit(text, at, end, usage));
+        self.forward(event, seen.response.model, restated, Vec::new(), out);
         Ok(())
     }
-}
-
-/// Writes an event with these edits, and with `more`, which few events have.
-fn forward_event(
-    event: &SseEvent<'_>,
-    edits: [Option<JsonEdit<'_>>; 2],
-    more: Vec<(Span, String)>,
-    out: &mut Vec<u8>,
-) {
-    if more.is_empty() {
-        return edit::write_edited_event(event, edits, out);
-    }
-    let more = more.iter().map(|(span, text)| JsonEdit::new(*span, text));
-    let mut edits: Vec<_> = edits.into_iter().flatten().chain(more).collect();
-    edit::write_edited_event_with(event, &mut edits, out);
 }
 
 /// Returns the vendor's error in an event that holds a failed response or is an error itself.

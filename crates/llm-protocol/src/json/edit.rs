@@ -7,17 +7,21 @@
 
 use crate::json::scanner::Span;
 use crate::sse::SseEvent;
+use std::borrow::Cow;
 
 /// Replacement of the bytes at `span` with `text`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct JsonEdit<'a> {
-    span: Span,
-    text: &'a str,
+    pub span: Span,
+    pub text: Cow<'a, str>,
 }
 
 impl<'a> JsonEdit<'a> {
-    pub fn new(span: Span, text: &'a str) -> Self {
-        JsonEdit { span, text }
+    pub fn new(span: Span, text: impl Into<Cow<'a, str>>) -> Self {
+        JsonEdit {
+            span,
+            text: text.into(),
+        }
     }
 }
 
@@ -51,25 +55,26 @@ pub(crate) fn apply_edits(source: &[u8], edits: &mut [JsonEdit<'_>], out: &mut V
     out.extend_from_slice(source.get(copied..).unwrap_or_default());
 }
 
-/// Appends the event to `out` with the edits applied to its data; unchanged if there are none.
-pub(crate) fn write_edited_event(
+/// Appends the event to `out` with the edits applied to its data; unchanged if there are none. Few
+/// events have `more` edits than the two that need no allocation.
+pub(crate) fn write_edited_event<'e>(
     event: &SseEvent<'_>,
-    edits: [Option<JsonEdit<'_>>; 2],
+    edits: [Option<JsonEdit<'e>>; 2],
+    mut more: Vec<JsonEdit<'e>>,
     out: &mut Vec<u8>,
 ) {
+    if !more.is_empty() {
+        more.splice(0..0, edits.into_iter().flatten());
+        return write_event_with_edits(event, &mut more, out);
+    }
     match edits {
-        [None, None] => write_edited_event_with(event, &mut [], out),
-        [Some(first), Some(second)] => write_edited_event_with(event, &mut [first, second], out),
-        [Some(only), None] | [None, Some(only)] => write_edited_event_with(event, &mut [only], out),
+        [None, None] => write_event_with_edits(event, &mut [], out),
+        [Some(first), Some(second)] => write_event_with_edits(event, &mut [first, second], out),
+        [Some(only), None] | [None, Some(only)] => write_event_with_edits(event, &mut [only], out),
     }
 }
 
-/// Appends the event to `out` with any number of edits applied to its data.
-pub(crate) fn write_edited_event_with(
-    event: &SseEvent<'_>,
-    edits: &mut [JsonEdit<'_>],
-    out: &mut Vec<u8>,
-) {
+fn write_event_with_edits(event: &SseEvent<'_>, edits: &mut [JsonEdit<'_>], out: &mut Vec<u8>) {
     let Some(data) = event.data.filter(|_| !edits.is_empty()) else {
         out.extend_from_slice(event.raw);
         return;

@@ -32,6 +32,11 @@ impl Span {
             end: position,
         }
     }
+
+    /// Returns this part of the text; an empty one if the span is not in it.
+    pub fn slice(self, text: &str) -> &str {
+        text.get(self.start..self.end).unwrap_or_default()
+    }
 }
 
 /// Why the scanner refuses a text.

@@ -49,9 +49,7 @@ pub fn rewrite_response(
     let text = std::str::from_utf8(&body).unwrap_or_default();
     let restated = match counters.zip(usage) {
         Some((counters, usage)) => {
-            let raw = usage_at
-                .and_then(|at| text.get(at.start..at.end))
-                .unwrap_or_default();
+            let raw = usage_at.unwrap_or_default().slice(text);
             restate_usage(protocol, &counters, &usage, &Usage::default(), raw)
         }
         None if refused_free => None,
@@ -62,13 +60,8 @@ pub fn rewrite_response(
         )),
     };
     let restated = restated.map(|usage| usage_edit(text, usage_at, closing_brace(text), usage));
-    let restated = restated
-        .as_ref()
-        .map(|(span, usage)| JsonEdit::new(*span, usage));
-    let repairs = repair.edits.iter();
-    let repairs = repairs.map(|(span, text)| JsonEdit::new(*span, text));
-    let edits: Vec<_> = restated.into_iter().chain(repairs).collect();
-    let body = edit_body(body.clone(), model, public_model, &edits);
+    let edits = restated.into_iter().chain(repair.edits).collect();
+    let body = edit_body(body.clone(), model, public_model, edits);
     Ok(CompleteResponse {
         body,
         usage,
@@ -89,7 +82,7 @@ pub fn rewrite_token_count(
     body: Bytes,
 ) -> ReadResult<Bytes> {
     let (seen, _) = scan_body(protocol, &body, &[], None)?;
-    Ok(edit_body(body, seen.model, public_model, &[]))
+    Ok(edit_body(body, seen.model, public_model, Vec::new()))
 }
 
 /// Returns the usage of an incomplete answer, because the operator pays the vendor for it.
@@ -231,15 +224,15 @@ fn edit_body(
     body: Bytes,
     model: Option<Span>,
     public_model: &str,
-    edits: &[JsonEdit<'_>],
+    mut edits: Vec<JsonEdit<'_>>,
 ) -> Bytes {
-    let model_json = edit::json_string(public_model);
-    let renamed = model.map(|span| JsonEdit::new(span, &model_json));
-    let mut edits: Vec<_> = renamed.into_iter().chain(edits.iter().copied()).collect();
+    if let Some(span) = model {
+        edits.insert(0, JsonEdit::new(span, edit::json_string(public_model)));
+    }
     if edits.is_empty() {
         return body;
     }
-    let mut edited = Vec::with_capacity(body.len().saturating_add(model_json.len()));
+    let mut edited = Vec::with_capacity(body.len().saturating_add(public_model.len()));
     edit::apply_edits(&body, &mut edits, &mut edited);
     Bytes::from(edited)
 }

@@ -25,8 +25,8 @@ use crate::chat::read_stream::{
 };
 use crate::ir::event::{Event, EventSink, ReadResult};
 use crate::json::{
-    JsonDocument, JsonStr, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer, Span, edit::json_string,
-    edit::span_of,
+    JsonDocument, JsonStr, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer, Span, edit::JsonEdit,
+    edit::json_string, edit::span_of,
 };
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) struct CallRepair {
 /// The edits of a chunk or of an answer, and the warnings that are due with them.
 #[derive(Debug, Default)]
 pub(super) struct RepairEdits {
-    pub edits: Vec<(Span, String)>,
+    pub edits: Vec<JsonEdit<'static>>,
     pub warnings: Vec<&'static str>,
 }
 
@@ -106,21 +106,21 @@ impl CallRepair {
         }
         for (index, at) in chunk.finish_reasons() {
             let calls = self.choices.get(&index.min(127));
-            let reason = text.get(at.start..at.end).unwrap_or_default();
+            let reason = at.slice(text);
             let ends_turn = matches!(
                 ChatFinishReason::parse(reason.trim_matches('"')),
                 Some(ChatFinishReason::Stop | ChatFinishReason::Calls)
             );
             let has_calls = calls.is_some_and(|calls| !calls.tracker.is_empty());
             if ends_turn && has_calls && reason != TOOL_CALLS {
-                repair.edits.push((at, TOOL_CALLS.to_owned()));
+                repair.edits.push(JsonEdit::new(at, TOOL_CALLS.to_owned()));
                 repair.warnings.push(REWRITTEN_FINISH_REASON);
             }
         }
         Ok(repair)
     }
 
-    fn call_edits(&mut self, text: &str, form: AnswerForm) -> ReadResult<Vec<(Span, String)>> {
+    fn call_edits(&mut self, text: &str, form: AnswerForm) -> ReadResult<Vec<JsonEdit<'static>>> {
         let mut edits = CallEdits {
             text,
             form,
@@ -150,7 +150,7 @@ impl CallRepair {
 struct CallEdits<'a> {
     text: &'a str,
     form: AnswerForm,
-    edits: Vec<(Span, String)>,
+    edits: Vec<JsonEdit<'static>>,
 }
 
 impl CallEdits<'_> {
@@ -198,9 +198,10 @@ impl CallEdits<'_> {
             before.push_str(r#""function":"#);
             let Span { start, end } = span_of(self.text, function.raw());
             let key = span_of(self.text, key.written());
-            self.edits.push((key, "tool_calls".to_owned()));
-            self.edits.push((Span::at(start), before));
-            self.edits.push((Span::at(end), "}]".to_owned()));
+            self.edits.push(JsonEdit::new(key, "tool_calls".to_owned()));
+            self.edits.push(JsonEdit::new(Span::at(start), before));
+            self.edits
+                .push(JsonEdit::new(Span::at(end), "}]".to_owned()));
         }
         Ok(())
     }
@@ -219,7 +220,8 @@ impl CallEdits<'_> {
         for name in ["arguments", "input"] {
             if let Some(arguments) = callee.get(name).filter(|value| value.is_object()) {
                 let span = span_of(self.text, arguments.raw());
-                self.edits.push((span, json_string(arguments.raw())));
+                self.edits
+                    .push(JsonEdit::new(span, json_string(arguments.raw())));
             }
         }
     }
@@ -237,7 +239,7 @@ impl CallEdits<'_> {
         match written {
             Some(value) => {
                 let span = span_of(self.text, value.raw());
-                self.edits.push((span, json.to_owned()));
+                self.edits.push(JsonEdit::new(span, json.to_owned()));
             }
             None => {
                 let start = span_of(self.text, object.raw()).start.saturating_add(1);
@@ -246,7 +248,7 @@ impl CallEdits<'_> {
                     None => "",
                 };
                 let member = format!("{}:{json}{comma}", json_string(name));
-                self.edits.push((Span { start, end: start }, member));
+                self.edits.push(JsonEdit::new(Span::at(start), member));
             }
         }
     }

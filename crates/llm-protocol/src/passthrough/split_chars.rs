@@ -7,7 +7,9 @@
 //! Read next: `surrogates.rs`.
 
 use crate::Protocol;
-use crate::json::{JsonDocument, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer, Span};
+use crate::json::{
+    JsonDocument, JsonValue, MAX_RESPONSE_DEPTH, NodeBuffer, Span, edit::JsonEdit, edit::span_of,
+};
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use memchr::memmem;
 
@@ -18,7 +20,7 @@ pub(super) struct SplitCharJoiner(PendingSurrogates<String>);
 
 impl SplitCharJoiner {
     /// Returns the edits of an event whose JSON is `data`. Most events have none.
-    pub fn edits(&mut self, protocol: Protocol, data: &str) -> Vec<(Span, String)> {
+    pub fn edits(&mut self, protocol: Protocol, data: &str) -> Vec<JsonEdit<'static>> {
         let has_half = || {
             [r"\ud", r"\uD"]
                 .iter()
@@ -68,7 +70,7 @@ fn index_or(value: JsonValue<'_>, at: usize) -> u64 {
 struct SplitCharWalk<'w> {
     data: &'w str,
     halves: &'w mut PendingSurrogates<String>,
-    edits: Vec<(Span, String)>,
+    edits: Vec<JsonEdit<'static>>,
 }
 
 impl SplitCharWalk<'_> {
@@ -87,11 +89,7 @@ impl SplitCharWalk<'_> {
 
     fn visit_text(&mut self, text: JsonValue<'_>, path: String) {
         let quoted = text.raw();
-        let start = quoted
-            .as_ptr()
-            .addr()
-            .saturating_sub(self.data.as_ptr().addr())
-            .saturating_add(1);
+        let start = span_of(self.data, quoted).start.saturating_add(1);
         let inside = quoted
             .get(1..quoted.len().saturating_sub(1))
             .unwrap_or_default();
@@ -100,7 +98,7 @@ impl SplitCharWalk<'_> {
             return;
         }
         if let Some(half) = self.halves.take(&path) {
-            self.edits.push((Span { start, end: start }, half));
+            self.edits.push(JsonEdit::new(Span::at(start), half));
         }
         if let Some(at) = trailing_high_surrogate(inside) {
             self.halves
@@ -109,7 +107,7 @@ impl SplitCharWalk<'_> {
                 start: start.saturating_add(at),
                 end: start.saturating_add(inside.len()),
             };
-            self.edits.push((span, String::new()));
+            self.edits.push(JsonEdit::new(span, String::new()));
         }
     }
 }
@@ -208,7 +206,7 @@ mod tests {
             r#"{"choices":[{"delta":{"content":"\u00e9 \ude00"}}]}"#,
             "no JSON \\ud83d",
         ] {
-            assert_eq!(letters.edits(Protocol::Chat, data), [], "{data}");
+            assert!(letters.edits(Protocol::Chat, data).is_empty(), "{data}");
         }
     }
 }

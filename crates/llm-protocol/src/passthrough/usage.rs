@@ -74,9 +74,9 @@ pub(super) fn usage_edit(
     at: Option<Span>,
     end: usize,
     usage: String,
-) -> (Span, String) {
+) -> JsonEdit<'static> {
     if let Some(at) = at {
-        return (at, usage);
+        return JsonEdit::new(at, usage);
     }
     let is_empty = text
         .get(..end)
@@ -84,10 +84,7 @@ pub(super) fn usage_edit(
         .trim_end()
         .ends_with('{');
     let comma = if is_empty { "" } else { "," };
-    (
-        Span { start: end, end },
-        format!("{comma}\"usage\":{usage}"),
-    )
+    JsonEdit::new(Span::at(end), format!("{comma}\"usage\":{usage}"))
 }
 
 /// Returns the position of the closing brace if `text` is an object.
@@ -122,42 +119,32 @@ fn complete_usage(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String
     let members = read_usage_members(raw, parts_name).ok()?;
     let mut edits = Vec::new();
     if let Some(total) = members.null_total {
-        edits.push((total, usage.tokens_total().to_string()));
+        edits.push(JsonEdit::new(total, usage.tokens_total().to_string()));
     }
     if usage.cache_read > 0 && !members.names_cached {
         let cached = usage.cache_read.to_string();
         edits.push(match (members.null_cached, members.parts) {
-            (Some(null), _) => (null, cached),
+            (Some(null), _) => JsonEdit::new(null, cached),
             (None, Some(parts)) if members.parts_are_object => {
                 let inside = parts.start.saturating_add(1);
                 let comma = if members.parts_are_empty { "" } else { "," };
-                (
-                    Span {
-                        start: inside,
-                        end: inside,
-                    },
+                JsonEdit::new(
+                    Span::at(inside),
                     format!("\"cached_tokens\":{cached}{comma}"),
                 )
             }
-            (None, Some(parts)) => (parts, format!("{{\"cached_tokens\":{cached}}}")),
-            (None, None) => {
-                let end = closing_brace(raw);
-                (
-                    Span { start: end, end },
-                    format!(",\"{parts_name}\":{{\"cached_tokens\":{cached}}}"),
-                )
-            }
+            (None, Some(parts)) => JsonEdit::new(parts, format!("{{\"cached_tokens\":{cached}}}")),
+            (None, None) => JsonEdit::new(
+                Span::at(closing_brace(raw)),
+                format!(",\"{parts_name}\":{{\"cached_tokens\":{cached}}}"),
+            ),
         });
     }
     if edits.is_empty() {
         return None;
     }
-    let mut splices: Vec<_> = edits
-        .iter()
-        .map(|(span, text)| JsonEdit::new(*span, text))
-        .collect();
     let mut out = Vec::new();
-    edit::apply_edits(raw.as_bytes(), &mut splices, &mut out);
+    edit::apply_edits(raw.as_bytes(), &mut edits, &mut out);
     String::from_utf8(out).ok()
 }
 
@@ -260,13 +247,9 @@ mod tests {
     #[test]
     fn a_usage_object_takes_the_place_of_what_is_none_or_stands_at_the_end() {
         let slice_at = |text: &str, at: Option<Span>| {
-            let (span, usage) = usage_edit(text, at, closing_brace(text), "7".into());
+            let edit = usage_edit(text, at, closing_brace(text), "7".into());
             let mut out = Vec::new();
-            edit::apply_edits(
-                text.as_bytes(),
-                &mut [JsonEdit::new(span, &usage)],
-                &mut out,
-            );
+            edit::apply_edits(text.as_bytes(), &mut [edit], &mut out);
             String::from_utf8(out).unwrap()
         };
         assert_eq!(

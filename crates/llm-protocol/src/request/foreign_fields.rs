@@ -16,7 +16,7 @@ use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
 use crate::fields::messages;
 use crate::ir::{JsonPath, WarningAction};
-use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer};
+use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::JsonEdit};
 use crate::openai::billing_header;
 use crate::profile::{ChatPlace, VendorProfile, outermost};
 use crate::reasoning_token;
@@ -322,7 +322,8 @@ impl<'a> ForeignFieldRemover<'a> {
             return;
         };
         if let Some(rest) = billing_header::without_header_json(system.raw()) {
-            self.edits.push((self.span(system.raw()), rest));
+            self.edits
+                .push(JsonEdit::new(self.span(system.raw()), rest));
             return;
         }
         // Another string than that line.
@@ -336,7 +337,7 @@ impl<'a> ForeignFieldRemover<'a> {
             // Servers refuse an empty text.
             let is_empty = rest.as_ref().is_some_and(|rest| rest == "\"\"");
             if let (Some(text), Some(rest), false) = (text, rest, is_empty) {
-                self.edits.push((self.span(text.raw()), rest));
+                self.edits.push(JsonEdit::new(self.span(text.raw()), rest));
             }
             is_empty_whole &= is_empty;
             empty.extend(is_empty.then_some(block));
@@ -566,10 +567,7 @@ mod tests {
             &summary(protocol, body),
             None,
         );
-        let mut splices: Vec<_> = edits
-            .iter()
-            .map(|(span, text)| edit::JsonEdit::new(*span, text))
-            .collect();
+        let mut splices = edits;
         let mut out = Vec::new();
         edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
         (String::from_utf8(out).unwrap(), warnings)
@@ -625,10 +623,7 @@ mod tests {
                 &none,
             )
             .unwrap();
-            let mut splices: Vec<_> = edits
-                .iter()
-                .map(|(span, text)| edit::JsonEdit::new(*span, text))
-                .collect();
+            let mut splices = edits;
             let mut out = Vec::new();
             edit::apply_edits(body.as_bytes(), &mut splices, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), expected);

@@ -13,7 +13,7 @@ use super::foreign_fields::remover::ForeignFieldRemover;
 use crate::capabilities::ModelCapabilities;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::{Effort, WarningAction};
-use crate::json::{JsonValue, edit::json_string};
+use crate::json::{JsonValue, edit::JsonEdit, edit::json_string};
 
 mod chat;
 mod messages;
@@ -109,7 +109,7 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Replaces a value with JSON.
     fn replace_raw(&mut self, value: JsonValue<'a>, json: String) {
-        self.edits.push((self.span(value.raw()), json));
+        self.edits.push(JsonEdit::new(self.span(value.raw()), json));
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) fn apply_cleanup(body: &Bytes, cleanup: RequestCleanup) -> Bytes {
 }
 
 struct EditBuilder {
-    replaced: Vec<(Span, String)>,
+    replaced: Vec<JsonEdit<'static>>,
     /// Members inserted after the opening brace, each with its comma: an object with a model is
     /// never empty.
     inserted: String,
@@ -77,7 +77,7 @@ struct EditBuilder {
 
 impl EditBuilder {
     fn replace(&mut self, span: Span, text: String) {
-        self.replaced.push((span, text));
+        self.replaced.push(JsonEdit::new(span, text));
     }
 
     fn insert(&mut self, member: &str, value: &str) {
@@ -130,11 +130,7 @@ impl EditBuilder {
                 inside, is_empty, ..
             }) => {
                 let comma = if is_empty { "" } else { "," };
-                let span = Span {
-                    start: inside,
-                    end: inside,
-                };
-                self.replace(span, format!("{MEMBER}{comma}"));
+                self.replace(Span::at(inside), format!("{MEMBER}{comma}"));
             }
         }
     }
@@ -146,27 +142,14 @@ impl EditBuilder {
         } = self;
         if !inserted.is_empty() {
             // Inserted first, because the first member may be removed.
-            replaced.insert(
-                0,
-                (
-                    Span {
-                        start: inside,
-                        end: inside,
-                    },
-                    inserted,
-                ),
-            );
+            replaced.insert(0, JsonEdit::new(Span::at(inside), inserted));
         }
         if replaced.is_empty() {
             return body.clone();
         }
-        let added: usize = replaced.iter().map(|(_, text)| text.len()).sum();
-        let mut splices: Vec<JsonEdit<'_>> = replaced
-            .iter()
-            .map(|(span, text)| JsonEdit::new(*span, text))
-            .collect();
+        let added: usize = replaced.iter().map(|edit| edit.text.len()).sum();
         let mut rewritten = Vec::with_capacity(body.len().saturating_add(added));
-        edit::apply_edits(body, &mut splices, &mut rewritten);
+        edit::apply_edits(body, &mut replaced, &mut rewritten);
         Bytes::from(rewritten)
     }
 }

@@ -6,12 +6,12 @@
 //! Read next: `request/rewrite.rs`, which applies the edits.
 
 use crate::ir::{WarningAction, Warnings};
-use crate::json::{JsonStr, JsonValue, Span, edit};
+use crate::json::{JsonStr, JsonValue, Span, edit, edit::JsonEdit};
 
 /// The edits that a body needs, and their warnings.
 #[derive(Clone, Debug, Default)]
 pub struct RequestCleanup {
-    pub(in crate::request) edits: Vec<(Span, String)>,
+    pub(in crate::request) edits: Vec<JsonEdit<'static>>,
     /// Warnings `action:path`, sorted.
     pub warnings: Vec<String>,
     /// Whether the body was repaired, so that its summary must be read again.
@@ -23,7 +23,7 @@ pub struct RequestCleanup {
 #[derive(Default)]
 pub(in crate::request) struct ForeignFieldRemover<'a> {
     text: &'a str,
-    pub edits: Vec<(Span, String)>,
+    pub edits: Vec<JsonEdit<'static>>,
     /// Spans of removed members and items, without their commas.
     pub gone: Vec<Span>,
     pub warnings: Warnings,
@@ -73,7 +73,7 @@ impl<'a> ForeignFieldRemover<'a> {
                     end: skip_comma(text, run.end),
                 },
             };
-            edits.push((cut, String::new()));
+            edits.push(JsonEdit::new(cut, String::new()));
         }
         RequestCleanup {
             edits,
@@ -108,7 +108,8 @@ impl<'a> ForeignFieldRemover<'a> {
 
     pub fn replace_string(&mut self, value: JsonValue<'a>, text: &str) {
         let span = self.span(value.raw());
-        self.edits.push((span, edit::json_string(text)));
+        self.edits
+            .push(JsonEdit::new(span, edit::json_string(text)));
     }
 
     /// Removes an item of an array, or all of an object.
@@ -119,7 +120,7 @@ impl<'a> ForeignFieldRemover<'a> {
     /// Inserts a text before the first member of the object, in front of all that is removed there.
     pub fn insert_inside(&mut self, object: JsonValue<'_>, text: String) {
         let inside = self.span(object.raw()).start.saturating_add(1);
-        self.edits.insert(0, (Span::at(inside), text));
+        self.edits.insert(0, JsonEdit::new(Span::at(inside), text));
     }
 
     /// Returns the span of a member, from its name's first quote to its value's end.

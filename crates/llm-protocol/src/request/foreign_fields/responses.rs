@@ -14,7 +14,9 @@ use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::failure::Failure;
 use crate::ir::{BoxedFailure, JsonPath, RequestResult, WarningAction};
-use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::json_string};
+use crate::json::{
+    JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::JsonEdit, edit::json_string,
+};
 use crate::profile::VendorProfile;
 use crate::reasoning_token;
 use crate::request::summary::RequestSummary;
@@ -107,7 +109,7 @@ impl<'a> ForeignFieldRemover<'a> {
                     has_store = true;
                     if value.bool() != Some(false) {
                         self.edits
-                            .push((self.span(value.raw()), "false".to_owned()));
+                            .push(JsonEdit::new(self.span(value.raw()), "false".to_owned()));
                     }
                     if value.bool() == Some(true) {
                         self.warnings.add(WarningAction::Dropped, "store");

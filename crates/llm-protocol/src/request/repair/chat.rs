@@ -12,7 +12,7 @@ use crate::capabilities::repair_rules::KnownCapabilities;
 use crate::capabilities::{ChatModel, ParallelToolCalls, ReasoningReplay, ToolCallIds};
 use crate::chat::write_request::turns::ACKNOWLEDGEMENT;
 use crate::ir::{Effort, JsonPath, WarningAction};
-use crate::json::{JsonValue, Span, edit::json_string};
+use crate::json::{JsonValue, Span, edit::JsonEdit, edit::json_string};
 use crate::request::repair_check::must_disable_reasoning;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -73,7 +73,8 @@ impl<'a> ForeignFieldRemover<'a> {
         self.drop_member(root, own);
         self.warnings.add(WarningAction::Renamed, other);
         for (key, _) in root.members().filter(|(key, _)| key.is(other)) {
-            self.edits.push((self.key_span(&key), json_string(own)));
+            self.edits
+                .push(JsonEdit::new(self.key_span(&key), json_string(own)));
         }
     }
 
@@ -189,7 +190,7 @@ impl<'a> ForeignFieldRemover<'a> {
                     end: last.end,
                 };
                 self.forget_edits_in(whole);
-                self.edits.push((whole, joined));
+                self.edits.push(JsonEdit::new(whole, joined));
             }
         }
         leading
@@ -241,12 +242,15 @@ impl<'a> ForeignFieldRemover<'a> {
                     self.gone.push(span);
                     let end = self.span(result.raw()).end;
                     self.edits
-                        .push((Span::at(end), format!(",{before}{reminder}")));
+                        .push(JsonEdit::new(Span::at(end), format!(",{before}{reminder}")));
                 }
-                (Some(reminder), None) => self.edits.push((span, format!("{before}{reminder}"))),
+                (Some(reminder), None) => self
+                    .edits
+                    .push(JsonEdit::new(span, format!("{before}{reminder}"))),
                 (None, _) if before.is_empty() => {}
                 (None, _) => {
-                    self.edits.insert(0, (Span::at(span.start), before));
+                    self.edits
+                        .insert(0, JsonEdit::new(Span::at(span.start), before));
                 }
             }
         }
@@ -255,7 +259,7 @@ impl<'a> ForeignFieldRemover<'a> {
     /// Drops the edits made so far inside this span, which is replaced as a whole.
     fn forget_edits_in(&mut self, whole: Span) {
         let is_inside = |span: &Span| whole.start <= span.start && span.end <= whole.end;
-        self.edits.retain(|(span, _)| !is_inside(span));
+        self.edits.retain(|edit| !is_inside(&edit.span));
         self.gone.retain(|span| !is_inside(span));
     }
 
@@ -301,7 +305,8 @@ impl<'a> ForeignFieldRemover<'a> {
                 let nine = made
                     .entry(id.clone())
                     .or_insert_with(|| identifiers::nine_char_call_id(id).into_owned());
-                self.edits.push((self.span(node.raw()), json_string(nine)));
+                self.edits
+                    .push(JsonEdit::new(self.span(node.raw()), json_string(nine)));
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use super::super::{ForeignFieldRemover, is_empty_value};
 use crate::ir::{JsonPath, WarningAction};
-use crate::json::{JsonStr, JsonValue, Span, edit::json_string};
+use crate::json::{JsonStr, JsonValue, Span, edit::JsonEdit, edit::json_string};
 use crate::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
 
 impl<'a> ForeignFieldRemover<'a> {
@@ -59,7 +59,8 @@ impl<'a> ForeignFieldRemover<'a> {
             Some(results) => {
                 self.gone.push(self.span(message.raw()));
                 let end = self.span(results.raw()).end;
-                self.edits.push((Span::at(end), format!(",{reminder}")));
+                self.edits
+                    .push(JsonEdit::new(Span::at(end), format!(",{reminder}")));
             }
             None => self.replace_raw(message, reminder),
         }
@@ -125,7 +126,7 @@ impl<'a> ForeignFieldRemover<'a> {
             r#",{{"role":"user","content":{}}}"#,
             json_string(CONTINUE_PROMPT)
         );
-        self.edits.push((Span::at(end), turn));
+        self.edits.push(JsonEdit::new(Span::at(end), turn));
     }
 }
 
