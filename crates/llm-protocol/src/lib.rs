@@ -125,6 +125,7 @@ pub mod capabilities;
 mod chat;
 mod counters;
 mod estimate;
+mod event_frame;
 pub mod failure;
 mod fields;
 mod image_size;

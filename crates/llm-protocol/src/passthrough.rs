@@ -19,6 +19,7 @@ use super::sse::{EventTooLarge, SseDecoder, SseEvent};
 use super::vendor_response::{Completion, ResponseStream, StopReasonStatus};
 use crate::usage::{MeteredUsage, MeteringTerms, Usage, VendorCounters};
 
+mod answer_id;
 mod body;
 mod call_repair;
 mod chat;
@@ -599,7 +600,7 @@ impl PassthroughState {
         self.responses.record_event(&seen, text);
         if let Some(sequencer) = &self.sequencer {
             sequencer.observe_vendor(
-                self.responses.id_json().trim_matches('"'),
+                self.responses.id.json().trim_matches('"'),
                 self.responses.next_sequence(),
             );
         }

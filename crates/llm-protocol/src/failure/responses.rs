@@ -12,6 +12,7 @@ use super::surface_message;
 use super::table::{self, FailureRow, OVERLOADED_CODE};
 use crate::Protocol;
 use crate::capabilities::response_ids;
+use crate::event_frame::write_typed_event;
 use crate::json::{JsonNull, JsonWriter};
 
 /// Returns the code of an error response before the 200. With any other code than this one, the
@@ -49,35 +50,27 @@ impl Failure {
     ) {
         let code = table::responses_code(self.kind);
         let message = surface_message::message_for_surface(self, Protocol::Responses);
-        out.extend_from_slice(b"event: error\ndata: ");
-        let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_typed("error").member("sequence_number", sequence);
-        json.member("code", code)
-            .member("message", &message)
-            .member("param", JsonNull);
-        json.member_typed("error", "server_error");
-        json.member("code", code)
-            .member("message", &message)
-            .member("param", JsonNull)
-            .close_object()
-            .close_object();
-        *out = json.into_bytes();
-        out.extend_from_slice(b"\n\nevent: response.failed\ndata: ");
-        let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_typed("response.failed");
-        json.member("sequence_number", sequence.saturating_add(1))
-            .member_object("response");
-        envelope(&mut json);
-        json.member("status", "failed");
-        json.member_object("error")
-            .member("code", code)
-            .member("message", &message)
-            .close_object();
-        json.member("incomplete_details", JsonNull)
-            .member("usage", JsonNull)
-            .close_object()
-            .close_object();
-        *out = json.into_bytes();
-        out.extend_from_slice(b"\n\n");
+        let cause = |json: &mut JsonWriter| {
+            json.member("code", code).member("message", &message);
+        };
+        write_typed_event("error", out, |json| {
+            json.member("sequence_number", sequence);
+            cause(json);
+            json.member("param", JsonNull)
+                .member_typed("error", "server_error");
+            cause(json);
+            json.member("param", JsonNull).close_object();
+        });
+        write_typed_event("response.failed", out, |json| {
+            json.member("sequence_number", sequence.saturating_add(1))
+                .member_object("response");
+            envelope(json);
+            json.member("status", "failed").member_object("error");
+            cause(json);
+            json.close_object();
+            json.member("incomplete_details", JsonNull)
+                .member("usage", JsonNull)
+                .close_object();
+        });
     }
 }

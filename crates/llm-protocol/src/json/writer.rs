@@ -42,9 +42,13 @@ impl JsonWriter {
         }
     }
 
-    /// Appends to existing bytes. It inserts no comma after `{`, `[` or `:`.
-    pub fn with_buffer(out: Vec<u8>) -> Self {
-        JsonWriter { out }
+    /// Appends what `write` writes to `out`. It inserts no comma after `{`, `[` or `:`.
+    pub fn append_to(out: &mut Vec<u8>, write: impl FnOnce(&mut JsonWriter)) {
+        let mut json = JsonWriter {
+            out: std::mem::take(out),
+        };
+        write(&mut json);
+        *out = json.out;
     }
 
     pub fn into_bytes(self) -> Vec<u8> {

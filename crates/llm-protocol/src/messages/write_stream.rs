@@ -11,6 +11,7 @@
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
+use crate::event_frame::write_typed_event;
 use crate::ir::event::{
     AnswerWriter, Event, EventSink, OutputPart as Kind, ResponseContext, take_output,
 };
@@ -339,29 +340,29 @@ impl MessagesStreamWriter {
         let Some(mut first) = self.line.pop_front() else {
             return;
         };
-        let mut json = self.frame("content_block_start");
-        json.member("index", self.next_index)
-            .member_object("content_block");
-        match &first.content {
-            MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
-                json.member("type", "text").member("text", "")
-            }
-            MessagesQueuedBlockKind::Thinking { .. } => json
-                .member("type", "thinking")
-                .member("thinking", "")
-                .member("signature", ""),
-            MessagesQueuedBlockKind::Hidden => json
-                .member("type", "redacted_thinking")
-                .member("data", first.kept.text()),
-            MessagesQueuedBlockKind::Call(call) => {
-                json.member("type", "tool_use").member("id", &call.id);
-                json.member("name", &call.name)
+        write_typed_event("content_block_start", &mut self.out, |json| {
+            json.member("index", self.next_index)
+                .member_object("content_block");
+            match &first.content {
+                MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal => {
+                    json.member("type", "text").member("text", "")
+                }
+                MessagesQueuedBlockKind::Thinking { .. } => json
+                    .member("type", "thinking")
+                    .member("thinking", "")
+                    .member("signature", ""),
+                MessagesQueuedBlockKind::Hidden => json
+                    .member("type", "redacted_thinking")
+                    .member("data", first.kept.text()),
+                MessagesQueuedBlockKind::Call(call) => json
+                    .member("type", "tool_use")
+                    .member("id", &call.id)
+                    .member("name", &call.name)
                     .member_object("input")
-                    .close_object()
-            }
-        };
-        json.close_object();
-        self.end_frame(json);
+                    .close_object(),
+            };
+            json.close_object();
+        });
         self.is_open = true;
         self.delta_head.clear();
         let (kind, member) = match &first.content {
@@ -399,21 +400,20 @@ impl MessagesStreamWriter {
         };
         if let MessagesQueuedBlockKind::Thinking { signature } = &first.content {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
-            let mut json = self.frame("content_block_delta");
-            json.member("index", self.next_index).member_object("delta");
-            let signature = if signature.is_empty() {
-                reasoning_token::TOKEN_PREFIX
-            } else {
-                signature
+            let signature = match signature.as_str() {
+                "" => reasoning_token::TOKEN_PREFIX,
+                signature => signature,
             };
-            json.member("type", "signature_delta")
-                .member("signature", signature)
-                .close_object();
-            self.end_frame(json);
+            write_typed_event("content_block_delta", &mut self.out, |json| {
+                json.member("index", self.next_index)
+                    .member_typed("delta", "signature_delta")
+                    .member("signature", signature)
+                    .close_object();
+            });
         }
-        let mut json = self.frame("content_block_stop");
-        json.member("index", self.next_index);
-        self.end_frame(json);
+        write_typed_event("content_block_stop", &mut self.out, |json| {
+            json.member("index", self.next_index);
+        });
         let names = match &first.content {
             MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
             MessagesQueuedBlockKind::Text
@@ -438,55 +438,36 @@ impl MessagesStreamWriter {
     }
 
     fn start(&mut self) {
-        let mut json = self.frame("message_start");
-        json.member_object("message");
-        self.completion.write_envelope(&mut json);
-        json.member_array("content").close_array();
-        json.member("stop_reason", JsonNull)
-            .member("stop_sequence", JsonNull);
-        json.member_object("usage");
-        json.member(
-            "input_tokens",
-            self.completion.response_context.input_estimate,
-        );
-        json.member("cache_creation_input_tokens", 0)
-            .member("cache_read_input_tokens", 0);
-        json.member("output_tokens", 0);
-        json.close_object().close_object();
-        self.end_frame(json);
+        write_typed_event("message_start", &mut self.out, |json| {
+            json.member_object("message");
+            self.completion.write_envelope(json);
+            json.member_array("content").close_array();
+            let input_estimate = self.completion.response_context.input_estimate;
+            json.member("stop_reason", JsonNull)
+                .member("stop_sequence", JsonNull)
+                .member_object("usage")
+                .member("input_tokens", input_estimate)
+                .member("cache_creation_input_tokens", 0)
+                .member("cache_read_input_tokens", 0)
+                .member("output_tokens", 0)
+                .close_object()
+                .close_object();
+        });
         self.out.extend_from_slice(KEEP_ALIVE);
     }
 
     fn end(&mut self) {
         self.advance(true);
-        let mut json = self.frame("message_delta");
-        json.member_object("delta");
-        self.completion.write_stop(&mut json);
-        json.member("container", JsonNull).close_object();
-        json.key("usage");
-        write_usage(&self.completion.usage(), &mut json);
-        self.end_frame(json);
-        let json = self.frame("message_stop");
-        self.end_frame(json);
+        write_typed_event("message_delta", &mut self.out, |json| {
+            json.member_object("delta");
+            self.completion.write_stop(json);
+            json.member("container", JsonNull)
+                .close_object()
+                .key("usage");
+            write_usage(&self.completion.usage(), json);
+        });
+        write_typed_event("message_stop", &mut self.out, |_| {});
         self.is_over = true;
-    }
-
-    /// Begins an event. The event name and the JSON repeat the type, because some clients read only
-    /// one of them.
-    fn frame(&mut self, kind: &str) -> JsonWriter {
-        let mut out = std::mem::take(&mut self.out);
-        out.extend_from_slice(b"event: ");
-        out.extend_from_slice(kind.as_bytes());
-        out.extend_from_slice(b"\ndata: ");
-        let mut json = JsonWriter::with_buffer(out);
-        json.open_typed(kind);
-        json
-    }
-
-    fn end_frame(&mut self, mut json: JsonWriter) {
-        json.close_object();
-        self.out = json.into_bytes();
-        self.out.extend_from_slice(b"\n\n");
     }
 }
 

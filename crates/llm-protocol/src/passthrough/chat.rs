@@ -5,6 +5,7 @@
 //!
 //! Read next: `messages.rs`, its counterpart for messages.
 
+use super::answer_id::AnswerId;
 use crate::chat::read_stream::ChatFinishReason;
 use crate::counters;
 use crate::json::{
@@ -12,9 +13,6 @@ use crate::json::{
 };
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{StopReasonStatus, UsagePlace};
-
-/// Maximum length in bytes of an answer's id that is stored.
-const MAX_ID_BYTES: usize = 256;
 
 /// One chunk, or a whole answer: they differ only in `delta` and `message`.
 #[derive(Default, Debug)]
@@ -105,9 +103,7 @@ impl ChatChunk {
 /// State of a stream after the chunks so far.
 #[derive(Default, Debug)]
 pub(super) struct ChatStreamState {
-    /// The id as a JSON string, with its quotes.
-    id_json: String,
-    created: u64,
+    pub id: AnswerId,
     usage: Option<ChatCounters>,
     /// The tier, which every chunk repeats.
     tier: Option<ServiceTier>,
@@ -132,15 +128,7 @@ impl ChatStreamState {
 
     /// Adds a chunk; `text` is its JSON.
     pub fn record_chunk(&mut self, chunk: &ChatChunk, text: &str) {
-        if self.id_json.is_empty()
-            && let Some(id) = chunk
-                .id
-                .and_then(|id| text.get(id.start..id.end))
-                .filter(|id| id.len() <= MAX_ID_BYTES)
-        {
-            id.clone_into(&mut self.id_json);
-            self.created = chunk.created;
-        }
+        self.id.record(text, chunk.id, chunk.created);
         for choice in &chunk.choices {
             let bit = 1_u128 << choice.index.min(127);
             self.begun |= bit;
@@ -181,18 +169,6 @@ impl ChatStreamState {
             audio_output,
             ..Usage::default()
         })
-    }
-
-    pub fn id_json(&self) -> &str {
-        if self.id_json.is_empty() {
-            "\"\""
-        } else {
-            &self.id_json
-        }
-    }
-
-    pub fn created(&self) -> u64 {
-        self.created
     }
 
     /// Returns the keys `message` that stand for `delta`. Some vendors repeat the whole answer

@@ -7,6 +7,7 @@
 
 use super::{chat, messages, responses};
 use crate::chat::write_stream::{write_finished_choice, write_usage as write_chat_usage};
+use crate::event_frame::write_typed_event;
 use crate::json::{JsonNull, JsonWriter, RawJson};
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
@@ -59,21 +60,21 @@ fn write_chat_chunk(
     out: &mut Vec<u8>,
 ) {
     out.extend_from_slice(b"data: ");
-    let mut json = JsonWriter::with_buffer(std::mem::take(out));
-    json.open_object();
-    json.member("id", RawJson(seen.id_json()))
-        .member("object", "chat.completion.chunk");
-    json.member("created", seen.created())
-        .member("model", RawJson(model_json));
-    json.member_array("choices");
-    choices(&mut json);
-    json.close_array();
-    if let Some(usage) = usage {
-        json.key("usage");
-        write_chat_usage(usage, &mut json);
-    }
-    json.close_object();
-    *out = json.into_bytes();
+    JsonWriter::append_to(out, |json| {
+        json.open_object()
+            .member("id", RawJson(seen.id.json()))
+            .member("object", "chat.completion.chunk")
+            .member("created", seen.id.created)
+            .member("model", RawJson(model_json))
+            .member_array("choices");
+        choices(json);
+        json.close_array();
+        if let Some(usage) = usage {
+            json.key("usage");
+            write_chat_usage(usage, json);
+        }
+        json.close_object();
+    });
     out.extend_from_slice(b"\n\n");
 }
 
@@ -84,25 +85,25 @@ pub(super) fn write_messages_end(
     out: &mut Vec<u8>,
 ) {
     write_block_stop(seen, out);
-    write_event("message_delta", out, |json| {
+    write_typed_event("message_delta", out, |json| {
         json.member_object("delta")
             .member("stop_reason", "max_tokens")
             .member("stop_sequence", JsonNull);
         json.close_object().key("usage");
         write_messages_usage(usage, json);
     });
-    write_event("message_stop", out, |_| {});
+    write_typed_event("message_stop", out, |_| {});
 }
 
 /// Writes the terminal event, after the vendor's stop reason.
 pub(super) fn write_messages_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
     write_block_stop(seen, out);
-    write_event("message_stop", out, |_| {});
+    write_typed_event("message_stop", out, |_| {});
 }
 
 fn write_block_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
     if let Some(index) = seen.open_block() {
-        write_event("content_block_stop", out, |json| {
+        write_typed_event("content_block_stop", out, |json| {
             json.member("index", index);
         });
     }
@@ -115,12 +116,12 @@ pub(super) fn write_responses_end(
     usage: &Usage,
     out: &mut Vec<u8>,
 ) {
-    write_event("response.incomplete", out, |json| {
+    write_typed_event("response.incomplete", out, |json| {
         json.member("sequence_number", seen.next_sequence())
             .member_object("response");
-        json.member("id", RawJson(seen.id_json()))
+        json.member("id", RawJson(seen.id.json()))
             .member("object", "response")
-            .member("created_at", seen.created());
+            .member("created_at", seen.id.created);
         json.member("status", "incomplete")
             .member("error", JsonNull);
         json.member("incomplete_details", ("reason", "max_output_tokens"));
@@ -131,16 +132,4 @@ pub(super) fn write_responses_end(
         write_responses_usage(usage, json);
         json.close_object();
     });
-}
-
-fn write_event(kind: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut JsonWriter)) {
-    out.extend_from_slice(b"event: ");
-    out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\ndata: ");
-    let mut json = JsonWriter::with_buffer(std::mem::take(out));
-    json.open_typed(kind);
-    members(&mut json);
-    json.close_object();
-    *out = json.into_bytes();
-    out.extend_from_slice(b"\n\n");
 }

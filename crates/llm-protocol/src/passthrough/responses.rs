@@ -5,13 +5,11 @@
 //!
 //! Read next: `body.rs`.
 
+use super::answer_id::AnswerId;
 use crate::counters;
 use crate::json::{JsonError, JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
-
-/// Maximum length in bytes of a response's id that is stored.
-const MAX_ID_BYTES: usize = 256;
 
 /// One event, or a whole response.
 #[derive(Default, Debug)]
@@ -75,9 +73,7 @@ impl ResponsesBodyScan {
 /// State of a stream after the events so far.
 #[derive(Default, Debug)]
 pub(super) struct ResponsesStreamState {
-    /// The id as a JSON string, with its quotes.
-    id_json: String,
-    created: u64,
+    pub id: AnswerId,
     next_sequence: u64,
     usage: Option<ChatCounters>,
     tier: Option<ServiceTier>,
@@ -93,15 +89,7 @@ impl ResponsesStreamState {
             .sequence
             .map_or(counted, |number| number.saturating_add(1));
         let response = &event.response;
-        if self.id_json.is_empty()
-            && let Some(id) = response
-                .id
-                .and_then(|id| text.get(id.start..id.end))
-                .filter(|id| id.len() <= MAX_ID_BYTES)
-        {
-            id.clone_into(&mut self.id_json);
-            self.created = response.created;
-        }
+        self.id.record(text, response.id, response.created);
         self.tier = response.tier.or(self.tier);
         if let Some(tool) = event
             .tool_call
@@ -129,18 +117,6 @@ impl ResponsesStreamState {
             }
             .with_uses(self.tool_calls)
         })
-    }
-
-    pub fn id_json(&self) -> &str {
-        if self.id_json.is_empty() {
-            "\"\""
-        } else {
-            &self.id_json
-        }
-    }
-
-    pub fn created(&self) -> u64 {
-        self.created
     }
 
     /// Returns the sequence number of the next event.

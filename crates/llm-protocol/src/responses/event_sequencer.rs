@@ -7,6 +7,7 @@
 //! Read next: `responses/write_stream.rs`.
 
 use crate::capabilities::response_ids;
+use crate::event_frame::write_typed_event;
 use crate::failure::Failure;
 use crate::ir::Request;
 use crate::json::{JsonNull, JsonStr, JsonWriter, RawJson, compacted};
@@ -254,16 +255,10 @@ impl SequencerState {
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut JsonWriter, &SequencerState),
     ) {
-        out.extend_from_slice(b"event: ");
-        out.extend_from_slice(kind.as_bytes());
-        out.extend_from_slice(b"\ndata: ");
-        let mut json = JsonWriter::with_buffer(std::mem::take(out));
-        json.open_typed(kind)
-            .member("sequence_number", self.sequence);
-        write(&mut json, self);
-        json.close_object();
-        *out = json.into_bytes();
-        out.extend_from_slice(b"\n\n");
+        write_typed_event(kind, out, |json| {
+            json.member("sequence_number", self.sequence);
+            write(json, self);
+        });
         self.sequence = self.sequence.saturating_add(1);
     }
 

@@ -52,11 +52,11 @@ impl ChatChunkEncoder {
     /// Writes a chunk whose delta has one member.
     fn member_chunk(&mut self, name: &str, write: impl FnOnce(&mut JsonWriter)) {
         self.open();
-        let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
-        json.open_object().key(name);
-        write(&mut json);
-        json.close_object();
-        self.out = json.into_bytes();
+        JsonWriter::append_to(&mut self.out, |json| {
+            json.open_object().key(name);
+            write(json);
+            json.close_object();
+        });
         self.close();
     }
 
@@ -87,18 +87,18 @@ impl ChatEncoder for ChatChunkEncoder {
     }
 
     fn start(&mut self, start: &ResponseStart<'_>, response_context: &ResponseContext) {
-        let mut json = JsonWriter::with_buffer(b"data: ".to_vec());
-        json.open_object().member(
-            "id",
-            response_ids::chat_response_id(start.id.as_ref(), &response_context.seed),
-        );
-        json.member("object", "chat.completion.chunk")
-            .member("created", response_context.created);
-        json.member("model", &response_context.public_model)
-            .member("system_fingerprint", JsonNull);
-        write_tier(start.tier.as_ref(), response_context, &mut json);
-        json.member_array("choices");
-        self.head = json.into_bytes();
+        let id = response_ids::chat_response_id(start.id.as_ref(), &response_context.seed);
+        self.head = b"data: ".to_vec();
+        JsonWriter::append_to(&mut self.head, |json| {
+            json.open_object()
+                .member("id", id)
+                .member("object", "chat.completion.chunk")
+                .member("created", response_context.created)
+                .member("model", &response_context.public_model)
+                .member("system_fingerprint", JsonNull);
+            write_tier(start.tier.as_ref(), response_context, json);
+            json.member_array("choices");
+        });
         let usage = if response_context.include_usage {
             USAGE_NULL
         } else {
@@ -185,17 +185,17 @@ impl ChatEncoder for ChatChunkEncoder {
             self.refusal(&declined);
         }
         self.out.extend_from_slice(&self.head);
-        let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
-        write_finished_choice(&mut json, 0, builder.finish_reason());
-        json.close_array();
-        self.out = json.into_bytes();
+        JsonWriter::append_to(&mut self.out, |json| {
+            write_finished_choice(json, 0, builder.finish_reason());
+            json.close_array();
+        });
         self.out.extend_from_slice(&self.tail);
         if builder.response_context.include_usage {
             self.out.extend_from_slice(&self.head);
-            let mut json = JsonWriter::with_buffer(std::mem::take(&mut self.out));
-            json.close_array().key("usage");
-            builder.usage_tracker.write(&mut json);
-            self.out = json.into_bytes();
+            JsonWriter::append_to(&mut self.out, |json| {
+                json.close_array().key("usage");
+                builder.usage_tracker.write(json);
+            });
             self.out.extend_from_slice(FRAME_END);
         }
         self.out.extend_from_slice(DONE_FRAME);
