@@ -562,35 +562,49 @@ pub(crate) fn invalid_param(
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);
 
-/// What the translation did with a member that it could not copy unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WarningAction {
-    Dropped,
-    Clamped,
-    Renamed,
-    Rewritten,
-    Emulated,
-    Downgraded,
-    Inserted,
-    Merged,
-}
-
 impl Warnings {
+    /// The translation left this member out.
+    pub fn dropped(&mut self, path: impl fmt::Display) {
+        self.add("dropped", path);
+    }
+
+    /// It put a number into the range that the vendor accepts.
+    pub fn clamped(&mut self, path: impl fmt::Display) {
+        self.add("clamped", path);
+    }
+
+    pub fn renamed(&mut self, path: impl fmt::Display) {
+        self.add("renamed", path);
+    }
+
+    /// It sends the same meaning in another form.
+    pub fn rewritten(&mut self, path: impl fmt::Display) {
+        self.add("rewritten", path);
+    }
+
+    /// A prompt asks for what the vendor has no member for.
+    pub fn emulated(&mut self, path: impl fmt::Display) {
+        self.add("emulated", path);
+    }
+
+    /// It asks for less effort.
+    pub fn downgraded(&mut self, path: impl fmt::Display) {
+        self.add("downgraded", path);
+    }
+
+    pub fn inserted(&mut self, path: impl fmt::Display) {
+        self.add("inserted", path);
+    }
+
+    pub fn merged(&mut self, path: impl fmt::Display) {
+        self.add("merged", path);
+    }
+
     /// Adds a token. Each token is listed once.
-    pub fn add(&mut self, action: WarningAction, path: impl fmt::Display) {
+    fn add(&mut self, action: &str, path: impl fmt::Display) {
         if self.0.len() >= MAX_WARNINGS {
             return;
         }
-        let action = match action {
-            WarningAction::Dropped => "dropped",
-            WarningAction::Clamped => "clamped",
-            WarningAction::Renamed => "renamed",
-            WarningAction::Rewritten => "rewritten",
-            WarningAction::Emulated => "emulated",
-            WarningAction::Downgraded => "downgraded",
-            WarningAction::Inserted => "inserted",
-            WarningAction::Merged => "merged",
-        };
         // A caller's member name may hold any character; a header value allows only visible ASCII.
         let token: String = format!("{action}:{path}")
             .chars()

@@ -6,8 +6,8 @@
 //! Read next: `arguments.rs` in this folder.
 
 use super::response_ids::generate_id;
+use crate::ir::Warnings;
 use crate::ir::event::ResponseContext;
-use crate::ir::{WarningAction, Warnings};
 use crate::json::JsonStr;
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
@@ -142,7 +142,7 @@ pub fn alias_tool_name<'a>(
         .insert(alias.clone(), name.into_owned())
         .is_none()
     {
-        warnings.add(WarningAction::Renamed, at);
+        warnings.renamed(at);
     }
     Cow::Owned(alias)
 }

@@ -8,7 +8,7 @@
 use crate::Protocol;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, JsonPath, Request, RequestResult, ToolCall, ToolResult, Turn,
-    TurnRole, WarningAction, Warnings, invalid_param,
+    TurnRole, Warnings, invalid_param,
 };
 use crate::json::JsonStr;
 use std::borrow::Cow;
@@ -62,7 +62,7 @@ fn join_parted_calls<'a>(turns: Vec<Turn<'a>>, warnings: &mut Warnings) -> Vec<T
     for turn in turns {
         if turn.side == TurnRole::Assistant {
             for message in held.iter().skip(moved).filter(|turn| !has_results(turn)) {
-                warnings.add(WarningAction::Rewritten, message.at);
+                warnings.rewritten(message.at);
             }
             moved = held.len();
             waiting.extend(turn.blocks.iter().filter_map(call_id));
@@ -159,7 +159,7 @@ impl<'a> Pairing<'a> {
         if let Some(call) = self.open.calls.get_mut(index)
             && call.result.replace(block).is_some()
         {
-            warnings.add(WarningAction::Merged, at);
+            warnings.merged(at);
         }
         Ok(())
     }

@@ -9,9 +9,7 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pair
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{
-    Effort, Request, RequestResult, ToolChoice, WarningAction, Warnings, invalid_param,
-};
+use crate::ir::{Effort, Request, RequestResult, ToolChoice, Warnings, invalid_param};
 use crate::json::{JsonWriter, RawJson};
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -129,7 +127,7 @@ impl ChatRequestWriter<'_> {
             if self.model.top_k {
                 self.json.member("top_k", top_k);
             } else {
-                self.fallback.warnings.add(WarningAction::Dropped, "top_k");
+                self.fallback.warnings.dropped("top_k");
             }
         }
         self.stop(request);
@@ -144,15 +142,11 @@ impl ChatRequestWriter<'_> {
             return;
         }
         if !self.model.stop {
-            self.fallback
-                .warnings
-                .add(WarningAction::Dropped, "stop_sequences");
+            self.fallback.warnings.dropped("stop_sequences");
             return;
         }
         if count > MAX_STOPS {
-            self.fallback
-                .warnings
-                .add(WarningAction::Clamped, "stop_sequences");
+            self.fallback.warnings.clamped("stop_sequences");
         }
         self.json.member_list("stop", stops().take(MAX_STOPS));
     }
@@ -197,7 +191,7 @@ impl ChatRequestWriter<'_> {
                 Protocol::Messages => "tool_choice.disable_parallel_tool_use",
                 Protocol::Chat | Protocol::Responses => "parallel_tool_calls",
             };
-            self.fallback.warnings.add(WarningAction::Dropped, field);
+            self.fallback.warnings.dropped(field);
         } else if request.parallel_calls == Some(false) {
             self.json.member("parallel_tool_calls", false);
         }
@@ -230,9 +224,7 @@ impl ChatRequestWriter<'_> {
         } else if takes_tier {
             self.json.member("service_tier", tier);
         } else if !tier.is("auto") && !tier.is("default") {
-            self.fallback
-                .warnings
-                .add(WarningAction::Dropped, "service_tier");
+            self.fallback.warnings.dropped("service_tier");
         }
     }
 
@@ -246,10 +238,9 @@ impl ChatRequestWriter<'_> {
         {
             let name = opaque.name.value();
             match name.as_ref() {
-                "verbosity" if !self.model.verbosity => self
-                    .fallback
-                    .warnings
-                    .add(WarningAction::Dropped, "text.verbosity"),
+                "verbosity" if !self.model.verbosity => {
+                    self.fallback.warnings.dropped("text.verbosity")
+                }
                 // Written with the end user.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention" if !self.takes(&name) => {}

@@ -8,8 +8,7 @@ use crate::Protocol;
 use crate::capabilities::{identifiers, schema};
 use crate::ir::write_context::WriteContext;
 use crate::ir::{
-    BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, WarningAction, Warnings,
-    invalid_param,
+    BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, Warnings, invalid_param,
 };
 use crate::json::{JsonStr, JsonWriter};
 
@@ -95,7 +94,7 @@ pub(crate) fn output_limit(
         return Err(invalid_param(request.surface, field, message));
     }
     if tokens > model_max || tokens < min_tokens {
-        warnings.add(WarningAction::Clamped, field);
+        warnings.clamped(field);
     }
     Ok(Some(tokens.min(model_max).min(payable).max(min_tokens)))
 }
@@ -115,7 +114,7 @@ pub(crate) fn write_sampling(
         if is_taken {
             json.member(name, value);
         } else if value.number() != Some(1.0) {
-            warnings.add(WarningAction::Dropped, name);
+            warnings.dropped(name);
         }
     }
 }

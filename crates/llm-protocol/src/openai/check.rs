@@ -6,7 +6,7 @@
 
 use crate::Protocol;
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, CacheBreakpoint, RequestResult, WarningAction, Warnings};
+use crate::ir::{BoxedFailure, CacheBreakpoint, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use std::fmt::Display;
 
@@ -219,7 +219,7 @@ pub(crate) fn warn_unlisted_members(
         let name = name.value();
         let is_known = common.contains(&name.as_ref()) || own.contains(&name.as_ref());
         if !is_known && !value.is_null() {
-            warnings.add(WarningAction::Dropped, format_args!("{path}.{name}"));
+            warnings.dropped(format_args!("{path}.{name}"));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Read next: `openai/api_variant.rs`.
 
 use crate::Protocol;
-use crate::ir::{Effort, Request, WarningAction, Warnings};
+use crate::ir::{Effort, Request, Warnings};
 use crate::json::JsonValue;
 
 /// Largest budget in tokens for each level.
@@ -112,14 +112,11 @@ pub(crate) fn select_effort(
         let is_effort_requested = request.surface != Protocol::Messages
             && requested.is_some_and(|level| level != Effort::None);
         if is_requested || is_effort_requested {
-            warnings.add(
-                WarningAction::Dropped,
-                if request.reasoning.thinking.is_some() {
-                    "thinking"
-                } else {
-                    field
-                },
-            );
+            warnings.dropped(if request.reasoning.thinking.is_some() {
+                "thinking"
+            } else {
+                field
+            });
         }
         return None;
     }
@@ -132,19 +129,19 @@ pub(crate) fn select_effort(
         if preference == ThinkingPreference::Free
             || selected.is_some_and(|level| level != Effort::None)
         {
-            warnings.add(WarningAction::Downgraded, field);
+            warnings.downgraded(field);
         }
         return Some(Effort::None);
     }
     let selected = selected?;
     let nearest = selected.nearest(support.levels);
     match nearest {
-        None if support.levels.is_empty() => warnings.add(WarningAction::Dropped, field),
+        None if support.levels.is_empty() => warnings.dropped(field),
         // The model reasons, but not as much or as little as the caller asks.
-        None => warnings.add(WarningAction::Downgraded, field),
-        Some(nearest) if nearest != selected => warnings.add(WarningAction::Downgraded, field),
+        None => warnings.downgraded(field),
+        Some(nearest) if nearest != selected => warnings.downgraded(field),
         Some(nearest) if nearest != Effort::None && !support.takes_level => {
-            warnings.add(WarningAction::Downgraded, field)
+            warnings.downgraded(field)
         }
         Some(_) => {}
     }

@@ -6,7 +6,7 @@
 //!
 //! Read next: `chat/read_request/parts.rs`.
 
-use crate::ir::{FileContent, ImageDetail, ImageSource, WarningAction, Warnings};
+use crate::ir::{FileContent, ImageDetail, ImageSource, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -77,7 +77,7 @@ pub(crate) fn image_detail(
         .string()
         .and_then(|word| ImageDetail::parse(&word));
     if detail.is_none() {
-        warnings.add(WarningAction::Dropped, format_args!("{path}.detail"));
+        warnings.dropped(format_args!("{path}.detail"));
     }
     detail
 }

@@ -5,7 +5,7 @@
 //! the parts in its own form.
 
 use super::text_fallback::TextFallback;
-use crate::ir::{Block, BlockKind, File, FileContent, Image, JsonPath, WarningAction};
+use crate::ir::{Block, BlockKind, File, FileContent, Image, JsonPath};
 use crate::json::JsonStr;
 
 /// File name for a document without a title.
@@ -97,8 +97,7 @@ impl TextFallback<'_> {
                     } else {
                         "title"
                     };
-                    self.warnings
-                        .add(WarningAction::Dropped, format_args!("{}.{name}", block.at));
+                    self.warnings.dropped(format_args!("{}.{name}", block.at));
                 }
                 parts.push(ContentPart::new(PartContent::FileAt(url)));
             }

@@ -8,7 +8,7 @@
 
 use crate::capabilities::identifiers;
 use crate::ir::event::ResponseContext;
-use crate::ir::{Block, BlockKind, File, FileContent, JsonPath, Opaque, WarningAction, Warnings};
+use crate::ir::{Block, BlockKind, File, FileContent, JsonPath, Opaque, Warnings};
 use crate::json::{JsonStr, JsonValue, compacted};
 use std::collections::HashMap;
 
@@ -137,8 +137,7 @@ impl TextFallback<'_> {
 
     fn warn_citations(&mut self, at: JsonPath, are_enabled: bool) {
         if are_enabled {
-            self.warnings
-                .add(WarningAction::Dropped, format_args!("{at}.citations"));
+            self.warnings.dropped(format_args!("{at}.citations"));
         }
     }
 
@@ -148,8 +147,7 @@ impl TextFallback<'_> {
             .get("tool_changes")
             .is_some_and(|changes| changes.items().next().is_some())
         {
-            self.warnings
-                .add(WarningAction::Dropped, format_args!("{at}.tool_changes"));
+            self.warnings.dropped(format_args!("{at}.tool_changes"));
         }
         let content = value
             .text_of("content")
@@ -180,7 +178,7 @@ impl TextFallback<'_> {
                 (None, Some(opaque.value))
             }
         };
-        self.warnings.add(WarningAction::Rewritten, at);
+        self.warnings.rewritten(at);
         let lines = [
             call.map(describe_tool_use),
             result.map(describe_tool_result),

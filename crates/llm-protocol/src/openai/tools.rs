@@ -11,8 +11,8 @@ use crate::Protocol;
 use crate::capabilities::{FieldMapping, custom_tool, schema};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
-    FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
-    Warnings, invalid_param,
+    FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings,
+    invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 
@@ -58,7 +58,7 @@ fn check_vendor_tool(
             let message = format!("'{}' is not available for model '{model}'", name.value());
             return Err(invalid_param(request.surface, "tool_choice", message));
         }
-        warnings.add(WarningAction::Dropped, at);
+        warnings.dropped(at);
         return Ok(());
     }
     if kind == "custom" {
@@ -118,7 +118,7 @@ impl ToolWriter<'_, '_> {
             invalid_param(self.surface, path, "Input should be 'object'")
         })?;
         if cleaned.rewritten {
-            self.fallback.warnings.add(WarningAction::Rewritten, at);
+            self.fallback.warnings.rewritten(at);
         }
         let name = self
             .fallback
@@ -132,9 +132,7 @@ impl ToolWriter<'_, '_> {
             && !cleaned.rewritten
             && function.schema.is_some_and(schema::is_strict_for_chat);
         if function.strict && !is_strict {
-            self.fallback
-                .warnings
-                .add(WarningAction::Dropped, format_args!("{at}.strict"));
+            self.fallback.warnings.dropped(format_args!("{at}.strict"));
         }
         // If `strict` is absent, the responses protocol treats a function as strict.
         if is_strict || self.variant == ApiVariant::Flat {

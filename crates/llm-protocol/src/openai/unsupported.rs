@@ -11,7 +11,7 @@ use crate::failure::{Failure, Kind};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Opaque, Request, RequestResult, Thinking,
-    ToolResultContent, TurnRole, WarningAction, Warnings, invalid_param,
+    ToolResultContent, TurnRole, Warnings, invalid_param,
 };
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ pub(crate) fn check_members(request: &Request<'_>, warnings: &mut Warnings) -> R
         }
         match messages_fields::outcome("", &name) {
             Some(FieldMapping::Map | FieldMapping::Drop) => {}
-            Some(FieldMapping::Warn) | None => warnings.add(WarningAction::Dropped, &name),
+            Some(FieldMapping::Warn) | None => warnings.dropped(&name),
             Some(FieldMapping::Refuse) => {
                 let message = match name.as_ref() {
                     "inference_geo" => "cannot be guaranteed for this model",

@@ -15,7 +15,7 @@ use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
 use crate::fields::messages;
-use crate::ir::{JsonPath, WarningAction};
+use crate::ir::JsonPath;
 use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::JsonEdit};
 use crate::openai::billing_header;
 use crate::profile::{ChatPlace, VendorProfile, outermost};
@@ -276,8 +276,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 continue;
             }
             if !asks_nothing(place, &name, value) {
-                self.warnings
-                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+                self.warnings.dropped(format_args!("{path}{name}"));
             }
             self.gone.push(span);
         }
@@ -292,8 +291,7 @@ impl<'a> ForeignFieldRemover<'a> {
         };
         let tools = || root.items_of("tools").enumerate();
         for (index, _) in tools().filter(|(_, tool)| is_advisor(*tool)) {
-            self.warnings
-                .add(WarningAction::Dropped, JsonPath::Tool(index));
+            self.warnings.dropped(JsonPath::Tool(index));
         }
         if tools().all(|(_, tool)| is_advisor(tool)) {
             self.remove_members_silently(root, &["tools", "tool_choice"]);
@@ -361,8 +359,7 @@ impl<'a> ForeignFieldRemover<'a> {
         if others.is_empty() {
             return self.remove_members(root, "", &["context_management"]);
         }
-        self.warnings
-            .add(WarningAction::Dropped, "context_management.edits");
+        self.warnings.dropped("context_management.edits");
         of_thinking
             .into_iter()
             .for_each(|edit| self.remove_value(edit));
@@ -377,8 +374,7 @@ impl<'a> ForeignFieldRemover<'a> {
             let goes = |block: &JsonValue<'_>| is_assistant && goes(*block);
             let is_lost = |block: &JsonValue<'_>| goes(block) && !is_gateway_thinking(*block);
             for (part, _) in blocks().enumerate().filter(|(_, block)| is_lost(block)) {
-                self.warnings
-                    .add(WarningAction::Dropped, JsonPath::Part(index, part));
+                self.warnings.dropped(JsonPath::Part(index, part));
             }
             self.drops_gateways_reasoning |=
                 blocks().any(|block| goes(&block) && is_gateway_thinking(block));

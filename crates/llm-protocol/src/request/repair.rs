@@ -12,7 +12,7 @@
 use super::foreign_fields::remover::ForeignFieldRemover;
 use crate::capabilities::ModelCapabilities;
 use crate::capabilities::repair_rules::RepairRules;
-use crate::ir::{Effort, WarningAction};
+use crate::ir::Effort;
 use crate::json::{JsonValue, edit::JsonEdit, edit::json_string};
 
 mod chat;
@@ -77,8 +77,7 @@ impl<'a> ForeignFieldRemover<'a> {
             let name = key.value();
             let verdict = verdict(&name, value);
             if verdict == MemberDecision::Drop {
-                self.warnings
-                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+                self.warnings.dropped(format_args!("{path}{name}"));
             }
             if verdict != MemberDecision::Keep {
                 self.gone.push(self.member_span(&key, value));

@@ -12,7 +12,7 @@ use crate::capabilities::identifiers::CallIdAllocator;
 use crate::capabilities::{ResponsesModel, pairing};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{Effort, OutputFormat, Request, RequestResult, WarningAction, Warnings};
+use crate::ir::{Effort, OutputFormat, Request, RequestResult, Warnings};
 use crate::json::JsonWriter;
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -144,7 +144,7 @@ impl ResponsesRequestWriter<'_> {
             self.fallback.warnings,
         );
         if request.sampling.top_k.is_some() {
-            self.fallback.warnings.add(WarningAction::Dropped, "top_k");
+            self.fallback.warnings.dropped("top_k");
         }
         if request.stop.iter().any(|text| !text.is_blank()) {
             let field = if self.surface == Protocol::Messages {
@@ -152,7 +152,7 @@ impl ResponsesRequestWriter<'_> {
             } else {
                 "stop"
             };
-            self.fallback.warnings.add(WarningAction::Dropped, field);
+            self.fallback.warnings.dropped(field);
         }
         Ok(())
     }
@@ -239,9 +239,7 @@ impl ResponsesRequestWriter<'_> {
                     .iter()
                     .any(|usual| tier.is(usual))
                 {
-                    self.fallback
-                        .warnings
-                        .add(WarningAction::Dropped, "service_tier");
+                    self.fallback.warnings.dropped("service_tier");
                 }
             }
             Protocol::Chat | Protocol::Responses => {

@@ -5,7 +5,7 @@
 //! Read next: `chat/write_request/results.rs`.
 
 use super::writer::ChatRequestWriter;
-use crate::ir::{Block, Image, ImageDetail, JsonPath, WarningAction};
+use crate::ir::{Block, Image, ImageDetail, JsonPath};
 use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 
@@ -39,9 +39,7 @@ impl ChatRequestWriter<'_> {
                             ..
                         })
                     ) {
-                        self.fallback
-                            .warnings
-                            .add(WarningAction::Clamped, "input[].content[].detail");
+                        self.fallback.warnings.clamped("input[].content[].detail");
                     }
                     let takes_url = self.write_context.target.profile.takes(DOCUMENT_URL);
                     write_part(part, takes_url, &mut self.json);

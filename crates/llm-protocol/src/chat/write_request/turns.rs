@@ -11,7 +11,7 @@ use crate::capabilities::{ReasoningReplay, arguments, custom_tool};
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::{
     Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall, Turn,
-    TurnRole, WarningAction, invalid_param,
+    TurnRole, invalid_param,
 };
 use crate::json::{JoinedText, JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer, RawJson};
 use crate::messages::write_request::turns::REMINDER_TAGS;
@@ -120,9 +120,7 @@ impl ChatRequestWriter<'_> {
         if texts.is_empty() {
             return None;
         }
-        self.fallback
-            .warnings
-            .add(WarningAction::Rewritten, turn.at);
+        self.fallback.warnings.rewritten(turn.at);
         let [before, behind] = REMINDER_TAGS.map(JsonStr::from_value);
         let pieces = [before].into_iter().chain(texts).chain([behind]);
         Some(ContentPart::new(PartContent::Texts(pieces.collect())))
@@ -176,7 +174,7 @@ impl ChatRequestWriter<'_> {
         }
         let is_prefix = is_last && self.surface == Protocol::Messages && !has_calls;
         if is_prefix && !self.model.prefix {
-            self.fallback.warnings.add(WarningAction::Emulated, turn.at);
+            self.fallback.warnings.emulated(turn.at);
         }
         self.is_behind_result = false;
         self.json.open_object().member("role", "assistant");

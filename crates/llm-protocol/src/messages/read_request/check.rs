@@ -7,7 +7,7 @@ use crate::Protocol;
 use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
 use crate::fields::messages as messages_fields;
-use crate::ir::{BoxedFailure, RequestResult, WarningAction, Warnings};
+use crate::ir::{BoxedFailure, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use std::fmt::Display;
 
@@ -119,7 +119,7 @@ pub(super) fn pick_known<'a, const N: usize>(
     pick_members(object, names, |name, _| {
         let name = name.value();
         if messages_fields::outcome(&row.to_string(), &name) != Some(FieldMapping::Drop) {
-            warnings.add(WarningAction::Dropped, format_args!("{at}.{name}"));
+            warnings.dropped(format_args!("{at}.{name}"));
         }
     })
 }

@@ -12,8 +12,8 @@ use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::ir::event::ResponseContext;
 use crate::ir::{
     Block, BlockKind, CacheBreakpoint, File, FileContent, ImageSource, JsonPath, Opaque,
-    RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, WarningAction,
-    Warnings, invalid_param,
+    RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Warnings,
+    invalid_param,
 };
 use crate::json::{CompactJson, JoinedText, JsonStr, JsonWriter};
 use std::collections::VecDeque;
@@ -214,14 +214,11 @@ impl<'w> BlockWriter<'w> {
             }
             ToolArguments::Text(text) => {
                 if arguments::write_input(text, &mut self.json) {
-                    self.warnings.add(
-                        WarningAction::Rewritten,
-                        CallPath {
-                            at,
-                            call,
-                            of: "arguments",
-                        },
-                    );
+                    self.warnings.rewritten(CallPath {
+                        at,
+                        call,
+                        of: "arguments",
+                    });
                 }
             }
         }

@@ -9,9 +9,7 @@ use crate::Protocol;
 use crate::capabilities::{FieldMapping, MessagesModel};
 use crate::failure::Failure;
 use crate::fields::chat as chat_fields;
-use crate::ir::{
-    CacheBreakpoint, Opaque, OutputFormat, Request, RequestResult, WarningAction, Warnings,
-};
+use crate::ir::{CacheBreakpoint, Opaque, OutputFormat, Request, RequestResult, Warnings};
 use crate::json::JsonValue;
 use crate::openai::default_values::is_default_value;
 use crate::openai::tool_names::WEB_SEARCH_MEMBER;
@@ -45,17 +43,14 @@ pub(super) fn check_extras<'a>(
             (Protocol::Messages, "cache_control") => extras.cache = Some(cache_lifetime(*value)),
             (Protocol::Messages, "output_config") => {
                 if value.get("format").is_some() && !matches!(request.format, OutputFormat::Free) {
-                    warnings.add(WarningAction::Dropped, "output_config.format");
+                    warnings.dropped("output_config.format");
                 }
                 extras.output_config = Some(*value);
             }
             (Protocol::Messages, name) => extras.copied.push((name.to_owned(), *value)),
             (Protocol::Chat, "web_search_options") if model.may_search() => {
                 if value.get("search_context_size").is_some() {
-                    warnings.add(
-                        WarningAction::Dropped,
-                        "web_search_options.search_context_size",
-                    );
+                    warnings.dropped("web_search_options.search_context_size");
                 }
                 extras.web_search = Some(*value);
             }
@@ -89,10 +84,7 @@ fn check_chat_member(
         FieldMapping::Warn | FieldMapping::Refuse if is_default_value(name, value) => Ok(()),
         FieldMapping::Warn => {
             let is_ours = surface == Protocol::Responses && name == "verbosity";
-            warnings.add(
-                WarningAction::Dropped,
-                if is_ours { "text.verbosity" } else { name },
-            );
+            warnings.dropped(if is_ours { "text.verbosity" } else { name });
             Ok(())
         }
         FieldMapping::Refuse => {

@@ -8,7 +8,7 @@
 
 use crate::Protocol;
 use crate::capabilities::{MessagesModel, schema};
-use crate::ir::{OutputFormat, Request, RequestResult, WarningAction, Warnings, invalid_param};
+use crate::ir::{OutputFormat, Request, RequestResult, Warnings, invalid_param};
 use crate::json::{JsonDocument, JsonStr, JsonWriter, MAX_DEPTH, NodeBuffer, compacted};
 
 const JSON_INSTRUCTION: &str =
@@ -40,7 +40,7 @@ pub(super) fn output_format(
     let (schema, description) = match &request.format {
         OutputFormat::Free => return Ok(MessagesOutputFormat::Free),
         OutputFormat::Json => {
-            warnings.add(WarningAction::Emulated, field);
+            warnings.emulated(field);
             return Ok(MessagesOutputFormat::Instruction(
                 JSON_INSTRUCTION.to_owned(),
             ));
@@ -60,7 +60,7 @@ pub(super) fn output_format(
         .and_then(|json| schema::restrict_for_messages(json));
     if let Some(restricted) = restricted {
         if cleaned.rewritten {
-            warnings.add(WarningAction::Rewritten, field);
+            warnings.rewritten(field);
         }
         return Ok(MessagesOutputFormat::Schema(add_description(
             restricted,
@@ -68,7 +68,7 @@ pub(super) fn output_format(
             cleaned.note.as_deref(),
         )));
     }
-    warnings.add(WarningAction::Emulated, field);
+    warnings.emulated(field);
     Ok(MessagesOutputFormat::Instruction(format!(
         "{SCHEMA_INSTRUCTION}{}",
         add_description(compacted(schema.raw()), description, None)

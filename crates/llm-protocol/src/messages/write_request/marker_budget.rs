@@ -8,7 +8,7 @@
 use super::markers::{self, CacheMarkerBudget};
 use super::tools::MessagesTools;
 use super::turns::MessagesTurn;
-use crate::ir::{Request, WarningAction, Warnings};
+use crate::ir::{Request, Warnings};
 
 const MAX_MARKERS: usize = 4;
 
@@ -38,7 +38,7 @@ impl CacheMarkerBudget {
         let all = in_messages + in_tools + in_system + usize::from(at_top);
         let mut over = all.saturating_sub(MAX_MARKERS);
         if over > 0 {
-            warnings.add(WarningAction::Dropped, "cache_control");
+            warnings.dropped("cache_control");
         }
         let mut leave_out = |held: usize| {
             let out = held.min(over);

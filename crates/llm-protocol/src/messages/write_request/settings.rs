@@ -7,7 +7,7 @@
 use super::block_writer::BlockWriter;
 use crate::capabilities::{MessagesModel, SamplingSupport};
 use crate::ir::write_context::WriteContext;
-use crate::ir::{Request, WarningAction, Warnings};
+use crate::ir::{Request, Warnings};
 use crate::json::{JsonStr, JsonValue};
 
 /// A `top_p` at or above this value has no effect on the model's choice.
@@ -27,7 +27,7 @@ pub(super) fn max_tokens(
     let own = match request.limit {
         None => model_max,
         Some(limit) if limit.tokens > model_max => {
-            warnings.add(WarningAction::Clamped, limit.field);
+            warnings.clamped(limit.field);
             model_max
         }
         Some(limit) => limit.tokens,
@@ -54,7 +54,7 @@ pub(super) fn write(
     );
     if let Some(top_k) = request.sampling.top_k {
         if model.sampling == SamplingSupport::Fixed || manual {
-            writer.warnings.add(WarningAction::Dropped, "top_k");
+            writer.warnings.dropped("top_k");
         } else {
             writer.json.member("top_k", top_k);
         }
@@ -76,15 +76,15 @@ fn temperature(
     let is_default = number.total_cmp(&1.0).is_eq();
     if model.sampling == SamplingSupport::Fixed {
         if !is_default {
-            writer.warnings.add(WarningAction::Dropped, "temperature");
+            writer.warnings.dropped("temperature");
         }
         return;
     }
     if number > 1.0 && !is_default {
-        writer.warnings.add(WarningAction::Clamped, "temperature");
+        writer.warnings.clamped("temperature");
         writer.json.member("temperature", 1);
     } else if manual && !is_default {
-        writer.warnings.add(WarningAction::Dropped, "temperature");
+        writer.warnings.dropped("temperature");
     } else {
         writer.json.member("temperature", temperature);
     }
@@ -109,16 +109,14 @@ fn top_p(
     if is_taken {
         writer.json.member("top_p", top_p);
     } else if !is_silent {
-        writer.warnings.add(WarningAction::Dropped, "top_p");
+        writer.warnings.dropped("top_p");
     }
 }
 
 /// Writes the stop sequences. The vendor refuses one that consists of white space only.
 fn stop(writer: &mut BlockWriter<'_>, texts: &[JsonStr<'_>]) {
     for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
-        writer
-            .warnings
-            .add(WarningAction::Dropped, format_args!("stop[{index}]"));
+        writer.warnings.dropped(format_args!("stop[{index}]"));
     }
     let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
     if kept.peek().is_some() {
@@ -134,12 +132,10 @@ fn tier(writer: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
             writer.json.member("service_tier", "standard_only");
         }
         "priority" | "fast" | "ultrafast" | "scale" => {
-            writer
-                .warnings
-                .add(WarningAction::Downgraded, "service_tier");
+            writer.warnings.downgraded("service_tier");
             writer.json.member("service_tier", "auto");
         }
         // `flex`, and any future value.
-        _ => writer.warnings.add(WarningAction::Dropped, "service_tier"),
+        _ => writer.warnings.dropped("service_tier"),
     }
 }

@@ -6,7 +6,7 @@
 //! Read next: `write_request/settings.rs`.
 
 use crate::capabilities::{MessagesModel, ThinkingType};
-use crate::ir::{Effort, ReasoningSettings, WarningAction, Warnings};
+use crate::ir::{Effort, ReasoningSettings, Warnings};
 use crate::json::{CompactJson, JsonValue, JsonWriter};
 
 /// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
@@ -138,10 +138,10 @@ pub(super) fn plan_thinking<'a>(
         || reasoning.effort.is_some_and(|level| level != Effort::None);
     if inputs.without {
         if is_requested {
-            warnings.add(WarningAction::Dropped, reasoning.effort_field);
+            warnings.dropped(reasoning.effort_field);
         }
         if reasoning.thinking.is_some() {
-            warnings.add(WarningAction::Dropped, "thinking");
+            warnings.dropped("thinking");
         }
         disable(&mut plan, inputs, warnings);
         resolve_forced_tool(&mut plan, inputs, warnings);
@@ -177,7 +177,7 @@ fn disable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warning
     } else {
         plan.effort = model.effort_levels.iter().copied().min();
         if inputs.reasoning.effort == Some(Effort::None) {
-            warnings.add(WarningAction::Downgraded, inputs.reasoning.effort_field);
+            warnings.downgraded(inputs.reasoning.effort_field);
         }
     }
 }
@@ -196,7 +196,7 @@ fn enable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings
             .map(|level| level.max(Effort::Low));
         plan.effort = level.and_then(|level| level.nearest(&model.effort_levels));
         if plan.effort.is_some() && plan.effort != level {
-            warnings.add(WarningAction::Downgraded, field);
+            warnings.downgraded(field);
         }
         return;
     }
@@ -207,7 +207,7 @@ fn enable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings
     let budget = clamp_budget(requested, inputs.max_tokens);
     match budget.filter(|_| model.requires_thinking_budget() && !inputs.breaks_off) {
         Some(budget) => plan.mode = ThinkingMode::Budget(budget),
-        None => warnings.add(WarningAction::Dropped, field),
+        None => warnings.dropped(field),
     }
 }
 
@@ -249,12 +249,12 @@ fn resolve_forced_tool(
     }
     if !inputs.model.accepts_thinking_type(ThinkingType::Disabled) {
         plan.unforce = true;
-        warnings.add(WarningAction::Downgraded, inputs.choice_field);
+        warnings.downgraded(inputs.choice_field);
         return;
     }
     // A caller who left thinking to the model loses nothing that it asked for.
     if plan.is_set_by_gateway() {
-        warnings.add(WarningAction::Dropped, inputs.reasoning.effort_field);
+        warnings.dropped(inputs.reasoning.effort_field);
     }
     plan.mode = ThinkingMode::Disabled;
     plan.effort = None;

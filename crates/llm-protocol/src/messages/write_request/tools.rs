@@ -12,8 +12,8 @@ use crate::Protocol;
 use crate::capabilities::{MessagesModel, custom_tool, identifiers, schema};
 use crate::ir::event::ResponseContext;
 use crate::ir::{
-    BlockKind, FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, WarningAction,
-    Warnings, invalid_param,
+    BlockKind, FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings,
+    invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 use std::borrow::Cow;
@@ -163,7 +163,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
             }
         }
         if !self.stubs.is_empty() {
-            warnings.add(WarningAction::Inserted, "tools");
+            warnings.inserted("tools");
         }
     }
 
@@ -259,10 +259,9 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     format,
                     ..
                 } => {
-                    writer.warnings.add(
-                        WarningAction::Rewritten,
-                        format_args!("tools[{}]", tool.index),
-                    );
+                    writer
+                        .warnings
+                        .rewritten(format_args!("tools[{}]", tool.index));
                     write_wrapped_custom_tool(
                         &mut writer.json,
                         name,
@@ -332,9 +331,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 invalid_param(self.surface, path, message)
             })?;
         if cleaned.rewritten {
-            writer
-                .warnings
-                .add(WarningAction::Rewritten, format_args!("{list}[{index}]"));
+            writer.warnings.rewritten(format_args!("{list}[{index}]"));
         }
         writer.json.member("name", name);
         write_description(
@@ -359,10 +356,9 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     .member("strict", true);
             }
             None => {
-                writer.warnings.add(
-                    WarningAction::Dropped,
-                    format_args!("{list}[{index}].strict"),
-                );
+                writer
+                    .warnings
+                    .dropped(format_args!("{list}[{index}].strict"));
                 writer.json.value(RawJson(&cleaned.json));
             }
         }

@@ -13,7 +13,7 @@ use crate::capabilities::MessagesModel;
 use crate::failure::Failure;
 use crate::ir::{
     Block, BlockKind, CacheBreakpoint, JsonPath, Opaque, Request, RequestResult, Thinking,
-    ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
+    ToolResultContent, Turn, TurnRole, Warnings,
 };
 use crate::json::JsonStr;
 use crate::reasoning_token;
@@ -177,8 +177,7 @@ impl BlockFilter<'_> {
             "file" => "file_id is not available for this model; send file_data instead.",
             "input_audio" => "Audio input is not supported by this model.",
             _ => {
-                self.warnings
-                    .add(WarningAction::Dropped, format_args!("{at}.{name}"));
+                self.warnings.dropped(format_args!("{at}.{name}"));
                 return Ok(());
             }
         };
@@ -246,7 +245,7 @@ pub(super) fn merge_turns<'r, 'a>(
             continue;
         }
         for turn in run {
-            warnings.add(WarningAction::Rewritten, turn.at);
+            warnings.rewritten(turn.at);
             append_parts(
                 &mut arranged,
                 TurnRole::User,
@@ -319,17 +318,14 @@ pub(super) fn pad_turns<'a>(
         .last()
         .is_none_or(|last| last.side == TurnRole::Assistant);
     if let Some(at) = emptied.filter(|_| is_behind_assistant) {
-        warnings.add(WarningAction::Inserted, at);
+        warnings.inserted(at);
         arranged.push(user(EMPTY_MESSAGE_TEXT));
     }
     if arranged
         .first()
         .is_none_or(|first| first.side == TurnRole::Assistant)
     {
-        warnings.add(
-            WarningAction::Inserted,
-            JsonPath::from_turn(request.surface, 0),
-        );
+        warnings.inserted(JsonPath::from_turn(request.surface, 0));
         arranged.insert(0, user(CONTINUE_PROMPT));
     }
     let Some(last) = arranged
@@ -352,10 +348,7 @@ pub(super) fn pad_turns<'a>(
             .turns
             .last()
             .map_or(0, |turn| turn.at.container_index() + 1);
-        warnings.add(
-            WarningAction::Inserted,
-            JsonPath::from_turn(request.surface, messages),
-        );
+        warnings.inserted(JsonPath::from_turn(request.surface, messages));
         arranged.push(user(CONTINUE_PROMPT));
     }
 }

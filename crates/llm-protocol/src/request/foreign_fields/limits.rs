@@ -8,7 +8,6 @@
 
 use super::remover::ForeignFieldRemover;
 use crate::Protocol;
-use crate::ir::WarningAction;
 use crate::json::JsonValue;
 use crate::request::extensions::Extension;
 use crate::request::vendor_state;
@@ -20,7 +19,7 @@ impl<'a> ForeignFieldRemover<'a> {
             match Extension::from_top_level(protocol, &key.value()) {
                 Some(Extension::OutputLimit(name)) => {
                     if !value.is_null() {
-                        self.warnings.add(WarningAction::Dropped, name);
+                        self.warnings.dropped(name);
                     }
                     self.gone.push(self.member_span(&key, value));
                 }
@@ -41,8 +40,7 @@ impl<'a> ForeignFieldRemover<'a> {
             match Extension::from_options(&name) {
                 Some(Extension::OutputLimit(name)) => {
                     if !value.is_null() {
-                        self.warnings
-                            .add(WarningAction::Dropped, format_args!("{object}.{name}"));
+                        self.warnings.dropped(format_args!("{object}.{name}"));
                     }
                     self.gone.push(self.member_span(&key, value));
                 }

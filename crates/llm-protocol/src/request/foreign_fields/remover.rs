@@ -5,7 +5,7 @@
 //!
 //! Read next: `request/rewrite.rs`, which applies the edits.
 
-use crate::ir::{WarningAction, Warnings};
+use crate::ir::Warnings;
 use crate::json::{JsonStr, JsonValue, Span, edit, edit::JsonEdit};
 
 /// The edits that a body needs, and their warnings.
@@ -89,8 +89,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 continue;
             };
             if !value.is_null() {
-                self.warnings
-                    .add(WarningAction::Dropped, format_args!("{path}{name}"));
+                self.warnings.dropped(format_args!("{path}{name}"));
             }
             self.gone.push(self.member_span(&key, value));
         }

@@ -13,7 +13,7 @@ use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, JsonPath, RequestResult, WarningAction};
+use crate::ir::{BoxedFailure, JsonPath, RequestResult};
 use crate::json::{
     JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::JsonEdit, edit::json_string,
 };
@@ -112,7 +112,7 @@ impl<'a> ForeignFieldRemover<'a> {
                             .push(JsonEdit::new(self.span(value.raw()), "false".to_owned()));
                     }
                     if value.bool() == Some(true) {
-                        self.warnings.add(WarningAction::Dropped, "store");
+                        self.warnings.dropped("store");
                     }
                 }
                 "safety_identifier" if takes("safety_identifier") => {
@@ -157,8 +157,7 @@ impl<'a> ForeignFieldRemover<'a> {
                     .is_some_and(|kind| !kind.is("local"));
             let is_search = kind.starts_with("web_search");
             if is_search && !sender.sold.web_search {
-                self.warnings
-                    .add(WarningAction::Dropped, format_args!("{path}[{index}]"));
+                self.warnings.dropped(format_args!("{path}[{index}]"));
                 self.remove_value(tool);
             }
             let is_own = CLIENT_TOOLS.contains(&kind.as_ref()) || kind == "shell" && !is_far_shell;
@@ -205,15 +204,13 @@ impl<'a> ForeignFieldRemover<'a> {
             match kind.as_ref() {
                 "item_reference" => {
                     refuse_reference(id.as_deref().unwrap_or_default(), index)?;
-                    self.warnings
-                        .add(WarningAction::Dropped, JsonPath::Item(index));
+                    self.warnings.dropped(JsonPath::Item(index));
                     goes = true;
                 }
                 // It references its container, which may hold another account's files. The items
                 // after it contain its result.
                 "code_interpreter_call" => {
-                    self.warnings
-                        .add(WarningAction::Dropped, JsonPath::Item(index));
+                    self.warnings.dropped(JsonPath::Item(index));
                     goes = true;
                 }
                 // Without the image the vendor would look it up.

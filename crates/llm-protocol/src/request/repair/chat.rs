@@ -11,7 +11,7 @@ use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::KnownCapabilities;
 use crate::capabilities::{ChatModel, ParallelToolCalls, ReasoningReplay, ToolCallIds};
 use crate::chat::write_request::turns::ACKNOWLEDGEMENT;
-use crate::ir::{Effort, JsonPath, WarningAction};
+use crate::ir::{Effort, JsonPath};
 use crate::json::{JsonValue, Span, edit::JsonEdit, edit::json_string};
 use crate::request::repair_check::must_disable_reasoning;
 use std::borrow::Cow;
@@ -65,13 +65,13 @@ impl<'a> ForeignFieldRemover<'a> {
             return;
         }
         if root.get(own).is_some() {
-            self.warnings.add(WarningAction::Dropped, other);
+            self.warnings.dropped(other);
             self.drop_member(root, other);
             return;
         }
         // A null member of the right name would be a duplicate.
         self.drop_member(root, own);
-        self.warnings.add(WarningAction::Renamed, other);
+        self.warnings.renamed(other);
         for (key, _) in root.members().filter(|(key, _)| key.is(other)) {
             self.edits
                 .push(JsonEdit::new(self.key_span(&key), json_string(own)));
@@ -92,12 +92,12 @@ impl<'a> ForeignFieldRemover<'a> {
             match effort_value {
                 Some(effort) if effort.is("none") => {}
                 Some(effort) => {
-                    self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
+                    self.warnings.downgraded(EFFORT_MEMBER);
                     self.replace_string(effort, "none");
                 }
                 None => {
                     self.drop_member(root, EFFORT_MEMBER);
-                    self.warnings.add(WarningAction::Inserted, EFFORT_MEMBER);
+                    self.warnings.inserted(EFFORT_MEMBER);
                     self.insert_member(root, EFFORT_MEMBER, "\"none\"");
                 }
             }
@@ -109,7 +109,7 @@ impl<'a> ForeignFieldRemover<'a> {
         let effort = parse_effort(Some(effort_value));
         if known.reasoning && !model.reasoning {
             if effort != Some(Effort::None) {
-                self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);
+                self.warnings.dropped(EFFORT_MEMBER);
             }
             self.drop_member(root, EFFORT_MEMBER);
             return;
@@ -130,7 +130,7 @@ impl<'a> ForeignFieldRemover<'a> {
         };
         let is_absent = |(name, _): &&(String, String)| root.get(name).is_none();
         for (name, json) in switch.iter().filter(is_absent) {
-            self.warnings.add(WarningAction::Inserted, name);
+            self.warnings.inserted(name);
             self.insert_member(root, name, json);
         }
         match verdict {
@@ -140,17 +140,17 @@ impl<'a> ForeignFieldRemover<'a> {
             EffortDecision::Keep | EffortDecision::Lower(_) if !model.takes_effort => {
                 let is_unasked = is_off && !(switch.is_empty() && model.reasoning_on.is_empty());
                 if !is_unasked {
-                    self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
+                    self.warnings.downgraded(EFFORT_MEMBER);
                 }
                 self.drop_member(root, EFFORT_MEMBER);
             }
             EffortDecision::Keep => {}
             EffortDecision::Drop => {
-                self.warnings.add(WarningAction::Dropped, EFFORT_MEMBER);
+                self.warnings.dropped(EFFORT_MEMBER);
                 self.drop_member(root, EFFORT_MEMBER);
             }
             EffortDecision::Lower(level) => {
-                self.warnings.add(WarningAction::Downgraded, EFFORT_MEMBER);
+                self.warnings.downgraded(EFFORT_MEMBER);
                 self.replace_string(effort_value, level.as_str());
             }
         }
@@ -159,10 +159,8 @@ impl<'a> ForeignFieldRemover<'a> {
     fn rename_developer_roles(&mut self, root: JsonValue<'a>) {
         for (index, message) in root.items_of("messages").enumerate() {
             if let Some(role) = message.get("role").filter(|role| role.is("developer")) {
-                self.warnings.add(
-                    WarningAction::Renamed,
-                    format_args!("{}.role", JsonPath::Message(index)),
-                );
+                self.warnings
+                    .renamed(format_args!("{}.role", JsonPath::Message(index)));
                 self.replace_string(role, "system");
             }
         }
@@ -220,8 +218,7 @@ impl<'a> ForeignFieldRemover<'a> {
             let span = self.span(message.raw());
             let mut reminder = None;
             if is_instruction(message) && index >= leading {
-                self.warnings
-                    .add(WarningAction::Rewritten, JsonPath::Message(index));
+                self.warnings.rewritten(JsonPath::Message(index));
                 self.forget_edits_in(span);
                 reminder = message.get("content").and_then(turns::reminder_message);
                 if reminder.is_none() {
@@ -232,8 +229,7 @@ impl<'a> ForeignFieldRemover<'a> {
             let mut before = String::new();
             let is_user = has_role(message, "user") || is_instruction(message);
             if parts_users && is_behind_tool && is_user {
-                self.warnings
-                    .add(WarningAction::Inserted, JsonPath::Message(index));
+                self.warnings.inserted(JsonPath::Message(index));
                 before = format!(r#"{{"role":"assistant","content":"{ACKNOWLEDGEMENT}"}},"#);
             }
             is_behind_tool = has_role(message, "tool");

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::capabilities::repair_rules::RepairRules;
 use crate::capabilities::{MessagesModel, SamplingSupport, ThinkingType};
-use crate::ir::{Effort, WarningAction};
+use crate::ir::Effort;
 use crate::json::JsonValue;
 use crate::messages::write_request::thinking::{
     MIN_BUDGET_TOKENS, budget_for_effort, clamp_budget, effort_for_budget,
@@ -96,7 +96,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.clamp_thinking_budget(root, thinking, rules)
             }
             ThinkingType::Enabled if model.accepts_thinking_type(ThinkingType::Adaptive) => {
-                self.warnings.add(WarningAction::Rewritten, THINKING);
+                self.warnings.rewritten(THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::Adaptive, None);
                 return budget.map(effort_for_budget);
             }
@@ -106,7 +106,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.set_budget_from_effort(root, thinking, rules)
             }
             ThinkingType::Disabled if model.accepts_thinking_type(ThinkingType::BetweenTools) => {
-                self.warnings.add(WarningAction::Rewritten, THINKING);
+                self.warnings.rewritten(THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::BetweenTools, None);
             }
             ThinkingType::Disabled if !model.thinks_by_default => self.drop_member(root, THINKING),
@@ -116,7 +116,7 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 
     fn drop_thinking(&mut self, root: JsonValue<'a>) {
-        self.warnings.add(WarningAction::Dropped, THINKING);
+        self.warnings.dropped(THINKING);
         self.drop_member(root, THINKING);
         // The vendor refuses it if thinking is off.
         self.remove_thinking_edits(root);
@@ -140,8 +140,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
         match clamp_budget(tokens, max_tokens).or(min_budget(max_tokens)) {
             Some(budget) => {
-                self.warnings
-                    .add(WarningAction::Clamped, "thinking.budget_tokens");
+                self.warnings.clamped("thinking.budget_tokens");
                 self.replace_raw(node, budget.to_string());
             }
             None => self.drop_thinking(root),
@@ -163,7 +162,7 @@ impl<'a> ForeignFieldRemover<'a> {
         match budget.filter(|_| !is_forced && !lacks_signed_thinking(root)) {
             Some(budget) => {
                 self.makes_budget = true;
-                self.warnings.add(WarningAction::Rewritten, THINKING);
+                self.warnings.rewritten(THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::Enabled, Some(budget));
             }
             None => self.drop_thinking(root),
@@ -210,11 +209,11 @@ impl<'a> ForeignFieldRemover<'a> {
         match decide_effort(parse_effort(Some(effort_value)), &model.effort_levels) {
             EffortDecision::Keep => {}
             EffortDecision::Lower(level) => {
-                self.warnings.add(WarningAction::Downgraded, PATH);
+                self.warnings.downgraded(PATH);
                 self.replace_string(effort_value, level.as_str());
             }
             EffortDecision::Drop => {
-                self.warnings.add(WarningAction::Dropped, PATH);
+                self.warnings.dropped(PATH);
                 match config.filter(|config| config.members().any(|(key, _)| !key.is("effort"))) {
                     Some(config) => self.drop_member(config, "effort"),
                     None => self.drop_member(root, OUTPUT_CONFIG),

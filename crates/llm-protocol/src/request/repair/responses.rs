@@ -9,7 +9,7 @@ use super::{
 };
 use crate::capabilities::ResponsesModel;
 use crate::capabilities::repair_rules::KnownCapabilities;
-use crate::ir::{Effort, WarningAction};
+use crate::ir::Effort;
 use crate::json::JsonValue;
 
 const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
@@ -91,8 +91,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 });
             }
             EffortDecision::Lower(level) => {
-                self.warnings
-                    .add(WarningAction::Downgraded, "reasoning.effort");
+                self.warnings.downgraded("reasoning.effort");
                 self.replace_string(effort, level.as_str());
             }
         }

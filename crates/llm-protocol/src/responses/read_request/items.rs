@@ -13,7 +13,7 @@ use super::settings::invalid_param_with_code;
 use super::tools::{ResponsesTools, TOOL_SEARCH, qualified_name};
 use crate::ir::{
     Block, BlockKind, Image, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall,
-    ToolResult, ToolResultContent, Turn, TurnRole, WarningAction, Warnings,
+    ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
 };
 use crate::json::{JsonStr, JsonValue, JsonWriter};
 use crate::openai::check::{
@@ -123,13 +123,13 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             Some("agent_message") => {
                 let (text, is_sealed) = history::agent_message(item);
                 if is_sealed {
-                    self.warnings.add(WarningAction::Rewritten, at);
+                    self.warnings.rewritten(at);
                 }
                 self.push_text(TurnRole::User, at, text);
                 Ok(())
             }
             Some("compaction" | "compaction_summary") => {
-                self.warnings.add(WarningAction::Rewritten, at);
+                self.warnings.rewritten(at);
                 self.push_text(TurnRole::System, at, history::COMPACTION_NOTE.to_owned());
                 Ok(())
             }
@@ -215,7 +215,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         let id = item.string_of("id").unwrap_or_default();
         // A reference to reasoning: only quality is lost.
         if id.starts_with("rs_") {
-            self.warnings.add(WarningAction::Dropped, at);
+            self.warnings.dropped(at);
             return Ok(());
         }
         let id: String = id.chars().take(64).collect();
@@ -390,7 +390,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                 texts.collect::<Vec<_>>().join("\n")
             }
         };
-        self.warnings.add(WarningAction::Rewritten, at);
+        self.warnings.rewritten(at);
         let name = name.replace('"', "&quot;");
         self.push_text(
             TurnRole::User,
@@ -411,7 +411,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             && let Some(url) = item.find(["output", "image_url"]).and_then(JsonValue::text)
             && let Ok(source) = media::parse_image_url(url)
         {
-            self.warnings.add(WarningAction::Rewritten, at);
+            self.warnings.rewritten(at);
             self.push_turn(
                 TurnRole::User,
                 at,
@@ -427,7 +427,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         }
         if HOSTED_ITEMS.contains(&kind) {
             if let Some(text) = history::hosted_call(kind, item) {
-                self.warnings.add(WarningAction::Rewritten, at);
+                self.warnings.rewritten(at);
                 self.push_assistant_block(Block::new(
                     at,
                     BlockKind::Text(JsonStr::from_value(text)),
@@ -451,7 +451,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                 "",
             ));
         }
-        self.warnings.add(WarningAction::Dropped, at);
+        self.warnings.dropped(at);
         Ok(())
     }
 }

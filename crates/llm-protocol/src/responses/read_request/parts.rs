@@ -9,7 +9,7 @@ use super::settings::invalid_param_with_code;
 use crate::Protocol;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, RequestResult,
-    ToolResultContent, TurnRole, WarningAction, Warnings,
+    ToolResultContent, TurnRole, Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
@@ -111,10 +111,7 @@ fn part<'a>(
             value,
         }),
         "encrypted_content" => {
-            warnings.add(
-                WarningAction::Rewritten,
-                JsonPath::Item(at.container_index()),
-            );
+            warnings.rewritten(JsonPath::Item(at.container_index()));
             BlockKind::Text(JsonStr::from_value(UNREADABLE_PLACEHOLDER))
         }
         "input_image" | "input_file" | "input_audio" => {

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::fields::responses as responses_fields;
 use crate::ir::{
     BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult,
-    RequestedOutputLimit, WarningAction, Warnings,
+    RequestedOutputLimit, Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{
@@ -183,7 +183,7 @@ pub(super) fn reasoning<'a>(
             .get("mode")
             .is_some_and(|mode| !mode.is("standard"))
         {
-            warnings.add(WarningAction::Dropped, "reasoning.mode");
+            warnings.dropped("reasoning.mode");
         }
     }
     if let Some(thinking) = optional_object(body, "thinking", "")? {
@@ -206,7 +206,7 @@ pub(super) fn reasoning<'a>(
     };
     // Agents already send `ultra`, which the official types do not have yet.
     if word.is("ultra") {
-        warnings.add(WarningAction::Downgraded, "reasoning.effort");
+        warnings.downgraded("reasoning.effort");
         reasoning.effort = Some(Effort::Max);
     } else {
         let effort = Effort::parse(&word.value())
@@ -252,7 +252,7 @@ pub(super) fn check_include(body: JsonValue<'_>, warnings: &mut Warnings) -> Req
             | "computer_call_output.output.image_url"
             | "message.input_image.image_url" => {}
             "message.output_text.logprobs" => return no_probabilities("include"),
-            _ => warnings.add(WarningAction::Dropped, format_args!("include[{index}]")),
+            _ => warnings.dropped(format_args!("include[{index}]")),
         }
     }
     Ok(())
@@ -268,7 +268,7 @@ pub(super) fn check_member<'a>(
     match responses_fields::outcome(name) {
         Some(FieldMapping::Map | FieldMapping::Drop) => {}
         Some(FieldMapping::Warn | FieldMapping::Refuse) if is_default_value(name, value) => {}
-        Some(FieldMapping::Warn) | None => warnings.add(WarningAction::Dropped, name),
+        Some(FieldMapping::Warn) | None => warnings.dropped(name),
         Some(FieldMapping::Refuse) => {
             let message = match name {
                 "access_programs" => "access_programs is not available for this model.".to_owned(),

@@ -13,7 +13,7 @@ use crate::Protocol;
 use crate::ir::event::{ClientTool, ToolCallKind};
 use crate::ir::{
     CacheBreakpoint, FunctionTool, Opaque, Request, RequestResult, Tool, ToolChoice, ToolKind,
-    WarningAction, Warnings,
+    Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
@@ -168,7 +168,7 @@ impl<'a> ResponsesTools<'a> {
                 }
             }
             "programmatic_tool_calling" => {
-                warnings.add(WarningAction::Dropped, path);
+                warnings.dropped(path);
                 Ok(())
             }
             word => {
@@ -202,7 +202,7 @@ impl<'a> ResponsesTools<'a> {
         let model = body.string_of("model").unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
         if kind.starts_with("web_search") {
-            warnings.add(WarningAction::Dropped, path);
+            warnings.dropped(path);
             self.left_out.get_or_insert(message);
             return Ok(());
         }
@@ -472,7 +472,7 @@ impl<'a> ResponsesTools<'a> {
                 .is_some_and(|kind| kind.starts_with("web_search"))
                 && self.search.is_none()
             {
-                warnings.add(WarningAction::Dropped, &path);
+                warnings.dropped(&path);
                 continue;
             }
             names.push(self.find_tool(tool, &path)?);

@@ -11,8 +11,7 @@ use crate::Protocol;
 use crate::capabilities::ResponsesModel;
 use crate::failure::Failure;
 use crate::ir::{
-    BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, WarningAction, Warnings,
-    invalid_param,
+    BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, Warnings, invalid_param,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::default_values::is_default_value;
@@ -56,7 +55,7 @@ pub(super) fn check_extras<'a>(
             (Protocol::Messages, "inference_geo") => {
                 return Err(unsupported(request.surface, &name));
             }
-            (Protocol::Messages, _) => warnings.add(WarningAction::Dropped, &name),
+            (Protocol::Messages, _) => warnings.dropped(&name),
             // Sent as a hash, next to the end user.
             (_, "prompt_cache_key") => {}
             (_, "verbosity") if model.verbosity => extras.verbosity = value.text(),
@@ -68,7 +67,7 @@ pub(super) fn check_extras<'a>(
             (_, name) => match COMMON_MEMBERS.iter().find(|shared| **shared == name) {
                 Some(shared) if profile.takes(shared) => extras.copied.push((shared, *value)),
                 Some(_) => {}
-                None => warnings.add(WarningAction::Dropped, name),
+                None => warnings.dropped(name),
             },
         }
     }
@@ -94,7 +93,7 @@ pub(super) fn remove_chat_blocks(
                     let message = "Audio input is not supported by this model.";
                     outcome = Err(invalid_param(surface, path, message));
                 } else {
-                    warnings.add(WarningAction::Dropped, &path);
+                    warnings.dropped(&path);
                 }
                 false
             }

@@ -11,7 +11,7 @@ use super::writer::{ResponsesCallRef, ResponsesRequestWriter};
 use crate::capabilities::{arguments, custom_tool, identifiers};
 use crate::ir::{
     Block, BlockKind, ImageDetail, Request, RequestResult, ToolArguments, ToolCall, ToolResult,
-    ToolResultContent, Turn, TurnRole, WarningAction, invalid_param,
+    ToolResultContent, Turn, TurnRole, invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
@@ -86,7 +86,7 @@ impl ResponsesRequestWriter<'_> {
             .iter()
             .rposition(|block| matches!(block.kind, BlockKind::Call(_)));
         if is_last && last_call.is_none() && turn.blocks.iter().any(has_text) {
-            self.fallback.warnings.add(WarningAction::Emulated, turn.at);
+            self.fallback.warnings.emulated(turn.at);
         }
         let mut results = None;
         // Hold reasoning back until the item that it led to: the vendor refuses reasoning without

@@ -5,7 +5,7 @@
 //! ones become reminders in a user turn, as in translation.
 
 use super::super::{ForeignFieldRemover, is_empty_value};
-use crate::ir::{JsonPath, WarningAction};
+use crate::ir::JsonPath;
 use crate::json::{JsonStr, JsonValue, Span, edit::JsonEdit, edit::json_string};
 use crate::messages::write_request::turns::{CONTINUE_PROMPT, REMINDER_TAGS};
 
@@ -30,8 +30,7 @@ impl<'a> ForeignFieldRemover<'a> {
             .enumerate()
             .filter(|(_, (message, _))| is_system(*message))
         {
-            self.warnings
-                .add(WarningAction::Rewritten, JsonPath::Message(index));
+            self.warnings.rewritten(JsonPath::Message(index));
             if index < leading {
                 instructions.extend(message.get("content"));
                 self.gone.push(self.span(message.raw()));
@@ -117,10 +116,8 @@ impl<'a> ForeignFieldRemover<'a> {
         if !is(last.get("role"), "assistant") || !ends_in_text {
             return;
         }
-        self.warnings.add(
-            WarningAction::Inserted,
-            JsonPath::Message(messages().count()),
-        );
+        self.warnings
+            .inserted(JsonPath::Message(messages().count()));
         let end = self.span(last.raw()).end;
         let turn = format!(
             r#",{{"role":"user","content":{}}}"#,
