@@ -7,6 +7,8 @@
 //!
 //! Read next: `schema.rs` in this folder.
 
+use super::custom_tool;
+use crate::ir::{ToolArguments, ToolCall};
 use crate::json::{CompactJson, JsonKind, JsonScanner, JsonStr, JsonValue, JsonWriter, compacted};
 
 /// The only member of arguments that could not be parsed.
@@ -44,6 +46,20 @@ pub fn write_truncated_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) {
         json.open_object()
             .member(INVALID_ARGUMENTS, arguments)
             .close_object();
+    }
+}
+
+/// Writes the arguments of a call for a vendor of the chat or responses protocol. `is_custom`:
+/// whether the call is sent as that of a custom tool.
+pub fn write_call_arguments(call: &ToolCall<'_>, is_custom: bool, json: &mut JsonWriter) {
+    match &call.arguments {
+        ToolArguments::Json(input) => write_arguments(*input, json),
+        ToolArguments::Text(text) if call.is_custom && !is_custom => {
+            custom_tool::write_arguments(text, json)
+        }
+        // A blank string is not valid JSON.
+        ToolArguments::Text(text) if text.is_blank() && !is_custom => drop(json.value("{}")),
+        ToolArguments::Text(text) => drop(json.value(text)),
     }
 }
 

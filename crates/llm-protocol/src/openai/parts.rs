@@ -19,9 +19,8 @@ pub(crate) struct ContentPart<'t> {
 }
 
 pub(crate) enum PartContent<'t> {
-    Text(JsonStr<'t>),
-    /// One text in several pieces.
-    Texts(Vec<JsonStr<'t>>),
+    /// One text, in one or several pieces.
+    Text(Vec<JsonStr<'t>>),
     Image(&'t Image<'t>),
     /// PDF and its data.
     File(&'t File<'t>, &'t JsonStr<'t>),
@@ -37,8 +36,12 @@ impl<'t> ContentPart<'t> {
         }
     }
 
+    pub fn text(text: JsonStr<'t>) -> Self {
+        ContentPart::new(PartContent::Text(vec![text]))
+    }
+
     pub fn is_text(&self) -> bool {
-        matches!(self.content, PartContent::Text(_) | PartContent::Texts(_))
+        matches!(self.content, PartContent::Text(_))
     }
 }
 
@@ -52,7 +55,7 @@ impl TextFallback<'_> {
             match &block.kind {
                 BlockKind::Text(text) | BlockKind::Refusal(text) => {
                     if !text.is_blank() {
-                        parts.push(ContentPart::new(PartContent::Text(text.reborrow())));
+                        parts.push(ContentPart::text(text.reborrow()));
                     }
                 }
                 BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
@@ -60,7 +63,7 @@ impl TextFallback<'_> {
                 BlockKind::Opaque(opaque) => {
                     let texts = self.opaque_block((at, blocks), block.at, opaque, &mut results);
                     parts.extend(
-                        (!texts.is_empty()).then(|| ContentPart::new(PartContent::Texts(texts))),
+                        (!texts.is_empty()).then(|| ContentPart::new(PartContent::Text(texts))),
                     );
                 }
                 // Results are written before; a user turn has no calls and no reasoning.
@@ -85,7 +88,7 @@ impl TextFallback<'_> {
     ) {
         let texts = self.document(block.at, file);
         if !texts.is_empty() {
-            parts.push(ContentPart::new(PartContent::Texts(texts)));
+            parts.push(ContentPart::new(PartContent::Text(texts)));
         }
         match &file.content {
             FileContent::Text(_) => {}

@@ -22,13 +22,7 @@ impl ChatRequestWriter<'_> {
                     content: PartContent::Text(text),
                     is_marked: false,
                 },
-            ] => drop(self.json.value(text)),
-            [
-                ContentPart {
-                    content: PartContent::Texts(texts),
-                    is_marked: false,
-                },
-            ] => drop(self.json.value(JoinedText(texts))),
+            ] => drop(self.json.value(JoinedText(text))),
             parts => {
                 self.json.open_array();
                 for part in parts {
@@ -72,8 +66,7 @@ impl ChatRequestWriter<'_> {
 fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
-        PartContent::Text(text) => drop(json.value("text").member("text", text)),
-        PartContent::Texts(texts) => drop(json.value("text").member("text", JoinedText(texts))),
+        PartContent::Text(text) => drop(json.value("text").member("text", JoinedText(text))),
         PartContent::Image(image) => {
             json.value("image_url")
                 .member_object("image_url")

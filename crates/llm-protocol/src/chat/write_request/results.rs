@@ -25,9 +25,8 @@ impl ChatRequestWriter<'_> {
             let id = self.open.pop_front().unwrap_or_default();
             let media = self.write_result(&id, result);
             if !media.is_empty() {
-                shown.push(ContentPart::new(PartContent::Text(JsonStr::from_value(
-                    format!("Content returned by tool call {id}:"),
-                ))));
+                let heading = format!("Content returned by tool call {id}:");
+                shown.push(ContentPart::text(JsonStr::from_value(heading)));
                 shown.extend(media);
             }
         }

@@ -7,11 +7,11 @@
 
 use super::writer::ChatRequestWriter;
 use crate::Protocol;
-use crate::capabilities::{ReasoningReplay, arguments, custom_tool};
+use crate::capabilities::{ReasoningReplay, arguments};
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::{
-    Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall, Turn,
-    TurnRole, invalid_param,
+    Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolCall, Turn, TurnRole,
+    invalid_param,
 };
 use crate::json::{JoinedText, JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer, RawJson};
 use crate::messages::write_request::turns::REMINDER_TAGS;
@@ -123,7 +123,7 @@ impl ChatRequestWriter<'_> {
         self.fallback.warnings.rewritten(turn.at);
         let [before, behind] = REMINDER_TAGS.map(JsonStr::from_value);
         let pieces = [before].into_iter().chain(texts).chain([behind]);
-        Some(ContentPart::new(PartContent::Texts(pieces.collect())))
+        Some(ContentPart::new(PartContent::Text(pieces.collect())))
     }
 
     /// Writes a user turn between these reminders.
@@ -141,7 +141,7 @@ impl ChatRequestWriter<'_> {
         // Send an empty message only if it is the one to be answered. A turn without blocks held
         // only results.
         if parts.is_empty() && is_last && !has_results && !turn.blocks.is_empty() {
-            parts.push(ContentPart::new(PartContent::Text(JsonStr::from_value(""))));
+            parts.push(ContentPart::text(JsonStr::from_value("")));
         }
         self.user_parts(parts);
     }
@@ -239,17 +239,7 @@ impl ChatRequestWriter<'_> {
             .member_object(kind)
             .member("name", &name)
             .key(arguments);
-        match &call.arguments {
-            ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            ToolArguments::Text(text) if call.is_custom && !is_custom => {
-                custom_tool::write_arguments(text, &mut self.json)
-            }
-            // An empty string is not valid JSON.
-            ToolArguments::Text(text) if text.is_blank() && !is_custom => {
-                self.json.value("{}");
-            }
-            ToolArguments::Text(text) => drop(self.json.value(text)),
-        }
+        arguments::write_call_arguments(call, is_custom, &mut self.json);
         self.json.close_object();
         state.write(&mut self.json);
         if let Some(placeholder) = placeholder {

@@ -8,10 +8,10 @@
 //! results after their calls).
 
 use super::writer::{ResponsesCallRef, ResponsesRequestWriter};
-use crate::capabilities::{arguments, custom_tool, identifiers};
+use crate::capabilities::{arguments, identifiers};
 use crate::ir::{
-    Block, BlockKind, ImageDetail, Request, RequestResult, ToolArguments, ToolCall, ToolResult,
-    ToolResultContent, Turn, TurnRole, invalid_param,
+    Block, BlockKind, ImageDetail, Request, RequestResult, ToolCall, ToolResult, ToolResultContent,
+    Turn, TurnRole, invalid_param,
 };
 use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
@@ -60,10 +60,7 @@ impl ResponsesRequestWriter<'_> {
         if !parts.is_empty() {
             self.message("user", &parts);
         } else if needs_answer {
-            self.message(
-                "user",
-                &[ContentPart::new(PartContent::Text(JsonStr::from_value("")))],
-            );
+            self.message("user", &[ContentPart::text(JsonStr::from_value(""))]);
         }
     }
 
@@ -187,16 +184,7 @@ impl ResponsesRequestWriter<'_> {
             .member("call_id", &id)
             .member("name", &name)
             .key(member);
-        match &call.arguments {
-            ToolArguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            ToolArguments::Text(text) if call.is_custom && !is_custom => {
-                custom_tool::write_arguments(text, &mut self.json)
-            }
-            ToolArguments::Text(text) if text.is_empty() && !is_custom => {
-                self.json.value("{}");
-            }
-            ToolArguments::Text(text) => drop(self.json.value(text)),
-        }
+        arguments::write_call_arguments(call, is_custom, &mut self.json);
         self.json.close_object();
         self.calls.push(ResponsesCallRef { id, is_custom });
     }
@@ -237,35 +225,20 @@ impl ResponsesRequestWriter<'_> {
         let mut parts: Vec<ContentPart<'_>> = Vec::new();
         match &result.content {
             ToolResultContent::Nothing => {}
-            ToolResultContent::Text(text) => {
-                parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
-            }
+            ToolResultContent::Text(text) => parts.push(ContentPart::text(text.reborrow())),
             ToolResultContent::Blocks(blocks) => blocks
                 .iter()
                 .for_each(|block| self.push_result_block(block, &mut parts)),
         }
-        let says_error = match parts.first().map(|part| &part.content) {
-            Some(PartContent::Text(text)) => starts_with_error(text),
-            Some(PartContent::Texts(texts)) => texts.first().is_some_and(starts_with_error),
-            _ => false,
-        };
-        if result.is_error && !says_error {
-            let first = parts.first_mut().filter(|part| part.is_text());
-            match first {
-                Some(ContentPart {
-                    content: PartContent::Texts(texts),
-                    ..
-                }) => texts.insert(0, JsonStr::from_value("Error: ")),
-                Some(ContentPart { content, .. }) => {
-                    let text = std::mem::replace(content, PartContent::Texts(Vec::new()));
-                    if let PartContent::Text(text) = text {
-                        *content = PartContent::Texts(vec![JsonStr::from_value("Error: "), text]);
+        if result.is_error {
+            let prefix = JsonStr::from_value("Error: ");
+            match parts.first_mut().map(|part| &mut part.content) {
+                Some(PartContent::Text(texts)) => {
+                    if !texts.first().is_some_and(starts_with_error) {
+                        texts.insert(0, prefix);
                     }
                 }
-                None => parts.insert(
-                    0,
-                    ContentPart::new(PartContent::Text(JsonStr::from_value("Error: "))),
-                ),
+                _ => parts.insert(0, ContentPart::text(prefix)),
             }
         }
         if parts.iter().all(ContentPart::is_text) {
@@ -274,10 +247,8 @@ impl ResponsesRequestWriter<'_> {
                 if !lines.is_empty() {
                     lines.push(JsonStr::from_value("\n"));
                 }
-                match &part.content {
-                    PartContent::Text(text) => lines.push(text.reborrow()),
-                    PartContent::Texts(texts) => lines.extend(texts.iter().map(JsonStr::reborrow)),
-                    PartContent::Image(_) | PartContent::File(..) | PartContent::FileAt(_) => {}
+                if let PartContent::Text(texts) = &part.content {
+                    lines.extend(texts.iter().map(JsonStr::reborrow));
                 }
             }
             self.json.value(JoinedText(&lines));
@@ -294,14 +265,13 @@ impl ResponsesRequestWriter<'_> {
     fn push_result_block<'t>(&mut self, block: &'t Block<'t>, parts: &mut Vec<ContentPart<'t>>) {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => {
-                parts.push(ContentPart::new(PartContent::Text(text.reborrow())))
+                parts.push(ContentPart::text(text.reborrow()))
             }
             BlockKind::Image(image) => parts.push(ContentPart::new(PartContent::Image(image))),
             BlockKind::File(file) => self.fallback.push_file(block, file, parts),
             BlockKind::Opaque(opaque) => {
-                parts.push(ContentPart::new(PartContent::Texts(
-                    self.fallback.result_block(block.at, opaque),
-                )));
+                let texts = self.fallback.result_block(block.at, opaque);
+                parts.push(ContentPart::new(PartContent::Text(texts)));
             }
             // The reader refuses them inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
@@ -316,9 +286,8 @@ fn has_text(block: &Block<'_>) -> bool {
 fn write_part(part: &ContentPart<'_>, takes_detail: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
-        PartContent::Text(text) => drop(json.value("input_text").member("text", text)),
-        PartContent::Texts(texts) => {
-            json.value("input_text").member("text", JoinedText(texts));
+        PartContent::Text(text) => {
+            json.value("input_text").member("text", JoinedText(text));
         }
         PartContent::Image(image) => {
             json.value("input_image").key("image_url");
