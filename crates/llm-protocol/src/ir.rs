@@ -558,6 +558,15 @@ pub(crate) fn invalid_param(
     Failure::invalid_param(surface, path, message).into()
 }
 
+/// Refuses a request whose member at `path` breaks a rule of the client's protocol.
+pub(crate) fn refuse<T>(
+    surface: Protocol,
+    path: impl fmt::Display,
+    message: impl fmt::Display,
+) -> RequestResult<T> {
+    Err(invalid_param(surface, path, message))
+}
+
 /// Changes that the translation made: tokens `action:path` for the header `x-gateway-warnings`.
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::fields::chat as chat_fields;
 use crate::ir::{Opaque, Request, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
-use crate::openai::check::{self, MemberType, wrong_type};
+use crate::openai::check::{self, MemberType, refuse_type};
 use crate::openai::settings as shared_settings;
 
 mod messages;
@@ -32,12 +32,9 @@ pub fn read<'a>(body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult<R
     }
     match body.get("model") {
         None => {
-            return Err(check::invalid(
-                "model",
-                "you must provide a model parameter",
-            ));
+            return check::refuse("model", "you must provide a model parameter");
         }
-        Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
+        Some(model) if !model.is_string() => return refuse_type("model", "a string", model),
         Some(_) => {}
     }
     let mut request = Request {

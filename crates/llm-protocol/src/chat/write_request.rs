@@ -9,7 +9,7 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pair
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{Effort, Request, RequestResult, ToolChoice, Warnings, invalid_param};
+use crate::ir::{Effort, Request, RequestResult, ToolChoice, Warnings, refuse};
 use crate::json::{JsonWriter, RawJson};
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -157,7 +157,7 @@ impl ChatRequestWriter<'_> {
         let sent = tools::sendable_tools(request, model, self.fallback.warnings)?;
         if sent.len() > MAX_TOOLS {
             let message = format!("at most {MAX_TOOLS} tools are available for this model");
-            return Err(invalid_param(self.surface, "tools", message));
+            return refuse(self.surface, "tools", message);
         }
         if sent.is_empty() {
             // A chat vendor refuses a tool choice without tools.

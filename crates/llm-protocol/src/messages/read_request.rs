@@ -24,7 +24,7 @@ mod tools;
 
 use check::{
     bool_or_false, expect_object, expect_string, invalid_param, optional_string, pick_known,
-    pick_members, require, require_object, require_string, unexpected_tag,
+    pick_members, refuse, require, require_object, require_string, unexpected_tag,
 };
 
 /// Minimum thinking budget, in tokens.
@@ -137,7 +137,7 @@ fn limit(value: Option<JsonValue<'_>>) -> RequestResult<Option<RequestedOutputLi
     } else {
         check::NOT_AN_INTEGER
     };
-    Err(invalid_param("max_tokens", message))
+    refuse("max_tokens", message)
 }
 
 fn check_unit_range<'a>(
@@ -146,8 +146,8 @@ fn check_unit_range<'a>(
 ) -> RequestResult<Option<JsonValue<'a>>> {
     let Some(value) = value else { return Ok(None) };
     match value.number() {
-        None => Err(invalid_param(path, "Input should be a valid number")),
-        Some(number) if !(0.0..=1.0).contains(&number) => Err(invalid_param(path, "range: 0..1")),
+        None => refuse(path, "Input should be a valid number"),
+        Some(number) if !(0.0..=1.0).contains(&number) => refuse(path, "range: 0..1"),
         Some(_) => Ok(Some(value)),
     }
 }
@@ -156,7 +156,7 @@ fn top_k(value: JsonValue<'_>) -> RequestResult<JsonValue<'_>> {
     if value.count().is_some() {
         Ok(value)
     } else {
-        Err(invalid_param("top_k", check::NOT_AN_INTEGER))
+        refuse("top_k", check::NOT_AN_INTEGER)
     }
 }
 
@@ -165,7 +165,7 @@ fn stop_sequences(value: Option<JsonValue<'_>>) -> RequestResult<Vec<JsonStr<'_>
         return Ok(Vec::new());
     };
     if !value.is_array() {
-        return Err(invalid_param("stop_sequences", check::NOT_AN_ARRAY));
+        return refuse("stop_sequences", check::NOT_AN_ARRAY);
     }
     let each = value.items().enumerate();
     each.map(|(index, item)| expect_string(item, format_args!("stop_sequences[{index}]")))
@@ -178,10 +178,7 @@ fn service_tier(value: Option<JsonValue<'_>>) -> RequestResult<Option<JsonStr<'_
     if tier.is("auto") || tier.is("standard_only") {
         return Ok(Some(tier));
     }
-    Err(invalid_param(
-        "service_tier",
-        "Input should be 'auto' or 'standard_only'",
-    ))
+    refuse("service_tier", "Input should be 'auto' or 'standard_only'")
 }
 
 fn end_user<'a>(
@@ -251,10 +248,7 @@ fn format<'a>(
         push_extra(path, &name, value, extra)
     });
     if !require(kind, format_args!("{path}.type"))?.is("json_schema") {
-        return Err(invalid_param(
-            format_args!("{path}.type"),
-            "Input should be 'json_schema'",
-        ));
+        return refuse(format_args!("{path}.type"), "Input should be 'json_schema'");
     }
     let schema = require_object(schema, format_args!("{path}.schema"))?;
     Ok(OutputFormat::Schema {
@@ -282,7 +276,7 @@ fn thinking<'a>(
         "enabled" => {}
         other => {
             let expected = "'adaptive', 'between_tools', 'disabled', 'enabled'";
-            return Err(invalid_param("thinking", unexpected_tag(other, expected)));
+            return refuse("thinking", unexpected_tag(other, expected));
         }
     }
     let path = "thinking.enabled.budget_tokens";
@@ -291,11 +285,11 @@ fn thinking<'a>(
         .ok_or_else(|| invalid_param(path, check::NOT_AN_INTEGER))?;
     let tokens = value.get("budget_tokens").and_then(JsonValue::count);
     match (tokens, limit) {
-        (None, _) if budget > 0.0 => Err(invalid_param(path, check::NOT_AN_INTEGER)),
-        (None | Some(..MIN_BUDGET_TOKENS), _) => Err(invalid_param(
+        (None, _) if budget > 0.0 => refuse(path, check::NOT_AN_INTEGER),
+        (None | Some(..MIN_BUDGET_TOKENS), _) => refuse(
             path,
             format_args!("Input should be greater than or equal to {MIN_BUDGET_TOKENS}"),
-        )),
+        ),
         (Some(tokens), Some(limit)) if tokens >= limit.tokens => {
             let message = "`max_tokens` must be greater than `thinking.budget_tokens`";
             Err(Failure::new(Kind::InvalidRequest, message)

@@ -8,7 +8,7 @@ use crate::Protocol;
 use crate::capabilities::{identifiers, schema};
 use crate::ir::write_context::WriteContext;
 use crate::ir::{
-    BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, Warnings, invalid_param,
+    BlockKind, OutputFormat, Request, RequestResult, RequestedOutputLimit, Warnings, refuse,
 };
 use crate::json::{JsonStr, JsonWriter};
 
@@ -80,18 +80,14 @@ pub(crate) fn output_limit(
     let payable = write_context.output_limit.unwrap_or(u64::MAX);
     let Some(RequestedOutputLimit { field, tokens }) = request.limit else {
         if request.surface == Protocol::Messages {
-            return Err(invalid_param(
-                request.surface,
-                "max_tokens",
-                "Field required",
-            ));
+            return refuse(request.surface, "max_tokens", "Field required");
         }
         return Ok((payable < model_max).then_some(payable.max(min_tokens)));
     };
     // The readers of the other client APIs refuse 0.
     if tokens == 0 {
         let message = "0 is only supported for models that offer cache pre-warming.";
-        return Err(invalid_param(request.surface, field, message));
+        return refuse(request.surface, field, message);
     }
     if tokens > model_max || tokens < min_tokens {
         warnings.clamped(field);

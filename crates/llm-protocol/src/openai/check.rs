@@ -6,7 +6,7 @@
 
 use crate::Protocol;
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, CacheBreakpoint, RequestResult, Warnings};
+use crate::ir::{BoxedFailure, CacheBreakpoint, Effort, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use std::fmt::Display;
 
@@ -72,7 +72,7 @@ pub(crate) fn check_type(
     if shape.matches(value) {
         Ok(())
     } else {
-        Err(wrong_type(path, shape.description(), value))
+        refuse_type(path, shape.description(), value)
     }
 }
 
@@ -80,6 +80,34 @@ pub(crate) fn invalid(path: impl Display, message: impl Display) -> BoxedFailure
     Failure::invalid_param(Protocol::Chat, path, message)
         .with_code("invalid_value")
         .into()
+}
+
+pub(crate) fn refuse<T>(path: impl Display, message: impl Display) -> RequestResult<T> {
+    Err(invalid(path, message))
+}
+
+pub(crate) fn refuse_type<T>(
+    path: impl Display,
+    expected: &str,
+    value: JsonValue<'_>,
+) -> RequestResult<T> {
+    Err(wrong_type(path, expected, value))
+}
+
+/// Refuses a value that is not in the member's enumeration. `supported` lists the accepted values;
+/// it is empty if there are many.
+pub(crate) fn refuse_value<T>(
+    path: impl Display,
+    word: &JsonStr<'_>,
+    supported: &str,
+) -> RequestResult<T> {
+    let word: String = word.chars().take(MAX_ECHOED_VALUE_CHARS).collect();
+    let supported = if supported.is_empty() {
+        String::new()
+    } else {
+        format!(" Supported values are: {supported}.")
+    };
+    refuse(path, format!("Invalid value: '{word}'.{supported}"))
 }
 
 pub(crate) fn wrong_type(path: impl Display, expected: &str, value: JsonValue<'_>) -> BoxedFailure {
@@ -98,22 +126,6 @@ pub(crate) fn missing(path: impl Display) -> BoxedFailure {
     Failure::invalid_param(Protocol::Chat, path, message)
         .with_code("missing_required_parameter")
         .into()
-}
-
-/// Error for a value that is not in the member's enumeration. `supported` lists the accepted
-/// values; it is empty if there are many.
-pub(crate) fn unknown_value(
-    path: impl Display,
-    word: &JsonStr<'_>,
-    supported: &str,
-) -> BoxedFailure {
-    let word: String = word.chars().take(MAX_ECHOED_VALUE_CHARS).collect();
-    let supported = if supported.is_empty() {
-        String::new()
-    } else {
-        format!(" Supported values are: {supported}.")
-    };
-    invalid(path, format!("Invalid value: '{word}'.{supported}"))
 }
 
 /// Maximum number of characters of a client's value that an error message repeats.
@@ -224,6 +236,14 @@ pub(crate) fn warn_unlisted_members(
     }
 }
 
+pub(crate) fn parse_effort(word: &JsonStr<'_>, path: impl Display) -> RequestResult<Effort> {
+    const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
+    match Effort::parse(&word.value()) {
+        Some(effort) => Ok(effort),
+        None => refuse_value(path, word, EFFORTS),
+    }
+}
+
 /// Reads a `cache_control` object.
 pub(crate) fn cache_control(
     value: JsonValue<'_>,
@@ -232,20 +252,12 @@ pub(crate) fn cache_control(
     check_type(value, MemberType::Object, &path)?;
     let kind = required_text(value, "type", &path)?;
     if !kind.is("ephemeral") {
-        return Err(unknown_value(
-            format_args!("{path}.type"),
-            &kind,
-            "'ephemeral'",
-        ));
+        return refuse_value(format_args!("{path}.type"), &kind, "'ephemeral'");
     }
     match optional_text(value, "ttl", &path)? {
         None => Ok(CacheBreakpoint::Usual),
         Some(ttl) if ttl.is("5m") => Ok(CacheBreakpoint::FiveMinutes),
         Some(ttl) if ttl.is("1h") => Ok(CacheBreakpoint::OneHour),
-        Some(ttl) => Err(unknown_value(
-            format_args!("{path}.ttl"),
-            &ttl,
-            "'5m' and '1h'",
-        )),
+        Some(ttl) => refuse_value(format_args!("{path}.ttl"), &ttl, "'5m' and '1h'"),
     }
 }

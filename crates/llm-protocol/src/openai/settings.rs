@@ -2,7 +2,7 @@
 //!
 //! It must not know how a target handles them, only whether the client API accepts them.
 
-use super::check::{invalid, optional_text, wrong_type};
+use super::check::{optional_text, refuse, refuse_type, wrong_type};
 use crate::ir::{RequestResult, SamplingParams};
 use crate::json::{JsonStr, JsonValue};
 
@@ -16,16 +16,16 @@ pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> RequestResult<SamplingParams<
                 .number()
                 .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
             if !(0.0..=maximum).contains(&number) {
-                return Err(invalid(
+                return refuse(
                     name,
                     format!("Invalid '{name}': must be between 0 and {words}."),
-                ));
+                );
             }
             Ok(Some(value))
         };
     let top_k = body.get("top_k");
     if let Some(value) = top_k.filter(|value| value.count().is_none()) {
-        return Err(wrong_type("top_k", "an integer", value));
+        return refuse_type("top_k", "an integer", value);
     }
     Ok(SamplingParams {
         temperature: number("temperature", 2.0, "2")?,

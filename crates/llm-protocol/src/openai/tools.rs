@@ -12,7 +12,7 @@ use crate::capabilities::{FieldMapping, custom_tool, schema};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
     FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings,
-    invalid_param,
+    invalid_param, refuse,
 };
 use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted};
 
@@ -56,7 +56,7 @@ fn check_vendor_tool(
             && chosen.is(&name.value())
         {
             let message = format!("'{}' is not available for model '{model}'", name.value());
-            return Err(invalid_param(request.surface, "tool_choice", message));
+            return refuse(request.surface, "tool_choice", message);
         }
         warnings.dropped(at);
         return Ok(());
@@ -64,10 +64,10 @@ fn check_vendor_tool(
     if kind == "custom" {
         let message = format!("only 'direct' is available for model '{model}'");
         let path = format_args!("{at}.allowed_callers");
-        return Err(invalid_param(request.surface, path, message));
+        return refuse(request.surface, path, message);
     }
     let message = format_args!("'{kind}' is not available for model '{model}'");
-    Err(invalid_param(request.surface, at, message))
+    refuse(request.surface, at, message)
 }
 
 /// Writer for tools and the tool choice.
@@ -92,7 +92,7 @@ impl ToolWriter<'_, '_> {
             && !sent.iter().any(|tool| has_name(tool, chosen))
         {
             let message = format!("Tool '{}' not found in provided tools", chosen.value());
-            return Err(invalid_param(self.surface, "tool_choice", message));
+            return refuse(self.surface, "tool_choice", message);
         }
         self.json.member_array("tools");
         for tool in sent {

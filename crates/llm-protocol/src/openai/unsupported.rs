@@ -11,7 +11,7 @@ use crate::failure::{Failure, Kind};
 use crate::fields::messages as messages_fields;
 use crate::ir::{
     Block, BlockKind, BoxedFailure, File, FileContent, Opaque, Request, RequestResult, Thinking,
-    ToolResultContent, TurnRole, Warnings, invalid_param,
+    ToolResultContent, TurnRole, Warnings, refuse,
 };
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ pub(crate) fn check_members(request: &Request<'_>, warnings: &mut Warnings) -> R
                     "inference_geo" => "cannot be guaranteed for this model",
                     _ => "not available for this model",
                 };
-                return Err(invalid_param(request.surface, &name, message));
+                return refuse(request.surface, &name, message);
             }
         }
     }
@@ -144,7 +144,7 @@ fn check_block(
             };
             if !path.is_empty() && value.is_object() {
                 let path = format_args!("{}{path}", block.at);
-                return Err(invalid_param(surface, path, message));
+                return refuse(surface, path, message);
             }
             is_opaque_supported(&name.value(), container)
         }
@@ -154,7 +154,7 @@ fn check_block(
             "Input tag '{}' is not supported for this model",
             block_type(block)
         );
-        return Err(invalid_param(surface, block.at, message));
+        return refuse(surface, block.at, message);
     }
     match &block.kind {
         BlockKind::Result(result) => match &result.content {

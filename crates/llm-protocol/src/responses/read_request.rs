@@ -16,7 +16,7 @@ use crate::Protocol;
 use crate::failure::Failure;
 use crate::ir::{Opaque, Request, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
-use crate::openai::check::{self, MemberType, wrong_type};
+use crate::openai::check::{self, MemberType, refuse_type};
 use crate::openai::settings as shared_settings;
 
 mod builtin;
@@ -61,7 +61,7 @@ pub fn read<'a>(
     }
     match body.get("model") {
         None => return Err(check::missing("model")),
-        Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
+        Some(model) if !model.is_string() => return refuse_type("model", "a string", model),
         Some(_) => {}
     }
     settings::reject_stateful(body)?;
@@ -83,10 +83,8 @@ pub fn read<'a>(
     let updated = items::configuration_update(body);
     request.format = settings::format(body, updated, warnings)?;
     request.reasoning = settings::reasoning(body, updated, warnings)?;
-    let mut tools = tools::ResponsesTools::new(may_search);
-    tools.read(body, warnings)?;
+    tools::read(body, may_search, &mut request, warnings)?;
     items::read(body, &mut request, warnings)?;
-    tools.apply_choice(body, &mut request, warnings)?;
     read_extra_members(body, &mut request, warnings)?;
     Ok(request)
 }

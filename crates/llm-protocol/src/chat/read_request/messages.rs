@@ -16,8 +16,8 @@ use crate::ir::{
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_bool, optional_items, optional_object, optional_text,
-    required_object, required_text, unknown_value, warn_unknown_members, warn_unlisted_members,
+    MemberType, check_type, optional_bool, optional_items, optional_object, optional_text, refuse,
+    refuse_value, required_object, required_text, warn_unknown_members, warn_unlisted_members,
     wrong_type,
 };
 
@@ -32,7 +32,7 @@ pub(super) fn read<'a>(
         .get("messages")
         .filter(|messages| messages.items().next().is_some());
     let Some(messages) = messages else {
-        return Err(invalid("messages", "[] is too short - 'messages'"));
+        return refuse("messages", "[] is too short - 'messages'");
     };
     let mut is_leading = true;
     for (index, value) in messages.items().enumerate() {
@@ -56,11 +56,7 @@ pub(super) fn read<'a>(
             "tool" => (TurnRole::User, message.tool()?),
             "function" => (TurnRole::User, message.function()?),
             _ => {
-                return Err(unknown_value(
-                    format_args!("messages[{index}].role"),
-                    &role,
-                    ROLES,
-                ));
+                return refuse_value(format_args!("messages[{index}].role"), &role, ROLES);
             }
         };
         is_leading = false;
@@ -204,11 +200,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
         // Some clients omit the type; it is then the original one, `function`.
         if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
-            return Err(unknown_value(
-                format_args!("{at}.type"),
-                &kind,
-                "'function' and 'custom'",
-            ));
+            return refuse_value(format_args!("{at}.type"), &kind, "'function' and 'custom'");
         }
         let (member, text) = if is_custom {
             ("custom", "input")

@@ -14,8 +14,8 @@ use crate::ir::{
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, missing, optional_bool, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, warn_unlisted_members, wrong_type,
+    MemberType, check_type, invalid, missing, optional_bool, optional_text, refuse, refuse_type,
+    refuse_value, required_object, required_text, warn_unknown_members, warn_unlisted_members,
 };
 use crate::openai::media;
 
@@ -47,11 +47,7 @@ pub(super) fn content<'a>(
     }
     if !content.is_array() {
         let path = format_args!("messages[{message}].content");
-        return Err(wrong_type(
-            path,
-            "one of a string or array of objects",
-            content,
-        ));
+        return refuse_type(path, "one of a string or array of objects", content);
     }
     let mut blocks = Vec::new();
     for (index, value) in content.items().enumerate() {
@@ -80,10 +76,7 @@ fn part<'a>(
             BlockKind::Text(required_text(value, "text", at)?)
         }
         (_, ChatPartContainer::Instructions) => {
-            return Err(invalid(
-                at,
-                format!("{at}: system messages may contain only text."),
-            ));
+            return refuse(at, format!("{at}: system messages may contain only text."));
         }
         ("refusal", ChatPartContainer::Assistant) => {
             warn_unknown_part_members(value, &["refusal"], warnings);
@@ -108,7 +101,7 @@ fn part<'a>(
             messages_opaque(&name, value)
         }
         ("tool_result", ChatPartContainer::User) => messages_result(value, at, warnings)?,
-        _ => return Err(unknown_value(format_args!("{at}.type"), &name, "")),
+        _ => return refuse_value(format_args!("{at}.type"), &name, ""),
     };
     Ok(Some(Block {
         at,

@@ -10,14 +10,12 @@ use crate::ir::{
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{
-    invalid, member_path, optional_bool, optional_object, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, wrong_type,
+    invalid, member_path, optional_bool, optional_object, optional_text, parse_effort, refuse,
+    refuse_type, refuse_value, required_object, required_text, warn_unknown_members, wrong_type,
 };
 
 /// Maximum number of stop strings that the chat completions API accepts.
 const MAX_STOPS: usize = 4;
-
-const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
 /// Reads the output limit. `max_completion_tokens` wins over the older `max_tokens`.
 pub(super) fn limit(body: JsonValue<'_>) -> RequestResult<Option<RequestedOutputLimit>> {
@@ -49,18 +47,14 @@ pub(super) fn stop<'a>(body: JsonValue<'a>) -> RequestResult<Vec<JsonStr<'a>>> {
         });
     }
     if !stop.is_array() {
-        return Err(wrong_type(
-            "stop",
-            "one of a string or array of strings",
-            stop,
-        ));
+        return refuse_type("stop", "one of a string or array of strings", stop);
     }
     let mut texts = Vec::new();
     for (index, item) in stop.items().enumerate() {
         if index >= MAX_STOPS {
             let message =
                 "Invalid 'stop': array too long. Expected an array with maximum length 4.";
-            return Err(invalid("stop", message));
+            return refuse("stop", message);
         }
         texts.push(
             item.text()
@@ -81,7 +75,7 @@ pub(super) fn include_usage(
     };
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
-        return Err(invalid("stream_options", message));
+        return refuse("stream_options", message);
     }
     warn_unknown_members(
         options,
@@ -115,7 +109,7 @@ pub(super) fn format<'a>(
     }
     if !kind.is("json_schema") {
         let supported = "'json_object', 'json_schema', and 'text'";
-        return Err(unknown_value("response_format.type", &kind, supported));
+        return refuse_value("response_format.type", &kind, supported);
     }
     let wrapper = required_object(format, "json_schema", "response_format")?;
     let known = ["name", "description", "schema", "strict"];
@@ -202,7 +196,5 @@ fn effort(of: JsonValue<'_>, name: &str, within: &str) -> RequestResult<Option<E
     let Some(word) = optional_text(of, name, within)? else {
         return Ok(None);
     };
-    Effort::parse(&word.value())
-        .map(Some)
-        .ok_or_else(|| unknown_value(member_path(within, name), &word, EFFORTS))
+    parse_effort(&word, member_path(within, name)).map(Some)
 }

@@ -4,12 +4,14 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
-use crate::ir::{FunctionTool, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
+use crate::ir::{
+    FunctionTool, JsonPath, Request, RequestResult, Tool, ToolChoice, ToolKind, Warnings,
+};
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_bool, optional_items, optional_object, optional_text,
-    required_object, required_text, unknown_value, warn_unknown_members, wrong_type,
+    MemberType, check_type, optional_bool, optional_items, optional_object, optional_text, refuse,
+    refuse_type, refuse_value, required_object, required_text, warn_unknown_members,
 };
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -28,23 +30,15 @@ pub(super) fn read<'a>(
     }
     for (index, value) in optional_items(body, "functions", &"")?.enumerate() {
         if !request.legacy_functions && !request.tools.is_empty() {
-            return Err(invalid(
+            return refuse(
                 "functions",
                 "'functions' and 'tools' cannot both be provided.",
-            ));
+            );
         }
         request.legacy_functions = true;
-        check_type(
-            value,
-            MemberType::Object,
-            format_args!("functions[{index}]"),
-        )?;
-        let function = function(
-            value,
-            "functions[]",
-            format_args!("functions[{index}]"),
-            warnings,
-        )?;
+        let path = format_args!("functions[{index}]");
+        check_type(value, MemberType::Object, path)?;
+        let function = function(value, "functions[]", path, warnings)?;
         let tool = Tool {
             index,
             kind: ToolKind::Function(function),
@@ -74,10 +68,10 @@ fn check_unique_name<'a>(
     };
     let name = name.into_value();
     if names.contains(&name) {
-        return Err(invalid(
+        return refuse(
             format_args!("{list}[{index}]"),
             format!("Tool names must be unique: '{name}'."),
-        ));
+        );
     }
     names.insert(name);
     Ok(())
@@ -88,50 +82,10 @@ fn tool<'a>(
     value: JsonValue<'a>,
     warnings: &mut Warnings,
 ) -> RequestResult<Tool<'a>> {
-    check_type(value, MemberType::Object, format_args!("tools[{index}]"))?;
-    let kind = required_text(value, "type", format_args!("tools[{index}]"))?;
-    let own = cache_marker(value, format_args!("tools[{index}]"))?;
-    if kind.is("function") {
-        // Some clients repeat the name here.
-        warn_unknown_members(
-            value,
-            &["type", "function", "cache_control", "name"],
-            "tools[]",
-            warnings,
-        );
-        let inner = required_object(value, "function", format_args!("tools[{index}]"))?;
-        let path = format!("tools[{index}].function");
-        let cache = own.or(cache_marker(inner, &path)?);
-        let function = function(inner, "tools[].function", &path, warnings)?;
-        return Ok(Tool {
-            index,
-            kind: ToolKind::Function(function),
-            cache,
-        });
-    }
-    if kind.is("custom") {
-        warn_unknown_members(
-            value,
-            &["type", "custom", "cache_control"],
-            "tools[]",
-            warnings,
-        );
-        let inner = required_object(value, "custom", format_args!("tools[{index}]"))?;
-        let path = format!("tools[{index}].custom");
-        let cache = own.or(cache_marker(inner, &path)?);
-        warn_unknown_members(
-            inner,
-            &["name", "description", "format", "cache_control"],
-            "tools[].custom",
-            warnings,
-        );
-        let kind = ToolKind::Custom {
-            name: required_text(inner, "name", &path)?,
-            description: optional_text(inner, "description", &path)?,
-            format: inner.get("format"),
-        };
-        return Ok(Tool { index, kind, cache });
-    }
+    let at = JsonPath::Tool(index);
+    check_type(value, MemberType::Object, at)?;
+    let kind = required_text(value, "type", at)?;
+    let own = cache_marker(value, at)?;
     if is_dated(&kind.value()) {
         return Ok(Tool {
             index,
@@ -139,11 +93,34 @@ fn tool<'a>(
             cache: own,
         });
     }
-    Err(unknown_value(
-        format_args!("tools[{index}].type"),
-        &kind,
-        "'function'",
-    ))
+    let is_custom = kind.is("custom");
+    if !is_custom && !kind.is("function") {
+        return refuse_value(format_args!("{at}.type"), &kind, "'function'");
+    }
+    let (name, known) = match is_custom {
+        true => ("custom", ["type", "custom", "cache_control"].as_slice()),
+        // Some clients repeat the name here.
+        false => (
+            "function",
+            ["type", "function", "cache_control", "name"].as_slice(),
+        ),
+    };
+    warn_unknown_members(value, known, "tools[]", warnings);
+    let inner = required_object(value, name, at)?;
+    let path = format!("{at}.{name}");
+    let cache = own.or(cache_marker(inner, &path)?);
+    let kind = if is_custom {
+        let known = ["name", "description", "format", "cache_control"];
+        warn_unknown_members(inner, &known, "tools[].custom", warnings);
+        ToolKind::Custom {
+            name: required_text(inner, "name", &path)?,
+            description: optional_text(inner, "description", &path)?,
+            format: inner.get("format"),
+        }
+    } else {
+        ToolKind::Function(function(inner, "tools[].function", &path, warnings)?)
+    };
+    Ok(Tool { index, kind, cache })
 }
 
 /// Detects a dated tool type of the messages protocol, such as `bash_20250124`.
@@ -195,20 +172,20 @@ fn choice<'a>(body: JsonValue<'a>, names: &HashSet<Cow<'a, str>>) -> RequestResu
             return Ok(ToolChoice::Absent);
         }
         _ if names.is_empty() => {
-            return Err(invalid(
+            return refuse(
                 field,
                 format!("'{field}' is only allowed when '{list}' are specified."),
-            ));
+            );
         }
         ToolChoice::Absent | ToolChoice::Auto | ToolChoice::None | ToolChoice::Required => &[],
         ToolChoice::Tool(name) => std::slice::from_ref(name),
         ToolChoice::Allowed { names, .. } => names.as_slice(),
     };
     if let Some(unknown) = named.iter().find(|name| !names.contains(&name.value())) {
-        return Err(invalid(
+        return refuse(
             field,
             format!("Tool choice '{}' not found in '{list}'.", unknown.value()),
-        ));
+        );
     }
     Ok(choice)
 }
@@ -219,30 +196,22 @@ fn tool_choice<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
             "auto" => Ok(ToolChoice::Auto),
             "none" => Ok(ToolChoice::None),
             "required" => Ok(ToolChoice::Required),
-            _ => Err(unknown_value(
-                "tool_choice",
-                &word,
-                "'none', 'auto', and 'required'",
-            )),
+            _ => refuse_value("tool_choice", &word, "'none', 'auto', and 'required'"),
         };
     }
     if !value.is_object() {
-        return Err(wrong_type(
-            "tool_choice",
-            "one of a string or an object",
-            value,
-        ));
+        return refuse_type("tool_choice", "one of a string or an object", value);
     }
     let kind = required_text(value, "type", "tool_choice")?;
     match kind.value().as_ref() {
         "function" => tool_name(value, "function", "tool_choice").map(ToolChoice::Tool),
         "custom" => tool_name(value, "custom", "tool_choice").map(ToolChoice::Tool),
         "allowed_tools" => allowed_tools(value),
-        _ => Err(unknown_value(
+        _ => refuse_value(
             "tool_choice.type",
             &kind,
             "'allowed_tools', 'function', and 'custom'",
-        )),
+        ),
     }
 }
 
@@ -262,11 +231,11 @@ fn allowed_tools<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
     let mode = required_text(inner, "mode", "tool_choice.allowed_tools")?;
     let required = mode.is("required");
     if !required && !mode.is("auto") {
-        return Err(unknown_value(
+        return refuse_value(
             "tool_choice.allowed_tools.mode",
             &mode,
             "'auto' and 'required'",
-        ));
+        );
     }
     let mut names = Vec::new();
     for (index, item) in optional_items(inner, "tools", &"tool_choice.allowed_tools")?.enumerate() {
@@ -279,10 +248,7 @@ fn allowed_tools<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
         names.push(tool_name(item, member, path)?);
     }
     if names.is_empty() {
-        return Err(invalid(
-            path,
-            "[] is too short - 'tool_choice.allowed_tools.tools'",
-        ));
+        return refuse(path, "[] is too short - 'tool_choice.allowed_tools.tools'");
     }
     Ok(ToolChoice::Allowed { names, required })
 }
@@ -291,14 +257,10 @@ fn function_call<'a>(value: JsonValue<'a>) -> RequestResult<ToolChoice<'a>> {
     match value.text() {
         Some(word) if word.is("auto") => Ok(ToolChoice::Auto),
         Some(word) if word.is("none") => Ok(ToolChoice::None),
-        Some(word) => Err(unknown_value("function_call", &word, "'none' and 'auto'")),
+        Some(word) => refuse_value("function_call", &word, "'none' and 'auto'"),
         None if value.is_object() => {
             required_text(value, "name", "function_call").map(ToolChoice::Tool)
         }
-        None => Err(wrong_type(
-            "function_call",
-            "one of a string or an object",
-            value,
-        )),
+        None => refuse_type("function_call", "one of a string or an object", value),
     }
 }

@@ -10,8 +10,7 @@ use crate::Protocol;
 use crate::capabilities::{ReasoningReplay, arguments};
 use crate::chat::opaque_state::OpaqueState;
 use crate::ir::{
-    Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolCall, Turn, TurnRole,
-    invalid_param,
+    Block, BlockKind, JsonPath, Request, RequestResult, Thinking, ToolCall, Turn, TurnRole, refuse,
 };
 use crate::json::{JoinedText, JsonDocument, JsonStr, MAX_DEPTH, NodeBuffer, RawJson};
 use crate::messages::write_request::turns::REMINDER_TAGS;
@@ -64,7 +63,7 @@ impl ChatRequestWriter<'_> {
         self.user_parts(reminders);
         if self.json.as_bytes().len() == empty {
             let message = "at least one message is required";
-            return Err(invalid_param(request.surface, "messages", message));
+            return refuse(request.surface, "messages", message);
         }
         self.json.close_array();
         Ok(())

@@ -6,7 +6,7 @@
 //! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 
 use super::check::{
-    self, bool_or_false, expect_object, invalid_param, optional_string, pick_known, require,
+    self, bool_or_false, expect_object, optional_string, pick_known, refuse, require,
     require_object, require_string, unexpected_tag,
 };
 use crate::Protocol;
@@ -42,17 +42,14 @@ pub(super) fn system<'a>(
         return Ok(vec![Block::new(JsonPath::System(0), BlockKind::Text(text))]);
     }
     if !value.is_array() {
-        return Err(invalid_param("system", check::NOT_AN_ARRAY));
+        return refuse("system", check::NOT_AN_ARRAY);
     }
     let each = value.items().enumerate();
     each.map(|(index, value)| {
         let at = JsonPath::System(index);
         expect_object(value, at)?;
         if !require(value.get("type"), format_args!("{at}.type"))?.is("text") {
-            return Err(invalid_param(
-                format_args!("{at}.type"),
-                "Input should be 'text'",
-            ));
+            return refuse(format_args!("{at}.type"), "Input should be 'text'");
         }
         let reader = BlockReader {
             kind: "text",
@@ -72,13 +69,10 @@ pub(super) fn turns<'a>(
 ) -> RequestResult<Vec<Turn<'a>>> {
     let value = require(value, "messages")?;
     if !value.is_array() {
-        return Err(invalid_param("messages", check::NOT_AN_ARRAY));
+        return refuse("messages", check::NOT_AN_ARRAY);
     }
     if value.items().next().is_none() {
-        return Err(invalid_param(
-            "messages",
-            "at least one message is required",
-        ));
+        return refuse("messages", "at least one message is required");
     }
     value
         .items()
@@ -101,20 +95,17 @@ fn turn<'a>(
         "assistant" => TurnRole::Assistant,
         "system" => TurnRole::System,
         _ => {
-            return Err(invalid_param(
+            return refuse(
                 format_args!("{at}.role"),
                 "Input should be 'user', 'assistant' or 'system'",
-            ));
+            );
         }
     };
     let content = require(content, format_args!("{at}.content"))?;
     let mut blocks: Vec<_> = match content.text() {
         Some(text) => vec![Block::new(at, BlockKind::Text(text))],
         None if !content.is_array() => {
-            return Err(invalid_param(
-                format_args!("{at}.content"),
-                NOT_TEXT_OR_ARRAY,
-            ));
+            return refuse(format_args!("{at}.content"), NOT_TEXT_OR_ARRAY);
         }
         None => {
             let container = MessagesBlockContainer::Turn(side);
@@ -152,7 +143,7 @@ fn block<'a>(
         ("text", _) => reader.text(),
         ("image", _) => reader.image(),
         (kind, MessagesBlockContainer::Document) => {
-            Err(invalid_param(at, unexpected_tag(kind, "'image', 'text'")))
+            refuse(at, unexpected_tag(kind, "'image', 'text'"))
         }
         ("document", _) => reader.document(),
         ("tool_use", MessagesBlockContainer::Turn(TurnRole::Assistant)) => reader.call(),
@@ -160,14 +151,11 @@ fn block<'a>(
             reader.thinking()
         }
         ("tool_result", MessagesBlockContainer::Turn(TurnRole::User)) => reader.result(),
-        (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => Err(invalid_param(
+        (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => refuse(
             at,
             format_args!("`{kind}` blocks can only be in `assistant` messages"),
-        )),
-        ("tool_result", _) => Err(invalid_param(
-            at,
-            "`tool_result` blocks can only be in `user` messages",
-        )),
+        ),
+        ("tool_result", _) => refuse(at, "`tool_result` blocks can only be in `user` messages"),
         _ => Ok(opaque(kind, value, at)),
     }
 }
@@ -218,7 +206,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
     }
 
     fn invalid<T>(&self, name: &str, message: impl Display) -> RequestResult<T> {
-        Err(invalid_param(self.path(name), message))
+        refuse(self.path(name), message)
     }
 
     fn string(&self, value: Option<JsonValue<'a>>, name: &str) -> RequestResult<JsonStr<'a>> {

@@ -18,6 +18,10 @@ pub(super) fn invalid_param(path: impl Display, message: impl Display) -> BoxedF
     Failure::invalid_param(Protocol::Messages, path, message).into()
 }
 
+pub(super) fn refuse<T>(path: impl Display, message: impl Display) -> RequestResult<T> {
+    Err(invalid_param(path, message))
+}
+
 pub(super) fn unexpected_tag(kind: &str, expected: &str) -> String {
     format!(
         "Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}"
@@ -70,7 +74,7 @@ pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Request
     if value.is_object() {
         Ok(())
     } else {
-        Err(invalid_param(path, "Input should be a valid object"))
+        refuse(path, "Input should be a valid object")
     }
 }
 

@@ -5,7 +5,7 @@
 //! Read next: `openai/tools.rs`.
 
 use super::check::{
-    self, bool_or_false, expect_object, invalid_param, optional_string, pick_known, require_object,
+    self, bool_or_false, expect_object, optional_string, pick_known, refuse, require_object,
     require_string, unexpected_tag,
 };
 use crate::ir::{FunctionTool, JsonPath, RequestResult, Tool, ToolChoice, ToolKind, Warnings};
@@ -20,7 +20,7 @@ pub(super) fn read<'a>(
         return Ok(Vec::new());
     };
     if !value.is_array() {
-        return Err(invalid_param("tools", check::NOT_AN_ARRAY));
+        return refuse("tools", check::NOT_AN_ARRAY);
     }
     let each = value.items().enumerate();
     let tools: Vec<_> = each
@@ -31,7 +31,7 @@ pub(super) fn read<'a>(
         if let ToolKind::Function(function) = &tool.kind
             && !names.insert(function.name.value())
         {
-            return Err(invalid_param("tools", "Tool names must be unique."));
+            return refuse("tools", "Tool names must be unique.");
         }
     }
     drop(names);
@@ -82,19 +82,16 @@ fn tool<'a>(
     }
     let name = require_string(name, format_args!("{at}.name"))?;
     if name.is_empty() {
-        return Err(invalid_param(
+        return refuse(
             format_args!("{at}.name"),
             "String should have at least 1 character",
-        ));
+        );
     }
     let schema = require_object(schema, format_args!("{at}.input_schema"))?;
     if let Some(examples) = examples
         && !examples.is_array()
     {
-        return Err(invalid_param(
-            format_args!("{at}.input_examples"),
-            check::NOT_AN_ARRAY,
-        ));
+        return refuse(format_args!("{at}.input_examples"), check::NOT_AN_ARRAY);
     }
     let function = FunctionTool {
         name,
@@ -125,7 +122,7 @@ pub(super) fn choice<'a>(
         "tool" => ToolChoice::Tool(require_string(name, "tool_choice.name")?),
         other => {
             let message = unexpected_tag(other, "'any', 'auto', 'none', 'tool'");
-            return Err(invalid_param("tool_choice", message));
+            return refuse("tool_choice", message);
         }
     };
     let path = "tool_choice.disable_parallel_tool_use";

@@ -13,7 +13,7 @@ use crate::ir::event::ResponseContext;
 use crate::ir::{
     Block, BlockKind, CacheBreakpoint, File, FileContent, ImageSource, JsonPath, Opaque,
     RequestResult, Thinking, ToolArguments, ToolCall, ToolResult, ToolResultContent, Warnings,
-    invalid_param,
+    refuse,
 };
 use crate::json::{CompactJson, JoinedText, JsonStr, JsonWriter};
 use std::collections::VecDeque;
@@ -121,7 +121,7 @@ impl<'w> BlockWriter<'w> {
             ImageSource::Url(_) => {
                 let message = "Image URLs must use https or a base64 data URL.";
                 let path = format_args!("{at}.image_url");
-                return Err(invalid_param(self.surface, path, message));
+                return refuse(self.surface, path, message);
             }
         };
         json.close_object();
@@ -146,11 +146,7 @@ impl<'w> BlockWriter<'w> {
             }
             FileContent::Url(_) => {
                 let path = format_args!("{at}.file_url");
-                return Err(invalid_param(
-                    self.surface,
-                    path,
-                    "File URLs must use https.",
-                ));
+                return refuse(self.surface, path, "File URLs must use https.");
             }
             FileContent::Blocks(blocks) => {
                 json.member("type", "content").member_array("content");

@@ -13,7 +13,7 @@ use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::RepairRules;
 use crate::failure::Failure;
-use crate::ir::{BoxedFailure, JsonPath, RequestResult};
+use crate::ir::{JsonPath, RequestResult};
 use crate::json::{
     JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::JsonEdit, edit::json_string,
 };
@@ -167,11 +167,11 @@ impl<'a> ForeignFieldRemover<'a> {
                     "{path}[{index}]: '{kind}' is not available for model '{}'.",
                     sender.model
                 );
-                return Err(invalid_param_with_code(
+                return refuse_with_code(
                     &format!("{path}[{index}]"),
                     &message,
                     "unsupported_value",
-                ));
+                );
             }
         }
         Ok(())
@@ -287,21 +287,16 @@ fn is_valid_id(kind: &str, id: &str) -> bool {
         && id.bytes().all(is_plain)
 }
 
-fn invalid_param_with_code(param: &str, message: &str, code: &str) -> BoxedFailure {
-    Failure::invalid_param(Protocol::Responses, param, message)
-        .with_code(code)
-        .into()
+fn refuse_with_code(param: &str, message: &str, code: &str) -> RequestResult {
+    let failure = Failure::invalid_param(Protocol::Responses, param, message);
+    Err(failure.with_code(code).into())
 }
 
 /// Refuses background mode: the vendor would have to store an answer that is fetched later.
 fn refuse_background(root: JsonValue<'_>) -> RequestResult {
     if root.get("background").and_then(JsonValue::bool) == Some(true) {
         let message = "background is not supported on this endpoint.";
-        return Err(invalid_param_with_code(
-            "background",
-            message,
-            "unsupported_parameter",
-        ));
+        return refuse_with_code("background", message, "unsupported_parameter");
     }
     Ok(())
 }
@@ -315,11 +310,11 @@ fn refuse_reference(id: &str, index: usize) -> RequestResult {
     let message = format!(
         "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
     );
-    Err(invalid_param_with_code(
+    refuse_with_code(
         &JsonPath::Item(index).to_string(),
         &message,
         "item_not_found",
-    ))
+    )
 }
 
 /// Returns whether the vendor's own tool has a price.
@@ -346,11 +341,11 @@ fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> Reques
     if is_known || is_sold_tool(&kind, sender) {
         return Ok(());
     }
-    Err(invalid_param_with_code(
+    refuse_with_code(
         "tool_choice",
         &format!("Tool choice '{kind}' not found in 'tools'."),
         "invalid_value",
-    ))
+    )
 }
 
 /// Returns whether this vendor did not make the reasoning, or the item only has its id.

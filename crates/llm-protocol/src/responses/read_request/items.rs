@@ -9,16 +9,16 @@
 
 use super::history;
 use super::parts;
-use super::settings::invalid_param_with_code;
-use super::tools::{ResponsesTools, TOOL_SEARCH, qualified_name};
+use super::settings::refuse_with_code;
+use super::tools::{TOOL_SEARCH, list_found_tools, qualified_name};
 use crate::ir::{
     Block, BlockKind, Image, JsonPath, Request, RequestResult, Thinking, ToolArguments, ToolCall,
     ToolResult, ToolResultContent, Turn, TurnRole, Warnings,
 };
 use crate::json::{JsonStr, JsonValue, JsonWriter};
 use crate::openai::check::{
-    MemberType, check_type, invalid, missing, optional_text, required_text, unknown_value,
-    wrong_type,
+    MemberType, check_type, missing, optional_text, refuse, refuse_type, refuse_value,
+    required_text,
 };
 use crate::openai::media;
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
@@ -60,11 +60,7 @@ pub(super) fn read<'a>(
         return Ok(());
     }
     if !input.is_array() {
-        return Err(wrong_type(
-            "input",
-            "one of a string or array of objects",
-            input,
-        ));
+        return refuse_type("input", "one of a string or array of objects", input);
     }
     let mut reader = ResponsesInputReader {
         input,
@@ -77,10 +73,7 @@ pub(super) fn read<'a>(
     }
     let Request { system, turns, .. } = request;
     if turns.is_empty() && system.is_empty() {
-        return Err(invalid(
-            "input",
-            "Invalid 'input': at least one item is required.",
-        ));
+        return refuse("input", "Invalid 'input': at least one item is required.");
     }
     Ok(())
 }
@@ -135,11 +128,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             }
             Some("compaction_trigger") => {
                 let message = "Compaction is not available on this endpoint.";
-                Err(invalid_param_with_code(
-                    &at.to_string(),
-                    message,
-                    "unsupported_value",
-                ))
+                refuse_with_code(&at.to_string(), message, "unsupported_value")
             }
             Some(word) => self.hosted_or_unknown_item(word, item, at),
         }
@@ -197,7 +186,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             "assistant" => TurnRole::Assistant,
             _ => {
                 let supported = "'assistant', 'system', 'developer', and 'user'";
-                return Err(unknown_value(format_args!("{at}.role"), &role, supported));
+                return refuse_value(format_args!("{at}.role"), &role, supported);
             }
         };
         let blocks = parts::content(item, index, side, self.warnings)?;
@@ -222,11 +211,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         let message = format!(
             "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
         );
-        Err(invalid_param_with_code(
-            &at.to_string(),
-            message,
-            "invalid_value",
-        ))
+        refuse_with_code(&at.to_string(), message, "invalid_value")
     }
 
     /// Reads a reasoning item. Reasoning that this gateway packed goes back to the vendor that
@@ -343,9 +328,9 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             None
         };
         let content = match kind {
-            "tool_search_output" => ToolResultContent::Text(JsonStr::from_value(
-                ResponsesTools::list_found_tools(item.get("tools")),
-            )),
+            "tool_search_output" => {
+                ToolResultContent::Text(JsonStr::from_value(list_found_tools(item.get("tools"))))
+            }
             "shell_call_output" if item.get("output").is_some_and(JsonValue::is_array) => {
                 ToolResultContent::Text(JsonStr::from_value(history::shell_output(item)))
             }
@@ -445,11 +430,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                 > 1
         });
         if has_partner {
-            return Err(unknown_value(
-                format_args!("{at}.type"),
-                &JsonStr::from_value(kind),
-                "",
-            ));
+            return refuse_value(format_args!("{at}.type"), &JsonStr::from_value(kind), "");
         }
         self.warnings.dropped(at);
         Ok(())

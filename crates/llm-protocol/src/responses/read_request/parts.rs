@@ -5,16 +5,17 @@
 //!
 //! Read next: `read_request/history.rs`.
 
-use super::settings::invalid_param_with_code;
+use super::settings::refuse_with_code;
 use crate::Protocol;
 use crate::ir::{
-    Block, BlockKind, BoxedFailure, File, FileContent, Image, JsonPath, Opaque, RequestResult,
-    ToolResultContent, TurnRole, Warnings,
+    Block, BlockKind, File, FileContent, Image, JsonPath, Opaque, RequestResult, ToolResultContent,
+    TurnRole, Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_text, required_text, unknown_value, wrong_type,
+    MemberType, check_type, invalid, optional_text, refuse, refuse_type, refuse_value,
+    required_text,
 };
 use crate::openai::media;
 
@@ -39,11 +40,7 @@ pub(super) fn content<'a>(
     }
     let path = format_args!("input[{index}].content");
     if !content.is_array() {
-        return Err(wrong_type(
-            path,
-            "one of a string or array of objects",
-            content,
-        ));
+        return refuse_type(path, "one of a string or array of objects", content);
     }
     let parts = content.items().enumerate();
     parts
@@ -72,11 +69,7 @@ pub(super) fn output<'a>(
     }
     if !output.is_array() {
         let path = format_args!("input[{index}].output");
-        return Err(wrong_type(
-            path,
-            "one of a string or array of objects",
-            output,
-        ));
+        return refuse_type(path, "one of a string or array of objects", output);
     }
     let parts = output.items().enumerate();
     let blocks: Result<Vec<_>, _> = parts
@@ -124,9 +117,9 @@ fn part<'a>(
                 "Invalid value: '{}' in a message with role '{role}'.",
                 name.value()
             );
-            return Err(invalid(format_args!("{at}.type"), message));
+            return refuse(format_args!("{at}.type"), message);
         }
-        _ => return Err(unknown_value(format_args!("{at}.type"), &name, "")),
+        _ => return refuse_value(format_args!("{at}.type"), &name, ""),
     };
     Ok(Block {
         at,
@@ -141,7 +134,7 @@ fn image<'a>(
     warnings: &mut Warnings,
 ) -> RequestResult<BlockKind<'a>> {
     if value.get("file_id").is_some() {
-        return Err(no_file_id(at));
+        return no_file_id(at);
     }
     let url = required_text(value, "image_url", at)?;
     let refuse = |message| invalid(format_args!("{at}.image_url"), message);
@@ -154,7 +147,7 @@ fn image<'a>(
 
 fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> RequestResult<BlockKind<'a>> {
     if value.get("file_id").is_some() {
-        return Err(no_file_id(at));
+        return no_file_id(at);
     }
     let title = optional_text(value, "filename", at)?.filter(|title| !title.is_empty());
     let content = match optional_text(value, "file_url", at)? {
@@ -173,7 +166,7 @@ fn file<'a>(value: JsonValue<'a>, at: JsonPath) -> RequestResult<BlockKind<'a>> 
     }))
 }
 
-fn no_file_id(at: JsonPath) -> BoxedFailure {
+fn no_file_id<T>(at: JsonPath) -> RequestResult<T> {
     let message = "file_id is not available for this model; send the data instead.";
-    invalid_param_with_code(&format!("{at}.file_id"), message, "unsupported_value")
+    refuse_with_code(&format!("{at}.file_id"), message, "unsupported_value")
 }

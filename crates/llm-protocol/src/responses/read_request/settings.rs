@@ -9,27 +9,24 @@ use crate::capabilities::FieldMapping;
 use crate::failure::Failure;
 use crate::fields::responses as responses_fields;
 use crate::ir::{
-    BoxedFailure, Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult,
-    RequestedOutputLimit, Warnings,
+    Effort, Opaque, OutputFormat, ReasoningSettings, Request, RequestResult, RequestedOutputLimit,
+    Warnings,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_object, optional_text, required_object,
-    required_text, unknown_value, warn_unknown_members, wrong_type,
+    MemberType, check_type, invalid, optional_object, optional_text, parse_effort, refuse,
+    refuse_value, required_object, required_text, warn_unknown_members, wrong_type,
 };
 use std::fmt::Display;
 
-const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
-
-/// Builds an error with a specific code.
-pub(super) fn invalid_param_with_code(
+/// Refuses a member with a specific code.
+pub(super) fn refuse_with_code<T>(
     path: &str,
     message: impl Display,
     code: &str,
-) -> BoxedFailure {
-    Failure::invalid_param(Protocol::Responses, path, message)
-        .with_code(code)
-        .into()
+) -> RequestResult<T> {
+    let failure = Failure::invalid_param(Protocol::Responses, path, message);
+    Err(failure.with_code(code).into())
 }
 
 /// Refuses members that refer to data stored between requests.
@@ -42,11 +39,11 @@ pub(super) fn reject_stateful(body: JsonValue<'_>) -> RequestResult {
              'input' with store=false."
         );
         // The vendor's own error code: clients that know it send the whole conversation again.
-        return Err(invalid_param_with_code(
+        return refuse_with_code(
             "previous_response_id",
             message,
             "previous_response_not_found",
-        ));
+        );
     }
     let message = match () {
         () if body.get("conversation").is_some() => (
@@ -68,11 +65,7 @@ pub(super) fn reject_stateful(body: JsonValue<'_>) -> RequestResult {
         }
         () => return Ok(()),
     };
-    Err(invalid_param_with_code(
-        message.0,
-        message.1,
-        "unsupported_value",
-    ))
+    refuse_with_code(message.0, message.1, "unsupported_value")
 }
 
 pub(super) fn limit(body: JsonValue<'_>) -> RequestResult<Option<RequestedOutputLimit>> {
@@ -99,7 +92,7 @@ pub(super) fn check_stream_options(
     };
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
-        return Err(invalid("stream_options", message));
+        return refuse("stream_options", message);
     }
     warn_unknown_members(
         options,
@@ -147,11 +140,11 @@ pub(super) fn format<'a>(
                 strict: format.get("strict").and_then(JsonValue::bool),
             })
         }
-        _ => Err(unknown_value(
+        _ => refuse_value(
             "text.format.type",
             &kind,
             "'json_object', 'json_schema', and 'text'",
-        )),
+        ),
     }
 }
 
@@ -208,11 +201,9 @@ pub(super) fn reasoning<'a>(
     if word.is("ultra") {
         warnings.downgraded("reasoning.effort");
         reasoning.effort = Some(Effort::Max);
-    } else {
-        let effort = Effort::parse(&word.value())
-            .ok_or_else(|| unknown_value("reasoning.effort", &word, EFFORTS))?;
-        reasoning.effort = Some(effort);
+        return Ok(reasoning);
     }
+    reasoning.effort = Some(parse_effort(&word, "reasoning.effort")?);
     Ok(reasoning)
 }
 
@@ -220,11 +211,11 @@ pub(super) fn reasoning<'a>(
 /// represent the log probabilities of tokens.
 pub(super) fn check_include(body: JsonValue<'_>, warnings: &mut Warnings) -> RequestResult {
     let no_probabilities = |path: &str| {
-        Err(invalid_param_with_code(
+        refuse_with_code(
             path,
             "top_logprobs is not supported by this model.",
             "unsupported_value",
-        ))
+        )
     };
     if let Some(value) = body.get("top_logprobs") {
         let count = value
@@ -274,7 +265,7 @@ pub(super) fn check_member<'a>(
                 "access_programs" => "access_programs is not available for this model.".to_owned(),
                 _ => format!("{name} is not supported for this model."),
             };
-            return Err(invalid_param_with_code(name, message, "unsupported_value"));
+            return refuse_with_code(name, message, "unsupported_value");
         }
     }
     match name {
@@ -302,11 +293,11 @@ pub(super) fn check_member<'a>(
             }
         }
         "prompt_cache_options" if value.get("prewarm").and_then(JsonValue::bool) == Some(true) => {
-            return Err(invalid_param_with_code(
+            return refuse_with_code(
                 "prompt_cache_options.prewarm",
                 "prewarm is not supported on this endpoint.",
                 "unsupported_value",
-            ));
+            );
         }
         _ => {}
     }

@@ -8,7 +8,7 @@
 //! Read next: `read_request/builtin.rs`.
 
 use super::builtin;
-use super::settings::invalid_param_with_code;
+use super::settings::refuse_with_code;
 use crate::Protocol;
 use crate::ir::event::{ClientTool, ToolCallKind};
 use crate::ir::{
@@ -18,8 +18,8 @@ use crate::ir::{
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::cache_marker::cache_marker;
 use crate::openai::check::{
-    MemberType, check_type, invalid, optional_object, optional_text, required_text, unknown_value,
-    wrong_type,
+    MemberType, check_type, optional_object, optional_text, refuse, refuse_type, refuse_value,
+    required_text,
 };
 use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 use std::collections::HashMap;
@@ -42,9 +42,31 @@ pub(super) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
+/// Reads the tools and the tool choice. `may_search`: the model is sold with searches.
+pub(super) fn read<'a>(
+    body: JsonValue<'a>,
+    may_search: bool,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> RequestResult {
+    let mut tools = ResponsesTools {
+        body,
+        warnings,
+        list: Vec::new(),
+        places: HashMap::new(),
+        own: HashMap::new(),
+        left_out: None,
+        may_search,
+        search: None,
+    };
+    tools.read()?;
+    tools.apply_choice(request)
+}
+
 /// Tools of a request, from all members that define tools.
-#[derive(Default)]
-pub(super) struct ResponsesTools<'a> {
+struct ResponsesTools<'a, 'w> {
+    body: JsonValue<'a>,
+    warnings: &'w mut Warnings,
     list: Vec<Tool<'a>>,
     /// Index of each tool in the list, by name.
     places: HashMap<String, usize>,
@@ -70,75 +92,48 @@ struct Namespace {
     description: String,
 }
 
-impl<'a> ResponsesTools<'a> {
-    /// `may_search`: the model is sold with searches.
-    pub fn new(may_search: bool) -> Self {
-        Self {
-            may_search,
-            ..Self::default()
-        }
-    }
-
+impl<'a> ResponsesTools<'a, '_> {
     fn is_empty(&self) -> bool {
         self.list.is_empty() && self.search.is_none()
     }
 
     /// Reads `tools`, then the tools that items add.
-    pub fn read(&mut self, body: JsonValue<'a>, warnings: &mut Warnings) -> RequestResult {
-        self.add(body.get("tools"), "tools", body, warnings)?;
-        let items = body.items_of("input");
+    fn read(&mut self) -> RequestResult {
+        self.add(self.body.get("tools"), "tools", None)?;
+        let items = self.body.items_of("input");
         for (index, item) in items.enumerate() {
             let is = |expected| item.member_is("type", expected);
             if is("additional_tools") || is("tool_search_output") {
-                self.add(
-                    item.get("tools"),
-                    &format!("input[{index}].tools"),
-                    body,
-                    warnings,
-                )?;
+                self.add(item.get("tools"), &format!("input[{index}].tools"), None)?;
             }
         }
         match self.left_out.take().filter(|_| self.is_empty()) {
-            Some(message) => Err(invalid_param_with_code(
-                "tools",
-                message,
-                "unsupported_value",
-            )),
+            Some(message) => refuse_with_code("tools", message, "unsupported_value"),
             None => Ok(()),
         }
     }
 
+    /// Adds the tools of a list; those of a namespace keep the index of the tool that holds them.
     fn add(
         &mut self,
         tools: Option<JsonValue<'a>>,
         path: &str,
-        body: JsonValue<'a>,
-        warnings: &mut Warnings,
+        within: Option<(usize, &Namespace)>,
     ) -> RequestResult {
         let Some(tools) = tools else { return Ok(()) };
         check_type(tools, MemberType::Array, path)?;
-        for (index, value) in tools.items().enumerate() {
-            let path = format!("{path}[{index}]");
-            self.tool(
-                &ResponsesToolEntry {
-                    value,
-                    path: &path,
-                    index,
-                    namespace: None,
-                },
-                body,
-                warnings,
-            )?;
+        for (number, value) in tools.items().enumerate() {
+            self.tool(&ResponsesToolEntry {
+                value,
+                path: &format!("{path}[{number}]"),
+                index: within.map_or(number, |(index, _)| index),
+                namespace: within.map(|(_, namespace)| namespace),
+            })?;
         }
         Ok(())
     }
 
-    fn tool(
-        &mut self,
-        found: &ResponsesToolEntry<'a, '_>,
-        body: JsonValue<'a>,
-        warnings: &mut Warnings,
-    ) -> RequestResult {
+    fn tool(&mut self, found: &ResponsesToolEntry<'a, '_>) -> RequestResult {
         let ResponsesToolEntry { value, path, .. } = *found;
         check_type(value, MemberType::Object, path)?;
         let kind = required_text(value, "type", path)?;
@@ -147,16 +142,16 @@ impl<'a> ResponsesTools<'a> {
             .is_some_and(|callers| !callers.items().any(|caller| caller.is("direct")))
         {
             let message = format!("{path}: only 'direct' callers are available on this endpoint.");
-            return Err(invalid_param_with_code(
+            return refuse_with_code(
                 &format!("{path}.allowed_callers"),
                 message,
                 "unsupported_value",
-            ));
+            );
         }
         match kind.value().as_ref() {
             "function" => self.function(found),
             "custom" => self.custom(found),
-            "namespace" if found.namespace.is_none() => self.namespace(found, body, warnings),
+            "namespace" if found.namespace.is_none() => self.namespace(found),
             TOOL_SEARCH => {
                 // A tool search that the vendor would run has no effect here: the tools that it
                 // would find are sent directly.
@@ -168,7 +163,7 @@ impl<'a> ResponsesTools<'a> {
                 }
             }
             "programmatic_tool_calling" => {
-                warnings.dropped(path);
+                self.warnings.dropped(path);
                 Ok(())
             }
             word => {
@@ -185,24 +180,18 @@ impl<'a> ResponsesTools<'a> {
                     self.search.get_or_insert(value);
                     return Ok(());
                 }
-                self.reject_hosted(word, path, body, warnings)
+                self.reject_hosted(word, path)
             }
         }
     }
 
     /// Handles a tool that a vendor would run. Agents offer a web search with every request, so the
     /// gateway drops it; a model to which no search is offered does not claim to have searched.
-    fn reject_hosted(
-        &mut self,
-        kind: &str,
-        path: &str,
-        body: JsonValue<'a>,
-        warnings: &mut Warnings,
-    ) -> RequestResult {
-        let model = body.string_of("model").unwrap_or_default();
+    fn reject_hosted(&mut self, kind: &str, path: &str) -> RequestResult {
+        let model = self.body.string_of("model").unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
         if kind.starts_with("web_search") {
-            warnings.dropped(path);
+            self.warnings.dropped(path);
             self.left_out.get_or_insert(message);
             return Ok(());
         }
@@ -210,22 +199,13 @@ impl<'a> ResponsesTools<'a> {
             "image_generation" | "code_interpreter" | "file_search" | "mcp" | "shell" => {}
             kind if kind.starts_with("computer") => {}
             _ => {
-                return Err(unknown_value(
-                    format_args!("{path}.type"),
-                    &JsonStr::from_value(kind),
-                    "",
-                ));
+                return refuse_value(format_args!("{path}.type"), &JsonStr::from_value(kind), "");
             }
         }
-        Err(invalid_param_with_code(path, message, "unsupported_value"))
+        refuse_with_code(path, message, "unsupported_value")
     }
 
-    fn namespace(
-        &mut self,
-        found: &ResponsesToolEntry<'a, '_>,
-        body: JsonValue<'a>,
-        warnings: &mut Warnings,
-    ) -> RequestResult {
+    fn namespace(&mut self, found: &ResponsesToolEntry<'a, '_>) -> RequestResult {
         let ResponsesToolEntry {
             value, path, index, ..
         } = *found;
@@ -237,24 +217,8 @@ impl<'a> ResponsesTools<'a> {
                 .trim()
                 .to_owned(),
         };
-        let Some(members) = value.get("tools") else {
-            return Ok(());
-        };
-        check_type(members, MemberType::Array, format_args!("{path}.tools"))?;
-        for (number, value) in members.items().enumerate() {
-            let path = format!("{path}.tools[{number}]");
-            self.tool(
-                &ResponsesToolEntry {
-                    value,
-                    path: &path,
-                    index,
-                    namespace: Some(&namespace),
-                },
-                body,
-                warnings,
-            )?;
-        }
-        Ok(())
+        let path = format!("{path}.tools");
+        self.add(value.get("tools"), &path, Some((index, &namespace)))
     }
 
     fn function(&mut self, found: &ResponsesToolEntry<'a, '_>) -> RequestResult {
@@ -371,38 +335,9 @@ impl<'a> ResponsesTools<'a> {
         }
     }
 
-    /// Lists the tools that a tool search found, one per line.
-    pub fn list_found_tools(tools: Option<JsonValue<'_>>) -> String {
-        let mut lines = Vec::new();
-        let line = |namespace: Option<&str>, tool: JsonValue<'_>| {
-            let name = tool.string_of("name").unwrap_or_default();
-            let description = tool.string_of("description").unwrap_or_default();
-            format!(
-                "- {}: {}",
-                qualified_name(namespace, &name),
-                description.lines().next().unwrap_or_default()
-            )
-        };
-        for tool in tools.into_iter().flat_map(JsonValue::items) {
-            if tool.member_is("type", "namespace") {
-                let namespace = tool.string_of("name");
-                let members = tool.items_of("tools");
-                lines.extend(members.map(|member| line(namespace.as_deref(), member)));
-            } else {
-                lines.push(line(None, tool));
-            }
-        }
-        lines.join("\n")
-    }
-
     /// Reads `tool_choice`, and moves the tools into the request.
-    pub fn apply_choice(
-        mut self,
-        body: JsonValue<'a>,
-        request: &mut Request<'a>,
-        warnings: &mut Warnings,
-    ) -> RequestResult {
-        request.choice = self.choice(body.get("tool_choice"), warnings)?;
+    fn apply_choice(mut self, request: &mut Request<'a>) -> RequestResult {
+        request.choice = self.choice()?;
         if matches!(&request.choice, ToolChoice::Allowed { names, .. } if !names.iter().any(|name| name.is(WEB_SEARCH)))
         {
             self.search = None;
@@ -419,38 +354,26 @@ impl<'a> ResponsesTools<'a> {
         Ok(())
     }
 
-    fn choice(
-        &self,
-        choice: Option<JsonValue<'a>>,
-        warnings: &mut Warnings,
-    ) -> RequestResult<ToolChoice<'a>> {
-        let Some(choice) = choice else {
+    fn choice(&mut self) -> RequestResult<ToolChoice<'a>> {
+        let Some(choice) = self.body.get("tool_choice") else {
             return Ok(ToolChoice::Absent);
         };
         if let Some(word) = choice.text() {
             return match word.value().as_ref() {
                 // Agents send it without tools too.
                 "auto" | "none" if self.is_empty() => Ok(ToolChoice::Absent),
-                "required" if self.is_empty() => Err(invalid(
+                "required" if self.is_empty() => refuse(
                     "tool_choice",
                     "Tool choice 'required' must be specified with 'tools' parameter.",
-                )),
+                ),
                 "auto" => Ok(ToolChoice::Auto),
                 "none" => Ok(ToolChoice::None),
                 "required" => Ok(ToolChoice::Required),
-                _ => Err(unknown_value(
-                    "tool_choice",
-                    &word,
-                    "'none', 'auto', and 'required'",
-                )),
+                _ => refuse_value("tool_choice", &word, "'none', 'auto', and 'required'"),
             };
         }
         if !choice.is_object() {
-            return Err(wrong_type(
-                "tool_choice",
-                "one of a string or an object",
-                choice,
-            ));
+            return refuse_type("tool_choice", "one of a string or an object", choice);
         }
         let kind = required_text(choice, "type", "tool_choice")?;
         if !kind.is("allowed_tools") {
@@ -458,11 +381,7 @@ impl<'a> ResponsesTools<'a> {
         }
         let mode = required_text(choice, "mode", "tool_choice")?;
         if !mode.is("auto") && !mode.is("required") {
-            return Err(unknown_value(
-                "tool_choice.mode",
-                &mode,
-                "'auto' and 'required'",
-            ));
+            return refuse_value("tool_choice.mode", &mode, "'auto' and 'required'");
         }
         let mut names = Vec::new();
         for (index, tool) in choice.items_of("tools").enumerate() {
@@ -472,7 +391,7 @@ impl<'a> ResponsesTools<'a> {
                 .is_some_and(|kind| kind.starts_with("web_search"))
                 && self.search.is_none()
             {
-                warnings.dropped(&path);
+                self.warnings.dropped(&path);
                 continue;
             }
             names.push(self.find_tool(tool, &path)?);
@@ -504,21 +423,42 @@ impl<'a> ResponsesTools<'a> {
         let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
         match (like.next(), like.next()) {
             (Some((flat, _)), None) => Ok(JsonStr::from_value(flat.clone())),
-            _ => Err(invalid(
-                path,
-                format!("Tool choice '{own}' not found in 'tools'."),
-            )),
+            _ => refuse(path, format!("Tool choice '{own}' not found in 'tools'.")),
         }
     }
+}
+
+/// Lists the tools that a tool search found, one per line.
+pub(super) fn list_found_tools(tools: Option<JsonValue<'_>>) -> String {
+    let mut lines = Vec::new();
+    let line = |namespace: Option<&str>, tool: JsonValue<'_>| {
+        let name = tool.string_of("name").unwrap_or_default();
+        let description = tool.string_of("description").unwrap_or_default();
+        format!(
+            "- {}: {}",
+            qualified_name(namespace, &name),
+            description.lines().next().unwrap_or_default()
+        )
+    };
+    for tool in tools.into_iter().flat_map(JsonValue::items) {
+        if tool.member_is("type", "namespace") {
+            let namespace = tool.string_of("name");
+            let members = tool.items_of("tools");
+            lines.extend(members.map(|member| line(namespace.as_deref(), member)));
+        } else {
+            lines.push(line(None, tool));
+        }
+    }
+    lines.join("\n")
 }
 
 fn required_name<'a>(of: JsonValue<'a>, path: &str) -> RequestResult<JsonStr<'a>> {
     let name = required_text(of, "name", path)?;
     if name.is_empty() {
-        return Err(invalid(
+        return refuse(
             format_args!("{path}.name"),
             format!("Invalid '{path}.name': empty string."),
-        ));
+        );
     }
     Ok(name)
 }

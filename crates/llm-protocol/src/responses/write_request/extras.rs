@@ -11,7 +11,7 @@ use crate::Protocol;
 use crate::capabilities::ResponsesModel;
 use crate::failure::Failure;
 use crate::ir::{
-    BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, Warnings, invalid_param,
+    BlockKind, BoxedFailure, Effort, Opaque, Request, RequestResult, Warnings, refuse,
 };
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::default_values::is_default_value;
@@ -88,10 +88,10 @@ pub(super) fn remove_chat_blocks(
                 if opaque.name.is("file") {
                     let message =
                         "file_id is not available for this model; send file_data instead.";
-                    outcome = Err(invalid_param(surface, path, message));
+                    outcome = refuse(surface, path, message);
                 } else if opaque.name.is("input_audio") {
                     let message = "Audio input is not supported by this model.";
-                    outcome = Err(invalid_param(surface, path, message));
+                    outcome = refuse(surface, path, message);
                 } else {
                     warnings.dropped(&path);
                 }

@@ -11,7 +11,7 @@ use super::writer::{ResponsesCallRef, ResponsesRequestWriter};
 use crate::capabilities::{arguments, identifiers};
 use crate::ir::{
     Block, BlockKind, ImageDetail, Request, RequestResult, ToolCall, ToolResult, ToolResultContent,
-    Turn, TurnRole, invalid_param,
+    Turn, TurnRole, refuse,
 };
 use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
@@ -36,7 +36,7 @@ impl ResponsesRequestWriter<'_> {
         }
         if self.json.as_bytes().len() == empty {
             let message = "at least one message is required";
-            return Err(invalid_param(request.surface, "messages", message));
+            return refuse(request.surface, "messages", message);
         }
         self.json.close_array();
         Ok(())
