@@ -445,6 +445,26 @@ pub enum CacheBreakpoint {
     OneHour,
 }
 
+impl CacheBreakpoint {
+    /// Reads a `cache_control` object. A lifetime that no vendor knows counts as none.
+    pub fn from_marker(marker: JsonValue<'_>) -> Self {
+        match marker.get("ttl") {
+            Some(lifetime) if lifetime.is("5m") => CacheBreakpoint::FiveMinutes,
+            Some(lifetime) if lifetime.is("1h") => CacheBreakpoint::OneHour,
+            _ => CacheBreakpoint::Usual,
+        }
+    }
+
+    /// The lifetime as markers name it.
+    pub fn lifetime(self) -> Option<&'static str> {
+        match self {
+            CacheBreakpoint::Usual => None,
+            CacheBreakpoint::FiveMinutes => Some("5m"),
+            CacheBreakpoint::OneHour => Some("1h"),
+        }
+    }
+}
+
 /// Who set the cache markers of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -131,6 +131,8 @@ enum RequestParseError {
     Refused(Box<Failure>),
 }
 
+type ParseResult<T = ()> = Result<T, RequestParseError>;
+
 impl From<JsonError> for RequestParseError {
     fn from(broken: JsonError) -> Self {
         RequestParseError::Broken(broken)
@@ -145,93 +147,91 @@ struct SummaryReader<'a> {
 }
 
 impl SummaryReader<'_> {
-    fn member(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
+    fn member(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         self.check_unique(name)?;
         if let Some(setting) = Setting::from_name(name)
             && scan.kind()? != JsonKind::Null
         {
             self.summary.hints.mark_present(setting);
         }
-        if let Some(object) = VendorObject::from_top_level_member(self.protocol, name) {
-            return Ok(self
-                .summary
-                .features
-                .vendor_reference
-                .record(object, scan)?);
-        }
-        if let Some(object) = VendorObject::from_value(self.protocol, name, scan.kind()?) {
-            return Ok(self
-                .summary
-                .features
-                .vendor_reference
-                .record(object, scan)?);
+        let object = match VendorObject::from_top_level_member(self.protocol, name) {
+            None => VendorObject::from_value(self.protocol, name, scan.kind()?),
+            object => object,
+        };
+        if let Some(object) = object {
+            let reference = &mut self.summary.features.vendor_reference;
+            return Ok(reference.record(object, scan)?);
         }
         match (name, self.protocol) {
-            ("model", _) => self.model(scan),
-            ("stream", _) => {
-                self.summary.stream = self.boolean(scan, name)?.unwrap_or(false);
-                Ok(())
-            }
-            ("max_tokens", _) => {
-                self.summary.spans.max_tokens = Some(self.limit(scan, name)?);
-                Ok(())
-            }
+            ("model", _) => self.model(scan)?,
+            ("stream", _) => self.summary.stream = self.boolean(scan, name)?.unwrap_or(false),
+            ("max_tokens", _) => self.summary.spans.max_tokens = Some(self.limit(scan, name)?),
             ("max_completion_tokens", Protocol::Chat) => {
                 self.summary.spans.max_completion_tokens = Some(self.limit(scan, name)?);
-                Ok(())
             }
             ("n", Protocol::Chat) => {
                 let (count, _) = self.number(scan, name, 1, MAX_CHOICES)?;
                 self.summary.choices = count.unwrap_or(1);
-                Ok(())
             }
-            ("stream_options", Protocol::Chat) => self.stream_options(scan),
-            ("thinking", Protocol::Messages) => self.thinking(scan),
-            ("output_config", Protocol::Messages) => self.output_config(scan),
+            ("stream_options", Protocol::Chat) => self.stream_options(scan)?,
+            ("thinking", Protocol::Messages) => self.thinking(scan)?,
+            ("output_config", Protocol::Messages) => self.output_config(scan)?,
             ("reasoning_effort", Protocol::Chat) => {
                 self.summary.hints.read_effort(scan)?;
                 self.summary.features.no_reasoning |=
                     self.summary.hints.effort == EnumMember::Known(Effort::None);
-                Ok(())
             }
             ("max_output_tokens", Protocol::Responses) => {
                 self.summary.spans.max_output_tokens = Some(self.limit(scan, name)?);
-                Ok(())
             }
-            ("messages", _) => self.messages(scan, name),
-            ("input", Protocol::Responses) => self.input(scan, name),
-            ("tools", _) => self.list(scan, name),
-            ("service_tier", _) => self.service_tier(scan),
-            ("billing_policy", Protocol::Messages) => self.billing_policy(scan),
+            ("messages", _) => self.messages(scan, name)?,
+            ("input", Protocol::Responses) => self.input(scan, name)?,
+            ("tools", _) => self.list(scan, name)?,
+            ("service_tier", _) => self.service_tier(scan)?,
+            ("billing_policy", Protocol::Messages) => self.billing_policy(scan)?,
             // A list of items may reference stored items.
             ("instructions", Protocol::Responses)
                 if !matches!(scan.kind()?, JsonKind::String | JsonKind::Null) =>
             {
-                Err(self.wrong_type(name, "a string"))
+                return Err(self.wrong_type(name, "a string"));
             }
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
                 let is_present = scan.kind()? != JsonKind::Null;
                 let start = scan.position();
-                self.summary
-                    .features
-                    .read_member(self.protocol, name, scan)?;
+                self.features(scan, name)?;
                 if is_present {
                     self.summary
                         .conversation
                         .record_member(name, scan.span_from(start));
                 }
-                Ok(())
             }
-            _ => Ok(self
-                .summary
-                .features
-                .read_member(self.protocol, name, scan)?),
+            _ => self.features(scan, name)?,
+        }
+        Ok(())
+    }
+
+    fn features(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+        let features = &mut self.summary.features;
+        Ok(features.read_member(self.protocol, name, scan)?)
+    }
+
+    /// Returns whether the next value is of this kind; skips null, and refuses any other value.
+    fn is_kind(
+        &self,
+        scan: &mut JsonScanner<'_>,
+        kind: JsonKind,
+        (param, expected): (&str, &str),
+    ) -> ParseResult<bool> {
+        match scan.kind()? {
+            found if found == kind => Ok(true),
+            JsonKind::Null => Ok(scan.skip().map(|_| false)?),
+            _ => Err(self.wrong_type(param, expected)),
         }
     }
 
     /// Refuses a billing member that is duplicated or that differs from the known name only in
     /// case. Some servers ignore case and would read it as the member itself.
-    fn check_unique(&mut self, name: &str) -> Result<(), RequestParseError> {
+    fn check_unique(&mut self, name: &str) -> ParseResult {
         let of_others = if self.protocol == Protocol::Responses {
             0
         } else {
@@ -252,27 +252,19 @@ impl SummaryReader<'_> {
         Ok(())
     }
 
-    fn model(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
-        match scan.kind()? {
-            JsonKind::String => {
-                let text = scan.string()?;
-                let Some(value) = text.value() else {
-                    return Err(self.wrong_type("model", "a string"));
-                };
-                self.summary.model = value.into_owned();
-                self.summary.spans.model = text.span;
-                Ok(())
-            }
-            JsonKind::Null => Ok(scan.skip().map(drop)?),
-            _ => Err(self.wrong_type("model", "a string")),
+    fn model(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
+        if self.is_kind(scan, JsonKind::String, ("model", "a string"))? {
+            let text = scan.string()?;
+            let Some(value) = text.value() else {
+                return Err(self.wrong_type("model", "a string"));
+            };
+            self.summary.model = value.into_owned();
+            self.summary.spans.model = text.span;
         }
+        Ok(())
     }
 
-    fn boolean(
-        &self,
-        scan: &mut JsonScanner<'_>,
-        param: &str,
-    ) -> Result<Option<bool>, RequestParseError> {
+    fn boolean(&self, scan: &mut JsonScanner<'_>, param: &str) -> ParseResult<Option<bool>> {
         let value = match scan.kind()? {
             JsonKind::True => Some(true),
             JsonKind::False => Some(false),
@@ -283,11 +275,7 @@ impl SummaryReader<'_> {
         Ok(value)
     }
 
-    fn limit(
-        &self,
-        scan: &mut JsonScanner<'_>,
-        param: &str,
-    ) -> Result<OutputLimitMember, RequestParseError> {
+    fn limit(&self, scan: &mut JsonScanner<'_>, param: &str) -> ParseResult<OutputLimitMember> {
         // Only messages vendors define 0: they generate nothing and put the prompt into the cache.
         // Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read 2026-11.
         let min = u64::from(self.protocol != Protocol::Messages);
@@ -302,7 +290,7 @@ impl SummaryReader<'_> {
         param: &str,
         min: u64,
         max: u64,
-    ) -> Result<(Option<u64>, Span), RequestParseError> {
+    ) -> ParseResult<(Option<u64>, Span)> {
         let kind = scan.kind()?;
         if !matches!(kind, JsonKind::Number | JsonKind::Null) {
             return Err(self.wrong_type(param, "an integer"));
@@ -317,7 +305,7 @@ impl SummaryReader<'_> {
         }
     }
 
-    fn stream_options(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
+    fn stream_options(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
         let kind = scan.kind()?;
         if kind == JsonKind::Null {
             let span = scan.skip()?;
@@ -360,11 +348,9 @@ impl SummaryReader<'_> {
         Ok(())
     }
 
-    fn thinking(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
-        match scan.kind()? {
-            JsonKind::Object => {}
-            JsonKind::Null => return Ok(scan.skip().map(drop)?),
-            _ => return Err(self.wrong_type("thinking", "an object")),
+    fn thinking(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
+        if !self.is_kind(scan, JsonKind::Object, ("thinking", "an object"))? {
+            return Ok(());
         }
         let (mut kinds, mut budgets) = (0_u32, 0_u32);
         let (mut is_enabled, mut budget) = (false, None);
@@ -382,7 +368,7 @@ impl SummaryReader<'_> {
                 }
                 _ => drop(scan.skip()?),
             }
-            Ok::<(), RequestParseError>(())
+            ParseResult::Ok(())
         })?;
         if kinds > 1 || budgets > 1 {
             return Err(self.refuse("thinking", "A member occurs more than once."));
@@ -394,7 +380,7 @@ impl SummaryReader<'_> {
         Ok(())
     }
 
-    fn output_config(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
+    fn output_config(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
         let hints = &mut self.summary.hints;
         scan.object_or_skip(|scan, key| match key.name().as_ref() {
             "effort" => Ok(hints.read_effort(scan)?),
@@ -403,23 +389,15 @@ impl SummaryReader<'_> {
         .map(drop)
     }
 
-    fn list(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
-        match scan.kind()? {
-            JsonKind::Array => Ok(self
-                .summary
-                .features
-                .read_member(self.protocol, name, scan)?),
-            JsonKind::Null => Ok(scan.skip().map(drop)?),
-            _ => Err(self.wrong_type(name, "an array")),
+    fn list(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+        match self.is_kind(scan, JsonKind::Array, (name, "an array"))? {
+            true => self.features(scan, name),
+            false => Ok(()),
         }
     }
 
     /// Reads the turns of the conversation.
-    fn messages(
-        &mut self,
-        scan: &mut JsonScanner<'_>,
-        name: &str,
-    ) -> Result<(), RequestParseError> {
+    fn messages(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         if scan.kind()? != JsonKind::Array {
             return self.list(scan, name);
         }
@@ -437,7 +415,7 @@ impl SummaryReader<'_> {
             features.read_message(scan, |name, span| {
                 head.record_member(name, span);
                 match name {
-                    "role" => hints.record_role(text.get(span.start..span.end).unwrap_or_default()),
+                    "role" => hints.record_role(span.slice(text)),
                     "reasoning_content" => hints.reasoning_content = true,
                     _ => {}
                 }
@@ -448,37 +426,30 @@ impl SummaryReader<'_> {
                 now.tool_results > before.tool_results,
             );
             conversation.record_message(head);
-            Ok::<(), RequestParseError>(())
+            ParseResult::Ok(())
         })
         .map(drop)
     }
 
     /// Reads the input items, or a string, which stands for one user message.
-    fn input(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> Result<(), RequestParseError> {
+    fn input(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         match scan.kind()? {
             JsonKind::Array => return self.messages(scan, name),
             JsonKind::String => {
                 let mut head = MessageSpans::default();
                 let start = scan.position();
-                self.summary
-                    .features
-                    .read_member(self.protocol, name, scan)?;
+                self.features(scan, name)?;
                 head.record_member("content", scan.span_from(start));
                 self.summary.conversation.record_message(head);
             }
-            _ => self
-                .summary
-                .features
-                .read_member(self.protocol, name, scan)?,
+            _ => self.features(scan, name)?,
         }
         Ok(())
     }
 
-    fn service_tier(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
-        match scan.kind()? {
-            JsonKind::String => {}
-            JsonKind::Null => return Ok(scan.skip().map(drop)?),
-            _ => return Err(self.wrong_type("service_tier", "a string")),
+    fn service_tier(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
+        if !self.is_kind(scan, JsonKind::String, ("service_tier", "a string"))? {
+            return Ok(());
         }
         let tier = scan.string()?.name();
         let usual = match self.protocol {
@@ -496,7 +467,7 @@ impl SummaryReader<'_> {
 
     /// Refuses a request that another organization pays for: this account is billed here, and the
     /// gateway removes the profile that names the other one.
-    fn billing_policy(&mut self, scan: &mut JsonScanner<'_>) -> Result<(), RequestParseError> {
+    fn billing_policy(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
         let mut is_own = true;
         scan.object_or_skip(|scan, key| {
             if key.name() != "bill_to" {

@@ -33,46 +33,32 @@ pub struct KnownCapabilities {
 
 impl KnownCapabilities {
     /// Nothing is repaired: `repair: false`, or no source describes the model.
-    pub const NONE: KnownCapabilities = KnownCapabilities {
-        sampling: false,
-        thinking_types: false,
-        efforts: false,
-        prefill: false,
-        mid_system: false,
-        turn_order: false,
-        output_limit_field: false,
-        reasoning: false,
-        tools_with_reasoning: false,
-        stop: false,
-        verbosity: false,
-        system_role: false,
-        reasoning_replay: false,
-        top_k: false,
-        summaries: false,
-        parallel_tool_calls: false,
-        tool_call_ids: false,
-    };
+    pub const NONE: KnownCapabilities = KnownCapabilities::all(false);
 
     /// The shipped catalog describes the model completely.
-    pub const ALL: KnownCapabilities = KnownCapabilities {
-        sampling: true,
-        thinking_types: true,
-        efforts: true,
-        prefill: true,
-        mid_system: true,
-        turn_order: true,
-        output_limit_field: true,
-        reasoning: true,
-        tools_with_reasoning: true,
-        stop: true,
-        verbosity: true,
-        system_role: true,
-        reasoning_replay: true,
-        top_k: true,
-        summaries: true,
-        parallel_tool_calls: true,
-        tool_call_ids: true,
-    };
+    pub const ALL: KnownCapabilities = KnownCapabilities::all(true);
+
+    const fn all(known: bool) -> Self {
+        KnownCapabilities {
+            sampling: known,
+            thinking_types: known,
+            efforts: known,
+            prefill: known,
+            mid_system: known,
+            turn_order: known,
+            output_limit_field: known,
+            reasoning: known,
+            tools_with_reasoning: known,
+            stop: known,
+            verbosity: known,
+            system_role: known,
+            reasoning_replay: known,
+            top_k: known,
+            summaries: known,
+            parallel_tool_calls: known,
+            tool_call_ids: known,
+        }
+    }
 }
 
 /// Input of the repair of a passthrough request: capabilities, and the limits that it must respect.

@@ -254,10 +254,11 @@ pub(crate) fn cache_control(
     if !kind.is("ephemeral") {
         return refuse_value(format_args!("{path}.type"), &kind, "'ephemeral'");
     }
+    let cache = CacheBreakpoint::from_marker(value);
     match optional_text(value, "ttl", &path)? {
-        None => Ok(CacheBreakpoint::Usual),
-        Some(ttl) if ttl.is("5m") => Ok(CacheBreakpoint::FiveMinutes),
-        Some(ttl) if ttl.is("1h") => Ok(CacheBreakpoint::OneHour),
-        Some(ttl) => refuse_value(format_args!("{path}.ttl"), &ttl, "'5m' and '1h'"),
+        Some(ttl) if cache.lifetime().is_none() => {
+            refuse_value(format_args!("{path}.ttl"), &ttl, "'5m' and '1h'")
+        }
+        _ => Ok(cache),
     }
 }

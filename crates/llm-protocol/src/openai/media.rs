@@ -8,6 +8,9 @@
 
 use crate::ir::{FileContent, ImageDetail, ImageSource, Warnings};
 use crate::json::{JsonStr, JsonValue};
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use std::borrow::Cow;
 use std::fmt::Display;
 
@@ -232,31 +235,22 @@ fn is_base64_char(letter: u8) -> bool {
         | (letter == b'/')
 }
 
-/// Decodes base64 that has been checked; skips any other byte.
+/// Decodes base64; skips any other byte, and what does not make up a whole byte at the end.
 fn decode_base64(base64: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(base64.len() / 4 * 3);
-    let (mut bits, mut held) = (0_u32, 0_u32);
-    for six in base64.bytes().filter_map(base64_sextet) {
-        bits = (bits << 6) | u32::from(six);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push(u8::try_from((bits >> held) & 0xff).unwrap_or_default());
-        }
-        bits &= 0xffff;
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &STANDARD,
+        GeneralPurposeConfig::new()
+            .with_decode_allow_trailing_bits(true)
+            .with_decode_padding_mode(DecodePaddingMode::RequireNone),
+    );
+    let mut letters: Vec<u8> = base64
+        .bytes()
+        .filter(|letter| is_base64_char(*letter))
+        .collect();
+    if letters.len() % 4 == 1 {
+        letters.pop();
     }
-    bytes
-}
-
-fn base64_sextet(letter: u8) -> Option<u8> {
-    match letter {
-        b'A'..=b'Z' => Some(letter - b'A'),
-        b'a'..=b'z' => Some(letter - b'a' + 26),
-        b'0'..=b'9' => Some(letter - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    }
+    LENIENT.decode(letters).unwrap_or_default()
 }
 
 /// Returns the rest of a string from byte `at`. It borrows from the request body if the string

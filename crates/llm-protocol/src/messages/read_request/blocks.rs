@@ -169,18 +169,9 @@ fn opaque<'a>(kind: JsonStr<'a>, value: JsonValue<'a>, at: JsonPath) -> Block<'a
     };
     Block {
         at,
-        cache: cache(value.get("cache_control")),
+        cache: value.get("cache_control").map(CacheBreakpoint::from_marker),
         kind: BlockKind::Opaque(opaque),
     }
-}
-
-fn cache(marker: Option<JsonValue<'_>>) -> Option<CacheBreakpoint> {
-    let lifetime = marker?.get("ttl");
-    Some(match lifetime {
-        Some(lifetime) if lifetime.is("5m") => CacheBreakpoint::FiveMinutes,
-        Some(lifetime) if lifetime.is("1h") => CacheBreakpoint::OneHour,
-        _ => CacheBreakpoint::Usual,
-    })
 }
 
 /// Reads the members of one block.
@@ -238,7 +229,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
         let content = self.string(content, "text")?;
         Ok(Block {
             at: self.at,
-            cache: cache(marker),
+            cache: marker.map(CacheBreakpoint::from_marker),
             kind: BlockKind::Text(content),
         })
     }
@@ -270,7 +261,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
         let detail = None;
         Ok(Block {
             at: self.at,
-            cache: cache(marker),
+            cache: marker.map(CacheBreakpoint::from_marker),
             kind: BlockKind::Image(Image { source, detail }),
         })
     }
@@ -313,7 +304,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
         };
         Ok(Block {
             at: self.at,
-            cache: cache(marker),
+            cache: marker.map(CacheBreakpoint::from_marker),
             kind: BlockKind::File(file),
         })
     }

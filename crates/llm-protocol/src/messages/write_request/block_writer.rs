@@ -294,15 +294,7 @@ impl std::fmt::Display for CallPath<'_, '_> {
 /// Writes the member `cache_control` with its type and lifetime only, without any other member that
 /// the caller may have added.
 pub(super) fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
-    json.member_typed("cache_control", "ephemeral");
-    match cache {
-        CacheBreakpoint::Usual => {}
-        CacheBreakpoint::FiveMinutes => {
-            json.member("ttl", "5m");
-        }
-        CacheBreakpoint::OneHour => {
-            json.member("ttl", "1h");
-        }
-    }
-    json.close_object();
+    json.member_typed("cache_control", "ephemeral")
+        .member_if_some("ttl", cache.lifetime())
+        .close_object();
 }

@@ -40,7 +40,9 @@ pub(super) fn check_extras<'a>(
     {
         let name = name.value();
         match (origin, name.as_ref()) {
-            (Protocol::Messages, "cache_control") => extras.cache = Some(cache_lifetime(*value)),
+            (Protocol::Messages, "cache_control") => {
+                extras.cache = Some(CacheBreakpoint::from_marker(*value))
+            }
             (Protocol::Messages, "output_config") => {
                 if value.get("format").is_some() && !matches!(request.format, OutputFormat::Free) {
                     warnings.dropped("output_config.format");
@@ -62,14 +64,6 @@ pub(super) fn check_extras<'a>(
         }
     }
     Ok(extras)
-}
-
-fn cache_lifetime(marker: JsonValue<'_>) -> CacheBreakpoint {
-    match marker.get("ttl") {
-        Some(ttl) if ttl.is("1h") => CacheBreakpoint::OneHour,
-        Some(ttl) if ttl.is("5m") => CacheBreakpoint::FiveMinutes,
-        _ => CacheBreakpoint::Usual,
-    }
 }
 
 fn check_chat_member(
