@@ -237,12 +237,7 @@ impl<'a> ForeignFieldRemover<'a> {
             return;
         }
         if let Some(call) = message.items_of("tool_calls").find(|call| call.is_object()) {
-            let comma = if call.members().next().is_some() {
-                ","
-            } else {
-                ""
-            };
-            self.insert_inside(call, format!("{placeholder}{comma}"));
+            self.insert_inside(call, placeholder.clone());
         }
     }
 
@@ -256,7 +251,7 @@ impl<'a> ForeignFieldRemover<'a> {
         if message.items_of("tool_calls").next().is_none() || is_own {
             return;
         }
-        self.insert_inside(message, format!("{placeholder},"));
+        self.insert_inside(message, placeholder.clone());
     }
 
     /// Removes the members that the server refuses at this place, with a warning unless they are

@@ -86,24 +86,15 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 
     /// Removes the member of this name without a warning.
-    fn drop_member(&mut self, object: JsonValue<'a>, name: &str) {
-        self.filter_members(object, "", |member, _| {
-            if member == name {
-                MemberDecision::DropSilently
-            } else {
-                MemberDecision::Keep
-            }
-        });
+    pub(super) fn drop_member(&mut self, object: JsonValue<'a>, name: &str) {
+        for (key, value) in object.members().filter(|(key, _)| key.is(name)) {
+            self.gone.push(self.member_span(&key, value));
+        }
     }
 
     /// Inserts a member before all others.
     fn insert_member(&mut self, object: JsonValue<'a>, name: &str, value: &str) {
-        let comma = if object.members().next().is_some() {
-            ","
-        } else {
-            ""
-        };
-        self.insert_inside(object, format!("{}:{value}{comma}", json_string(name)));
+        self.insert_inside(object, format!("{}:{value}", json_string(name)));
     }
 
     /// Replaces a value with JSON.

@@ -49,71 +49,160 @@ pub(super) fn content<'a>(
         let path = format_args!("messages[{message}].content");
         return refuse_type(path, "one of a string or array of objects", content);
     }
-    let mut blocks = Vec::new();
-    for (index, value) in content.items().enumerate() {
-        blocks.extend(part(
-            value,
-            JsonPath::Part(message, index),
-            container,
-            warnings,
-        )?);
+    let mut reader = ChatPartReader { warnings };
+    reader.parts(content, container, |index| JsonPath::Part(message, index))
+}
+
+struct ChatPartReader<'w> {
+    warnings: &'w mut Warnings,
+}
+
+impl ChatPartReader<'_> {
+    /// Reads the parts of a list. `at`: the path of the part with this index.
+    fn parts<'a>(
+        &mut self,
+        list: JsonValue<'a>,
+        container: ChatPartContainer,
+        at: impl Fn(usize) -> JsonPath,
+    ) -> RequestResult<Vec<Block<'a>>> {
+        let mut blocks = Vec::new();
+        for (index, value) in list.items().enumerate() {
+            blocks.extend(self.part(value, at(index), container)?);
+        }
+        Ok(blocks)
     }
-    Ok(blocks)
-}
 
-/// Reads one part. Returns `None` for a reasoning part, which is read with the message.
-fn part<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    container: ChatPartContainer,
-    warnings: &mut Warnings,
-) -> RequestResult<Option<Block<'a>>> {
-    check_type(value, MemberType::Object, at)?;
-    let name = required_text(value, "type", at)?;
-    let kind = match (name.value().as_ref(), container) {
-        ("text", _) => {
-            warn_unknown_part_members(value, &["text", "citations"], warnings);
-            BlockKind::Text(required_text(value, "text", at)?)
-        }
-        (_, ChatPartContainer::Instructions) => {
-            return refuse(at, format!("{at}: system messages may contain only text."));
-        }
-        ("refusal", ChatPartContainer::Assistant) => {
-            warn_unknown_part_members(value, &["refusal"], warnings);
-            BlockKind::Refusal(required_text(value, "refusal", at)?)
-        }
-        ("thinking" | "redacted_thinking", ChatPartContainer::Assistant) => return Ok(None),
-        ("image_url", ChatPartContainer::User | ChatPartContainer::Result) => {
-            image(value, at, warnings)?
-        }
-        ("file", ChatPartContainer::User | ChatPartContainer::Result) => file(value, at, warnings)?,
-        ("input_audio", ChatPartContainer::User | ChatPartContainer::Result) => {
-            warn_unknown_part_members(value, &["input_audio"], warnings);
-            opaque(Protocol::Chat, &name, value)
-        }
-        ("image", ChatPartContainer::User | ChatPartContainer::Result) => {
-            messages_image(value).unwrap_or(messages_opaque(&name, value))
-        }
-        ("document", ChatPartContainer::User | ChatPartContainer::Result) => {
-            messages_document(value).unwrap_or(messages_opaque(&name, value))
-        }
-        ("search_result", ChatPartContainer::User | ChatPartContainer::Result) => {
-            messages_opaque(&name, value)
-        }
-        ("tool_result", ChatPartContainer::User) => messages_result(value, at, warnings)?,
-        _ => return refuse_value(format_args!("{at}.type"), &name, ""),
-    };
-    Ok(Some(Block {
-        at,
-        cache: cache_marker(value, at)?,
-        kind,
-    }))
-}
+    /// Reads one part. Returns `None` for a reasoning part, which is read with the message.
+    fn part<'a>(
+        &mut self,
+        value: JsonValue<'a>,
+        at: JsonPath,
+        container: ChatPartContainer,
+    ) -> RequestResult<Option<Block<'a>>> {
+        check_type(value, MemberType::Object, at)?;
+        let name = required_text(value, "type", at)?;
+        let kind = match (name.value().as_ref(), container) {
+            ("text", _) => {
+                self.warn_unknown(value, &["text", "citations"]);
+                BlockKind::Text(required_text(value, "text", at)?)
+            }
+            (_, ChatPartContainer::Instructions) => {
+                return refuse(at, format!("{at}: system messages may contain only text."));
+            }
+            ("refusal", ChatPartContainer::Assistant) => {
+                self.warn_unknown(value, &["refusal"]);
+                BlockKind::Refusal(required_text(value, "refusal", at)?)
+            }
+            ("thinking" | "redacted_thinking", ChatPartContainer::Assistant) => return Ok(None),
+            ("image_url", ChatPartContainer::User | ChatPartContainer::Result) => {
+                self.image(value, at)?
+            }
+            ("file", ChatPartContainer::User | ChatPartContainer::Result) => {
+                self.file(value, at)?
+            }
+            ("input_audio", ChatPartContainer::User | ChatPartContainer::Result) => {
+                self.warn_unknown(value, &["input_audio"]);
+                opaque(Protocol::Chat, &name, value)
+            }
+            ("image", ChatPartContainer::User | ChatPartContainer::Result) => {
+                messages_image(value).unwrap_or(messages_opaque(&name, value))
+            }
+            ("document", ChatPartContainer::User | ChatPartContainer::Result) => {
+                messages_document(value).unwrap_or(messages_opaque(&name, value))
+            }
+            ("search_result", ChatPartContainer::User | ChatPartContainer::Result) => {
+                messages_opaque(&name, value)
+            }
+            ("tool_result", ChatPartContainer::User) => self.messages_result(value, at)?,
+            _ => return refuse_value(format_args!("{at}.type"), &name, ""),
+        };
+        Ok(Some(Block {
+            at,
+            cache: cache_marker(value, at)?,
+            kind,
+        }))
+    }
 
-/// Warns about members that are neither in `own` nor common to all parts.
-fn warn_unknown_part_members(value: JsonValue<'_>, own: &[&str], warnings: &mut Warnings) {
-    const COMMON: [&str; 3] = ["type", "cache_control", "prompt_cache_breakpoint"];
-    warn_unlisted_members(value, &COMMON, own, "messages[].content[]", warnings);
+    /// Warns about members that are neither in `own` nor common to all parts.
+    fn warn_unknown(&mut self, value: JsonValue<'_>, own: &[&str]) {
+        const COMMON: [&str; 3] = ["type", "cache_control", "prompt_cache_breakpoint"];
+        warn_unlisted_members(value, &COMMON, own, "messages[].content[]", self.warnings);
+    }
+
+    fn image<'a>(&mut self, value: JsonValue<'a>, at: JsonPath) -> RequestResult<BlockKind<'a>> {
+        self.warn_unknown(value, &["image_url"]);
+        let path = format!("{at}.image_url");
+        let inner = required_object(value, "image_url", at)?;
+        warn_unknown_members(
+            inner,
+            &["url", "detail"],
+            "messages[].content[].image_url",
+            self.warnings,
+        );
+        let url = required_text(inner, "url", &path)?;
+        let source = media::parse_image_url(url).map_err(|message| invalid(&path, message))?;
+        Ok(BlockKind::Image(Image {
+            source,
+            detail: media::image_detail(inner, &path, self.warnings),
+        }))
+    }
+
+    fn file<'a>(&mut self, value: JsonValue<'a>, at: JsonPath) -> RequestResult<BlockKind<'a>> {
+        self.warn_unknown(value, &["file"]);
+        let path = format!("{at}.file");
+        let inner = required_object(value, "file", at)?;
+        warn_unknown_members(
+            inner,
+            &["file_data", "file_id", "filename"],
+            "messages[].content[].file",
+            self.warnings,
+        );
+        let title = optional_text(inner, "filename", &path)?;
+        let Some(data) = optional_text(inner, "file_data", &path)? else {
+            return match inner.get("file_id") {
+                Some(_) => Ok(opaque(Protocol::Chat, &JsonStr::from_value("file"), value)),
+                None => Err(missing(format_args!("{path}.file_data"))),
+            };
+        };
+        let content = media::parse_file_data(data, title.as_ref())
+            .map_err(|message| invalid(path, message))?;
+        let title = title.filter(|title| !title.is_empty());
+        Ok(BlockKind::File(File {
+            title,
+            context: None,
+            content,
+            wants_citations: false,
+        }))
+    }
+
+    fn messages_result<'a>(
+        &mut self,
+        value: JsonValue<'a>,
+        at: JsonPath,
+    ) -> RequestResult<BlockKind<'a>> {
+        self.warn_unknown(value, &["tool_use_id", "content", "is_error"]);
+        let content = match value.get("content") {
+            None => ToolResultContent::Nothing,
+            Some(content) if content.is_string() => content
+                .text()
+                .map_or(ToolResultContent::Nothing, ToolResultContent::Text),
+            Some(content) => {
+                check_type(content, MemberType::Array, format_args!("{at}.content"))?;
+                let (message, index) = match at {
+                    JsonPath::Part(message, index) => (message, index),
+                    _ => (0, 0),
+                };
+                let nested = |nested| JsonPath::Nested(message, index, nested);
+                ToolResultContent::Blocks(self.parts(content, ChatPartContainer::Result, nested)?)
+            }
+        };
+        Ok(BlockKind::Result(ToolResult {
+            id: optional_text(value, "tool_use_id", at)?.filter(|id| !id.is_empty()),
+            name: None,
+            content,
+            is_error: optional_bool(value, "is_error", at)?.unwrap_or(false),
+        }))
+    }
 }
 
 fn opaque<'a>(origin: Protocol, name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a> {
@@ -126,60 +215,6 @@ fn opaque<'a>(origin: Protocol, name: &JsonStr<'a>, value: JsonValue<'a>) -> Blo
 
 fn messages_opaque<'a>(name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a> {
     opaque(Protocol::Messages, name, value)
-}
-
-fn image<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<BlockKind<'a>> {
-    warn_unknown_part_members(value, &["image_url"], warnings);
-    let path = format!("{at}.image_url");
-    let inner = required_object(value, "image_url", at)?;
-    warn_unknown_members(
-        inner,
-        &["url", "detail"],
-        "messages[].content[].image_url",
-        warnings,
-    );
-    let url = required_text(inner, "url", &path)?;
-    let source = media::parse_image_url(url).map_err(|message| invalid(&path, message))?;
-    Ok(BlockKind::Image(Image {
-        source,
-        detail: media::image_detail(inner, &path, warnings),
-    }))
-}
-
-fn file<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<BlockKind<'a>> {
-    warn_unknown_part_members(value, &["file"], warnings);
-    let path = format!("{at}.file");
-    let inner = required_object(value, "file", at)?;
-    warn_unknown_members(
-        inner,
-        &["file_data", "file_id", "filename"],
-        "messages[].content[].file",
-        warnings,
-    );
-    let title = optional_text(inner, "filename", &path)?;
-    let Some(data) = optional_text(inner, "file_data", &path)? else {
-        return match inner.get("file_id") {
-            Some(_) => Ok(opaque(Protocol::Chat, &JsonStr::from_value("file"), value)),
-            None => Err(missing(format_args!("{path}.file_data"))),
-        };
-    };
-    let content =
-        media::parse_file_data(data, title.as_ref()).map_err(|message| invalid(path, message))?;
-    let title = title.filter(|title| !title.is_empty());
-    Ok(BlockKind::File(File {
-        title,
-        context: None,
-        content,
-        wants_citations: false,
-    }))
 }
 
 /// Checks that the object has no members other than `names`.
@@ -250,42 +285,5 @@ fn messages_document(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
         wants_citations: citations
             .and_then(|citations| citations.get("enabled")?.bool())
             .unwrap_or(false),
-    }))
-}
-
-fn messages_result<'a>(
-    value: JsonValue<'a>,
-    at: JsonPath,
-    warnings: &mut Warnings,
-) -> RequestResult<BlockKind<'a>> {
-    warn_unknown_part_members(value, &["tool_use_id", "content", "is_error"], warnings);
-    let content = match value.get("content") {
-        None => ToolResultContent::Nothing,
-        Some(content) if content.is_string() => content
-            .text()
-            .map_or(ToolResultContent::Nothing, ToolResultContent::Text),
-        Some(content) => {
-            check_type(content, MemberType::Array, format_args!("{at}.content"))?;
-            let (message, index) = match at {
-                JsonPath::Part(message, index) => (message, index),
-                _ => (0, 0),
-            };
-            let mut blocks = Vec::new();
-            for (nested, value) in content.items().enumerate() {
-                blocks.extend(part(
-                    value,
-                    JsonPath::Nested(message, index, nested),
-                    ChatPartContainer::Result,
-                    warnings,
-                )?);
-            }
-            ToolResultContent::Blocks(blocks)
-        }
-    };
-    Ok(BlockKind::Result(ToolResult {
-        id: optional_text(value, "tool_use_id", at)?.filter(|id| !id.is_empty()),
-        name: None,
-        content,
-        is_error: optional_bool(value, "is_error", at)?.unwrap_or(false),
     }))
 }

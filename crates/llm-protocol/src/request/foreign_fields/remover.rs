@@ -116,10 +116,14 @@ impl<'a> ForeignFieldRemover<'a> {
         self.gone.push(self.span(value.raw()));
     }
 
-    /// Inserts a text before the first member of the object, in front of all that is removed there.
-    pub fn insert_inside(&mut self, object: JsonValue<'_>, text: String) {
+    /// Inserts members before the first one of the object, in front of all that is removed there.
+    pub fn insert_inside(&mut self, object: JsonValue<'_>, mut members: String) {
+        if !members.is_empty() && object.members().next().is_some() {
+            members.push(',');
+        }
         let inside = self.span(object.raw()).start.saturating_add(1);
-        self.edits.insert(0, JsonEdit::new(Span::at(inside), text));
+        self.edits
+            .insert(0, JsonEdit::new(Span::at(inside), members));
     }
 
     /// Returns the span of a member, from its name's first quote to its value's end.

@@ -94,7 +94,7 @@ impl<'a> ForeignFieldRemover<'a> {
 
     /// Edits top-level members: removes some and sets others to the gateway's values.
     fn clean_top_level(&mut self, root: JsonValue<'a>, sender: &PassthroughContext<'_>) {
-        let mut added = String::new();
+        let mut added = Vec::new();
         let member_text = |name: &str| root.filled_text(name);
         let user = member_text("safety_identifier").or_else(|| member_text("user"));
         let user = identifiers::hash_end_user(
@@ -133,12 +133,12 @@ impl<'a> ForeignFieldRemover<'a> {
             }
         }
         if !has_store {
-            added.push_str(r#""store":false,"#);
+            added.push(r#""store":false"#.to_owned());
         }
         if !has_user && takes("safety_identifier") {
-            added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
+            added.push(format!(r#""safety_identifier":{}"#, json_string(&user)));
         }
-        self.insert_inside(root, added);
+        self.insert_inside(root, added.join(","));
     }
 
     /// Edits tools that run at the vendor: removes web searches that are not sold, refuses all
@@ -249,7 +249,7 @@ impl<'a> ForeignFieldRemover<'a> {
                     }
                 };
             match id {
-                Some(_) if !goes && names_nothing => self.remove_id(item),
+                Some(_) if !goes && names_nothing => self.drop_member(item, "id"),
                 // With the id, the vendor may notice the reasoning that the client did not keep.
                 Some(_) if !goes => carries |= is_answer,
                 _ => {}
@@ -259,12 +259,6 @@ impl<'a> ForeignFieldRemover<'a> {
             }
         }
         Ok(carries)
-    }
-
-    fn remove_id(&mut self, item: JsonValue<'a>) {
-        for (key, value) in item.members().filter(|(key, _)| key.is("id")) {
-            self.gone.push(self.member_span(&key, value));
-        }
     }
 }
 

@@ -85,10 +85,7 @@ impl<'a> ForeignFieldRemover<'a> {
         match decide_effort(parse_effort(Some(effort)), &model.effort_values) {
             EffortDecision::Keep => {}
             EffortDecision::Drop => {
-                self.filter_members(reasoning, PATH, |name, _| match name {
-                    "effort" => MemberDecision::Drop,
-                    _ => MemberDecision::Keep,
-                });
+                self.remove_members(reasoning, PATH, &["effort"]);
             }
             EffortDecision::Lower(level) => {
                 self.warnings.downgraded("reasoning.effort");
