@@ -137,26 +137,17 @@ impl MessagesStreamWriter {
                     name,
                     arguments: ArgumentScanner::new(is_custom),
                 };
-                let piece = MessagesQueuedBlock {
-                    slot,
-                    content: MessagesQueuedBlockKind::Call(call),
-                    kept: JsonStrBuf::default(),
-                    is_whole: false,
-                };
-                self.enqueue(piece);
+                let content = MessagesQueuedBlockKind::Call(call);
+                self.enqueue(MessagesQueuedBlock::new(slot, content));
             }
         }
     }
 
     fn send_hidden(&mut self, slot: u32, data: &JsonStr<'_>) {
-        let mut kept = JsonStrBuf::default();
-        kept.push(data);
-        self.enqueue(MessagesQueuedBlock {
-            slot,
-            content: MessagesQueuedBlockKind::Hidden,
-            kept,
-            is_whole: true,
-        });
+        let mut block = MessagesQueuedBlock::new(slot, MessagesQueuedBlockKind::Hidden);
+        block.kept.push(data);
+        block.is_whole = true;
+        self.enqueue(block);
     }
 
     /// Sends the thinking so far that the caller does not see.
@@ -168,14 +159,7 @@ impl MessagesStreamWriter {
     }
 
     fn enqueue(&mut self, piece: MessagesQueuedBlock) {
-        let names = match &piece.content {
-            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
-            MessagesQueuedBlockKind::Text
-            | MessagesQueuedBlockKind::Refusal
-            | MessagesQueuedBlockKind::Thinking { .. }
-            | MessagesQueuedBlockKind::Hidden => 0,
-        };
-        self.add_waiting_bytes(BLOCK_OVERHEAD_BYTES + names + piece.kept.len());
+        self.add_waiting_bytes(piece.fixed_bytes() + piece.kept.len());
         self.line.push_back(piece);
         self.advance(false);
     }
@@ -209,10 +193,7 @@ impl MessagesStreamWriter {
             let before = piece.kept.len();
             match &mut piece.content {
                 MessagesQueuedBlockKind::Call(call) => call.arguments.buffer(text, &mut piece.kept),
-                MessagesQueuedBlockKind::Text
-                | MessagesQueuedBlockKind::Refusal
-                | MessagesQueuedBlockKind::Thinking { .. }
-                | MessagesQueuedBlockKind::Hidden => piece.kept.push(text),
+                _ => piece.kept.push(text),
             }
             let added = piece.kept.len().saturating_sub(before);
             self.add_waiting_bytes(added);
@@ -230,33 +211,18 @@ impl MessagesStreamWriter {
         else {
             return;
         };
-        let goes_on = match (self.line.back(), &content) {
-            (
-                Some(MessagesQueuedBlock {
-                    content: MessagesQueuedBlockKind::Text,
-                    is_whole: false,
-                    ..
-                }),
-                MessagesQueuedBlockKind::Text,
-            ) => true,
-            (
-                Some(MessagesQueuedBlock {
-                    content: MessagesQueuedBlockKind::Refusal,
-                    is_whole: false,
-                    ..
-                }),
-                MessagesQueuedBlockKind::Refusal,
-            ) => true,
-            (
-                Some(MessagesQueuedBlock {
-                    content: MessagesQueuedBlockKind::Thinking { signature },
-                    is_whole: false,
-                    ..
-                }),
-                MessagesQueuedBlockKind::Thinking { .. },
-            ) => signature.is_empty(),
-            _ => false,
-        };
+        let goes_on = self.line.back().is_some_and(|last| {
+            !last.is_whole
+                && match (&last.content, &content) {
+                    (MessagesQueuedBlockKind::Text, MessagesQueuedBlockKind::Text)
+                    | (MessagesQueuedBlockKind::Refusal, MessagesQueuedBlockKind::Refusal) => true,
+                    (
+                        MessagesQueuedBlockKind::Thinking { signature },
+                        MessagesQueuedBlockKind::Thinking { .. },
+                    ) => signature.is_empty(),
+                    _ => false,
+                }
+        });
         if goes_on {
             if let Some(last) = self.line.back_mut() {
                 last.slot = slot;
@@ -264,27 +230,19 @@ impl MessagesStreamWriter {
             self.delta(slot, text);
             return;
         }
-        let mut kept = JsonStrBuf::default();
-        if matches!(
-            content,
-            MessagesQueuedBlockKind::Text | MessagesQueuedBlockKind::Refusal
-        ) {
+        let mut block = MessagesQueuedBlock::new(slot, content);
+        if !matches!(block.content, MessagesQueuedBlockKind::Thinking { .. }) {
             if text.is_blank() {
                 self.held_space.push(text);
                 self.add_waiting_bytes(text.written().len());
-                self.announced = Some((announced, content));
+                self.announced = Some((announced, block.content));
                 return;
             }
             self.waiting_bytes = self.waiting_bytes.saturating_sub(self.held_space.len());
-            kept = std::mem::take(&mut self.held_space);
+            block.kept = std::mem::take(&mut self.held_space);
         }
-        kept.push(text);
-        self.enqueue(MessagesQueuedBlock {
-            slot,
-            content,
-            kept,
-            is_whole: false,
-        });
+        block.kept.push(text);
+        self.enqueue(block);
     }
 
     fn set_signature(&mut self, slot: u32, new_signature: &JsonStr<'_>) {
@@ -301,12 +259,7 @@ impl MessagesStreamWriter {
             let content = MessagesQueuedBlockKind::Thinking {
                 signature: new_signature,
             };
-            self.enqueue(MessagesQueuedBlock {
-                slot,
-                content,
-                kept: JsonStrBuf::default(),
-                is_whole: false,
-            });
+            self.enqueue(MessagesQueuedBlock::new(slot, content));
         }
     }
 
@@ -414,16 +367,7 @@ impl MessagesStreamWriter {
         write_typed_event("content_block_stop", &mut self.out, |json| {
             json.member("index", self.next_index);
         });
-        let names = match &first.content {
-            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
-            MessagesQueuedBlockKind::Text
-            | MessagesQueuedBlockKind::Refusal
-            | MessagesQueuedBlockKind::Thinking { .. }
-            | MessagesQueuedBlockKind::Hidden => 0,
-        };
-        self.waiting_bytes = self
-            .waiting_bytes
-            .saturating_sub(BLOCK_OVERHEAD_BYTES + names);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(first.fixed_bytes());
         self.is_open = false;
         self.next_index += 1;
     }
@@ -512,6 +456,24 @@ impl EventSink for MessagesStreamWriter {
 }
 
 impl MessagesQueuedBlock {
+    fn new(slot: u32, content: MessagesQueuedBlockKind) -> Self {
+        MessagesQueuedBlock {
+            slot,
+            content,
+            kept: JsonStrBuf::default(),
+            is_whole: false,
+        }
+    }
+
+    /// Bytes counted for the block in addition to its text and its signature.
+    fn fixed_bytes(&self) -> usize {
+        let names = match &self.content {
+            MessagesQueuedBlockKind::Call(call) => call.id.len() + call.name.len(),
+            _ => 0,
+        };
+        BLOCK_OVERHEAD_BYTES + names
+    }
+
     /// Returns whether the block can be opened: it has content, and the rest of it is not needed
     /// first.
     fn is_ready(&self) -> bool {
@@ -529,11 +491,8 @@ impl MessagesQueuedBlock {
     /// Returns whether the block may close early when other content arrives.
     fn may_close_early(&self) -> bool {
         match &self.content {
-            MessagesQueuedBlockKind::Text
-            | MessagesQueuedBlockKind::Refusal
-            | MessagesQueuedBlockKind::Thinking { .. }
-            | MessagesQueuedBlockKind::Hidden => true,
             MessagesQueuedBlockKind::Call(call) => call.arguments.is_complete(),
+            _ => true,
         }
     }
 }

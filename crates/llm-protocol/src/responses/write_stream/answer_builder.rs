@@ -61,7 +61,7 @@ enum ResponsesOpenItem {
     Reasoning(ResponsesOpenReasoning),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ResponsesOpenMessage {
     slot: u32,
     index: usize,
@@ -215,6 +215,19 @@ impl ResponsesAnswerBuilder {
         });
     }
 
+    /// Writes the event that adds or ends the one part of a message.
+    fn emit_content_part(
+        &mut self,
+        stage: &str,
+        item: (usize, &str),
+        write: impl FnOnce(&mut JsonWriter),
+    ) {
+        self.emit_item_event(&format!("response.content_part.{stage}"), item, |json| {
+            json.member("content_index", 0).key("part");
+            write(json);
+        });
+    }
+
     fn open(&mut self, slot: u32, piece: OutputPart<'_>) {
         match piece {
             OutputPart::Text => {
@@ -223,10 +236,7 @@ impl ResponsesAnswerBuilder {
                     message.start = message.points;
                     return;
                 }
-                let held = self
-                    .announced
-                    .take()
-                    .map_or_else(JsonStrBuf::default, |(_, held)| held);
+                let (_, held) = self.announced.take().unwrap_or_default();
                 self.announced = Some((slot, held));
                 return;
             }
@@ -335,13 +345,13 @@ impl ResponsesAnswerBuilder {
             input: JsonStrBuf::default(),
         };
         if call.is_added_early() {
-            self.add_call(&mut call);
+            call.position = Some(self.add_call(&call));
         }
         self.calls.push(call);
     }
 
     /// Assigns an index to a call, and writes the event that adds it.
-    fn add_call(&mut self, call: &mut ResponsesOpenCall) {
+    fn add_call(&mut self, call: &ResponsesOpenCall) -> (usize, String) {
         let (index, id) = self.allocate_item(item::type_and_prefix(call.tool.kind).1);
         self.emit_item_added(index, |json| {
             item::write_call(
@@ -351,7 +361,7 @@ impl ResponsesAnswerBuilder {
                 json,
             );
         });
-        call.position = Some((index, id));
+        (index, id)
     }
 
     fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
@@ -386,19 +396,14 @@ impl ResponsesAnswerBuilder {
         self.emit_item_added(index, |json| {
             item::write_message(&id, "in_progress", None, json)
         });
-        self.emit_item_event("response.content_part.added", (index, &id), |json| {
-            json.member("content_index", 0).key("part");
+        self.emit_content_part("added", (index, &id), |json| {
             item::write_text_part(&JsonStr::from_value(""), &[], json);
         });
-        let (text, sources) = (JsonStrBuf::default(), Vec::new());
         self.talk = Some(ResponsesOpenItem::Message(ResponsesOpenMessage {
             slot,
             index,
             id,
-            text,
-            points: 0,
-            start: 0,
-            sources,
+            ..ResponsesOpenMessage::default()
         }));
         self.has_message = true;
     }
@@ -552,11 +557,8 @@ impl ResponsesAnswerBuilder {
             json.member("content_index", 0).member("text", &text);
             json.member_array("logprobs").close_array();
         });
-        self.emit_item_event("response.content_part.done", at, |json| {
-            json.member("content_index", 0).key("part");
-            item::write_text_part(&text, sources, json);
-        });
         let part = |json: &mut JsonWriter| item::write_text_part(&text, sources, json);
+        self.emit_content_part("done", at, part);
         self.finish_item(*index, true, |json| {
             item::write_message(id, status, Some(&part), json)
         });
@@ -650,16 +652,7 @@ impl ResponsesAnswerBuilder {
         }
         let was_added = call.position.is_some();
         if !was_added {
-            let (index, id) = self.allocate_item(item::type_and_prefix(call.tool.kind).1);
-            self.emit_item_added(index, |json| {
-                item::write_call(
-                    (&id, &call.call_id, "in_progress"),
-                    &call.tool,
-                    &JsonStr::from_value(""),
-                    json,
-                );
-            });
-            call.position = Some((index, id));
+            call.position = Some(self.add_call(&call));
         }
         let Some((index, id)) = call.position.clone() else {
             return;
@@ -719,15 +712,12 @@ impl ResponsesAnswerBuilder {
         }
         self.finish_refusal();
         self.is_over = true;
-        let status = if is_cut {
-            ResponsesStatus::Incomplete("max_output_tokens")
-        } else {
-            ResponsesStatus::Completed
-        };
-        let kind = if is_cut {
-            "response.incomplete"
-        } else {
-            "response.completed"
+        let (kind, status) = match is_cut {
+            true => {
+                let status = ResponsesStatus::Incomplete("max_output_tokens");
+                ("response.incomplete", status)
+            }
+            false => ("response.completed", ResponsesStatus::Completed),
         };
         let ResponsesAnswerBuilder {
             sequencer,
@@ -763,12 +753,10 @@ impl ResponsesAnswerBuilder {
             (false, _) => refusal.text().into_value().into_owned(),
             (true, Some(words)) => words,
         };
-        let words = if words.is_empty() {
-            DEFAULT_REFUSAL_TEXT.to_owned()
-        } else {
-            words
+        let words = match words.is_empty() {
+            true => JsonStr::from_value(DEFAULT_REFUSAL_TEXT),
+            false => JsonStr::from_value(words),
         };
-        let words = JsonStr::from_value(words);
         if !self.has_message {
             self.begin_message(u32::MAX);
             self.append_text(&words);
@@ -779,9 +767,8 @@ impl ResponsesAnswerBuilder {
         self.emit_item_added(index, |json| {
             item::write_message(&id, "in_progress", None, json)
         });
-        self.emit_item_event("response.content_part.added", at, |json| {
-            json.member("content_index", 0).key("part");
-            item::write_refusal_part(&JsonStr::from_value(""), json);
+        self.emit_content_part("added", at, |json| {
+            item::write_refusal_part(&JsonStr::from_value(""), json)
         });
         self.emit_item_event("response.refusal.delta", at, |json| {
             json.member("content_index", 0).member("delta", &words);
@@ -789,11 +776,8 @@ impl ResponsesAnswerBuilder {
         self.emit_item_event("response.refusal.done", at, |json| {
             json.member("content_index", 0).member("refusal", &words);
         });
-        self.emit_item_event("response.content_part.done", at, |json| {
-            json.member("content_index", 0).key("part");
-            item::write_refusal_part(&words, json);
-        });
         let part = |json: &mut JsonWriter| item::write_refusal_part(&words, json);
+        self.emit_content_part("done", at, part);
         self.finish_item(index, true, |json| {
             item::write_message(&id, "completed", Some(&part), json)
         });
