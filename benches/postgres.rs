@@ -20,10 +20,7 @@ use accounts::db::AppDb;
 use clap::Parser;
 use credits::money::{CreditSplit, Micro};
 use ledger::postgres::{PostgresHome, PostgresSettings};
-use ledger::{
-    Ending, EndingDetail, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting,
-    RequestOutcome,
-};
+use ledger::{Ending, EndingDetail, Ledger, LedgerBatch, LedgerChange, Posting, RequestOutcome};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::replica;
@@ -101,8 +98,8 @@ fn main() {
             &measure(&ledger, &options, *batch),
         );
         assert_eq!(
-            ledger.heads().unwrap().last,
-            sqlite.heads().unwrap().last,
+            ledger.rows().heads().unwrap().last,
+            sqlite.rows().heads().unwrap().last,
             "the same entries make the same chain"
         );
         let found = verify_postgres(&home, copy.path(), true).unwrap();
@@ -173,7 +170,7 @@ fn measure(ledger: &Ledger, options: &Options, batch: u64) -> Row {
             instance_id: "",
             changes: &changes,
         };
-        ledger.append(&batch).unwrap();
+        ledger.changes().append(&batch).unwrap();
         commits.push(asked.elapsed());
     }
     commits.sort();

@@ -17,7 +17,7 @@ use ledger::StoreError;
 use ledger::journal::holds_mirror::HoldsMirror;
 use ledger::journal::replay::{WithheldCost, recover_dead_instances};
 use ledger::journal::{Journal, Segment};
-use ledger::{AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore as _, Posting};
+use ledger::{AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, Posting};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
@@ -487,7 +487,7 @@ impl LedgerWriterWorker {
                 freed: settlement.freed,
             })
             .collect();
-        self.ledger.append(&LedgerBatch {
+        self.ledger.changes().append(&LedgerBatch {
             instance_id: self.journal.instance_id(),
             changes: &changes,
         })

@@ -107,7 +107,11 @@ impl Billing {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn held_epoch(&self) -> Result<Option<i64>, StoreError> {
-        self.0.ledger.held_epoch()
+        let held = self
+            .0
+            .ledger
+            .with_copy(|copy, connection| Ok(copy.held(connection)?.1));
+        held.transpose()
     }
 
     /// Gives the lease of the ledger in PostgreSQL back, so that a standby need not wait.

@@ -9,7 +9,7 @@ use ledger::StoreError;
 use ledger::audit::Finding;
 use ledger::instance_lock;
 use ledger::postgres::{Domain, Position, PostgresHome};
-use ledger::{EntryHasher, Ledger, LedgerStore};
+use ledger::{EntryHasher, Ledger};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub fn verify_postgres(
     data_dir: &Path,
     reads_all: bool,
 ) -> Result<Vec<Finding>, StoreError> {
-    let ours = Ledger::open_for_audit(data_dir)?.heads()?.last;
+    let ours = Ledger::open_for_audit(data_dir)?.rows().heads()?.last;
     let theirs = home.holding(Domain::Ledger)?.position;
     let mut findings = Vec::new();
     if ours.seq > theirs.seq {

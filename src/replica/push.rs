@@ -6,10 +6,9 @@
 use super::hold::not_a_copy;
 use accounts::db::AppDb;
 use ledger::StoreError;
-use ledger::anchor::ChainHead;
 use ledger::copy::Copy;
 use ledger::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresHome};
-use ledger::{Ledger, LedgerEntry, LedgerStore as _};
+use ledger::{ChainHead, Ledger, LedgerEntry};
 use rusqlite::Connection;
 
 /// What was given to PostgreSQL.
@@ -36,7 +35,7 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
         })
         .ok_or_else(not_a_copy)??;
     let first = home.holding(Domain::Ledger)?.position;
-    let ours = ledger.heads()?.last;
+    let ours = ledger.rows().heads()?.last;
     if first.seq > ours.seq && is_in(&home, &ours)? {
         return Ok(PushReport {
             entries: 0,
@@ -45,7 +44,7 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
         });
     }
     if first.seq > 0 {
-        let ours = ledger.entries_after(first.seq - 1, 1)?;
+        let ours = ledger.rows().entries_after(first.seq - 1, 1)?;
         if ours
             .first()
             .is_none_or(|entry| entry.seq != first.seq || entry.hash != first.hash)
@@ -63,7 +62,9 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
     };
     let mut position = first.clone();
     loop {
-        let entries = ledger.entries_after(position.seq, MAX_PAGE_ENTRIES)?;
+        let entries = ledger
+            .rows()
+            .entries_after(position.seq, MAX_PAGE_ENTRIES)?;
         let Some(last) = entries.last() else { break };
         let after = after(&position, last);
         home.commit(HomeCommit {

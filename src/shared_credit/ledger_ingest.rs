@@ -21,7 +21,7 @@ use config::redis_address::RedisAddress;
 use ledger::StoreError;
 use ledger::indexer::Indexer;
 use ledger::postgres::PostgresHome;
-use ledger::{LedgerStore as _, encode_hex};
+use ledger::{Ledger, encode_hex};
 pub use publish::adjustment_operation;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -136,7 +136,7 @@ impl IngestWorker {
                 .announce_sidecar(&home.settings().address)
                 .await?;
         }
-        let last = self.ledger.heads()?.last;
+        let last = self.ledger.rows().heads()?.last;
         if self.announced != Some(last.seq) && last.seq > 0 {
             self.store
                 .ingest()
@@ -153,7 +153,7 @@ impl IngestWorker {
         let Some((seq, hash)) = self.store.ingest().ledger_head().await? else {
             return Ok(());
         };
-        let entry = self.ledger.entries_after(seq - 1, 1)?.pop();
+        let entry = self.ledger.rows().entries_after(seq - 1, 1)?.pop();
         if entry.is_some_and(|entry| entry.seq == seq && encode_hex(&entry.hash) == hash) {
             return Ok(());
         }
@@ -312,6 +312,11 @@ impl IngestState {
     }
 }
 
+/// Returns true unless the ledger is in PostgreSQL and the lease may have run out.
+fn may_write(ledger: &Ledger) -> bool {
+    ledger.home().is_none_or(PostgresHome::lease_is_valid)
+}
+
 async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
     state.wait_until_fit(&worker.store).await;
     while let Err(error) = worker.check_head().await {
@@ -333,7 +338,7 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
     while !state.ending.load(Ordering::Acquire) {
         for schedule in &mut schedules {
             // Another process may hold the ledger by now.
-            if schedule.due <= Instant::now() && worker.ledger.may_write() {
+            if schedule.due <= Instant::now() && may_write(&worker.ledger) {
                 let outcome = worker.run_task(schedule.task).await;
                 if let Err(error) = &outcome {
                     state.record_error(error);
@@ -360,7 +365,7 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
         tokio::time::sleep(TICK_INTERVAL).await;
     }
     if state.is_checked.load(Ordering::Acquire)
-        && worker.ledger.may_write()
+        && may_write(&worker.ledger)
         && let Err(error) = worker.run_all().await
     {
         log::warn!(

@@ -5,7 +5,7 @@ use accounts::db::AppDb;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use ledger::postgres::{PostgresHome, PostgresSettings};
-use ledger::{Ledger, LedgerBatch, LedgerChange, LedgerStore, Posting};
+use ledger::{Ledger, LedgerBatch, LedgerChange, Posting};
 use model_gateway::replica;
 use model_gateway::replica::{detach_from_postgres, push_to_postgres, verify_postgres};
 use std::path::Path;
@@ -106,7 +106,7 @@ fn enter(ledger: &Ledger, numbers: std::ops::Range<u32>) -> Result<(), StoreErro
         instance_id: "",
         changes: &changes,
     };
-    LedgerStore::append(ledger, &batch).map(drop)
+    ledger.changes().append(&batch).map(drop)
 }
 
 #[test]
@@ -130,7 +130,10 @@ fn another_data_directory_takes_over_with_everything_and_the_first_cannot_commit
     let epoch = second.take(&its_home).unwrap();
     assert_eq!(epoch, Some(2));
     let (copy, _) = second.open(&its_home);
-    assert_eq!(copy.heads().unwrap().last, ledger.heads().unwrap().last);
+    assert_eq!(
+        copy.rows().heads().unwrap().last,
+        ledger.rows().heads().unwrap().last
+    );
     for account in ACCOUNTS {
         let balances = |ledger: &Ledger| ledger.rows().account(account, "").unwrap().unwrap();
         assert_eq!(
@@ -140,7 +143,7 @@ fn another_data_directory_takes_over_with_everything_and_the_first_cannot_commit
         );
     }
     assert_eq!(
-        copy.key_spend("key_a", 0, "").unwrap(),
+        copy.rows().key_spend("key_a", 0, "").unwrap(),
         ledger.rows().key_spend("key_a", 0, "").unwrap()
     );
 
@@ -151,7 +154,7 @@ fn another_data_directory_takes_over_with_everything_and_the_first_cannot_commit
     );
     // The same request twice, on either side of the take-over, counts once.
     enter(&copy, 499..502).unwrap();
-    assert_eq!(copy.heads().unwrap().last.seq, 3 + 502);
+    assert_eq!(copy.rows().heads().unwrap().last.seq, 3 + 502);
     let count = server.psql("gateway", "SELECT count(*) FROM model_gateway.entry");
     assert_eq!(count, "505");
 }
@@ -324,7 +327,7 @@ fn an_installation_moves_to_postgres_and_back_with_the_same_chain() {
         for first in (0..count).step_by(4_000) {
             enter(&ledger, first..first + 4_000).unwrap();
         }
-        ledger.heads().unwrap()
+        ledger.rows().heads().unwrap()
     };
     assert_eq!(heads.last.seq, i64::from(count) + 3);
     let home = here.home(false);
@@ -364,12 +367,12 @@ fn an_installation_moves_to_postgres_and_back_with_the_same_chain() {
     assert!(there.take(&its_home).unwrap().is_some());
     println!("copied them in {:?}", began.elapsed());
     let (ledger, _) = there.open(&its_home);
-    assert_eq!(ledger.heads().unwrap().last, heads.last);
+    assert_eq!(ledger.rows().heads().unwrap().last, heads.last);
     replica::give_back(&ledger).unwrap();
     drop(ledger);
     detach_from_postgres(there.dir.path(), &its_home).unwrap();
     let back = Ledger::open(there.dir.path()).unwrap();
-    assert_eq!(back.heads().unwrap().last, heads.last);
+    assert_eq!(back.rows().heads().unwrap().last, heads.last);
     enter(&back, count..count + 1).unwrap();
     let found = verify_postgres(&its_home, there.dir.path(), false).unwrap();
     let text: Vec<_> = found
@@ -414,7 +417,10 @@ fn a_commit_renews_no_lease() {
     let pushed = replica::push(&ledger, &app).unwrap();
     assert_eq!((pushed.entries, pushed.last), (0, 6));
     replica::catch_up(&ledger, &app).unwrap();
-    assert_eq!(ledger.heads().unwrap().last, theirs.heads().unwrap().last);
+    assert_eq!(
+        ledger.rows().heads().unwrap().last,
+        theirs.rows().heads().unwrap().last
+    );
 }
 
 /// A data directory that was copied to another machine, say with its disk.

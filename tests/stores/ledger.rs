@@ -11,13 +11,15 @@ mod model;
 mod money;
 #[path = "../../crates/ledger/tests/rules/random.rs"]
 mod random;
+#[path = "../../crates/ledger/tests/rules/store.rs"]
+mod store;
 #[path = "../../crates/ledger/tests/rules/world.rs"]
 pub mod world;
 
 use super::copies::CopyWorld;
-use ledger::LedgerStore;
 use list::RULES;
 use std::cell::Cell;
+use store::LedgerStore;
 use test_world::postgres::PostgresServer;
 use world::LedgerHome;
 

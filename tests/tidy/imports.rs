@@ -1,4 +1,5 @@
-//! The direction of imports: the layers that ARCHITECTURE.md draws, and no circle of files.
+//! The direction of imports: the layers that ARCHITECTURE.md draws, the order of the parts of
+//! `crates/ledger`, and no circle of files.
 //!
 //! It reads `use` declarations and paths as text. It must not judge the files of tests.
 
@@ -292,6 +293,40 @@ fn layers() -> Vec<Vec<String>> {
         .collect()
 }
 
+/// The parts of a crate, from top to bottom: its documentation lists them from bottom to top.
+fn parts(text: &str) -> Vec<Vec<String>> {
+    let lines = text
+        .lines()
+        .skip_while(|line| !line.starts_with("//! # Parts, from bottom to top"));
+    let names = lines.filter_map(|line| line.strip_prefix("//! * ")?.split('`').nth(1));
+    let mut parts: Vec<_> = names.map(|name| vec![name.to_owned()]).collect();
+    parts.reverse();
+    parts
+}
+
+/// The imports between modules directly below the root that do not point to a lower layer.
+fn upwards(layers: &[Vec<String>], edges: &BTreeSet<(Path, Path)>) -> Vec<String> {
+    let row = |module: &str| {
+        let has = |names: &Vec<String>| names.iter().any(|name| name == module);
+        layers.iter().position(has)
+    };
+    let mut upwards = Vec::new();
+    for (from, to) in edges {
+        let (Some(source), Some(target)) = (from.first(), to.first()) else {
+            continue;
+        };
+        if source == target || source == "main" {
+            continue;
+        }
+        let rows = row(source).zip(row(target));
+        let (above, below) = rows.unwrap_or_else(|| panic!("{source} or {target} has no layer"));
+        if above >= below {
+            upwards.push(format!("{} imports {}", show(from), show(to)));
+        }
+    }
+    upwards
+}
+
 fn show(path: &Path) -> String {
     path.join("/")
 }
@@ -322,26 +357,51 @@ fn no_files_import_each_other_in_a_circle() {
 #[test]
 fn imports_point_down_the_layers_of_the_architecture() {
     let layers = layers();
-    let row = |module: &str| {
-        let has = |names: &Vec<String>| names.iter().any(|name| name == module);
-        layers.iter().position(has)
-    };
-    let mut upwards = Vec::new();
-    for (from, to) in Crate::read("src").edges() {
-        let (Some(source), Some(target)) = (from.first(), to.first()) else {
-            continue;
-        };
-        if source == target || source == "main" {
-            continue;
-        }
-        let rows = row(source).zip(row(target));
-        let (above, below) = rows.unwrap_or_else(|| panic!("{source} or {target} has no layer"));
-        if above >= below {
-            upwards.push(format!("{} imports {}", show(&from), show(&to)));
-        }
-    }
-    assert!(upwards.is_empty(), "{}", upwards.join("\n"));
     assert!(layers.len() > 8, "{layers:?}");
+    let edges = Crate::read("src").edges();
+    let upwards = upwards(&layers, &edges);
+    assert!(upwards.is_empty(), "{}", upwards.join("\n"));
+}
+
+#[test]
+fn the_parts_of_the_ledger_use_only_parts_below_them() {
+    let folder = "crates/ledger/src";
+    let text = std::fs::read_to_string(root().join(folder).join("lib.rs")).unwrap();
+    let parts = parts(&text);
+    assert!(parts.len() > 15, "{parts:?}");
+    let upwards = upwards(&parts, &Crate::read(folder).edges());
+    assert!(upwards.is_empty(), "{}", upwards.join("\n"));
+}
+
+/// The control: without it, a guard that sees nothing would be green too.
+#[test]
+fn an_upward_use_between_parts_is_found() {
+    let parts = parts(
+        "//! # Parts, from bottom to top\n//!\n//! * [`low`]: the `high` one.\n//! * `high`: a part.\n",
+    );
+    assert_eq!(parts, [["high"], ["low"]]);
+    let modules = |low: &str, high: &str| {
+        let modules = [
+            (Path::new(), Module::parse("pub use high::part::Name;\n")),
+            (segments("low"), Module::parse(low)),
+            (segments("low::child"), Module::parse("")),
+            (segments("high"), Module::parse(high)),
+            (
+                segments("high::part"),
+                Module::parse("pub struct Name;\nuse super::g;\n"),
+            ),
+        ];
+        upwards(&parts, &Crate(modules.into_iter().collect()).edges())
+    };
+    let high = "mod part;\npub fn g() {}\nuse crate::low::child::f;\n";
+    assert_eq!(modules("mod child;\nuse child::f;\n", high), [""; 0]);
+    let upward = ["low imports high/part"];
+    assert_eq!(modules("use crate::Name;\n", high), upward);
+    assert_eq!(
+        modules("fn f() { crate::high::part::Name }\n", high),
+        upward
+    );
+    assert_eq!(modules("use super::high::part::Name;\n", high), upward);
 }
 
 #[test]

@@ -28,7 +28,7 @@
 //!   the references of all entries: `schema`;
 //! * only processes that live, or have a journal, have applied amounts or claims: `claims`;
 //! * the aggregates that pages and limits read equal the sums of the entries: `sums`
-//!   (`index/aggregates.rs`);
+//!   (`indexer/aggregates.rs`);
 //! * a shared store has the same balances as the ledger: `shared balance`
 //!   (`shared_credit/admin.rs`).
 //!
@@ -51,6 +51,7 @@ mod pace;
 mod postings;
 mod processes;
 mod references;
+mod schema;
 mod sealed_postings;
 mod segments;
 mod slices;

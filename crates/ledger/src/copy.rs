@@ -9,6 +9,7 @@
 
 mod catch_up;
 mod changed_rows;
+mod copied_entries;
 mod file;
 mod push;
 

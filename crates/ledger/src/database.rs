@@ -2,22 +2,21 @@
 //!
 //! Every commit that adds entries also writes the anchor. Must not decide an amount.
 
-mod accounts;
 pub mod anchor;
-pub(crate) mod schema;
 
 use super::index::LedgerIndex;
 use crate::StoreError;
 use crate::copy;
 use crate::copy::{Copy, WriteTransaction};
-use crate::database::anchor::{AnchorFault, AnchorTrust, LedgerAnchor, chain_head};
+use crate::database::anchor::{AnchorTrust, LedgerAnchor};
 use crate::entry::account::LedgerAccount;
 use crate::postgres::{Domain, PostgresHome};
-use crate::sealing::files::SegmentFiles;
+use crate::sealed::files::SegmentFiles;
 use crate::sqlite;
 use crate::sqlite::Readers;
 use crate::sqlite::missing;
 use crate::sqlite::row_cache::RowCache;
+use crate::statements::chain::chain_head;
 use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension, Transaction};
 use std::ops::{Deref, DerefMut};
@@ -57,9 +56,6 @@ const COPIED_TABLES: [&str; 5] = [
     "shared_mark",
 ];
 
-/// Says which operation failed.
-pub(crate) type SqlFailure = fn(rusqlite::Error) -> StoreError;
-
 /// The ledger's database.
 pub struct Ledger {
     writer: Mutex<Connection>,
@@ -75,7 +71,7 @@ pub struct Ledger {
     /// `None` if the file itself is the home of the ledger.
     copy: Option<Copy>,
     /// `None` if the ledger is opened only for reading.
-    anchor: Option<LedgerAnchor>,
+    pub(crate) anchor: Option<LedgerAnchor>,
     /// Time at which the anchor was last written before it was opened.
     anchored_ms: i64,
 }
@@ -188,21 +184,6 @@ impl Ledger {
         self.copy.as_ref().map(Copy::home)
     }
 
-    /// Returns true unless the ledger is in PostgreSQL and the lease may have run out.
-    pub fn may_write(&self) -> bool {
-        self.home().is_none_or(PostgresHome::lease_is_valid)
-    }
-
-    /// Returns the epoch in which this data directory holds the ledger in PostgreSQL; `None` if the
-    /// ledger is not there.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn held_epoch(&self) -> Result<Option<i64>, StoreError> {
-        self.with_copy(|copy, connection| Ok(copy.held(connection)?.1))
-            .transpose()
-    }
-
     /// Runs `work` with the connection that writes, past PostgreSQL.
     pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
         work(&self.writer())
@@ -270,22 +251,6 @@ impl Ledger {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// Commits a transaction that may have added entries, then writes the last one to the anchor.
-    /// `between` lets a test end the process between these steps.
-    pub(crate) fn commit(
-        &self,
-        transaction: WriteTransaction<'_>,
-        between: impl FnOnce(),
-    ) -> rusqlite::Result<()> {
-        let head = chain_head(&transaction)?;
-        transaction.commit()?;
-        between();
-        if let Some(anchor) = &self.anchor {
-            anchor.write(&head);
-        }
-        Ok(())
-    }
-
     /// Writes the log back into `ledger.db`, so that the file alone is complete: before a copy, and
     /// at the end.
     ///
@@ -296,17 +261,6 @@ impl Ledger {
         sqlite::checkpoint(&self.writer())?;
         failpoint::hit(Point::AfterCheckpoint);
         Ok(())
-    }
-
-    /// Returns why the ledger does not match the anchor in `dir`, if so.
-    ///
-    /// # Errors
-    /// Returns an error if one of the two cannot be read.
-    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<AnchorFault>, StoreError> {
-        let named = anchor::read(dir)?;
-        self.read("compare the ledger with its anchor", |connection| {
-            anchor::check(connection, named)
-        })
     }
 
     /// Returns the latest time that the ledger knows of, in ms since 1970: the time of its last

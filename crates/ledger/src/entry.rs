@@ -7,8 +7,6 @@ pub(crate) mod chain;
 pub(crate) mod compact_detail;
 pub(crate) mod ending;
 pub(crate) mod hex;
-pub(crate) mod interface;
-pub(crate) mod key_spend;
 pub(crate) mod spend_totals;
 
 use crate::entry::compact_detail::expand;

@@ -8,8 +8,8 @@ use super::database::{Ledger, MIGRATIONS};
 use super::entry::{ENTRY_COLUMNS, EntrySelection, LedgerEntry};
 use crate::StoreError;
 use crate::entry::ending::{Ending, EndingDetail, RequestOutcome};
-use crate::entry::interface::{AppendOutcome, LedgerBatch, LedgerChange, LedgerStore as _};
 use crate::sqlite;
+use crate::writer::change::{AppendOutcome, LedgerBatch, LedgerChange};
 use credits::money::{CreditSplit, Micro};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
@@ -127,7 +127,7 @@ impl Ledger {
                 freed: *freed,
             })
             .collect();
-        self.append(&LedgerBatch {
+        self.changes().append(&LedgerBatch {
             instance_id,
             changes: &changes,
         })

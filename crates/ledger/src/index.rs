@@ -5,17 +5,14 @@
 //! process may write a batch at any time, and a death loses nothing. A batch is large and sorted,
 //! so that it writes each page once; readers have the entries that are not in it yet in memory. A
 //! file that is damaged or belongs to another ledger is built anew. Must not decide about money:
-//! balances, limits and uniqueness are in `ledger.db`. Read next: `index/indexing.rs` (the ledger
-//! and its index), `index/batch.rs` and `write.rs` (the rows of an entry),
+//! balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger and its
+//! index), `index/batch.rs` and `write.rs` (the rows of an entry),
 //! `index/tail.rs` (the newest entries), `index/fingerprint.rs` (the index compared),
 //! `index/rebuild.rs` (the index made anew).
 
-pub(crate) mod aggregates;
 mod batch;
 pub(crate) mod compare;
 mod fingerprint;
-pub mod indexer;
-pub(crate) mod indexing;
 mod limits;
 mod names;
 mod rebuild;
@@ -26,10 +23,10 @@ mod tests;
 mod write;
 
 use crate::StoreError;
+use crate::entry::chain::ChainHead;
 use crate::sqlite;
 use crate::sqlite::Readers;
 use crate::sqlite::damage;
-use crate::writer::lookup::EntryPosition;
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
 pub(crate) use batch::kind_name;
@@ -92,7 +89,7 @@ struct IndexWriter {
     names: NameTables,
     /// The watermark that this connection wrote last. If another process has moved it, the names in
     /// memory may be wrong.
-    written: Option<EntryPosition>,
+    written: Option<ChainHead>,
 }
 
 impl LedgerIndex {
@@ -170,7 +167,7 @@ impl LedgerIndex {
     pub(crate) fn read_newest<T>(
         &self,
         operation: &'static str,
-        last: &EntryPosition,
+        last: &ChainHead,
         entries: &ReadEntries<'_>,
         mut read: impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
@@ -313,7 +310,7 @@ impl LedgerIndex {
     }
 
     /// Returns the last entry that is indexed.
-    pub(crate) fn position(&self) -> Result<EntryPosition, StoreError> {
+    pub(crate) fn position(&self) -> Result<ChainHead, StoreError> {
         self.read("read how far the ledger is indexed", |connection| {
             Ok(watermark(connection)?.position)
         })
@@ -340,7 +337,7 @@ impl IndexWriter {
             None => {
                 log::warn!(
                     "the index is not of this ledger, which has no such entry {}: it is built anew",
-                    from.position.0
+                    from.position.seq
                 );
                 clear(&transaction).map_err(sql)?;
                 self.names = NameTables::new();
@@ -364,7 +361,7 @@ impl IndexConnections {
     fn read_tail<T>(
         &self,
         limits: TailLimits,
-        last: &EntryPosition,
+        last: &ChainHead,
         entries: &ReadEntries<'_>,
         read: &mut impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<rusqlite::Result<T>>, StoreError> {

@@ -6,17 +6,28 @@
 //! entry in the same transaction. The gateway's ledger writer writes here; any process can post
 //! grants and other changes. Must not decide what a response costs, and must not know HTTP.
 //!
-//! # Parts, roughly from bottom to top
+//! # Parts, from bottom to top
 //!
-//! * [`error`], [`sqlite`]: errors of databases; one file of SQLite, its damage and its row cache.
-//! * [`postgres`]: PostgreSQL as the home of ledger and accounts. [`copy`]: SQLite as its copy.
-//! * `entry`: the types, the hash chain, and the trait that every home of a ledger implements.
+//! A part uses only parts that stand before it; the gateway's `tests/tidy.rs` checks this list.
+//!
+//! * [`error`]: errors of databases.
+//! * [`sqlite`]: one file of SQLite, its damage and its row cache.
+//! * [`instance_lock`]: one process on a data directory admits requests.
+//! * `entry`: an entry, an ending and an account as types; the hash chain.
+//! * `statements`: statements on `ledger.db` that several parts need.
 //! * [`segment`]: the format of a sealed segment.
-//! * `database`: `ledger.db`, its schema, its anchor, its accounts.
+//! * `sealed`: finds the files of sealed segments, and the entries in them.
 //! * `index`: `index.db`, from which pages of entries are read.
-//! * `sealing`: seals the oldest entries, archives segments, finds sealed entries.
-//! * `writer`: a batch of changes is one transaction. `reader`: pages, usage and statements.
+//! * [`postgres`]: PostgreSQL as the home of ledger and accounts.
+//! * [`copy`]: a file of SQLite as a copy of what PostgreSQL has.
+//! * `database`: `ledger.db`, its schema and its anchor.
+//! * `views`: what a caller can ask the ledger for, by subject.
+//! * `indexing`: the ledger and its index together.
+//! * `sealing`: seals the oldest entries, archives segments, exports sealed entries.
+//! * `reader`: accounts, the chain, spending of keys, pages, usage and statements.
+//! * `writer`: a batch of changes is one transaction.
 //! * [`journal`]: the append-only file of requests that may not be in the ledger yet.
+//! * [`indexer`]: the thread that writes the index; compares the index, and makes it anew.
 //! * [`audit`]: recomputes every debit and checks every rule.
 
 #![cfg_attr(
@@ -32,44 +43,46 @@ pub mod error;
 #[cfg(any(test, feature = "fixtures"))]
 mod fixture;
 mod index;
+pub mod indexer;
+mod indexing;
 pub mod instance_lock;
 pub mod journal;
 pub mod postgres;
 mod reader;
+mod sealed;
 mod sealing;
 pub mod segment;
 pub mod sqlite;
+mod statements;
 mod views;
 mod writer;
 
 pub use database::Ledger;
 pub use database::anchor;
 pub use entry::account::{LedgerAccount, LedgerAccountRow};
-pub use entry::chain::{EntryHasher, entry_hash};
+pub use entry::chain::{ChainHead, EntryHasher, entry_hash};
 pub use entry::ending::{Ending, EndingDetail, RequestOutcome};
 pub use entry::hex::encode_hex;
-pub use entry::interface::{
-    AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
-};
-pub use entry::key_spend::KeySpend;
 pub use entry::spend_totals::{HOUR_MS, SpendTotals};
 pub use entry::{EntrySelection, LedgerEntry};
 pub use error::StoreError;
 pub use index::compare::AggregateMismatch;
-pub use index::indexer;
 pub use index::{
     FingerprintKeys, IndexFault, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint,
 };
 pub use reader::activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
+pub use reader::balances::RequestCharge;
+pub use reader::chain::{EntryReference, LedgerHeads};
+pub use reader::key_spend::KeySpend;
 pub use reader::statement::BalanceChangeSums;
 pub use reader::usage::{DailyTotal, UsageInterval, UsageQuery, UsageRow, UsageSpan};
+pub use sealed::files::{SEGMENT_DIR, SegmentRecord};
 pub use sealing::archive::{SegmentState, SegmentStatus};
-pub use sealing::files::{SEGMENT_DIR, SegmentRecord};
 pub use sealing::{BackgroundPace, SealBoundary, SegmentLock};
 pub use views::{
     LedgerChanges, LedgerChecks, LedgerIndexing, LedgerPages, LedgerRows, Segments, StoreEvents,
 };
-pub use writer::balances::RequestCharge;
+pub use writer::change::{AppendOutcome, LedgerBatch, LedgerChange};
 pub use writer::claim::{Claim, ClaimsOnAccount};
 pub use writer::posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,

@@ -10,10 +10,8 @@
 
 pub(crate) mod archive;
 mod balance_merge;
-pub(crate) mod files;
+mod entries;
 mod resume;
-pub(crate) mod retired;
-pub(crate) mod sealed;
 
 use super::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use super::index::MAX_INDEX_BATCH;
@@ -23,7 +21,7 @@ use super::segment::{
 };
 use crate::StoreError;
 use crate::entry::hex::encode_hex;
-use crate::sealing::files::{SegmentRecord, sealed_end, segment_of};
+use crate::sealed::files::{SegmentRecord, sealed_end, segment_of};
 use crate::sqlite;
 use crate::views::Segments;
 use balance_merge::{BalanceMerge, ChangedBalance};
@@ -148,7 +146,7 @@ impl Segments<'_> {
     fn indexed_through(&self, through: i64, pace: BackgroundPace<'_>) -> Result<i64, StoreError> {
         loop {
             let began = Instant::now();
-            let (indexed, _) = self.0.index.position()?;
+            let indexed = self.0.index.position()?.seq;
             if indexed >= through || self.0.index().catch_up_index(MAX_INDEX_BATCH)? == 0 {
                 return Ok(through.min(indexed));
             }
@@ -193,7 +191,7 @@ impl Segments<'_> {
         }
     }
 
-    pub(crate) fn lock_segments(&self) -> Result<SegmentLock, StoreError> {
+    fn lock_segments(&self) -> Result<SegmentLock, StoreError> {
         let failed = |source| StoreError::io("lock the folder of segments", source);
         sqlite::create_dir(self.0.segments.dir())?;
         let mut options = OpenOptions::new();
@@ -275,7 +273,7 @@ impl Segments<'_> {
     }
 
     /// The identity of the installation, made before the first segment.
-    pub(crate) fn installation_key(&self) -> Result<InstallationKey, StoreError> {
+    fn installation_key(&self) -> Result<InstallationKey, StoreError> {
         let sql = |source| StoreError::sqlite("read the installation's key", source);
         let read =
             |connection: &rusqlite::Connection| -> rusqlite::Result<Option<(String, Vec<u8>)>> {
@@ -479,7 +477,7 @@ impl Segments<'_> {
         transaction.commit().map_err(sql)
     }
 
-    pub(crate) fn recorded_segment(&self, seq: i64) -> Result<SegmentRecord, StoreError> {
+    fn recorded_segment(&self, seq: i64) -> Result<SegmentRecord, StoreError> {
         self.0
             .read("read a segment's record", |connection| {
                 segment_of(connection, seq)

@@ -1,4 +1,5 @@
-//! The rules of a ledger, as tests that every home of it must pass. They know the trait alone.
+//! The rules of a ledger, as tests that every home of it must pass. They know the trait of
+//! `rules/store.rs` alone.
 //!
 //! `ledger.db` runs them, and a model in memory (`rules/model.rs`), which can break a rule on
 //! purpose: then they must fail. The gateway's `tests/stores/ledger.rs` runs them on a ledger in
@@ -24,14 +25,17 @@ mod model;
 mod money;
 #[path = "rules/random.rs"]
 mod random;
+#[path = "rules/store.rs"]
+mod store;
 #[path = "rules/world.rs"]
 mod world;
 
-use ledger::{Ledger, LedgerStore};
+use ledger::Ledger;
 use list::{RULES, Rule};
 use model::{Fault, MemoryLedger};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use store::LedgerStore;
 use tempfile::TempDir;
 use world::LedgerHome;
 

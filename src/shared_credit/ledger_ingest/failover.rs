@@ -12,7 +12,7 @@ use base::clock;
 use credits::money::CreditSplit;
 use credits::money::Micro;
 use ledger::StoreError;
-use ledger::{LedgerEntry, LedgerStore as _, PartitionLocation};
+use ledger::{LedgerEntry, PartitionLocation};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -255,7 +255,7 @@ impl IngestWorker {
     ) -> Result<usize, StoreError> {
         let mut restored = 0;
         loop {
-            let entries = self.ledger.entries_after(after, PAGE_SIZE)?;
+            let entries = self.ledger.rows().entries_after(after, PAGE_SIZE)?;
             let Some(last) = entries.last() else {
                 return Ok(restored);
             };

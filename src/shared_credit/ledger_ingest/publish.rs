@@ -15,7 +15,7 @@ use base::failpoint::{self, Point};
 use credits::limits::Period;
 use credits::money::CreditSplit;
 use ledger::StoreError;
-use ledger::{Claim, LedgerEntry, LedgerStore as _};
+use ledger::{Claim, LedgerEntry};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::task::JoinSet;
@@ -32,7 +32,7 @@ impl IngestWorker {
     /// endings.
     pub(crate) async fn publish_entries(&mut self) -> Result<(), StoreError> {
         loop {
-            let entries = self.ledger.entries_after(self.pushed, PAGE_SIZE)?;
+            let entries = self.ledger.rows().entries_after(self.pushed, PAGE_SIZE)?;
             let Some(last) = entries.last() else {
                 return Ok(());
             };

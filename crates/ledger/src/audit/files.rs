@@ -6,7 +6,9 @@
 
 use super::findings::{Finding, LedgerAuditReport};
 use crate::StoreError;
+use crate::database::anchor::{self, AnchorFault};
 use crate::sqlite::missing;
+use crate::views::LedgerChecks;
 use crate::{IndexFault, IndexFingerprint, Ledger, StoredFingerprint};
 use std::path::Path;
 
@@ -56,12 +58,26 @@ pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
         .collect())
 }
 
+impl LedgerChecks<'_> {
+    /// Returns why the ledger does not match the anchor in `dir`, if so.
+    ///
+    /// # Errors
+    /// Returns an error if one of the two cannot be read.
+    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<AnchorFault>, StoreError> {
+        let named = anchor::read(dir)?;
+        self.0
+            .read("compare the ledger with its anchor", |connection| {
+                anchor::check(connection, named)
+            })
+    }
+}
+
 pub(crate) fn check_ledger_file(
     ledger: &Ledger,
     data_dir: &Path,
     report: &mut LedgerAuditReport,
 ) -> Result<(), StoreError> {
-    if let Some(fault) = ledger.anchor_fault(data_dir)? {
+    if let Some(fault) = ledger.checks().anchor_fault(data_dir)? {
         report.add_finding("anchor", 0, fault.to_string());
     }
     for fault in ledger.checks().schema_faults()? {

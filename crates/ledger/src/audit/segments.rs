@@ -15,7 +15,7 @@ use super::slices::for_each_slice;
 use super::start::AccountStart;
 use crate::StoreError;
 use crate::audit::walk::LedgerWalk;
-use crate::database::anchor::ChainHead;
+use crate::entry::chain::ChainHead;
 use crate::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord, entry_hash};
 
 /// The rules that go on behind the segments, over the entries of the table.

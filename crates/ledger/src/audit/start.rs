@@ -6,7 +6,7 @@
 use crate::Ledger;
 use crate::StoreError;
 use crate::audit::walk::KeySpendRow;
-use crate::database::anchor::ChainHead;
+use crate::entry::chain::ChainHead;
 use crate::segment::SealedBalance;
 use credits::money::Micro;
 

@@ -4,11 +4,11 @@
 //! what PostgreSQL has.
 
 use super::changed_rows::{CopiedTable, decode};
+use super::copied_entries;
 use super::file::Copy;
 use crate::StoreError;
 use crate::postgres::{AccountBalance, CopiedRow, CopyPage, Domain};
 use crate::sqlite;
-use crate::writer::copied_entries;
 use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, Transaction, params_from_iter};

@@ -3,10 +3,12 @@
 //! Must not decide who holds the data.
 
 use super::changed_rows::ChangedRows;
+use super::copied_entries;
 use crate::StoreError;
+use crate::entry::chain::ChainHead;
 use crate::postgres::{Domain, Holding, HomeCommit, Position, PostgresHome};
 use crate::sqlite;
-use crate::writer::copied_entries;
+use crate::statements::chain::chain_head;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use std::ops::Deref;
 
@@ -255,10 +257,10 @@ impl Copy {
 
     pub(crate) fn position(&self, connection: &Connection) -> Result<Position, StoreError> {
         let version = self.state(connection)?.version;
-        let (seq, hash) = match self.domain {
-            Domain::Ledger => copied_entries::last(connection)
+        let ChainHead { seq, hash } = match self.domain {
+            Domain::Ledger => chain_head(connection)
                 .map_err(|source| StoreError::sqlite("read the ledger's last entry", source))?,
-            Domain::Accounts => (0, vec![0; 32]),
+            Domain::Accounts => ChainHead::genesis(),
         };
         Ok(Position { seq, hash, version })
     }

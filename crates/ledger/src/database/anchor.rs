@@ -11,10 +11,11 @@
 mod tests;
 
 use crate::StoreError;
-use crate::entry::chain::last_entry;
+use crate::entry::chain::{ChainHead, HASH_BYTES};
 use crate::entry::hex::{decode_hex, encode_hex};
-use crate::sealing::files::sealed_hash;
+use crate::sealed::files::sealed_hash;
 use crate::sqlite;
+use crate::statements::chain::chain_head;
 use base::regular_file::{open_regular_with, read_regular};
 use base::telemetry::METRICS;
 use base::{clock, file_owner};
@@ -26,44 +27,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 pub const ANCHOR_FILE: &str = "ledger.anchor";
-const HASH_BYTES: usize = 32;
 /// More bytes than the file's one line has.
 const MAX_READ_BYTES: usize = 256;
-
-/// Position of an entry in the chain, with its hash. 0 and zeroes: before the first entry.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ChainHead {
-    pub seq: i64,
-    pub hash: Vec<u8>,
-}
-
-impl ChainHead {
-    /// Returns the head of an empty ledger.
-    pub fn genesis() -> Self {
-        Self {
-            seq: 0,
-            hash: vec![0; HASH_BYTES],
-        }
-    }
-}
-
-impl fmt::Display for ChainHead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hash = encode_hex(&self.hash);
-        write!(
-            f,
-            "entry {} (#{})",
-            self.seq,
-            hash.get(..16).unwrap_or(&hash)
-        )
-    }
-}
-
-impl fmt::Debug for ChainHead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// Why a ledger does not match its anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -347,8 +312,4 @@ fn create(dir: &Path, head: &ChainHead) -> io::Result<()> {
 fn encode(head: &ChainHead) -> String {
     let text = format!("{:020} {}", head.seq, encode_hex(&head.hash));
     format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))
-}
-
-pub(crate) fn chain_head(connection: &Connection) -> rusqlite::Result<ChainHead> {
-    last_entry(connection).map(|(seq, hash)| ChainHead { seq, hash })
 }

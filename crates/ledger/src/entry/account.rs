@@ -1,9 +1,9 @@
 //! An account's row: its balances, and what of them is applied and claimed.
 //!
-//! Must not change a balance: that is `entry/chain.rs`.
+//! Must not change a balance: that is `statements/chain.rs`.
 
 use credits::money::Micro;
-use rusqlite::{Row, Transaction};
+use rusqlite::Row;
 
 /// An account's row, the part of the instance's settled credits that it already includes, and the
 /// claims of other instances: one consistent snapshot.
@@ -42,13 +42,4 @@ pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<LedgerAccount> {
         claimed_paid: row.get(6)?,
         claimed_trial: row.get(7)?,
     })
-}
-
-pub(crate) fn balances(
-    transaction: &Transaction<'_>,
-    account: &str,
-) -> rusqlite::Result<(Micro, Micro)> {
-    transaction
-        .prepare_cached("SELECT paid, trial FROM account WHERE id = ?1")?
-        .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
 }

@@ -1,15 +1,50 @@
 //! The chain of entries: each one contains the hash of the one before it, so that no entry can be
 //! changed, removed or put in between without notice.
 //!
-//! Must not decide an amount. A caller that appends does so in a write transaction.
+//! Must not run a query: `statements/chain.rs` does.
 
-use super::compact_detail::compact;
-use crate::entry::{ENTRY_COLUMNS, LedgerEntry};
-use credits::money::CreditSplit;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use super::hex::encode_hex;
+use crate::entry::LedgerEntry;
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
+
+pub(crate) const HASH_BYTES: usize = 32;
+
+/// Position of an entry in the chain, with its hash. 0 and zeroes: before the first entry.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChainHead {
+    pub seq: i64,
+    pub hash: Vec<u8>,
+}
+
+impl ChainHead {
+    /// Returns the head of an empty ledger.
+    pub fn genesis() -> Self {
+        Self {
+            seq: 0,
+            hash: vec![0; HASH_BYTES],
+        }
+    }
+}
+
+impl fmt::Display for ChainHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hash = encode_hex(&self.hash);
+        write!(
+            f,
+            "entry {} (#{})",
+            self.seq,
+            hash.get(..16).unwrap_or(&hash)
+        )
+    }
+}
+
+impl fmt::Debug for ChainHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// Returns an entry's hash, over the previous entry's hash and all fields of the entry.
 pub fn entry_hash(entry: &LedgerEntry) -> Vec<u8> {
@@ -56,81 +91,6 @@ impl EntryHasher {
         text.extend_from_slice(entry.detail.as_bytes());
         Ok(())
     }
-}
-
-/// Chains `entry` to the last one, stores it, and sets the account's balance to the one in the
-/// entry.
-pub(crate) fn append(
-    transaction: &Transaction<'_>,
-    mut entry: LedgerEntry,
-) -> rusqlite::Result<()> {
-    let (seq, hash) = last_entry(transaction)?;
-    (entry.seq, entry.prev) = (seq + 1, hash);
-    entry.hash = entry_hash(&entry);
-    insert(transaction, &entry, "")?;
-    set_balance(
-        transaction,
-        &entry.account,
-        CreditSplit {
-            paid: entry.bal_paid,
-            trial: entry.bal_trial,
-        },
-    )
-}
-
-pub(crate) fn last_entry(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
-    let last = connection
-        .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    Ok(last.unwrap_or((0, vec![0; 32])))
-}
-
-pub(crate) fn insert(
-    transaction: &Transaction<'_>,
-    entry: &LedgerEntry,
-    otherwise: &str,
-) -> rusqlite::Result<bool> {
-    let sql = format!(
-        "INSERT INTO entry ({ENTRY_COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}"
-    );
-    let inserted = transaction.prepare_cached(&sql)?.execute(params![
-        entry.seq,
-        entry.kind,
-        entry.reference,
-        entry.account,
-        entry.at_ms,
-        entry.d_paid,
-        entry.d_trial,
-        entry.bal_paid,
-        entry.bal_trial,
-        entry.writeoff,
-        stored_detail(entry),
-        entry.prev,
-        entry.hash,
-    ])?;
-    Ok(inserted > 0)
-}
-
-/// The detail of an ending is stored compact; those of the few other entries are not.
-fn stored_detail(entry: &LedgerEntry) -> Cow<'_, str> {
-    if entry.is_ending() {
-        compact(&entry.detail)
-    } else {
-        Cow::Borrowed(&entry.detail)
-    }
-}
-
-pub(crate) fn set_balance(
-    transaction: &Transaction<'_>,
-    account: &str,
-    parts: CreditSplit,
-) -> rusqlite::Result<()> {
-    let sql = "UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1";
-    transaction
-        .prepare_cached(sql)?
-        .execute(params![account, parts.paid, parts.trial])?;
-    Ok(())
 }
 
 #[cfg(test)]

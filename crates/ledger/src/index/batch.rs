@@ -9,8 +9,8 @@ use super::names::NameTables;
 use super::tables::IndexTables;
 use crate::StoreError;
 use crate::entry::LedgerEntry;
+use crate::entry::chain::ChainHead;
 use crate::entry::spend_totals::{HOUR_MS, MAX_TOKENS_COUNTED, SpendTotals};
-use crate::writer::lookup::EntryPosition;
 use credits::money::Micro;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 /// Reads the entries after a position; `None` if the ledger does not have the position.
 pub(crate) type ReadEntries<'a> =
-    dyn Fn(&EntryPosition, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
+    dyn Fn(&ChainHead, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
 
 /// Kinds of entries in the order of their numbers: first the ends of requests.
 const KINDS: [&str; 8] = [
@@ -184,7 +184,7 @@ pub(crate) struct IndexBatch {
     /// By account and name.
     pub conversations: HashMap<(i64, String), ConversationChange>,
     /// The last entry.
-    pub end: Option<EntryPosition>,
+    pub end: Option<ChainHead>,
 }
 
 impl IndexBatch {
@@ -199,7 +199,10 @@ impl IndexBatch {
             self.add_entry(tables, entry, names)?;
         }
         if let Some(last) = entries.last() {
-            self.end = Some((last.seq, last.hash.clone()));
+            self.end = Some(ChainHead {
+                seq: last.seq,
+                hash: last.hash.clone(),
+            });
         }
         Ok(())
     }
@@ -286,7 +289,7 @@ impl IndexBatch {
 /// does not have the entry `from`.
 pub(crate) fn read_batch(
     tables: IndexTables<'_>,
-    from: &EntryPosition,
+    from: &ChainHead,
     limit: u32,
     names: &mut NameTables,
     read: &ReadEntries<'_>,

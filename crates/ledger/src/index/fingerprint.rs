@@ -14,8 +14,8 @@ mod tests;
 use super::batch::{DEBIT, FIRST_POSTING, IMPLAUSIBLE, IndexedDetail, UsageChange, kind_number};
 use super::write::DAY_HOURS;
 use crate::entry::LedgerEntry;
+use crate::entry::chain::ChainHead;
 use crate::entry::spend_totals::HOUR_MS;
-use crate::writer::lookup::EntryPosition;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
@@ -36,7 +36,7 @@ pub struct StoredFingerprint {
 pub(crate) struct TablesFingerprint {
     sum: u128,
     /// The last entry in the index.
-    pub position: EntryPosition,
+    pub position: ChainHead,
     /// Whether a sum is so large that it no longer grows: its entries make another fingerprint.
     pub has_full_sum: bool,
 }
@@ -276,6 +276,6 @@ impl IndexFingerprint {
 
     /// Returns whether the index has exactly the rows that the entries make.
     pub(crate) fn is_of(&self, tables: &TablesFingerprint) -> bool {
-        tables.sum == self.sum && tables.position.0 == self.seq
+        tables.sum == self.sum && tables.position.seq == self.seq
     }
 }

@@ -12,10 +12,10 @@ use super::tables::IndexTables;
 use super::write::watermark;
 use crate::StoreError;
 use crate::entry::LedgerEntry;
+use crate::entry::chain::ChainHead;
 use crate::index::compare::{AggregateMismatch, TableKey, TableShape, compare_tables};
 use crate::sqlite;
-use crate::writer::applied::move_key_amounts;
-use crate::writer::lookup::EntryPosition;
+use crate::statements::applied::move_key_amounts;
 use rusqlite::{Connection, params};
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -142,7 +142,7 @@ impl IndexRebuild {
 
     /// Returns the last entry in it.
     pub(crate) fn seq(&self) -> rusqlite::Result<i64> {
-        Ok(watermark(&self.connection)?.position.0)
+        Ok(watermark(&self.connection)?.position.seq)
     }
 
     /// Adds the next entries up to and with `to`, at most [`MAX_BATCH`], in one transaction:
@@ -160,8 +160,8 @@ impl IndexRebuild {
         let transaction = self.connection.unchecked_transaction().map_err(sql)?;
         let tables = IndexTables::new(&transaction);
         let key_days = RefCell::new(KeyDays::new());
-        let read = |(seq, _): &EntryPosition, limit| {
-            let mut entries = read(*seq, limit)?;
+        let read = |position: &ChainHead, limit| {
+            let mut entries = read(position.seq, limit)?;
             entries.retain(|entry| entry.seq <= to);
             count_key_days(&entries, &mut key_days.borrow_mut());
             Ok(Some(entries))

@@ -15,8 +15,8 @@ use super::names::NameTables;
 use super::tables::{BASE, IndexTables};
 use super::write::{clear, read_watermark, set_watermark, watermark};
 use crate::StoreError;
+use crate::entry::chain::ChainHead;
 use crate::sqlite;
-use crate::writer::lookup::EntryPosition;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 
@@ -76,7 +76,7 @@ impl IndexTail {
     /// `read`.
     pub(crate) fn read<T>(
         &mut self,
-        last: &EntryPosition,
+        last: &ChainHead,
         entries: &ReadEntries<'_>,
         read: impl FnOnce(IndexTables<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<rusqlite::Result<T>>, StoreError> {
@@ -132,7 +132,7 @@ fn begin_behind_base(
         *names = NameTables::new();
         *base_version = Some(version);
     }
-    Ok(base.position.0)
+    Ok(base.position.seq)
 }
 
 /// Adds the entries up to `last`, or as many as the limits allow.
@@ -141,13 +141,13 @@ fn catch_up(
     names: &mut NameTables,
     base_seq: i64,
     limits: TailLimits,
-    last: &EntryPosition,
+    last: &ChainHead,
     entries: &ReadEntries<'_>,
 ) -> Result<TailState, StoreError> {
     let sql = |source| StoreError::sqlite(OPERATION, source);
     let mut end = watermark(tables.connection()).map_err(sql)?;
-    let count = end.position.0 - base_seq;
-    if count == 0 && last.0 - base_seq > i64::from(limits.entries) {
+    let count = end.position.seq - base_seq;
+    if count == 0 && last.seq - base_seq > i64::from(limits.entries) {
         return Ok(TailState::Ready);
     }
     let room = i64::from(limits.entries) - count;

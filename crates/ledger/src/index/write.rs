@@ -7,8 +7,8 @@ use super::batch::{
     ActivityIndexRow, ConversationChange, IndexBatch, PostingRow, UsageChange, UsageKey,
 };
 use super::tables::IndexTables;
+use crate::entry::chain::ChainHead;
 use crate::entry::spend_totals::{MAX_CREDITS_SUM, MAX_TOKENS_SUM};
-use crate::writer::lookup::EntryPosition;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ pub(crate) const DAY_HOURS: i64 = 24;
 
 /// How far an index is.
 pub(crate) struct Watermark {
-    pub position: EntryPosition,
+    pub position: ChainHead,
     /// Number of ids of conversations.
     pub conversations: i64,
 }
@@ -33,7 +33,10 @@ pub(crate) fn read_watermark(
     let sql = format!("SELECT seq, hash, conversations FROM {database}.watermark");
     connection.prepare_cached(&sql)?.query_row([], |row| {
         Ok(Watermark {
-            position: (row.get(0)?, row.get(1)?),
+            position: ChainHead {
+                seq: row.get(0)?,
+                hash: row.get(1)?,
+            },
             conversations: row.get(2)?,
         })
     })
@@ -42,7 +45,7 @@ pub(crate) fn read_watermark(
 pub(crate) fn set_watermark(connection: &Connection, to: &Watermark) -> rusqlite::Result<()> {
     connection
         .prepare_cached("UPDATE main.watermark SET seq = ?1, hash = ?2, conversations = ?3")?
-        .execute((to.position.0, &to.position.1, to.conversations))
+        .execute((to.position.seq, &to.position.hash, to.conversations))
         .map(drop)
 }
 

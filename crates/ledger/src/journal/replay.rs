@@ -5,9 +5,7 @@
 
 use crate::StoreError;
 use crate::journal;
-use crate::{
-    AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, LedgerStore, RequestOutcome,
-};
+use crate::{AppendOutcome, Ending, Ledger, LedgerBatch, LedgerChange, RequestOutcome};
 use base::telemetry::METRICS;
 use credits::money::CreditSplit;
 use std::path::Path;
@@ -122,10 +120,7 @@ pub struct ReplayedEndings {
     pub withheld: Vec<WithheldCost>,
 }
 
-pub fn enter_endings(
-    ledger: &dyn LedgerStore,
-    endings: &[Ending],
-) -> Result<ReplayedEndings, StoreError> {
+pub fn enter_endings(ledger: &Ledger, endings: &[Ending]) -> Result<ReplayedEndings, StoreError> {
     let mut replayed = ReplayedEndings::default();
     let mut logged_at = Instant::now();
     for (index, batch) in endings.chunks(BATCH).enumerate() {
@@ -142,7 +137,7 @@ pub fn enter_endings(
             freed: CreditSplit::ZERO,
         };
         let changes: Vec<_> = batch.iter().map(change).collect();
-        let outcomes = ledger.append(&LedgerBatch {
+        let outcomes = ledger.changes().append(&LedgerBatch {
             instance_id: "",
             changes: &changes,
         })?;

@@ -6,7 +6,7 @@
 
 use crate::StoreError;
 use crate::entry::hex::encode_hex;
-use crate::sealing::files::{
+use crate::sealed::files::{
     SEGMENT_DIR, SegmentRecord, check_record, open_recorded, segments_after,
 };
 use crate::sealing::{BackgroundPace, PARTIAL};
@@ -345,7 +345,7 @@ impl Segments<'_> {
 
     /// Removes the file in the data directory of a segment whose whole copy is at `archived`. Sets
     /// aside whatever else has its name.
-    pub(crate) fn remove_local(
+    pub(super) fn remove_local(
         &self,
         segment: &SegmentRecord,
         archived: &Path,
@@ -376,7 +376,7 @@ impl Segments<'_> {
     }
 
     /// Removes the files in the data directory of segments that the archive has.
-    pub(crate) fn remove_archived(
+    pub(super) fn remove_archived(
         &self,
         records: &[SegmentRecord],
         pace: BackgroundPace<'_>,

@@ -3,7 +3,7 @@
 //! Must not write.
 
 use crate::database::Ledger;
-use crate::sealing::sealed::balance_slice;
+use crate::sealed::balance_slice;
 use crate::segment::SealedBalance;
 use credits::money::Micro;
 use std::collections::{BTreeMap, VecDeque};

@@ -5,8 +5,8 @@
 use super::{BackgroundPace, EXTENSION, PARTIAL};
 use crate::StoreError;
 use crate::entry::hex::encode_hex;
+use crate::sealed::files::sealed_end;
 use crate::sealing::archive::set_aside;
-use crate::sealing::files::sealed_end;
 use crate::segment::SegmentReader;
 use crate::views::Segments;
 use base::file_owner;
@@ -15,7 +15,7 @@ use std::path::Path;
 
 impl Segments<'_> {
     /// Finishes or discards what a process that died left.
-    pub(crate) fn resume_sealing(&self, pace: BackgroundPace<'_>) -> Result<(), StoreError> {
+    pub(super) fn resume_sealing(&self, pace: BackgroundPace<'_>) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("look through the folder of segments", source);
         let records = self.segment_records()?;
         for file in file_owner::read_dir(self.0.segments.dir()).map_err(failed)? {

@@ -5,8 +5,7 @@ use crate::Ledger;
 use crate::fixture::query_plan;
 use crate::sealing::archive::SegmentState;
 use crate::{
-    AppendOutcome, BalanceChange, BalanceChangeKind, Ending, EntrySelection, LedgerStore as _,
-    Refund, RequestOutcome,
+    AppendOutcome, BalanceChange, BalanceChangeKind, Ending, EntrySelection, Refund, RequestOutcome,
 };
 use credits::money::{CreditSplit, Micro};
 use rusqlite::Connection;
@@ -129,13 +128,13 @@ fn sealed_ends_leave_the_table_and_every_reader_still_finds_them() {
         "three grants and the last debit"
     );
     assert_eq!(export(&ledger), before);
-    let after_five = ledger.entries_after(5, 30).unwrap();
+    let after_five = ledger.rows().entries_after(5, 30).unwrap();
     assert_eq!(
         after_five.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
         (6..36).collect::<Vec<_>>()
     );
     assert_eq!(
-        ledger.entries_after(30, 100).unwrap().len(),
+        ledger.rows().entries_after(30, 100).unwrap().len(),
         13,
         "into the table"
     );
@@ -719,10 +718,10 @@ fn an_anchor_that_names_a_sealed_entry_still_fits() {
     enter(&ledger, 50..55);
     let segment = seal_all(&ledger, 100).remove(0);
     std::fs::write(dir.path().join("ledger.anchor"), &anchor).unwrap();
-    assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+    assert_eq!(ledger.checks().anchor_fault(dir.path()).unwrap(), None);
     std::fs::remove_file(file_of(&ledger, &segment)).unwrap();
     assert_eq!(
-        ledger.anchor_fault(dir.path()).unwrap(),
+        ledger.checks().anchor_fault(dir.path()).unwrap(),
         None,
         "only this ledger can have sealed it"
     );
@@ -933,6 +932,7 @@ fn one_process_at_a_time_seals() {
     let lock = ledger.segments().lock_segments().unwrap();
     let error = Ledger::open(dir.path())
         .unwrap()
+        .segments()
         .seal(SealBoundary::Everything, 100, PACE, NOW)
         .unwrap_err();
     assert!(error.to_string().contains("another process"), "{error}");

@@ -1,152 +1,62 @@
-//! `ledger.db` as a home of the ledger: a batch of changes is one transaction.
+//! A batch of changes is one transaction of `ledger.db`.
 //!
 //! Endings that follow each other are entered together (`writer/batch.rs`). Must not decide an
 //! amount.
 
-use super::applied::instance_number;
 use super::batch::{EndingBatch, EndingEntry};
+use super::change::{AppendOutcome, LedgerBatch, LedgerChange};
 use super::claim::{ClaimsOnAccount, subtract_claim};
-use super::lookup;
 use super::posting::{
-    BalanceChange, PostingResult, Refund, find_entry, insert_change, insert_store_debit,
+    BalanceChange, PostingResult, Refund, SqlFailure, insert_change, insert_store_debit,
 };
 use super::store_events::{IngestEvent, enter_event};
 use super::trial::{Posting, insert_posting};
 use crate::StoreError;
-use crate::database::anchor::{ChainHead, chain_head};
-use crate::database::{Ledger, SqlFailure};
 use crate::entry::ending::ending_detail;
-use crate::entry::interface::{
-    AppendOutcome, EntryReference, LedgerBatch, LedgerChange, LedgerHeads, LedgerStore,
-};
-use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
-use crate::sealing::files::{sealed_end, segment_of};
+use crate::reader::chain::EntryReference;
+use crate::statements::applied::instance_number;
+use crate::statements::chain::chain_head;
 use crate::views::LedgerChanges;
-use crate::{BackgroundPace, KeySpend, LedgerAccount, SealBoundary};
 use base::failpoint::{self, Point};
 use credits::money::CreditSplit;
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::Transaction;
 
-impl LedgerStore for Ledger {
-    fn open_account(
-        &self,
-        account: &str,
-        trial_ends_at_ms: Option<i64>,
-        at_ms: i64,
-    ) -> Result<(), StoreError> {
-        self.rows().open_account(account, trial_ends_at_ms, at_ms)
-    }
-
-    fn append(&self, batch: &LedgerBatch<'_>) -> Result<Vec<AppendOutcome>, StoreError> {
+impl LedgerChanges<'_> {
+    /// Enters the changes of a batch, in their order, in one commit, then writes the last entry to
+    /// the anchor. Each change takes effect once, however often and by however many processes it is
+    /// entered. Returns one outcome for each; when this returns, the entries are durable.
+    ///
+    /// # Errors
+    /// Returns an error if the rules forbid one of the changes, if an account is not open, or if
+    /// the ledger cannot be written; then nothing of the batch is entered. A ledger that does not
+    /// know whether its commit took effect finds out before it returns: repeated by the caller, a
+    /// batch would count twice as applied.
+    pub fn append(&self, batch: &LedgerBatch<'_>) -> Result<Vec<AppendOutcome>, StoreError> {
         let Some(first) = batch.changes.first() else {
             return Ok(Vec::new());
         };
         let sql = sql_failure(first);
-        let mut writer = self.writer();
+        let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
         let mut outcomes = Vec::with_capacity(batch.changes.len());
         while let Some(rest) = batch.changes.get(outcomes.len()..)
             && !rest.is_empty()
         {
-            self.changes()
-                .insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
+            self.insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
         }
         let is_ending = |change: &LedgerChange<'_>| matches!(change, LedgerChange::Ending { .. });
         let has_endings = batch.changes.iter().any(is_ending);
-        let between = || {
-            if has_endings {
-                failpoint::hit(Point::AfterCommit);
-            }
-        };
-        self.commit(transaction, between).map_err(sql)?;
+        let head = chain_head(&transaction).map_err(sql)?;
+        transaction.commit().map_err(sql)?;
+        if has_endings {
+            failpoint::hit(Point::AfterCommit);
+        }
+        if let Some(anchor) = &self.0.anchor {
+            anchor.write(&head);
+        }
         Ok(outcomes)
     }
 
-    fn account(
-        &self,
-        account: &str,
-        instance_id: &str,
-    ) -> Result<Option<LedgerAccount>, StoreError> {
-        self.rows().account(account, instance_id)
-    }
-
-    fn key_spend(
-        &self,
-        key: &str,
-        first_day: i64,
-        instance_id: &str,
-    ) -> Result<KeySpend, StoreError> {
-        self.rows().key_spend(key, first_day, instance_id)
-    }
-
-    fn entry(&self, reference: EntryReference<'_>) -> Result<Option<LedgerEntry>, StoreError> {
-        match reference {
-            // Postings stay when their segment is sealed.
-            EntryReference::Posting { kind, reference } => self
-                .read("look for a posting", |connection| {
-                    find_entry(connection, kind, reference)
-                }),
-            EntryReference::Ending(request_id) => {
-                let known = self.read("look for the end of a request", |connection| {
-                    connection
-                        .prepare_cached(&format!(
-                            "SELECT {ENTRY_COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')"
-                        ))?
-                        .query_row([request_id], entry)
-                        .optional()
-                })?;
-                match known {
-                    Some(entry) => Ok(Some(entry)),
-                    None => self.segments().sealed_ending(request_id),
-                }
-            }
-        }
-    }
-
-    fn entries_after(&self, after_seq: i64, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
-        let count = usize::try_from(limit).unwrap_or(usize::MAX);
-        self.readers.with(|connection| {
-            // One snapshot: an entry that is sealed meanwhile is in one of the two.
-            let snapshot = connection.unchecked_transaction().map_err(sql)?;
-            let mut entries = self
-                .segments()
-                .sealed_entries_after(&snapshot, after_seq, count)?;
-            let after = entries.last().map_or(after_seq, |entry| entry.seq);
-            let rest = u32::try_from(count - entries.len()).unwrap_or(u32::MAX);
-            entries.extend(lookup::entries_after(&snapshot, after, rest).map_err(sql)?);
-            Ok(entries)
-        })
-    }
-
-    fn seal(
-        &self,
-        boundary: SealBoundary,
-        entries_per_segment: i64,
-        pace: BackgroundPace<'_>,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        self.segments()
-            .seal(boundary, entries_per_segment, pace, now_ms)
-            .map(drop)
-    }
-
-    fn heads(&self) -> Result<LedgerHeads, StoreError> {
-        self.read("read the ends of the ledger", |connection| {
-            let snapshot = connection.unchecked_transaction()?;
-            let (seq, _) = sealed_end(&snapshot)?;
-            let sealed =
-                segment_of(&snapshot, seq)?.map_or_else(ChainHead::genesis, |segment| ChainHead {
-                    seq,
-                    hash: segment.last_hash,
-                });
-            let last = chain_head(&snapshot)?;
-            Ok(LedgerHeads { last, sealed })
-        })
-    }
-}
-
-impl LedgerChanges<'_> {
     /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
     /// paid from paid credits comes back first. The part paid from the trial returns to a running
     /// trial, and as paid credits after its end, because they would expire at once in a trial that
@@ -164,7 +74,10 @@ impl LedgerChanges<'_> {
     /// Returns an error if the ledger cannot be read.
     pub fn has_posted(&self, change: &BalanceChange<'_>) -> Result<bool, StoreError> {
         let (kind, reference) = (change.kind.name(), change.reference);
-        let known = self.0.entry(EntryReference::Posting { kind, reference })?;
+        let known = self
+            .0
+            .rows()
+            .entry(EntryReference::Posting { kind, reference })?;
         Ok(known.is_some())
     }
 
@@ -224,7 +137,7 @@ impl LedgerChanges<'_> {
             .iter()
             .map(|event| LedgerChange::Event(event))
             .collect();
-        let outcomes = self.0.append(&LedgerBatch {
+        let outcomes = self.append(&LedgerBatch {
             instance_id: "",
             changes: &changes,
         })?;
@@ -245,7 +158,7 @@ impl LedgerChanges<'_> {
             instance_id,
             changes: &[change],
         };
-        match self.0.append(&batch)?.pop() {
+        match self.append(&batch)?.pop() {
             Some(AppendOutcome::Posted(posted)) => Ok(posted),
             _ => Err(StoreError::Unusable("a posting has no outcome".into())),
         }

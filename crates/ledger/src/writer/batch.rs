@@ -7,14 +7,15 @@
 //! same transaction, and must write nothing else to the ledger in between. Must not decide what an
 //! ending costs.
 
-use super::applied::take_account_row;
-use super::key_spend_update::KeySpendUpdate;
 use crate::StoreError;
 use crate::entry::LedgerEntry;
-use crate::entry::chain::{entry_hash, insert, last_entry, set_balance};
+use crate::entry::chain::{ChainHead, entry_hash};
 use crate::entry::ending::Ending;
-use crate::sealing::files::{SegmentFiles, sealed_end};
-use crate::sealing::sealed::{SealedEnding, find_sealed_ending, may_be_sealed};
+use crate::sealed::files::{SegmentFiles, sealed_end};
+use crate::sealed::{find_sealed_ending, may_be_sealed};
+use crate::statements::applied::take_account_row;
+use crate::statements::chain::{chain_head, insert, set_balance};
+use crate::statements::key_spend_update::KeySpendUpdate;
 use base::telemetry::METRICS;
 use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
@@ -41,7 +42,7 @@ pub(crate) struct EndingBatch<'a> {
     /// a journal, or an event of a shared store.
     instance: Option<i64>,
     /// The ledger's last entry, which the next one is chained to.
-    last: (i64, Vec<u8>),
+    last: ChainHead,
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: KeySpendUpdate<'a>,
     withheld: Option<WithheldEndings>,
@@ -77,7 +78,7 @@ impl<'a> EndingBatch<'a> {
             segments,
             sealed_until_ms: sealed_end(transaction)?.1,
             instance,
-            last: last_entry(transaction)?,
+            last: chain_head(transaction)?,
             accounts: BTreeMap::new(),
             keys: KeySpendUpdate::default(),
             withheld: None,
@@ -141,7 +142,7 @@ impl<'a> EndingBatch<'a> {
         );
         let (bal_paid, bal_trial) = (remaining.paid, remaining.trial);
         let writeoff = ending.cost().minus(taken.total());
-        let (seq, prev) = (self.last.0 + 1, self.last.1.clone());
+        let (seq, prev) = (self.last.seq + 1, self.last.hash.clone());
         let mut entry = LedgerEntry {
             seq,
             prev,
@@ -154,7 +155,10 @@ impl<'a> EndingBatch<'a> {
         if !insert(self.transaction, &entry, ON_CONFLICT_IGNORE)? {
             return Ok(EndingEntry::Known);
         }
-        self.last = (entry.seq, entry.hash);
+        self.last = ChainHead {
+            seq: entry.seq,
+            hash: entry.hash,
+        };
         (account.parts, account.is_changed) = (remaining, true);
         self.keys
             .add(&ending.detail.key_id, ending.at_ms, taken.total());
@@ -164,9 +168,8 @@ impl<'a> EndingBatch<'a> {
     /// Looks for the end of a request in the segments. `None`: the request has no sealed end.
     fn find_sealed(&mut self, request_id: &str) -> rusqlite::Result<Option<EndingEntry>> {
         match find_sealed_ending(self.transaction, self.segments, request_id)? {
-            SealedEnding::None => Ok(None),
-            SealedEnding::Found(entry) => Ok(Some(EndingEntry::Sealed(entry))),
-            SealedEnding::Unavailable(error) => {
+            Ok(found) => Ok(found.map(|entry| EndingEntry::Sealed(Box::new(entry)))),
+            Err(error) => {
                 let is_known = self
                     .transaction
                     .prepare_cached(

@@ -6,9 +6,9 @@
 //! after it has handed over. They read the admitting process's holds from its mirror
 //! (`journal/holds_mirror.rs`). Must not decide which account gets how much.
 
-use super::applied::applied_to_account;
 use crate::StoreError;
 use crate::entry::account::{LedgerAccount, account_row};
+use crate::statements::applied::applied_to_account;
 use crate::views::LedgerChanges;
 use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction, params};

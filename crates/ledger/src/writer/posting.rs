@@ -7,14 +7,17 @@
 
 use super::claim::{self, Claim, ClaimsOnAccount};
 use crate::StoreError;
-use crate::database::SqlFailure;
-use crate::entry::account::balances;
-use crate::entry::chain::append;
-use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use crate::entry::LedgerEntry;
+use crate::reader::balances::refunded_total;
+use crate::statements::chain::{append, balances};
+use crate::statements::lookup::find_entry;
 use crate::views::LedgerChanges;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
+
+/// Says which operation failed.
+pub(crate) type SqlFailure = fn(rusqlite::Error) -> StoreError;
 
 /// The result of a posting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +147,7 @@ impl PostingDetail {
 
 impl LedgerChanges<'_> {
     /// Posts a refund. The part paid from paid credits comes back first.
-    pub(crate) fn insert_refund(
+    pub(super) fn insert_refund(
         &self,
         transaction: &Transaction<'_>,
         refund: &Refund<'_>,
@@ -305,19 +308,6 @@ fn known_change(
         .transpose()
 }
 
-pub(crate) fn find_entry(
-    connection: &Connection,
-    kind: &str,
-    reference: &str,
-) -> rusqlite::Result<Option<LedgerEntry>> {
-    connection
-        .prepare_cached(&format!(
-            "SELECT {ENTRY_COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"
-        ))?
-        .query_row([kind, reference], entry)
-        .optional()
-}
-
 /// Returns the result for a reference that has been posted before.
 fn existing_posting(
     transaction: &Transaction<'_>,
@@ -376,20 +366,6 @@ fn post_entry(
         change,
         balance,
     })
-}
-
-/// Returns the total refunds of a debit so far.
-pub(crate) fn refunded_total(
-    connection: &Connection,
-    account: &str,
-    request_id: &str,
-) -> rusqlite::Result<Micro> {
-    connection
-        .prepare_cached(
-            "SELECT ifnull(sum(d_paid + d_trial), 0) FROM entry
-             WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2",
-        )?
-        .query_row([account, request_id], |row| row.get(0))
 }
 
 pub(crate) fn trial_end(

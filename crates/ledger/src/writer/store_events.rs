@@ -3,12 +3,13 @@
 //!
 //! Must not call the store.
 
+use super::accounts::insert_price;
 use super::batch::{EndingBatch, EndingEntry};
 use super::trial::{Posting, insert_posting};
 use crate::StoreError;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::entry::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
-use crate::sealing::files::SegmentFiles;
+use crate::sealed::files::SegmentFiles;
 use crate::views::StoreEvents;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
@@ -310,21 +311,7 @@ fn store_ending_price(
     price: Option<&PriceList>,
 ) -> rusqlite::Result<()> {
     match price.filter(|price| price.matches_version(&ending.detail.price_version)) {
-        Some(price) => store_price(transaction, price, ending.at_ms),
+        Some(price) => insert_price(transaction, price, ending.at_ms),
         None => Ok(()),
     }
-}
-
-fn store_price(
-    transaction: &Transaction<'_>,
-    price: &PriceList,
-    at_ms: i64,
-) -> rusqlite::Result<()> {
-    let json = serde_json::to_string(price).map_err(encode_error)?;
-    transaction
-        .prepare_cached(
-            "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
-        )?
-        .execute(params![price.version, json, at_ms])?;
-    Ok(())
 }

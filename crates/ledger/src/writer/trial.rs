@@ -3,11 +3,11 @@
 //!
 //! Must not decide when a trial ends.
 
-use super::posting::{PostingDetail, PostingResult, find_entry, trial_end};
+use super::posting::{PostingDetail, PostingResult, trial_end};
 use crate::StoreError;
 use crate::entry::LedgerEntry;
-use crate::entry::account::balances;
-use crate::entry::chain::append;
+use crate::statements::chain::{append, balances};
+use crate::statements::lookup::find_entry;
 use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::Transaction;

@@ -4,8 +4,9 @@
 //! Must not know the home that they run on.
 
 use super::money::sample;
+use super::store::LedgerStore;
 use super::world::*;
-use ledger::{AppendOutcome, EntryReference, LedgerStore, SealBoundary};
+use ledger::{AppendOutcome, EntryReference, SealBoundary};
 
 pub fn an_entry_is_found_by_its_reference(home: NewHome<'_>) {
     let pair = LedgerPair::funded(home());

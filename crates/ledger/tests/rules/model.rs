@@ -2,15 +2,15 @@
 //! with a chain of its own.
 //!
 //! It can break one rule on purpose, so that the tests of the rules show that they find it. It must
-//! not call the code of `ledger.db`, and shares only the types that the trait passes.
+//! not call the code of `ledger.db`, and shares only the types that are passed to it.
 
+use super::store::LedgerStore;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use ledger::StoreError;
-use ledger::anchor::ChainHead;
 use ledger::{
-    AppendOutcome, BackgroundPace, BalanceChange, BalanceChangeKind, ClaimsOnAccount, Ending,
-    EntryReference, IngestEvent, KeySpend, LedgerAccount, LedgerBatch, LedgerChange, LedgerEntry,
-    LedgerHeads, LedgerStore, Posting, PostingDetail, PostingResult, Refund, RequestOutcome,
+    AppendOutcome, BackgroundPace, BalanceChange, BalanceChangeKind, ChainHead, ClaimsOnAccount,
+    Ending, EntryReference, IngestEvent, KeySpend, LedgerAccount, LedgerBatch, LedgerChange,
+    LedgerEntry, LedgerHeads, Posting, PostingDetail, PostingResult, Refund, RequestOutcome,
     SealBoundary,
 };
 use sha2::{Digest, Sha256};

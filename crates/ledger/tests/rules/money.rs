@@ -3,12 +3,11 @@
 //!
 //! Must not know the home that they run on.
 
+use super::store::LedgerStore;
 use super::world::*;
 use credits::money::{MAX_MICRO, Micro};
 use ledger::StoreError;
-use ledger::{
-    AppendOutcome, BalanceChangeKind, Claim, EntryReference, IngestEvent, LedgerStore, SealBoundary,
-};
+use ledger::{AppendOutcome, BalanceChangeKind, Claim, EntryReference, IngestEvent, SealBoundary};
 
 pub fn an_account_opens_once(home: NewHome<'_>) {
     let pair = LedgerPair::funded(home());

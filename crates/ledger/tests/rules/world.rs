@@ -5,12 +5,13 @@
 //! heads, on every balance and on the spending of every key. Must not know what a rule is about.
 
 use super::model::MemoryLedger;
+use super::store::LedgerStore;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use ledger::{
     AppendOutcome, BackgroundPace, BalanceChange, BalanceChangeKind, Claim, Ending, EndingDetail,
-    EntryReference, IngestEvent, LedgerBatch, LedgerChange, LedgerEntry, LedgerHeads, LedgerStore,
-    Posting, PostingResult, Refund, RequestOutcome, SealBoundary,
+    EntryReference, IngestEvent, LedgerBatch, LedgerChange, LedgerEntry, LedgerHeads, Posting,
+    PostingResult, Refund, RequestOutcome, SealBoundary,
 };
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;

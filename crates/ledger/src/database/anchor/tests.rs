@@ -2,7 +2,7 @@
 //! until an operator accepts it.
 
 use super::*;
-use crate::{Ledger, LedgerStore as _, Posting};
+use crate::{Ledger, Posting};
 use credits::money::Micro;
 use std::fs;
 
@@ -46,11 +46,11 @@ fn an_older_or_another_ledger_is_refused_by_name_until_it_is_accepted() {
     copy(dir.path(), other.path());
     grant(&ledger, "second");
     grant(&ledger, "third");
-    let last = ledger.entries_after(2, 1).unwrap().remove(0);
+    let last = ledger.rows().entries_after(2, 1).unwrap().remove(0);
     drop(ledger);
     let ledger = opened(dir.path());
     assert_eq!(
-        ledger.anchor_fault(dir.path()).unwrap(),
+        ledger.checks().anchor_fault(dir.path()).unwrap(),
         None,
         "the newest is taken"
     );
@@ -80,6 +80,7 @@ fn an_older_or_another_ledger_is_refused_by_name_until_it_is_accepted() {
         assert!(names_all, "{refused}");
         let fault = Ledger::open_for_audit(dir.path())
             .unwrap()
+            .checks()
             .anchor_fault(dir.path())
             .unwrap();
         assert!(
@@ -90,7 +91,7 @@ fn an_older_or_another_ledger_is_refused_by_name_until_it_is_accepted() {
     Ledger::accept(dir.path()).unwrap();
     let ledger = opened(dir.path());
     grant(&ledger, "fourth");
-    assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+    assert_eq!(ledger.checks().anchor_fault(dir.path()).unwrap(), None);
 }
 
 #[test]
@@ -107,6 +108,7 @@ fn an_anchor_that_is_behind_is_no_fault() {
     let third = ChainHead {
         seq: 3,
         hash: opened(dir.path())
+            .rows()
             .entries_after(2, 1)
             .unwrap()
             .remove(0)
@@ -119,7 +121,13 @@ fn an_anchor_that_is_behind_is_no_fault() {
 fn a_lost_or_damaged_anchor_is_refused_by_name_until_the_ledger_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(ANCHOR_FILE);
-    assert_eq!(opened(dir.path()).anchor_fault(dir.path()).unwrap(), None);
+    assert_eq!(
+        opened(dir.path())
+            .checks()
+            .anchor_fault(dir.path())
+            .unwrap(),
+        None
+    );
     assert_eq!(
         read(dir.path()).unwrap(),
         AnchorContent::Head(ChainHead::genesis()),
@@ -129,6 +137,7 @@ fn a_lost_or_damaged_anchor_is_refused_by_name_until_the_ledger_is_accepted() {
     let first = ChainHead {
         seq: 1,
         hash: opened(dir.path())
+            .rows()
             .entries_after(0, 1)
             .unwrap()
             .remove(0)
@@ -162,6 +171,7 @@ fn a_lost_or_damaged_anchor_is_refused_by_name_until_the_ledger_is_accepted() {
         );
         let found = Ledger::open_for_audit(dir.path())
             .unwrap()
+            .checks()
             .anchor_fault(dir.path())
             .unwrap();
         assert_eq!(found, Some(fault));
@@ -184,7 +194,7 @@ fn a_ledger_from_before_anchors_gets_its_first_by_itself() {
     drop(ledger);
     fs::remove_file(dir.path().join(ANCHOR_FILE)).unwrap();
     let ledger = opened(dir.path());
-    assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+    assert_eq!(ledger.checks().anchor_fault(dir.path()).unwrap(), None);
     assert!(
         is_anchored(&ledger.writer()).unwrap(),
         "from now on it is missed"
@@ -196,7 +206,13 @@ fn a_ledger_from_before_anchors_gets_its_first_by_itself() {
     ledger.writer().execute("DELETE FROM anchored", []).unwrap();
     drop(ledger);
     fs::write(new.path().join(ANCHOR_FILE), []).unwrap();
-    assert_eq!(opened(new.path()).anchor_fault(new.path()).unwrap(), None);
+    assert_eq!(
+        opened(new.path())
+            .checks()
+            .anchor_fault(new.path())
+            .unwrap(),
+        None
+    );
     assert_eq!(
         read(new.path()).unwrap(),
         AnchorContent::Head(ChainHead::genesis())
@@ -213,8 +229,8 @@ fn processes_that_open_a_new_ledger_at_one_time_have_one_anchor() {
         }
     });
     let ledger = opened(dir.path());
-    assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
-    let last = ledger.entries_after(5, 1).unwrap().remove(0);
+    assert_eq!(ledger.checks().anchor_fault(dir.path()).unwrap(), None);
+    let last = ledger.rows().entries_after(5, 1).unwrap().remove(0);
     // The last writer of the anchor may have committed before another process did.
     let AnchorContent::Head(head) = read(dir.path()).unwrap() else {
         panic!("no anchor")

@@ -430,8 +430,11 @@ fn a_reader_without_a_tail_reads_the_file_and_says_what_it_lacks() {
     enter(&ledger, 0..30);
     flush(&ledger);
     enter(&ledger, 30..60);
-    let last = (64, Vec::new());
-    let unreadable = |_: &EntryPosition, _| Err(StoreError::Unusable("no entries".into()));
+    let last = ChainHead {
+        seq: 64,
+        hash: Vec::new(),
+    };
+    let unreadable = |_: &ChainHead, _| Err(StoreError::Unusable("no entries".into()));
     let read = |tables: IndexTables<'_>| Ok((tables.has_base(), tables.last_seq()?));
     let found = ledger.index.read_newest("read", &last, &unreadable, read);
     assert_eq!(found.unwrap(), (false, 33));

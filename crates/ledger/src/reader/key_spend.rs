@@ -1,11 +1,11 @@
-//! Spending of API keys, by day. It is updated in the transaction that enters a debit, so that no
+//! Spending of API keys, by day. The transaction that enters a debit updates it, so that no
 //! admission sums up entries.
 //!
 //! Must not know a key's spending limit.
 
 use crate::StoreError;
+use crate::statements::applied::number_of;
 use crate::views::LedgerRows;
-use crate::writer::applied::number_of;
 use credits::money::Micro;
 use rusqlite::params;
 
@@ -50,9 +50,7 @@ impl LedgerRows<'_> {
                 })
         })
     }
-}
 
-impl LedgerRows<'_> {
     /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, as of
     /// one moment.
     ///

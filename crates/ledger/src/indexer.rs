@@ -5,6 +5,9 @@
 //! large one writes little for each entry. Readers have the newest entries in memory
 //! (`index/tail.rs`), so no page waits for this thread. Must not enter anything.
 
+mod aggregates;
+pub(crate) mod retired;
+
 use crate::StoreError;
 use crate::journal;
 use crate::{Ledger, MAX_INDEX_BATCH};
@@ -157,7 +160,7 @@ impl IndexerWorker {
         if others.is_ok_and(|living| living.len() > 1) {
             return;
         }
-        match self.ledger.segments().remove_retired() {
+        match self.ledger.index().remove_retired() {
             Ok(is_left) => self.has_removed_retired = !is_left,
             Err(error) => log::debug!("{error}; the indexer tries again"),
         }

@@ -5,12 +5,14 @@
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;
-use crate::entry::chain::last_entry;
+use crate::entry::chain::ChainHead;
 use crate::index::IndexTables;
-use crate::sealing::files::segments_after;
+use crate::sealed;
+use crate::sealed::files::segments_after;
+use crate::statements::chain::chain_head;
+use crate::statements::lookup;
+use crate::statements::lookup::{entries_after, hash_at};
 use crate::views::LedgerIndexing;
-use crate::writer::lookup;
-use crate::writer::lookup::{EntryPosition, entries_after, hash_at};
 use rusqlite::Connection;
 use std::collections::HashSet;
 
@@ -23,22 +25,22 @@ impl LedgerIndexing<'_> {
     /// Returns an error if the ledger cannot be read, or if the index cannot be written or is
     /// locked by another process; nothing has changed then.
     pub fn catch_up_index(&self, max_entries: u32) -> Result<usize, StoreError> {
-        let read = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
+        let read = |position: &ChainHead, limit| self.entries_beyond(position, limit);
         let indexed = self.0.index.write_batch(max_entries, None, &read)?;
         Ok(indexed.unwrap_or(0))
     }
 
     /// Returns the number of entries that `index.db` lacks, as far as both can be read. Readers do
-    /// not lack them: see [`Ledger::index_lag`].
+    /// not lack them: see [`LedgerIndexing::index_lag`].
     pub fn index_backlog(&self) -> u64 {
-        let last = self.last_position().map_or(0, |(seq, _)| seq);
-        let indexed = self.0.index.position().map_or(0, |(seq, _)| seq);
+        let last = self.last_position().map_or(0, |last| last.seq);
+        let indexed = self.0.index.position().map_or(0, |last| last.seq);
         u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
     }
 
     /// Returns the number of entries that a reader lacks, as far as the ledger can be read.
     pub fn index_lag(&self) -> u64 {
-        let last = self.last_position().map_or(0, |(seq, _)| seq);
+        let last = self.last_position().map_or(0, |last| last.seq);
         let indexed = self
             .read_index("read how far the ledger is indexed", |tables| {
                 tables.last_seq()
@@ -56,7 +58,7 @@ impl LedgerIndexing<'_> {
         read: impl FnMut(IndexTables<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         let last = self.last_position()?;
-        let entries = |position: &EntryPosition, limit| self.entries_beyond(position, limit);
+        let entries = |position: &ChainHead, limit| self.entries_beyond(position, limit);
         self.0.index.read_newest(operation, &last, &entries, read)
     }
 
@@ -80,7 +82,11 @@ impl LedgerIndexing<'_> {
             .copied()
             .filter(|seq| !found.contains(seq))
             .collect();
-        entries.extend(self.0.segments().sealed_entries_at(&sealed)?);
+        let sealed = self
+            .0
+            .readers
+            .with(|connection| sealed::entries_at(connection, &self.0.segments, &sealed));
+        entries.extend(sealed?);
         let place = |entry: &LedgerEntry| seqs.iter().position(|seq| *seq == entry.seq);
         entries.sort_by_key(place);
         Ok(entries)
@@ -89,39 +95,35 @@ impl LedgerIndexing<'_> {
     /// Returns the entries after `position`, or `None` if the ledger does not have that one.
     fn entries_beyond(
         &self,
-        (seq, hash): &EntryPosition,
+        position: &ChainHead,
         limit: u32,
     ) -> Result<Option<Vec<LedgerEntry>>, StoreError> {
         let sql = |source| StoreError::sqlite("read the entries to index", source);
         self.0.readers.with(|connection| {
             let snapshot = connection.unchecked_transaction().map_err(sql)?;
-            if *seq > 0 && !self.has_entry(&snapshot, *seq, hash)? {
+            if position.seq > 0 && !self.has_entry(&snapshot, position)? {
                 return Ok(None);
             }
-            self.entries_following(&snapshot, *seq, limit).map(Some)
+            self.entries_following(&snapshot, position.seq, limit)
+                .map(Some)
         })
     }
 
-    /// Returns true if the entry `seq` has this hash. An entry in a segment that is not at hand is
-    /// taken for the same.
+    /// Returns true if the ledger has this entry. An entry in a segment that is missing counts as
+    /// the same.
     pub(crate) fn has_entry(
         &self,
         connection: &Connection,
-        seq: i64,
-        hash: &[u8],
+        wanted: &ChainHead,
     ) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("look for an entry", source);
-        if let Some(found) = hash_at(connection, seq).map_err(sql)? {
-            return Ok(found == hash);
+        if let Some(found) = hash_at(connection, wanted.seq).map_err(sql)? {
+            return Ok(found == wanted.hash);
         }
-        match self
-            .0
-            .segments()
-            .sealed_entries_after(connection, seq - 1, 1)
-        {
+        match sealed::entries_after(connection, &self.0.segments, wanted.seq - 1, 1) {
             Ok(entries) => Ok(entries
                 .first()
-                .is_some_and(|entry| entry.seq == seq && entry.hash == hash)),
+                .is_some_and(|entry| entry.seq == wanted.seq && entry.hash == wanted.hash)),
             Err(StoreError::SegmentUnavailable(_)) => Ok(true),
             Err(error) => Err(error),
         }
@@ -138,11 +140,7 @@ impl LedgerIndexing<'_> {
         let sql = |source| StoreError::sqlite("read the ledger's entries", source);
         let mut from = seq;
         for segment in segments_after(connection, seq).map_err(sql)? {
-            match self
-                .0
-                .segments()
-                .sealed_entries_after(connection, from, limit as usize)
-            {
+            match sealed::entries_after(connection, &self.0.segments, from, limit as usize) {
                 Ok(entries) if !entries.is_empty() => return Ok(entries),
                 Ok(_) => {}
                 Err(StoreError::SegmentUnavailable(reason)) => {
@@ -162,7 +160,7 @@ impl LedgerIndexing<'_> {
         entries_after(connection, from, limit).map_err(sql)
     }
 
-    fn last_position(&self) -> Result<EntryPosition, StoreError> {
-        self.0.read("read the ledger's last entry", last_entry)
+    fn last_position(&self) -> Result<ChainHead, StoreError> {
+        self.0.read("read the ledger's last entry", chain_head)
     }
 }

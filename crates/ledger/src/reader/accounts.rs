@@ -1,78 +1,16 @@
-//! Accounts and price versions: opens and stores them, and reads them as one snapshot.
+//! Accounts, price versions and the ends of requests, each read as one snapshot.
+//!
+//! Must not write.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;
 use crate::entry::account::{LedgerAccount, account_row};
-use crate::entry::interface::{EntryReference, LedgerStore as _};
+use crate::reader::chain::EntryReference;
 use crate::views::LedgerRows;
-use crate::writer::trial::Posting;
-use credits::money::Micro;
 use credits::price_list::PriceList;
-use credits::trial::Trial;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::OptionalExtension;
 
 impl LedgerRows<'_> {
-    /// Opens an account with zero balances; an open one does not change.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written.
-    pub fn open_account(
-        &self,
-        account: &str,
-        trial_ends_at_ms: Option<i64>,
-        at_ms: i64,
-    ) -> Result<(), StoreError> {
-        let sql = "INSERT INTO account (id, paid, trial, trial_ends_at, opened_at) VALUES (?1, 0, 0, ?2, ?3)
-                   ON CONFLICT (id) DO NOTHING";
-        self.0.write("open an account", |transaction| {
-            transaction
-                .execute(sql, params![account, trial_ends_at_ms, at_ms])
-                .map(drop)
-        })
-    }
-
-    /// Opens an account with its trial. The grant has the reference `trial:<account>`, so a second
-    /// call changes nothing.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written.
-    pub fn open_account_with_trial(
-        &self,
-        account: &str,
-        trial: Option<Trial>,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        self.open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
-        if let Some(trial) = trial {
-            self.0.changes().post(&Posting {
-                kind: "trial",
-                reference: &format!("trial:{account}"),
-                account,
-                d_paid: Micro::ZERO,
-                d_trial: trial.credits,
-                at_ms: now_ms,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Stores a price version, before its first use.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written.
-    pub fn store_price(&self, price: &PriceList, at_ms: i64) -> Result<(), StoreError> {
-        let json = serde_json::to_string(price)
-            .map_err(|error| StoreError::Unusable(error.to_string()))?;
-        self.0.write("store a price version", |transaction| {
-            transaction
-                .execute(
-                    "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
-                    params![price.version, json, at_ms],
-                )
-                .map(drop)
-        })
-    }
-
     /// Returns a price version.
     ///
     /// # Errors
@@ -160,26 +98,6 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Deletes what the instances in `dead` had applied and claimed: their processes have ended,
-    /// and their journals are entered.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be written.
-    pub fn forget_instances(&self, instance_ids: &[String]) -> Result<(), StoreError> {
-        let instance_ids = serde_json::to_string(instance_ids).unwrap_or_default();
-        let mut writer = self.0.writer();
-        let sql = |source| StoreError::sqlite("remove the records of ended processes", source);
-        let transaction = writer.begin().map_err(sql)?;
-        for table in ["applied", "applied_key", "claim", "instance"] {
-            let sql_text =
-                format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
-            transaction
-                .execute(&sql_text, [&instance_ids])
-                .map_err(sql)?;
-        }
-        transaction.commit().map_err(sql)
-    }
-
     /// Returns the end of a request, or `None` if it has not ended (or belongs to another account).
     ///
     /// # Errors
@@ -190,7 +108,7 @@ impl LedgerRows<'_> {
         account: &str,
         request_id: &str,
     ) -> Result<Option<LedgerEntry>, StoreError> {
-        let found = self.0.entry(EntryReference::Ending(request_id))?;
+        let found = self.entry(EntryReference::Ending(request_id))?;
         Ok(found.filter(|entry| entry.account == account))
     }
 

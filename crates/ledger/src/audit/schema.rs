@@ -5,7 +5,7 @@
 
 use crate::StoreError;
 use crate::database::MIGRATIONS;
-use crate::sealing::retired::RETIRED_INDEXES;
+use crate::indexer::retired::RETIRED_INDEXES;
 use crate::sqlite;
 use crate::views::LedgerChecks;
 use rusqlite::Connection;

@@ -5,13 +5,13 @@
 //! the wrong rows, the entries are walked again, in short slices, into an index of its own. Must
 //! not change an entry or a balance.
 
-use super::compare::AggregateMismatch;
 use crate::StoreError;
 use crate::entry::LedgerEntry;
-use crate::entry::chain::last_entry;
+use crate::index::compare::AggregateMismatch;
 use crate::index::{
     FingerprintKeys, IndexFault, IndexFingerprint, IndexRebuild, StoredFingerprint,
 };
+use crate::statements::chain::chain_head;
 use crate::views::LedgerIndexing;
 use rusqlite::Connection;
 
@@ -43,14 +43,14 @@ impl LedgerIndexing<'_> {
             Err(fault) => return Ok(Some(fault)),
         };
         let wrong = |what: &str| Ok(Some(IndexFault::Wrong(what.into())));
-        let (last, (to, hash)) = (fingerprint.seq(), &tables.position);
-        let has_last = |connection: &Connection| self.has_entry(connection, *to, hash);
-        if *to < 0 || *to > 0 && !self.0.readers.with(has_last)? {
+        let (last, to) = (fingerprint.seq(), tables.position.seq);
+        let has_last = |connection: &Connection| self.has_entry(connection, &tables.position);
+        if to < 0 || to > 0 && !self.0.readers.with(has_last)? {
             return wrong("says that it has entries which this ledger does not have");
         }
-        self.for_each_entry(last, *to, &mut |entry| fingerprint.add(entry))?;
-        self.for_each_entry(*to, last, &mut |entry| fingerprint.remove(entry))?;
-        fingerprint.set_seq(*to);
+        self.for_each_entry(last, to, &mut |entry| fingerprint.add(entry))?;
+        self.for_each_entry(to, last, &mut |entry| fingerprint.remove(entry))?;
+        fingerprint.set_seq(to);
         if fingerprint.is_of(&tables) {
             return Ok(None);
         }
@@ -126,7 +126,7 @@ impl LedgerIndexing<'_> {
         let mut writer = self.0.writer();
         let sql = |source| StoreError::sqlite("make the spending of keys anew", source);
         let transaction = writer.begin().map_err(sql)?;
-        let (last, _) = last_entry(&transaction).map_err(sql)?;
+        let last = chain_head(&transaction).map_err(sql)?.seq;
         while self.advance(&mut rebuild, &transaction, last)? {}
         let found = rebuild
             .compare_key_spend(&transaction, limit)
@@ -147,7 +147,7 @@ impl LedgerIndexing<'_> {
     ) -> Result<(IndexRebuild, Vec<AggregateMismatch>), StoreError> {
         for _ in 0..MAX_COMPARISONS {
             let mut rebuild = IndexRebuild::create(self.0.index.dir())?;
-            let (to, _) = self.0.index.position()?;
+            let to = self.0.index.position()?.seq;
             while self.advance_rebuild(&mut rebuild, to)? {
                 on_entries(entry_count(&rebuild));
             }

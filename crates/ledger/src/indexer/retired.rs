@@ -7,7 +7,7 @@
 mod tests;
 
 use crate::StoreError;
-use crate::views::Segments;
+use crate::views::LedgerIndexing;
 use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -35,7 +35,7 @@ const RETIRED_TABLES: [(&str, &str); 4] = [
 /// Maximum number of rows that one transaction removes.
 const MAX_ROWS: u32 = 2_000;
 
-impl Segments<'_> {
+impl LedgerIndexing<'_> {
     /// Drops one index, or removes some rows of an aggregate that older versions kept. Returns
     /// false if nothing of them is left. The caller makes sure that `index.db` has caught up and
     /// that no older version reads them.

@@ -2,12 +2,11 @@
 //!
 //! The figures lag the running process by the milliseconds of a commit. Must not change anything.
 
-use super::posting::refunded_total;
+use super::chain::EntryReference;
 use crate::StoreError;
-use crate::entry::interface::{EntryReference, LedgerStore as _};
 use crate::views::LedgerRows;
 use credits::money::Micro;
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
 
 /// What a request cost and what came back.
@@ -74,7 +73,7 @@ impl LedgerRows<'_> {
     /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
     /// hand.
     pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
-        let Some(ending) = self.0.entry(EntryReference::Ending(request_id))? else {
+        let Some(ending) = self.entry(EntryReference::Ending(request_id))? else {
             return Ok(None);
         };
         let refunded = self.0.read("read the refunds of a request", |connection| {
@@ -86,4 +85,18 @@ impl LedgerRows<'_> {
             refunded,
         }))
     }
+}
+
+/// Returns the total refunds of a debit so far.
+pub(crate) fn refunded_total(
+    connection: &Connection,
+    account: &str,
+    request_id: &str,
+) -> rusqlite::Result<Micro> {
+    connection
+        .prepare_cached(
+            "SELECT ifnull(sum(d_paid + d_trial), 0) FROM entry
+             WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2",
+        )?
+        .query_row([account, request_id], |row| row.get(0))
 }

@@ -2,19 +2,14 @@
 //!
 //! Must not change an entry.
 
-use super::key_spend_update::KeySpendUpdate;
 use crate::StoreError;
-use crate::entry::chain;
-use crate::entry::chain::{EntryHasher, last_entry};
+use crate::entry::chain::{ChainHead, EntryHasher};
 use crate::entry::ending::EndingDetail;
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
+use crate::statements::chain::{self, chain_head};
+use crate::statements::key_spend_update::KeySpendUpdate;
 use credits::money::Micro;
 use rusqlite::{Connection, Transaction, params};
-
-/// Returns the position and the hash of the last entry.
-pub fn last(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
-    last_entry(connection)
-}
 
 /// Returns the entries behind a position that are not sealed.
 pub fn after(connection: &Connection, seq: i64) -> rusqlite::Result<Vec<LedgerEntry>> {
@@ -34,7 +29,10 @@ pub fn after(connection: &Connection, seq: i64) -> rusqlite::Result<Vec<LedgerEn
 /// written.
 pub fn insert(transaction: &Transaction<'_>, entries: &[LedgerEntry]) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("bring the ledger up to date", source);
-    let (mut seq, mut prev) = last_entry(transaction).map_err(sql)?;
+    let ChainHead {
+        mut seq,
+        hash: mut prev,
+    } = chain_head(transaction).map_err(sql)?;
     let mut hasher = EntryHasher::default();
     let mut keys = KeySpendUpdate::default();
     let details: Vec<Option<EndingDetail>> = entries

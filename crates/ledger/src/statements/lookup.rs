@@ -1,12 +1,9 @@
-//! Entries by their position in the ledger: the only way from the index to the entries.
+//! Entries by their position in the ledger, and by their reference.
 //!
 //! Must not search: `index.rs` finds the positions.
 
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use rusqlite::{Connection, OptionalExtension, params};
-
-/// The last entry that something covers: its position and its hash.
-pub(crate) type EntryPosition = (i64, Vec<u8>);
 
 /// Returns the entries at these positions, in this order. A position without an entry is left out:
 /// somebody removed it, which `ledger verify` reports.
@@ -44,5 +41,19 @@ pub(crate) fn hash_at(connection: &Connection, seq: i64) -> rusqlite::Result<Opt
     connection
         .prepare_cached("SELECT hash FROM entry WHERE seq = ?1")?
         .query_row([seq], |row| row.get(0))
+        .optional()
+}
+
+/// Returns the posting of this kind with this reference.
+pub(crate) fn find_entry(
+    connection: &Connection,
+    kind: &str,
+    reference: &str,
+) -> rusqlite::Result<Option<LedgerEntry>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {ENTRY_COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"
+        ))?
+        .query_row([kind, reference], entry)
         .optional()
 }

@@ -4,9 +4,10 @@
 use super::*;
 use crate::Ledger;
 use crate::entry::LedgerEntry;
-use crate::entry::chain;
+use crate::entry::chain::entry_hash;
 use crate::entry::ending::ending_detail;
 use crate::sqlite;
+use crate::statements::chain::chain_head;
 use crate::{Ending, EndingDetail, Posting, RequestOutcome};
 use credits::money::Micro;
 use rusqlite::params;
@@ -67,7 +68,7 @@ fn commit_as_version_8(dir: &Path, request: &str) {
     let mut old = sqlite::open(&dir.join("ledger.db"), "open an old ledger").unwrap();
     let transaction = sqlite::begin_write(&mut old).unwrap();
     let ending = ending(request);
-    let (seq, prev) = chain::last_entry(&transaction).unwrap();
+    let last = chain_head(&transaction).unwrap();
     let balance: i64 = transaction
         .query_row("SELECT paid FROM account WHERE id = ?1", [ACCOUNT], |row| {
             row.get(0)
@@ -76,9 +77,9 @@ fn commit_as_version_8(dir: &Path, request: &str) {
     let change = (Micro::new(-1_000), Micro::ZERO);
     let detail = ending_detail(&ending).unwrap();
     let mut entry = LedgerEntry::new("debit", request, ACCOUNT, NOW, change, detail);
-    (entry.seq, entry.prev) = (seq + 1, prev);
+    (entry.seq, entry.prev) = (last.seq + 1, last.hash);
     entry.bal_paid = Micro::new(balance - 1_000);
-    entry.hash = chain::entry_hash(&entry);
+    entry.hash = entry_hash(&entry);
     entry.insert_alone(&transaction);
     let (hour, day) = (NOW / 3_600_000, NOW / 86_400_000);
     let [
@@ -139,7 +140,7 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
             Vec::<String>::new()
         );
         assert!(
-            ledger.segments().remove_retired().unwrap(),
+            ledger.index().remove_retired().unwrap(),
             "the old sums were written"
         );
         let left = ledger.read("count", |connection| {
@@ -155,12 +156,9 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
     commit_as_version_8(dir.path(), "req_last");
     // The four sums are emptied, one in each step.
     for _ in RETIRED_TABLES {
-        assert!(ledger.segments().remove_retired().unwrap());
+        assert!(ledger.index().remove_retired().unwrap());
     }
-    assert!(
-        !ledger.segments().remove_retired().unwrap(),
-        "nothing is left"
-    );
+    assert!(!ledger.index().remove_retired().unwrap(), "nothing is left");
     commit_as_version_8(dir.path(), "req_after");
     let conversation = ledger.pages().conversation(ACCOUNT, "17").unwrap().unwrap();
     assert_eq!(conversation.sum.responses, count as u64 + 2);

@@ -1,0 +1,8 @@
+//! Statements on `ledger.db` that several parts need, each on one connection.
+//!
+//! Must not begin or commit a transaction, and must not decide an amount.
+
+pub(crate) mod applied;
+pub(crate) mod chain;
+pub(crate) mod key_spend_update;
+pub(crate) mod lookup;
