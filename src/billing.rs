@@ -56,8 +56,8 @@ pub use holds::{PendingRequests, ReserveError};
 pub(crate) use lapse_clock::LapseClock;
 use ledger::StoreError;
 pub use ledger::audit::{
-    AccountStart, Audit, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding,
-    LedgerAuditReport, verify_accounts, verify_missing_ledger,
+    Audit, AuditProgress, AuditScope, AuditStart, AuditStep, CpuShare, Finding, LedgerAuditReport,
+    verify_accounts, verify_missing_ledger,
 };
 use ledger::{KeySpend, Ledger};
 pub use open_holds::OpenHolds;

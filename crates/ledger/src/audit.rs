@@ -76,7 +76,7 @@ use references::ReferenceRules;
 use sealed_postings::SealedPostings;
 use segments::RulesOfAllEntries;
 use slices::for_each_slice;
-pub use start::{AccountStart, AuditStart};
+pub use start::AuditStart;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::path::Path;

@@ -8,3 +8,24 @@ pub(crate) mod chain;
 pub(crate) mod key_spend;
 pub(crate) mod statement;
 pub(crate) mod usage;
+
+use crate::StoreError;
+use crate::index::IndexTables;
+use crate::views::LedgerPages;
+
+impl LedgerPages<'_> {
+    /// Reads the index for an account, which has a number there; nothing if it has none.
+    fn read_account<T: Default>(
+        &self,
+        operation: &'static str,
+        account: &str,
+        mut read: impl FnMut(IndexTables<'_>, i64) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.0.index().read_index(operation, |tables| {
+            match tables.find_name("account", account)? {
+                Some(account) => read(tables, account),
+                None => Ok(T::default()),
+            }
+        })
+    }
+}

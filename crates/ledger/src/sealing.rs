@@ -390,24 +390,22 @@ impl Segments<'_> {
     }
 
     fn store_balances(&self, rows: &[SealedBalance], through: i64) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("store the balances at the end of a segment", source);
-        let mut writer = self.0.writer();
-        let transaction = writer.begin().map_err(sql)?;
-        for row in rows {
-            transaction
-                .prepare_cached("INSERT OR REPLACE INTO sealed_balance VALUES (?1, ?2, ?3, ?4, ?5)")
-                .and_then(|mut statement| {
-                    statement.execute(params![
-                        row.account,
-                        through,
-                        row.paid,
-                        row.trial,
-                        row.credited
-                    ])
-                })
-                .map_err(sql)?;
-        }
-        transaction.commit().map_err(sql)
+        let operation = "store the balances at the end of a segment";
+        self.0.write(operation, |transaction| {
+            let mut put = transaction.prepare_cached(
+                "INSERT OR REPLACE INTO sealed_balance VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?;
+            for row in rows {
+                put.execute(params![
+                    row.account,
+                    through,
+                    row.paid,
+                    row.trial,
+                    row.credited
+                ])?;
+            }
+            Ok(())
+        })
     }
 
     fn record_segment(
@@ -492,20 +490,16 @@ impl Segments<'_> {
         segment: &SegmentRecord,
         pace: BackgroundPace<'_>,
     ) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("delete sealed entries", source);
+        let operation = "delete sealed entries";
         let (mut after, mut rows) = (segment.first - 1, MIN_ROWS);
         while after < segment.last {
             let began = Instant::now();
             let to = segment.last.min(after + rows);
-            {
-                let mut writer = self.0.writer();
-                let transaction = writer.begin().map_err(sql)?;
+            self.0.write(operation, |transaction| {
                 transaction
-                    .prepare_cached(DELETE_ENDINGS)
-                    .and_then(|mut statement| statement.execute([after, to]))
-                    .map_err(sql)?;
-                transaction.commit().map_err(sql)?;
-            }
+                    .prepare_cached(DELETE_ENDINGS)?
+                    .execute([after, to])
+            })?;
             failpoint::hit(Point::MidSegmentDelete);
             after = to;
             rows = match began.elapsed() <= MAX_WRITE_TIME {
@@ -521,7 +515,7 @@ impl Segments<'_> {
                 [segment.first, segment.sealed_at_ms],
             )
             .map(drop)
-            .map_err(sql)
+            .map_err(|source| StoreError::sqlite(operation, source))
     }
 }
 

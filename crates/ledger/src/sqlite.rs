@@ -13,6 +13,7 @@ use base::file_owner;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -172,8 +173,7 @@ pub fn truncate_logs(dir: &Path, names: &[&str]) -> Result<(), StoreError> {
             continue;
         }
         let truncate = || -> rusqlite::Result<()> {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(dir.join(name), flags)?;
+            let connection = open_existing(&dir.join(name))?;
             connection.busy_timeout(TRUNCATE_TIMEOUT)?;
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         };
@@ -207,14 +207,7 @@ pub fn set_up_writer(connection: &Connection) -> rusqlite::Result<()> {
 pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), StoreError> {
     let sql = |source| StoreError::Sqlite { operation, source };
     create_private(to).map_err(|source| StoreError::Io { operation, source })?;
-    let source = Connection::open_with_flags(
-        from,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(sql)?;
-    source
-        .busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))
-        .map_err(sql)?;
+    let source = open_existing(from).map_err(sql)?;
     // A reader that writes the log back would make the writer wait.
     source
         .execute_batch("PRAGMA wal_autocheckpoint = 0")
@@ -247,6 +240,15 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
         .map_err(|error| file_owner::explain(dir, &error))
 }
 
+/// Returns a value as JSON, for a column.
+///
+/// # Errors
+/// Returns an error if the value has no JSON.
+pub fn to_json(value: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
 fn version(connection: &Connection) -> rusqlite::Result<usize> {
     connection
         .pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
@@ -271,10 +273,16 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
+/// Opens a file that exists; a statement waits for another process's lock.
+fn open_existing(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    Ok(connection)
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = open_existing(path)?;
     // Without this setting, SQLite plans a cached statement again for every newly bound value,
     // which costs more than the look-up itself.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -317,9 +325,7 @@ pub fn open_with_page_size(
         create_private(path).map_err(|source| StoreError::Io { operation, source })?;
         // The size of pages is chosen before the first one is written, which is the change to WAL.
         let create = || -> rusqlite::Result<()> {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
-            connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+            let connection = open_existing(path)?;
             connection.pragma_update(None, "page_size", page_bytes)?;
             enable_wal(&connection)
         };
@@ -347,8 +353,7 @@ pub fn create_unnamed(
         .open(path);
     drop(options.map_err(io)?);
     let create = || -> rusqlite::Result<Connection> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags)?;
+        let connection = open_existing(path)?;
         connection.pragma_update(None, "page_size", page_bytes)?;
         connection.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
         connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |_| Ok(()))?;

@@ -8,6 +8,7 @@ use accounts::db::{AccountRow, AppDb, Role};
 use ledger::ChainHead;
 use ledger::LedgerEntry;
 use ledger::audit::walk::KeySpendRow;
+use ledger::segment::SealedBalance;
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -15,13 +16,13 @@ use std::sync::atomic::AtomicBool;
 
 /// The state of the ledger behind the last of `entries`.
 fn start_behind(entries: &[LedgerEntry]) -> AuditStart {
-    let mut accounts: BTreeMap<&str, AccountStart> = BTreeMap::new();
+    let mut accounts: BTreeMap<&str, SealedBalance> = BTreeMap::new();
     let mut keys: BTreeMap<i64, KeySpendRow> = BTreeMap::new();
     let mut total = Micro::ZERO;
     for entry in entries {
         let account = accounts
             .entry(&entry.account)
-            .or_insert_with(|| AccountStart {
+            .or_insert_with(|| SealedBalance {
                 account: entry.account.clone(),
                 paid: Micro::ZERO,
                 trial: Micro::ZERO,
@@ -89,9 +90,9 @@ fn an_audit_can_begin_behind_any_entry() {
     let mut other = start.clone();
     other.head.hash[0] ^= 1;
     assert_eq!(rules_from(dir.path(), &other).0, ["hash chain"]);
-    let account = |change: fn(&mut AccountStart)| {
+    let account = |change: fn(&mut SealedBalance)| {
         let mut other = start.clone();
-        let known = |account: &&mut AccountStart| account.account == ACCOUNT;
+        let known = |account: &&mut SealedBalance| account.account == ACCOUNT;
         change(other.accounts.iter_mut().find(known).unwrap());
         rules_from(dir.path(), &other).0
     };

@@ -5,7 +5,7 @@
 //! Must not look at what an entry is for.
 
 use super::findings::LedgerAuditReport;
-use super::start::AccountStart;
+use crate::segment::SealedBalance;
 use crate::{LedgerAccountRow, LedgerEntry};
 use credits::money::Micro;
 use std::collections::HashMap;
@@ -27,8 +27,8 @@ pub(crate) struct BalanceRules {
 }
 
 impl BalanceRules {
-    pub fn new(accounts: &[AccountStart]) -> Self {
-        let totals = |start: &AccountStart| AccountTotals {
+    pub fn new(accounts: &[SealedBalance]) -> Self {
+        let totals = |start: &SealedBalance| AccountTotals {
             paid: start.paid.get(),
             trial: start.trial.get(),
             credited: start.credited.get(),
@@ -69,9 +69,9 @@ impl BalanceRules {
     }
 
     /// Compares the sums with the balances that were recorded behind the entry `seq`.
-    pub fn compare(&self, recorded: &[AccountStart], seq: i64, report: &mut LedgerAuditReport) {
+    pub fn compare(&self, recorded: &[SealedBalance], seq: i64, report: &mut LedgerAuditReport) {
         for start in recorded {
-            let AccountStart {
+            let SealedBalance {
                 account,
                 paid,
                 trial,

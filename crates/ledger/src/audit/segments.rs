@@ -12,10 +12,10 @@ use super::pace::Pace;
 use super::references::ReferenceRules;
 use super::sealed_postings::{PostingHashes, SealedPostings};
 use super::slices::for_each_slice;
-use super::start::AccountStart;
 use crate::StoreError;
 use crate::audit::walk::LedgerWalk;
 use crate::entry::chain::ChainHead;
+use crate::segment::SealedBalance;
 use crate::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord, entry_hash};
 
 /// The rules that go on behind the segments, over the entries of the table.
@@ -57,7 +57,7 @@ pub(crate) fn check_segments(
             rules.all.sealed_postings.add_segment(segment, None);
             continue;
         }
-        let recorded = AccountStart::at_segment_end(ledger, segment.last)?;
+        let recorded = ledger.segments().sealed_balances(segment.last)?;
         let fingerprint = fingerprint.as_deref_mut();
         let is_read = status.fault.is_none()
             && rules.read(ledger, segment, fingerprint, pace, on_entries, report)?;
@@ -166,7 +166,7 @@ impl EntryRules<'_> {
 
     /// Goes on with what the ledger recorded at the end of the segment, so that a fault of one is
     /// not reported for the next ones.
-    fn go_on_behind(&mut self, segment: &SegmentRecord, recorded: &[AccountStart]) {
+    fn go_on_behind(&mut self, segment: &SegmentRecord, recorded: &[SealedBalance]) {
         self.chain = ChainRule::new(segment.last, segment.last_hash.clone());
         self.balances = BalanceRules::new(recorded);
     }

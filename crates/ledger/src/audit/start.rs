@@ -8,41 +8,16 @@ use crate::StoreError;
 use crate::audit::walk::KeySpendRow;
 use crate::entry::chain::ChainHead;
 use crate::segment::SealedBalance;
-use credits::money::Micro;
 
 /// The state of the ledger behind the last entry that is not walked. Ends of requests up to there
 /// may be missing from the ledger; all other entries are there.
 #[derive(Debug, Clone)]
 pub struct AuditStart {
     pub head: ChainHead,
-    pub accounts: Vec<AccountStart>,
+    pub accounts: Vec<SealedBalance>,
     /// Spending of all keys, by key and day. `None`: unknown, so the audit checks the spending of
     /// keys only if it reads all segments.
     pub keys: Option<Vec<KeySpendRow>>,
-}
-
-/// An account behind the last entry that is not walked.
-#[derive(Debug, Clone)]
-pub struct AccountStart {
-    pub account: String,
-    pub paid: Micro,
-    pub trial: Micro,
-    /// Sum of all credits ever bought or granted, without the trial.
-    pub credited: Micro,
-}
-
-impl AccountStart {
-    /// Returns all accounts at the end of the segment that ends with the entry `seq`.
-    pub(crate) fn at_segment_end(ledger: &Ledger, seq: i64) -> Result<Vec<Self>, StoreError> {
-        let balances = ledger.segments().sealed_balances(seq)?.into_iter();
-        let start = |balance: SealedBalance| Self {
-            account: balance.account,
-            paid: balance.paid,
-            trial: balance.trial,
-            credited: balance.credited,
-        };
-        Ok(balances.map(start).collect())
-    }
 }
 
 impl AuditStart {
@@ -65,7 +40,7 @@ impl AuditStart {
             return Ok(Self::genesis());
         }
         Ok(Self {
-            accounts: AccountStart::at_segment_end(ledger, head.seq)?,
+            accounts: ledger.segments().sealed_balances(head.seq)?,
             head,
             keys: None,
         })

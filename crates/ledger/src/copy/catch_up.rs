@@ -141,17 +141,10 @@ fn delete(
     table: &CopiedTable,
     key: &[Value],
 ) -> rusqlite::Result<()> {
-    let condition: Vec<String> = table
-        .key
-        .iter()
-        .enumerate()
-        .map(|(index, column)| format!("{column} IS ?{}", index + 1))
-        .collect();
     transaction
         .prepare_cached(&format!(
             "DELETE FROM main.{} WHERE {}",
-            table.name,
-            condition.join(" AND ")
+            table.name, table.condition
         ))?
         .execute(params_from_iter(key))
         .map(drop)

@@ -20,6 +20,8 @@ pub struct CopiedTable {
     /// Columns of the primary key, or `rowid`.
     pub key: Vec<String>,
     pub columns: Vec<String>,
+    /// Finds the row of a key.
+    pub condition: String,
     select: String,
 }
 
@@ -141,15 +143,16 @@ impl CopiedTable {
             .enumerate()
             .map(|(index, column)| format!("{column} IS ?{}", index + 1))
             .collect();
+        let condition = condition.join(" AND ");
         let select = format!(
-            "SELECT {} FROM main.{name} WHERE {}",
-            columns.join(", "),
-            condition.join(" AND ")
+            "SELECT {} FROM main.{name} WHERE {condition}",
+            columns.join(", ")
         );
         Ok(Self {
             name,
             key,
             columns,
+            condition,
             select,
         })
     }

@@ -3,6 +3,7 @@
 //! The JSON of an ending is hashed with its entry, so its form must not change. Must not decide
 //! what an ending costs.
 
+use crate::sqlite::to_json;
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::ir::CacheMarkerOrigin;
@@ -125,6 +126,5 @@ pub(crate) const LATE_SUFFIX: &str = ",\"late\":true}";
 
 /// Returns the JSON of an ending's detail.
 pub(crate) fn ending_detail(ending: &Ending) -> rusqlite::Result<String> {
-    serde_json::to_string(&ending.detail)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+    to_json(&ending.detail)
 }

@@ -61,6 +61,10 @@ impl fmt::Display for IndexFault {
     }
 }
 
+/// Units of time of the sums, as columns.
+const HOUR: &str = "hour";
+const DAY: &str = "day";
+
 /// A row without its sums. Names are hashes, because their numbers are different in each index.
 #[derive(Hash)]
 enum IndexRow {
@@ -85,15 +89,11 @@ enum IndexRow {
         kind: i64,
         change: i64,
     },
-    Hour {
+    /// Sums of an account by hour or by day.
+    Usage {
+        unit: &'static str,
         account: u64,
-        hour: i64,
-        model: u64,
-        api_key: u64,
-    },
-    Day {
-        account: u64,
-        day: i64,
+        time: i64,
         model: u64,
         api_key: u64,
     },
@@ -192,13 +192,14 @@ impl FingerprintKeys {
     ) -> u128 {
         let change = detail.change(entry, kind);
         let hour = entry.at_ms.div_euclid(HOUR_MS);
-        let of_hour = IndexRow::Hour {
+        let usage = |unit, time| IndexRow::Usage {
+            unit,
             account,
-            hour,
+            time,
             model,
             api_key,
         };
-        let mut count = self.sums(&of_hour, &row_sums(change, change.voids));
+        let mut count = self.sums(&usage(HOUR, hour), &row_sums(change, change.voids));
         let conversation = detail.conversation.as_deref();
         let conversation = conversation.map(|name| self.conversation(account, name));
         if let Some(conversation) = conversation {
@@ -212,15 +213,9 @@ impl FingerprintKeys {
             return count;
         }
         let day = hour.div_euclid(DAY_HOURS);
-        let of_day = IndexRow::Day {
-            account,
-            day,
-            model,
-            api_key,
-        };
         let of_all = IndexRow::Total { day, model };
         count = count
-            .wrapping_add(self.sums(&of_day, &row_sums(change, 0)))
+            .wrapping_add(self.sums(&usage(DAY, day), &row_sums(change, 0)))
             .wrapping_add(self.sums(&of_all, &row_sums(change, change.writeoff.get())));
         if let Some(conversation) = conversation {
             let row = IndexRow::Conversation(conversation);

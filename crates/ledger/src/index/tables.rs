@@ -4,7 +4,7 @@
 //! The tail has the entries that `index.db` lacks. Sums of the same key add up; a conversation in
 //! the tail contains what `index.db` has of it. Must not know a column but the keys.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 /// Database of a connection in which the batches are written.
 const MAIN: &str = "main";
@@ -88,6 +88,19 @@ impl<'a> IndexTables<'a> {
             .prepare_cached(&sql)?
             .query_row([name], |row| row.get(0))
             .optional()
+    }
+
+    /// Returns the rows of a query.
+    pub(crate) fn select<T, Rows: FromIterator<T>>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        row: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Rows> {
+        self.connection
+            .prepare_cached(sql)?
+            .query_map(values, row)?
+            .collect()
     }
 
     /// Returns the highest number in the table `names`.

@@ -9,7 +9,7 @@ use super::batch::{
 use super::tables::IndexTables;
 use crate::entry::chain::ChainHead;
 use crate::entry::spend_totals::{MAX_CREDITS_SUM, MAX_TOKENS_SUM};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, params, params_from_iter};
 use std::collections::{BTreeMap, HashMap};
 
 pub(crate) const DAY_HOURS: i64 = 24;
@@ -211,45 +211,37 @@ fn write_usage(
         of_day.add(*change);
         totals.entry((day, model)).or_default().add(*change);
     }
-    let mut statement = connection.prepare_cached(&add_sql(&HOUR))?;
-    for ((account, hour, model, api_key), change) in &hours {
+    let of_hours = hours
+        .iter()
+        .map(|(&(account, hour, model, api_key), change)| {
+            ([account, hour, model, api_key], change, Some(change.voids))
+        });
+    write_sums(connection, &HOUR, of_hours)?;
+    let of_days = days
+        .iter()
+        .map(|(&(account, day, model, api_key), change)| {
+            ([account, day, model, api_key], change, None)
+        });
+    write_sums(connection, &DAY, of_days)?;
+    let of_all = totals
+        .iter()
+        .map(|(&(day, model), change)| ([day, model], change, Some(change.writeoff.get())));
+    write_sums(connection, &TOTAL, of_all)
+}
+
+/// Adds to the rows of a table of sums: each has its key, and the value of the table's own column.
+fn write_sums<'a, const KEY: usize>(
+    connection: &Connection,
+    table: &SumTable,
+    rows: impl Iterator<Item = ([i64; KEY], &'a UsageChange, Option<i64>)>,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(&add_sql(table))?;
+    for (key, change, own) in rows {
         let [responses, input, cache_read, output] = change.sum.counts();
-        let credits = change.sum.credits;
-        statement.execute(params![
-            account,
-            hour,
-            model,
-            api_key,
-            responses,
-            credits,
-            input,
-            cache_read,
-            output,
-            change.voids
-        ])?;
-    }
-    let mut statement = connection.prepare_cached(&add_sql(&DAY))?;
-    for ((account, day, model, api_key), change) in &days {
-        let [responses, input, cache_read, output] = change.sum.counts();
-        let credits = change.sum.credits;
-        statement.execute(params![
-            account, day, model, api_key, responses, credits, input, cache_read, output
-        ])?;
-    }
-    let mut statement = connection.prepare_cached(&add_sql(&TOTAL))?;
-    for ((day, model), change) in &totals {
-        let [responses, input, cache_read, output] = change.sum.counts();
-        let credits = change.sum.credits;
-        statement.execute(params![
-            day,
-            model,
-            responses,
-            credits,
-            input,
-            cache_read,
-            output,
-            change.writeoff
-        ])?;
+        let credits = change.sum.credits.get();
+        let sums = [responses, credits, input, cache_read, output];
+        let values = key.into_iter().chain(sums).chain(own);
+        statement.execute(params_from_iter(values))?;
     }
     Ok(())
 }

@@ -47,13 +47,11 @@ impl LedgerIndexing<'_> {
         let Some(sql) = self.0.read(operation, find_retired)? else {
             return Ok(false);
         };
-        let failed = |source| StoreError::sqlite(operation, source);
-        let mut writer = self.0.writer();
-        let transaction = writer.begin().map_err(failed)?;
-        transaction.execute_batch(&sql).map_err(failed)?;
-        failpoint::hit(Point::MidRetired);
-        transaction.commit().map_err(failed)?;
-        Ok(true)
+        self.0.write(operation, |transaction| {
+            transaction.execute_batch(&sql)?;
+            failpoint::hit(Point::MidRetired);
+            Ok(true)
+        })
     }
 }
 

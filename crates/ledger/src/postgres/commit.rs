@@ -14,6 +14,7 @@ use crate::LedgerEntry;
 use crate::StoreError;
 use std::time::{Duration, Instant};
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 /// Time that the server may take for a COMMIT, with the answer of its standby.
 pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -175,37 +176,17 @@ async fn commit_once(
     let entries = EntryColumns::new(change);
     let accounts = AccountColumns::new(change);
     let rows = RowColumns::new(change);
+    let entries = entries.parameters();
+    let accounts = accounts.parameters(&after.version);
+    let rows = rows.parameters(&domain, &after.version);
     let all = async {
         // Polled in this order, so that they are sent in this order, without waiting for answers.
         tokio::join!(
             client.batch_execute("BEGIN"),
             client.execute(&advance, &fence),
-            async {
-                match change.entries.is_empty() {
-                    true => Ok(0),
-                    false => client.execute(&insert_entries, &entries.parameters()).await,
-                }
-            },
-            async {
-                match change.accounts.is_empty() {
-                    true => Ok(0),
-                    false => {
-                        client
-                            .execute(&put_accounts, &accounts.parameters(&after.version))
-                            .await
-                    }
-                }
-            },
-            async {
-                match change.rows.is_empty() {
-                    true => Ok(0),
-                    false => {
-                        client
-                            .execute(&put_rows, &rows.parameters(&domain, &after.version))
-                            .await
-                    }
-                }
-            },
+            execute_rows(client, &insert_entries, &entries, change.entries.len()),
+            execute_rows(client, &put_accounts, &accounts, change.accounts.len()),
+            execute_rows(client, &put_rows, &rows, change.rows.len()),
         )
     };
     let sql = |source| CommitFault::Nothing(StoreError::postgres(OPERATION, source));
@@ -239,6 +220,19 @@ async fn commit_once(
         return Err(CommitFault::Unknown(not_on_standby()));
     }
     Ok(())
+}
+
+/// Writes `count` rows; sends nothing if there are none.
+async fn execute_rows(
+    client: &Client,
+    statement: &Statement,
+    columns: &[&(dyn ToSql + Sync)],
+    count: usize,
+) -> Result<u64, tokio_postgres::Error> {
+    match count {
+        0 => Ok(0),
+        _ => client.execute(statement, columns).await,
+    }
 }
 
 fn not_on_standby() -> StoreError {

@@ -67,16 +67,10 @@ impl LedgerPages<'_> {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn implausible_entries(&self, limit: u32) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> =
-            self.0
-                .index()
-                .read_index("list debits of implausible usage", |tables| {
-                    tables
-                        .connection()
-                        .prepare_cached(&implausible_sql(tables))?
-                        .query_map([limit], |row| row.get(0))?
-                        .collect()
-                })?;
+        let operation = "list debits of implausible usage";
+        let seqs: Vec<i64> = self.0.index().read_index(operation, |tables| {
+            tables.select(&implausible_sql(tables), [limit], |row| row.get(0))
+        })?;
         self.0.index().entries_at(&seqs)
     }
 
@@ -98,20 +92,11 @@ impl LedgerPages<'_> {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<i64>, StoreError> {
-        self.0
-            .index()
-            .read_index("read an account's entries", |tables| {
-                let Some(account) = tables.find_name("account", account)? else {
-                    return Ok(Vec::new());
-                };
-                tables
-                    .connection()
-                    .prepare_cached(&entries_sql(tables, endings_only))?
-                    .query_map(params![account, before.unwrap_or(i64::MAX), limit], |row| {
-                        row.get(0)
-                    })?
-                    .collect()
-            })
+        let operation = "read an account's entries";
+        self.read_account(operation, account, |tables, account| {
+            let values = params![account, before.unwrap_or(i64::MAX), limit];
+            tables.select(&entries_sql(tables, endings_only), values, |row| row.get(0))
+        })
     }
 
     /// Returns conversations, the most recently used first. `before` is the time and the id of the
@@ -126,18 +111,11 @@ impl LedgerPages<'_> {
         limit: u32,
     ) -> Result<Vec<Conversation>, StoreError> {
         let (last_ms, id) = before.unwrap_or((i64::MAX, ""));
-        self.0
-            .index()
-            .read_index("list an account's conversations", |tables| {
-                let Some(account) = tables.find_name("account", account)? else {
-                    return Ok(Vec::new());
-                };
-                tables
-                    .connection()
-                    .prepare_cached(&conversations_sql(tables))?
-                    .query_map(params![account, last_ms, id, limit], conversation_row)?
-                    .collect()
-            })
+        let operation = "list an account's conversations";
+        self.read_account(operation, account, |tables, account| {
+            let values = params![account, last_ms, id, limit];
+            tables.select(&conversations_sql(tables), values, conversation_row)
+        })
     }
 
     /// Returns one conversation; `None` if the account does not have it.
@@ -149,10 +127,7 @@ impl LedgerPages<'_> {
         account: &str,
         id: &str,
     ) -> Result<Option<Conversation>, StoreError> {
-        self.0.index().read_index("read a conversation", |tables| {
-            let Some(account) = tables.find_name("account", account)? else {
-                return Ok(None);
-            };
+        self.read_account("read a conversation", account, |tables, account| {
             tables
                 .connection()
                 .prepare_cached(&conversation_sql(tables))?

@@ -34,12 +34,8 @@ impl LedgerPages<'_> {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn balance_change_sums(&self, account: &str) -> Result<BalanceChangeSums, StoreError> {
-        let (mut sums, last) = self
-            .0
-            .index()
-            .read_index("add up an account's statement", |tables| {
-                sums(tables, account)
-            })?;
+        let operation = "add up an account's statement";
+        let (mut sums, last) = self.read_account(operation, account, sums)?;
         let last = self.0.index().entries_at(last.as_slice())?;
         if let Some(last) = last.first() {
             sums.balance = last.bal_paid.plus(last.bal_trial);
@@ -59,46 +55,28 @@ impl LedgerPages<'_> {
         before: ActivityCursor,
         limit: u32,
     ) -> Result<Vec<LedgerEntry>, StoreError> {
-        let seqs: Vec<i64> = self
-            .0
-            .index()
-            .read_index("list an account's postings", |tables| {
-                let Some(account) = tables.find_name("account", account)? else {
-                    return Ok(Vec::new());
-                };
-                tables
-                    .connection()
-                    .prepare_cached(&postings_sql(tables))?
-                    .query_map(
-                        params![account, from_ms, before.at_ms, before.seq, limit],
-                        |row| row.get(0),
-                    )?
-                    .collect()
-            })?;
+        let operation = "list an account's postings";
+        let seqs: Vec<i64> = self.read_account(operation, account, |tables, account| {
+            let values = params![account, from_ms, before.at_ms, before.seq, limit];
+            tables.select(&postings_sql(tables), values, |row| row.get(0))
+        })?;
         self.0.index().entries_at(&seqs)
     }
 }
 
 /// The queries of one snapshot: otherwise they would not add up.
-fn sums(tables: IndexTables<'_>, account: &str) -> rusqlite::Result<SumsAndLast> {
-    let Some(account) = tables.find_name("account", account)? else {
-        return Ok((BalanceChangeSums::default(), None));
-    };
-    let connection = tables.connection();
-    let last = connection
+fn sums(tables: IndexTables<'_>, account: i64) -> rusqlite::Result<SumsAndLast> {
+    let last = tables
+        .connection()
         .prepare_cached(&last_entry_sql(tables))?
         .query_row([account], |row| row.get(0))
         .optional()?;
-    let postings = connection
-        .prepare_cached(&posting_sums_sql(tables))?
-        .query_map([account], |row| {
-            Ok((row.get(0)?, kind_name(row.get(1)?).to_owned(), row.get(2)?))
-        })?
-        .collect::<rusqlite::Result<_>>()?;
-    let debits = connection
-        .prepare_cached(&debit_sums_sql(tables))?
-        .query_map([account], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let postings = tables.select(&posting_sums_sql(tables), [account], |row| {
+        Ok((row.get(0)?, kind_name(row.get(1)?).to_owned(), row.get(2)?))
+    })?;
+    let debits = tables.select(&debit_sums_sql(tables), [account], |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    })?;
     let sums = BalanceChangeSums {
         balance: Micro::ZERO,
         postings,

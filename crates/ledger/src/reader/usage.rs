@@ -107,11 +107,7 @@ impl LedgerPages<'_> {
                 let Some((sql, values)) = usage_sql(tables, account, query, after, limit)? else {
                     return Ok(Vec::new());
                 };
-                tables
-                    .connection()
-                    .prepare_cached(&sql)?
-                    .query_map(params_from_iter(values), usage_row)?
-                    .collect()
+                tables.select(&sql, params_from_iter(values), usage_row)
             })
     }
 
@@ -124,18 +120,11 @@ impl LedgerPages<'_> {
         account: &str,
         from_hour: i64,
     ) -> Result<Vec<HourlySpend>, StoreError> {
-        self.0
-            .index()
-            .read_index("add up an account's debits", |tables| {
-                let Some(account) = tables.find_name("account", account)? else {
-                    return Ok(Vec::new());
-                };
-                tables
-                    .connection()
-                    .prepare_cached(&hourly_sql(tables))?
-                    .query_map(params![account, from_hour], hourly_spend_row)?
-                    .collect()
-            })
+        let operation = "add up an account's debits";
+        self.read_account(operation, account, |tables, account| {
+            let values = params![account, from_hour];
+            tables.select(&hourly_sql(tables), values, hourly_spend_row)
+        })
     }
 
     /// Returns the credits that each of `accounts` has spent from `first_day` on; an account
@@ -182,11 +171,8 @@ impl LedgerPages<'_> {
         self.0
             .index()
             .read_index("add up the debits of all accounts", |tables| {
-                tables
-                    .connection()
-                    .prepare_cached(&daily_totals_sql(tables))?
-                    .query_map(params![from_day, to_day], daily_total_row)?
-                    .collect()
+                let values = params![from_day, to_day];
+                tables.select(&daily_totals_sql(tables), values, daily_total_row)
             })
     }
 }

@@ -4,6 +4,7 @@
 
 use super::trial::Posting;
 use crate::StoreError;
+use crate::sqlite::to_json;
 use crate::views::LedgerRows;
 use credits::money::Micro;
 use credits::price_list::PriceList;
@@ -91,8 +92,7 @@ pub(crate) fn insert_price(
     price: &PriceList,
     at_ms: i64,
 ) -> rusqlite::Result<()> {
-    let json = serde_json::to_string(price)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let json = to_json(price)?;
     transaction
         .prepare_cached(
             "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",

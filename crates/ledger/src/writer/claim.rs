@@ -103,11 +103,9 @@ impl LedgerChanges<'_> {
         account: &str,
         parts: CreditSplit,
     ) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("release a claim", source);
-        let mut writer = self.0.writer();
-        let transaction = writer.begin().map_err(sql)?;
-        subtract_claim(&transaction, instance_id, account, parts).map_err(sql)?;
-        transaction.commit().map_err(sql)
+        self.0.write("release a claim", |transaction| {
+            subtract_claim(transaction, instance_id, account, parts)
+        })
     }
 
     /// Returns the ids of instances with claims, past or present, that are not forgotten.

@@ -314,7 +314,6 @@ fn existing_posting(
     is_same: bool,
     known: &LedgerEntry,
 ) -> rusqlite::Result<Result<PostingResult, StoreError>> {
-    let (paid, trial) = balances(transaction, &known.account)?;
     if !is_same {
         let reference = &known.reference;
         return Ok(Err(StoreError::ReferenceUsed(format!(
@@ -326,13 +325,21 @@ fn existing_posting(
             known.detail,
         ))));
     }
-    let (account, change, balance) = (known.account.clone(), known.change(), paid.plus(trial));
-    Ok(Ok(PostingResult {
-        account,
+    unchanged(transaction, known).map(Ok)
+}
+
+/// Returns the result of a posting that was made before.
+pub(super) fn unchanged(
+    transaction: &Transaction<'_>,
+    known: &LedgerEntry,
+) -> rusqlite::Result<PostingResult> {
+    let (paid, trial) = balances(transaction, &known.account)?;
+    Ok(PostingResult {
+        account: known.account.clone(),
         is_new: false,
-        change,
-        balance,
-    }))
+        change: known.change(),
+        balance: paid.plus(trial),
+    })
 }
 
 /// Posts `entry` and fills in its balances.

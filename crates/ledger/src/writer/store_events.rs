@@ -10,6 +10,7 @@ use crate::StoreError;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::entry::ending::{Ending, EndingDetail, LATE_SUFFIX, ending_detail};
 use crate::sealed::files::SegmentFiles;
+use crate::sqlite::to_json;
 use crate::views::StoreEvents;
 use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
@@ -134,26 +135,16 @@ impl StoreEvents<'_> {
         &self,
         found: &[(u32, PartitionLocation)],
     ) -> Result<(), StoreError> {
-        let sql = |source| StoreError::sqlite("record the server of a partition", source);
-        let mut writer = self.0.writer();
-        let transaction = writer.begin().map_err(sql)?;
-        for (
-            partition,
-            PartitionLocation {
-                server,
-                epoch,
-                seen_ms,
-            },
-        ) in found
-        {
-            transaction
-                .prepare_cached("INSERT OR REPLACE INTO shared_partition VALUES (?1, ?2, ?3, ?4)")
-                .and_then(|mut statement| {
-                    statement.execute(params![partition, server, epoch, seen_ms])
-                })
-                .map_err(sql)?;
-        }
-        transaction.commit().map_err(sql)
+        self.0
+            .write("record the server of a partition", |transaction| {
+                let mut put = transaction.prepare_cached(
+                    "INSERT OR REPLACE INTO shared_partition VALUES (?1, ?2, ?3, ?4)",
+                )?;
+                for (partition, found) in found {
+                    put.execute(params![partition, found.server, found.epoch, found.seen_ms])?;
+                }
+                Ok(())
+            })
     }
 
     /// Records how far the ledger was published to the store at this moment.
@@ -161,23 +152,18 @@ impl StoreEvents<'_> {
     /// # Errors
     /// Returns an error if the ledger cannot be written.
     pub fn save_mark(&self, at_ms: i64) -> Result<(), StoreError> {
-        let sql = |source| {
-            StoreError::sqlite(
-                "record how many entries are published to the shared store",
-                source,
-            )
-        };
-        let mut writer = self.0.writer();
-        let transaction = writer.begin().map_err(sql)?;
-        transaction
-            .execute("INSERT OR REPLACE INTO shared_mark SELECT ?1, seq FROM shared_pushed", [at_ms])
-            .and_then(|_| {
+        self.0.write(
+            "record how many entries are published to the shared store",
+            |transaction| {
+                transaction.execute(
+                    "INSERT OR REPLACE INTO shared_mark SELECT ?1, seq FROM shared_pushed",
+                    [at_ms],
+                )?;
                 let sql =
                     "DELETE FROM shared_mark WHERE at NOT IN (SELECT at FROM shared_mark ORDER BY at DESC LIMIT ?1)";
-                transaction.execute(sql, [MAX_MARKS])
-            })
-            .map_err(sql)?;
-        transaction.commit().map_err(sql)
+                transaction.execute(sql, [MAX_MARKS]).map(drop)
+            },
+        )
     }
 
     /// Returns the entry after which all entries published since `at_ms` are. Before the first mark
@@ -295,13 +281,9 @@ fn enter_ending(
 
 /// Returns the JSON of a late ending's detail.
 fn late_detail(detail: &EndingDetail) -> rusqlite::Result<String> {
-    let mut text = serde_json::to_string(detail).map_err(encode_error)?;
+    let mut text = to_json(detail)?;
     text.pop();
     Ok(text + LATE_SUFFIX)
-}
-
-fn encode_error(error: serde_json::Error) -> rusqlite::Error {
-    rusqlite::Error::ToSqlConversionFailure(Box::new(error))
 }
 
 /// Stores the price that came with an ending, if its version is the one in the detail.

@@ -3,9 +3,10 @@
 //!
 //! Must not decide when a trial ends.
 
-use super::posting::{PostingDetail, PostingResult, trial_end};
+use super::posting::{PostingDetail, PostingResult, trial_end, unchanged};
 use crate::StoreError;
 use crate::entry::LedgerEntry;
+use crate::sqlite::to_json;
 use crate::statements::chain::{append, balances};
 use crate::statements::lookup::find_entry;
 use crate::views::LedgerRows;
@@ -45,13 +46,7 @@ pub(crate) fn insert_posting(
     post: &Posting<'_>,
 ) -> rusqlite::Result<PostingResult> {
     if let Some(known) = find_entry(transaction, post.kind, post.reference)? {
-        let (paid, trial) = balances(transaction, &known.account)?;
-        return Ok(PostingResult {
-            is_new: false,
-            change: known.change(),
-            account: known.account,
-            balance: paid.plus(trial),
-        });
+        return unchanged(transaction, &known);
     }
     let (paid, trial) = balances(transaction, post.account)?;
     let parts = (post.d_paid, post.d_trial);
@@ -88,6 +83,5 @@ fn posting_detail(transaction: &Transaction<'_>, post: &Posting<'_>) -> rusqlite
         trial_ends_at_ms,
         ..PostingDetail::default()
     };
-    serde_json::to_string(&detail)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+    to_json(&detail)
 }

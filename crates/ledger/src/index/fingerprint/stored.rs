@@ -6,7 +6,7 @@
 //! accounts, models and keys in memory, and nothing that grows with the entries. Must not write.
 
 use super::{
-    DEBIT, FIRST_POSTING, FingerprintKeys, IMPLAUSIBLE, IndexFault, IndexRow, RowSums,
+    DAY, DEBIT, FIRST_POSTING, FingerprintKeys, HOUR, IMPLAUSIBLE, IndexFault, IndexRow, RowSums,
     StoredFingerprint, TablesFingerprint,
 };
 use crate::entry::spend_totals::{MAX_CREDITS_SUM, MAX_TOKENS_SUM};
@@ -189,8 +189,8 @@ impl<'a> StoredRows<'a> {
             "has an index with other rows than its table",
         )?;
         stored.add_postings()?;
-        stored.add_hours()?;
-        stored.add_days()?;
+        stored.add_usage(HOUR, ", voids")?;
+        stored.add_usage(DAY, "")?;
         stored.add_totals()?;
         Ok((stored.sum, stored.has_full_sum))
     }
@@ -424,39 +424,25 @@ impl<'a> StoredRows<'a> {
         })
     }
 
-    fn add_hours(&mut self) -> Outcome<()> {
-        let select = "SELECT account, hour, model, api_key, responses, credits, input, cache_read, output, voids
-             FROM usage_hour ORDER BY account, hour, model, api_key";
-        self.for_each(select, |stored, row| {
-            let sums = sums_from(row, 4, 6)?;
+    /// Adds the sums of accounts by `unit`. `own` names the column that only this table has.
+    fn add_usage(&mut self, unit: &'static str, own: &str) -> Outcome<()> {
+        let select = format!(
+            "SELECT account, {unit}, model, api_key, responses, credits, input, cache_read, output{own}
+             FROM usage_{unit} ORDER BY account, {unit}, model, api_key"
+        );
+        self.for_each(&select, |stored, row| {
+            let sums = sums_from(row, 4)?;
             require(sums[0] > 0 || sums[5] > 0, NO_REQUEST)?;
-            let key @ (account, hour, model, api_key) = group(row)?;
-            let of_hour = IndexRow::Hour {
+            let key @ (account, time, model, api_key) =
+                (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+            let usage = IndexRow::Usage {
+                unit,
                 account: stored.accounts.hash(account)?,
-                hour,
+                time,
                 model: stored.models.hash(model)?,
                 api_key: stored.api_keys.hash(api_key)?,
             };
-            stored.add_sums(&of_hour, &sums);
-            Ok(key)
-        })
-    }
-
-    fn add_days(&mut self) -> Outcome<()> {
-        let select =
-            "SELECT account, day, model, api_key, responses, credits, input, cache_read, output
-             FROM usage_day ORDER BY account, day, model, api_key";
-        self.for_each(select, |stored, row| {
-            let sums = sums_from(row, 4, 5)?;
-            require(sums[0] > 0, NO_REQUEST)?;
-            let key @ (account, day, model, api_key) = group(row)?;
-            let of_day = IndexRow::Day {
-                account: stored.accounts.hash(account)?,
-                day,
-                model: stored.models.hash(model)?,
-                api_key: stored.api_keys.hash(api_key)?,
-            };
-            stored.add_sums(&of_day, &sums);
+            stored.add_sums(&usage, &sums);
             Ok(key)
         })
     }
@@ -465,7 +451,7 @@ impl<'a> StoredRows<'a> {
         let select = "SELECT day, model, responses, credits, input, cache_read, output, writeoff
              FROM usage_total ORDER BY day, model";
         self.for_each(select, |stored, row| {
-            let sums = sums_from(row, 2, 6)?;
+            let sums = sums_from(row, 2)?;
             require(sums[0] > 0, NO_REQUEST)?;
             let (day, model) = (row.get(0)?, row.get(1)?);
             let of_all = IndexRow::Total {
@@ -489,14 +475,10 @@ fn require(holds: bool, otherwise: &str) -> Outcome<()> {
     holds.then_some(()).ok_or_else(|| wrong(otherwise))
 }
 
-/// Reads account, hour or day, model and key.
-fn group(row: &Row<'_>) -> Outcome<(i64, i64, i64, i64)> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-}
-
-/// Reads as many sums as there are, from the column `first` on.
-fn sums_from(row: &Row<'_>, first: usize, count: usize) -> Outcome<RowSums> {
+/// Reads the sums from the column `first` on.
+fn sums_from(row: &Row<'_>, first: usize) -> Outcome<RowSums> {
     let mut sums = RowSums::default();
+    let count = row.as_ref().column_count() - first;
     for (place, sum) in sums.iter_mut().take(count).enumerate() {
         *sum = row.get(first + place)?;
     }

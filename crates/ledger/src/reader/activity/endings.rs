@@ -221,9 +221,5 @@ impl EndingsQuery {
 }
 
 fn run(tables: IndexTables<'_>, (sql, values): &EndingsSql) -> rusqlite::Result<Vec<i64>> {
-    tables
-        .connection()
-        .prepare_cached(sql)?
-        .query_map(params_from_iter(values), |row| row.get(0))?
-        .collect()
+    tables.select(sql, params_from_iter(values), |row| row.get(0))
 }
