@@ -10,6 +10,7 @@ use crate::StoreError;
 use crate::entry::ending::{Ending, EndingDetail, RequestOutcome};
 use crate::sqlite;
 use crate::writer::change::{AppendOutcome, LedgerBatch, LedgerChange};
+use crate::writer::trial::Posting;
 use credits::money::{CreditSplit, Micro};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
@@ -56,6 +57,20 @@ impl Ledger {
         old.close().unwrap();
         fs::rename(&old_path, &path).unwrap();
         sqlite::open(&path, "open an old ledger").unwrap()
+    }
+
+    /// Opens an account and grants it credits, in µc. The grant's reference is the account.
+    pub fn open_funded(&self, account: &str, paid: i64, at_ms: i64) {
+        self.rows().open_account(account, None, at_ms).unwrap();
+        let grant = Posting {
+            kind: "grant",
+            reference: account,
+            account,
+            d_paid: Micro::new(paid),
+            d_trial: Micro::ZERO,
+            at_ms,
+        };
+        assert!(self.changes().post(&grant).unwrap());
     }
 
     /// Returns all entries in order, the sealed ones too.
@@ -113,6 +128,12 @@ impl Ledger {
         let outcomes = self.append_endings(endings, instance_id)?;
         let new = outcomes.iter().filter(|one| **one == AppendOutcome::Ended);
         Ok(new.count())
+    }
+
+    /// Enters endings, all of which must be new.
+    pub fn enter_new(&self, endings: &[Ending]) {
+        let endings: Vec<_> = endings.iter().map(|one| (one, CreditSplit::ZERO)).collect();
+        assert_eq!(self.enter_endings(&endings, "").unwrap(), endings.len());
     }
 
     pub fn append_endings(

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::Ledger;
-use crate::{Ending, EndingDetail, Posting, RequestOutcome};
-use credits::money::{CreditSplit, Micro};
+use crate::{Ending, EndingDetail, RequestOutcome};
+use credits::money::Micro;
 use llm_protocol::usage::Usage;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -12,16 +12,7 @@ const NOW: i64 = 1_800_000_000_000;
 pub(crate) fn opened(dir: &Path) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
     for account in ["acct_a", "acct_b", "acct_c"] {
-        ledger.rows().open_account(account, None, NOW).unwrap();
-        let grant = Posting {
-            kind: "grant",
-            reference: account,
-            account,
-            d_paid: Micro::new(900_000_000),
-            d_trial: Micro::ZERO,
-            at_ms: NOW,
-        };
-        assert!(ledger.changes().post(&grant).unwrap());
+        ledger.open_funded(account, 900_000_000, NOW);
     }
     ledger
 }
@@ -52,11 +43,7 @@ pub(crate) fn ending(number: usize) -> Ending {
 
 pub(crate) fn enter(ledger: &Ledger, numbers: std::ops::Range<usize>) {
     let endings: Vec<_> = numbers.map(ending).collect();
-    let pairs: Vec<_> = endings
-        .iter()
-        .map(|ending| (ending, CreditSplit::ZERO))
-        .collect();
-    assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), pairs.len());
+    ledger.enter_new(&endings);
 }
 
 /// All rows of an index, table by table.

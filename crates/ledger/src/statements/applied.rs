@@ -63,13 +63,13 @@ pub(crate) fn applied_to_account(
     Ok(in_table.unwrap_or_default())
 }
 
-/// Makes the instance the one whose amount stands in the account's row.
+/// Moves the instance's applied amount into the account's row, and the one there to the table.
 pub(crate) fn take_account_row(
     transaction: &Transaction<'_>,
     number: i64,
     account: &str,
 ) -> rusqlite::Result<()> {
-    // A process that has ended has no number any more: nobody asks for its amount.
+    // A process that has ended has no number any more, and its amount is not needed.
     for sql in [
         "INSERT INTO applied (boot, account, paid, trial)
          SELECT i.boot, a.id, a.applied_paid, a.applied_trial
@@ -146,7 +146,7 @@ pub(crate) fn move_key_amounts(connection: &Connection) -> rusqlite::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use crate::{Claim, Ending, Ledger, Posting, RequestOutcome};
+    use crate::{Claim, Ending, Ledger, RequestOutcome};
     use credits::money::{CreditSplit, Micro};
     use std::collections::BTreeMap;
     use std::path::Path;
@@ -159,16 +159,7 @@ mod tests {
     fn funded(dir: &Path) -> Ledger {
         let ledger = Ledger::open(dir).unwrap();
         for account in ACCOUNTS {
-            ledger.rows().open_account(account, None, NOW).unwrap();
-            let grant = Posting {
-                kind: "grant",
-                reference: account,
-                account,
-                d_paid: Micro::new(1_000_000_000),
-                d_trial: Micro::ZERO,
-                at_ms: NOW,
-            };
-            ledger.changes().post(&grant).unwrap();
+            ledger.open_funded(account, 1_000_000_000, NOW);
         }
         ledger
     }

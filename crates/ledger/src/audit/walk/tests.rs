@@ -1,24 +1,14 @@
 use super::*;
 use crate::Ledger;
 use crate::fixture::query_plan;
-use crate::{Ending, Posting, RequestOutcome};
-use credits::money::CreditSplit;
+use crate::{Ending, RequestOutcome};
 use std::path::Path;
 
 const ACCOUNT: &str = "acct_1";
 
 fn ledger_with(dir: &Path, endings: std::ops::Range<usize>) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
-    ledger.rows().open_account(ACCOUNT, None, 0).unwrap();
-    let grant = Posting {
-        kind: "grant",
-        reference: "first",
-        account: ACCOUNT,
-        d_paid: Micro::new(1_000_000),
-        d_trial: Micro::ZERO,
-        at_ms: 0,
-    };
-    ledger.changes().post(&grant).unwrap();
+    ledger.open_funded(ACCOUNT, 1_000_000, 0);
     add(&ledger, endings);
     ledger
 }
@@ -35,11 +25,7 @@ fn add(ledger: &Ledger, endings: std::ops::Range<usize>) {
             )
         })
         .collect();
-    let pairs: Vec<_> = endings
-        .iter()
-        .map(|ending| (ending, CreditSplit::ZERO))
-        .collect();
-    assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), pairs.len());
+    ledger.enter_new(&endings);
 }
 
 /// Appends rows without hashes.

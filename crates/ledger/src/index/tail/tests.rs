@@ -234,11 +234,7 @@ fn enter_seeds(ledger: &Ledger, seeds: &[EndingSeed]) {
         .enumerate()
         .map(|(number, seed)| ending_of(number, seed))
         .collect();
-    let pairs: Vec<_> = endings
-        .iter()
-        .map(|ending| (ending, CreditSplit::ZERO))
-        .collect();
-    assert_eq!(ledger.enter_endings(&pairs, "").unwrap(), pairs.len());
+    ledger.enter_new(&endings);
 }
 
 fn flush(ledger: &Ledger) {

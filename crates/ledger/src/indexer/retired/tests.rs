@@ -8,7 +8,7 @@ use crate::entry::chain::entry_hash;
 use crate::entry::ending::ending_detail;
 use crate::sqlite;
 use crate::statements::chain::chain_head;
-use crate::{Ending, EndingDetail, Posting, RequestOutcome};
+use crate::{Ending, EndingDetail, RequestOutcome};
 use credits::money::Micro;
 use rusqlite::params;
 use std::path::Path;
@@ -121,16 +121,7 @@ fn a_draining_process_of_version_8_commits_whatever_is_removed_meanwhile() {
     drop(Ledger::open(dir.path()).unwrap());
     drop(Ledger::write_old_version(dir.path(), 8));
     let ledger = Ledger::open(dir.path()).unwrap();
-    ledger.rows().open_account(ACCOUNT, None, NOW).unwrap();
-    let grant = Posting {
-        kind: "grant",
-        reference: "first",
-        account: ACCOUNT,
-        d_paid: Micro::new(1_000_000),
-        d_trial: Micro::ZERO,
-        at_ms: NOW,
-    };
-    assert!(ledger.changes().post(&grant).unwrap());
+    ledger.open_funded(ACCOUNT, 1_000_000, NOW);
     let mut count = 0;
     loop {
         count += 1;

@@ -39,16 +39,7 @@ fn ending(
 
 fn opened(dir: &std::path::Path, credits: i64) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
-    ledger.rows().open_account(ACCOUNT, None, NOW).unwrap();
-    let grant = crate::Posting {
-        kind: "grant",
-        reference: "first",
-        account: ACCOUNT,
-        d_paid: Micro::new(credits * 1_000_000),
-        d_trial: Micro::ZERO,
-        at_ms: NOW,
-    };
-    assert!(ledger.changes().post(&grant).unwrap());
+    ledger.open_funded(ACCOUNT, credits * 1_000_000, NOW);
     ledger
 }
 

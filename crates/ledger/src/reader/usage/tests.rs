@@ -7,7 +7,7 @@ use crate::Ledger;
 use crate::audit::walk::WalkItem;
 use crate::fixture::query_plan;
 use crate::index::{create_for_test, create_tail_for_test};
-use crate::{Ending, EndingDetail, LedgerEntry, Posting, RequestOutcome};
+use crate::{Ending, EndingDetail, LedgerEntry, RequestOutcome};
 use credits::money::CreditSplit;
 use llm_protocol::usage::Usage;
 use rusqlite::Connection;
@@ -39,16 +39,7 @@ fn opened(dir: &Path) -> Ledger {
     let ledger = Ledger::open(dir).unwrap();
     // The second account cannot pay for everything.
     for (account, micro) in ACCOUNTS.into_iter().zip([9_000_000_000, 1_000_000]) {
-        ledger.rows().open_account(account, None, 0).unwrap();
-        let grant = Posting {
-            kind: "grant",
-            reference: account,
-            account,
-            d_paid: Micro::new(micro),
-            d_trial: Micro::ZERO,
-            at_ms: 0,
-        };
-        assert!(ledger.changes().post(&grant).unwrap());
+        ledger.open_funded(account, micro, 0);
     }
     ledger
 }
