@@ -18,7 +18,7 @@
 //!   a trial lapses only after its end: `lapse`;
 //! * the journal has nothing old that the ledger lacks: `journal`; no journal line is
 //!   damaged: `damaged journal`;
-//! * every sealed segment is at hand, signed and undamaged: `segment`; the ledger still has its
+//! * every sealed segment is there, signed and undamaged: `segment`; the ledger still has its
 //!   postings: `sealed posting`; and no ends of requests there: `sealed ending`;
 //! * the ledger exists and is the one written last: `anchor` (`database/anchor.rs`);
 //! * the ledger's accounts are in `app.db`: `accounts`;

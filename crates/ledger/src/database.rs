@@ -47,7 +47,7 @@ const PAGE_BYTES: u32 = 2_048;
 const MAX_READERS: usize = 8;
 
 /// The tables whose rows are copied, besides the entries. The spending of keys follows from these.
-/// What stands for processes and segments is of this data directory alone.
+/// Rows about processes and segments are not copied: they concern this data directory alone.
 const COPIED_TABLES: [&str; 5] = [
     "account",
     "price_version",

@@ -41,7 +41,7 @@ pub enum StoreError {
     /// The row to change does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// What was asked for is sealed in a segment whose file is not at hand; the text says where it
+    /// What was asked for is sealed in a segment whose file is missing; the text says where it
     /// should be.
     #[error("{0}")]
     SegmentUnavailable(String),

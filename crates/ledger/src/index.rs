@@ -69,7 +69,7 @@ pub(crate) struct LedgerIndex {
     /// Whether the last reader had no tail, so that a failure is logged once.
     is_tail_failing: AtomicBool,
     tail_limits: TailLimits,
-    /// Why the file was set aside, until somebody reports it.
+    /// Why the file was set aside, until it is reported.
     damage: Mutex<Option<String>>,
 }
 
@@ -278,7 +278,7 @@ impl LedgerIndex {
         outcome.map(Some)
     }
 
-    /// Puts the content of `rebuilt` in the place of the stored index, as one transaction. Entries
+    /// Replaces the stored index with the content of `rebuilt`, as one transaction. Entries
     /// that another process has indexed meanwhile are indexed again.
     pub(crate) fn replace(&self, rebuilt: &Connection) -> Result<(), StoreError> {
         let operation = "replace the ledger's index";
@@ -389,7 +389,7 @@ fn open_connections(path: &Path) -> Result<IndexConnections, StoreError> {
     let mut connection = sqlite::open_with_page_size(path, PAGE_BYTES, operation)?;
     sqlite::migrate(&mut connection, MIGRATIONS, "migrate the ledger's index")?;
     configure_writer(&connection).map_err(sql)?;
-    // A file without its tables is of no use.
+    // A file without its tables cannot be used.
     watermark(&connection).map_err(|source| match source {
         rusqlite::Error::QueryReturnedNoRows => damage::damage_error("it has no watermark".into()),
         source if source.sqlite_error_code() == Some(ErrorCode::Unknown) => {
@@ -435,7 +435,7 @@ fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the file cannot be used as it is: damaged, or of a newer program.
+/// Whether the file cannot be used: it is damaged, or a newer program wrote it.
 fn is_unusable(error: &StoreError) -> bool {
     let is_newer = matches!(error, StoreError::Io { source, .. }
         if source.kind() == std::io::ErrorKind::Unsupported);

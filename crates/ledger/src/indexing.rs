@@ -130,7 +130,7 @@ impl LedgerIndexing<'_> {
     }
 
     /// Returns the entries after the position `seq`, in order, from segments too: at most `limit`.
-    /// Of a segment that is not at hand, only the entries that are also in the ledger.
+    /// Of a missing segment, only the entries that are also in the ledger.
     pub(crate) fn entries_following(
         &self,
         connection: &Connection,

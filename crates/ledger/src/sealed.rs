@@ -25,7 +25,7 @@ pub(crate) fn may_be_sealed(reference: &str, sealed_until_ms: i64) -> bool {
 }
 
 impl LedgerEntry {
-    /// Returns the latest time from which on somebody looks for this end of a request: the time in
+    /// Returns the latest time at which a reader can look for this end of a request: the time in
     /// its id can be later than its end, if a clock was set back in between.
     pub fn looked_up_until_ms(&self) -> i64 {
         let begun_ms = request_time_ms(&self.reference);

@@ -44,9 +44,9 @@ const MIN_ROWS: i64 = 64;
 const MAX_WRITE_TIME: Duration = Duration::from_millis(10);
 /// Number of entries in one read.
 const READ_ROWS: i64 = 1_024;
-/// How often an audit looks whether somebody still seals.
+/// Interval at which an audit checks whether another process still seals.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
-/// Longest rest after a step.
+/// Longest pause after a step.
 const MAX_REST: Duration = Duration::from_millis(250);
 const LOCK_FILE: &str = "lock";
 /// End of the name of a file that is being written.
@@ -177,7 +177,7 @@ impl Segments<'_> {
         Ok(Some(SegmentLock(file)))
     }
 
-    /// Whether somebody seals, archives or audits the ledger.
+    /// Returns true while a process seals, archives or audits the ledger.
     pub fn is_sealing_paused(&self) -> bool {
         let Ok(file) = open_regular(&self.0.segments.dir().join(LOCK_FILE)) else {
             return false;

@@ -13,7 +13,7 @@ pub struct LedgerRows<'a>(pub(crate) &'a Ledger);
 #[derive(Clone, Copy)]
 pub struct LedgerChecks<'a>(pub(crate) &'a Ledger);
 
-/// The index beside the ledger: entries go there after their commit, and it can be made anew.
+/// The index beside the ledger: entries are indexed after their commit.
 #[derive(Clone, Copy)]
 pub struct LedgerIndexing<'a>(pub(crate) &'a Ledger);
 

@@ -40,7 +40,7 @@ impl ChainRule {
         self.hash.extend_from_slice(&entry.hash);
     }
 
-    /// Checks the hash of an entry whose predecessor is not at hand.
+    /// Checks the hash of an entry whose predecessor is not read.
     pub fn check_hash(&mut self, entry: &LedgerEntry, report: &mut LedgerAuditReport) {
         if self.hasher.hash(entry).as_slice() != entry.hash {
             report.add_finding(

@@ -1,4 +1,4 @@
-//! The ends of single requests, wherever they are: in the ledger, or in a sealed segment.
+//! The ends of single requests, in the ledger or in a sealed segment.
 //!
 //! Must not judge what it finds.
 
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 /// The ends of requests that were looked for.
 pub(crate) struct FoundEndings {
     pub known: HashMap<String, EndingRow>,
-    /// Requests that may have ended in a segment that is not at hand.
+    /// Requests that may have ended in a segment that is missing.
     pub unknown: HashSet<String>,
 }
 

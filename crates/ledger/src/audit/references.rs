@@ -168,7 +168,7 @@ impl ReferenceRules {
         self.compare_all(&mut on_sorted, report)
     }
 
-    /// Looks for references of which at least one is sealed: the indexes have the others.
+    /// Looks for repeated references with at least one sealed entry: the indexes find the others.
     fn compare_all(
         &mut self,
         on_slice: &mut dyn FnMut(u64),

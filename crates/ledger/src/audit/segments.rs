@@ -1,4 +1,4 @@
-//! The rule `segment`: every sealed segment is at hand, signed and undamaged, and the ledger notes
+//! The rule `segment`: every sealed segment is there, signed and undamaged, and the ledger records
 //! how far they go; and, if all of them are to be read, the rules of their entries.
 //!
 //! Must not look at entries that no segment has.
@@ -18,14 +18,14 @@ use crate::entry::chain::ChainHead;
 use crate::segment::SealedBalance;
 use crate::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord, entry_hash};
 
-/// The rules that go on behind the segments, over the entries of the table.
+/// The rules that continue after the segments, with the entries of the table.
 pub(crate) struct RulesOfAllEntries<'a> {
     pub references: &'a mut ReferenceRules,
     pub keys: &'a mut KeySpendRule,
     pub sealed_postings: &'a mut SealedPostings,
 }
 
-/// Checks that the segments are at hand: their signatures, and that they follow each other. With
+/// Checks that the segments are there: their signatures, and that they follow each other. With
 /// `reads_all`, reads and checks their entries too, adds them to the fingerprint, and calls
 /// `on_entries` with the number so far.
 /// Returns false if some entries cannot be read.
@@ -79,7 +79,7 @@ pub(crate) fn check_segments(
     Ok(are_whole)
 }
 
-/// Checks that the ledger takes for sealed what its segments have, and nothing else.
+/// Checks that the entries which the ledger records as sealed are those that its segments have.
 fn check_sealed_end(ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
     let [noted, recorded] = ledger.segments().sealed_ends()?;
     if noted != recorded {
@@ -96,7 +96,7 @@ struct EntryRules<'a> {
     all: RulesOfAllEntries<'a>,
     /// Postings of the segment that is read.
     postings: PostingHashes,
-    /// Latest time from which somebody looks for one of its ends of requests.
+    /// Latest time at which a reader can look for one of its ends of requests.
     looked_up_until_ms: i64,
     chain: ChainRule,
     balances: BalanceRules,
@@ -164,8 +164,8 @@ impl EntryRules<'_> {
         }
     }
 
-    /// Goes on with what the ledger recorded at the end of the segment, so that a fault of one is
-    /// not reported for the next ones.
+    /// Continues from what the ledger recorded at the end of the segment, so that the fault of one
+    /// segment is not reported again for the next ones.
     fn go_on_behind(&mut self, segment: &SegmentRecord, recorded: &[SealedBalance]) {
         self.chain = ChainRule::new(segment.last, segment.last_hash.clone());
         self.balances = BalanceRules::new(recorded);

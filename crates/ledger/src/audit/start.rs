@@ -59,7 +59,7 @@ impl AuditStart {
     }
 
     /// Returns the position behind which the walk begins. A whole ledger is read from below its
-    /// first entry, so that no entry has a place where nobody looks.
+    /// first entry, so that the walk skips no entry.
     pub(crate) fn after_seq(&self) -> i64 {
         if self.head.seq == 0 {
             i64::MIN

@@ -1,4 +1,4 @@
-//! Entries on their way between `ledger.db` and PostgreSQL (`copy.rs`).
+//! Entries that are copied between `ledger.db` and PostgreSQL (`copy.rs`).
 //!
 //! Must not change an entry.
 

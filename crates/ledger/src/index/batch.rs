@@ -1,4 +1,4 @@
-//! Entries on their way into an index: each is reduced to a few numbers as it is read, so that a
+//! A batch of entries for an index: each is reduced to a few numbers when it is read, so that a
 //! batch of tens of thousands takes little memory.
 //!
 //! `index/write.rs` writes the rows. Must not open a file or begin a transaction, and must give

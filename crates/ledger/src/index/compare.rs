@@ -31,7 +31,7 @@ pub(crate) struct TableKey {
 }
 
 impl TableKey {
-    /// A column that a message shows as it is.
+    /// A column whose value a message shows unchanged.
     pub(crate) const fn number(label: &'static str, column: &'static str) -> Self {
         Self {
             label,

@@ -198,7 +198,7 @@ impl IndexRebuild {
         compare_tables(&KEY_SPEND, &self.connection, ledger, limit)
     }
 
-    /// Writes the spending of keys into the ledger's table in the place of what it has.
+    /// Replaces the rows of the ledger's `key_spend` with the spending that was computed.
     pub(crate) fn write_key_spend(&self, ledger: &Connection) -> rusqlite::Result<()> {
         move_key_amounts(ledger)?;
         ledger.execute("DELETE FROM key_spend", [])?;

@@ -88,7 +88,7 @@ impl LedgerIndexing<'_> {
     }
 
     /// Returns the rows of `index.db` that differ from what the entries make, at most `limit` of
-    /// each table. The index is compared as far as it is. Writers do not wait for it, and its
+    /// each table, up to the last entry that the index has. Writers do not wait for it, and its
     /// memory does not grow with the ledger; for a while it takes as much disk as `index.db`.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl LedgerIndexing<'_> {
     /// so far. Returns the rows that were wrong, at most `limit` of each table.
     ///
     /// # Errors
-    /// Returns an error if a segment is not at hand or damaged, because sums without its entries
+    /// Returns an error if a segment is missing or damaged, because sums without its entries
     /// would be too low, or if a file cannot be read or written; what was not reported as done then
     /// stays as it was.
     pub fn reindex(

@@ -39,7 +39,7 @@ impl From<&Ending> for WithheldCost {
     }
 }
 
-/// Holds these costs in the place of those that were held so far.
+/// Holds these costs instead of those that were held so far.
 pub type HoldCosts<'a> = dyn FnMut(&[WithheldCost]) + 'a;
 
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in
@@ -115,8 +115,8 @@ fn replay_orphaned_journals(
 pub struct ReplayedEndings {
     /// Number of endings that the ledger did not have.
     pub new: usize,
-    /// Costs of the endings that were not entered, because a segment that may have them is not at
-    /// hand.
+    /// Costs of the endings that were not entered, because a segment that may have them is
+    /// missing.
     pub withheld: Vec<WithheldCost>,
 }
 

@@ -17,7 +17,7 @@ const SCHEMA_VERSION: i32 = 1;
 const MIN_VERSION: i32 = 150_000;
 /// Difference of clocks from which on it is reported, in ms.
 const MAX_SKEW_MS: i64 = 2_000;
-/// Lock of those who make the schema at the same time: any number that nobody else uses.
+/// Advisory lock for creating the schema: any number that no other program uses.
 const SCHEMA_LOCK: i64 = 0x6d6f_6465_6c67_7731;
 
 /// What is to be said about a server that can be used.

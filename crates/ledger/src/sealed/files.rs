@@ -127,7 +127,7 @@ pub(crate) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)
 /// The files of the segments of one ledger.
 pub struct SegmentFiles {
     dir: PathBuf,
-    /// The operator's archive: files are found there too, wherever they were archived to.
+    /// The operator's archive: files are looked for there too, even if the ledger records another.
     archive: ArcSwapOption<PathBuf>,
     open: Mutex<BTreeMap<i64, Arc<SegmentReader>>>,
     blocks: BlockCache,
@@ -218,7 +218,7 @@ impl SegmentFiles {
         open.remove(&first);
     }
 
-    /// Says that a segment is not at hand, where its file should be, and what to do.
+    /// Returns the error of a missing or damaged segment: where its file should be, and what to do.
     pub(crate) fn unavailable(&self, segment: &SegmentRecord, fault: &SegmentFault) -> StoreError {
         if let SegmentFault::OtherRecord(_) = fault {
             return StoreError::SegmentUnavailable(format!(
@@ -291,7 +291,7 @@ pub(crate) fn open_recorded(
 }
 
 /// Returns the hash of the entry at the anchor's position, if that entry is sealed. If its segment
-/// is not at hand, trusts the anchor: only a ledger that had the entry can have sealed it.
+/// is missing, trusts the anchor: only a ledger that had the entry can have sealed it.
 pub(crate) fn sealed_hash(
     connection: &Connection,
     seq: i64,

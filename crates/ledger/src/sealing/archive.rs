@@ -186,7 +186,7 @@ impl Segments<'_> {
     /// Opens a recorded segment, to read all of it.
     ///
     /// # Errors
-    /// Returns an error that says what to do if its file is not at hand.
+    /// Returns an error that says what to do if its file is missing.
     pub fn open_segment(&self, segment: &SegmentRecord) -> Result<SegmentReader, StoreError> {
         if let Ok(reader) = self.0.segments.open_new(segment) {
             return Ok(reader);

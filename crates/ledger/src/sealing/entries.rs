@@ -12,7 +12,7 @@ use crate::views::Segments;
 use rusqlite::{Connection, params};
 
 impl Segments<'_> {
-    /// Returns the end of a request from the segments, whosever it is.
+    /// Returns the end of a request of any account from the segments.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
@@ -39,7 +39,7 @@ impl Segments<'_> {
     /// entry at a time, never the whole table into memory. Writers do not wait for it.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read, if a segment is not at hand, or if `each`
+    /// Returns an error if the ledger cannot be read, if a segment is missing, or if `each`
     /// fails.
     pub fn for_each_selected(
         &self,

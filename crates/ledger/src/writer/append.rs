@@ -125,7 +125,7 @@ impl LedgerChanges<'_> {
 
     /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
     /// debit, made now or earlier; `None` if nothing can be entered: its account is not open, or a
-    /// segment that may have the request is not at hand.
+    /// segment that may have the request is missing.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written; nothing was entered.

@@ -29,7 +29,7 @@ pub(crate) enum EndingEntry {
     Known,
     /// The request had ended before; a segment has its entry.
     Sealed(Box<LedgerEntry>),
-    /// Nobody can say whether the request had ended before.
+    /// It is unknown whether the request had ended before: a segment is missing.
     Withheld,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct EndingBatch<'a> {
     withheld: Option<WithheldEndings>,
 }
 
-/// Ends of requests that are not entered, because a segment may have them that is not at hand.
+/// Ends of requests that are not entered, because a missing segment may have them.
 struct WithheldEndings {
     count: u64,
     /// The first of these requests, and why.

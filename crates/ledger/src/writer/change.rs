@@ -51,11 +51,11 @@ pub enum AppendOutcome {
     Ended,
     /// The request had ended before.
     AlreadyEnded,
-    /// A segment that may have the end of the request is not at hand: it was not entered.
+    /// The ending was not entered, because a segment that may have it is missing.
     Withheld,
     /// The change is in the ledger, entered now or earlier.
     Posted(PostingResult),
     /// What the ledger debited for the event, now or earlier. `None` if nothing can be entered: the
-    /// account is not open, or a segment that may have the request is not at hand.
+    /// account is not open, or a segment that may have the request is missing.
     Debited(Option<CreditSplit>),
 }

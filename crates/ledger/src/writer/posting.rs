@@ -386,8 +386,8 @@ pub(crate) fn trial_end(
         .map(Option::flatten)
 }
 
-/// Returns the credits of each bucket that are neither held nor settled and on their way to the
-/// ledger.
+/// Returns the credits of each bucket that are neither held, nor settled without being in the
+/// ledger yet.
 fn free_credit(
     transaction: &Transaction<'_>,
     account: &str,

@@ -317,7 +317,7 @@ impl<'a> StoredRows<'a> {
             let account: i64 = row.get(3)?;
             let conversation = match current {
                 Some((known, hash)) if known == (account, number) => hash,
-                // A number is of one account.
+                // A number belongs to one account.
                 _ => {
                     require(number > last_number, "has a conversation of two accounts")?;
                     (count, last_number) = (count + 1, number);
