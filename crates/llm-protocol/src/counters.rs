@@ -7,7 +7,7 @@
 //!
 //! Read next: `usage/counters.rs`.
 
-use super::json::{JsonError, JsonKind, JsonScanner, MAX_COUNT, MAX_RESPONSE_DEPTH, ScanResult};
+use super::json::{JsonKind, JsonScanner, MAX_COUNT, MAX_RESPONSE_DEPTH, ScanResult};
 use crate::usage::{
     CacheWrites, ChatCounters, CompactionPass, MessagesCounters, ServerTool, ServiceTier,
     UnknownUsage,
@@ -103,7 +103,7 @@ fn read_usage_at(scan: &mut JsonScanner<'_>, path: &str) -> ScanResult<Option<Ch
     if scan.kind()? == JsonKind::Array {
         scan.array_or_skip(|scan| {
             found = read_usage_at(scan, path)?.or(found);
-            Ok::<(), JsonError>(())
+            ScanResult::Ok(())
         })?;
     } else if path.is_empty() {
         found = read_chat_usage(scan)?.filter(ChatCounters::is_usage);
@@ -112,9 +112,9 @@ fn read_usage_at(scan: &mut JsonScanner<'_>, path: &str) -> ScanResult<Option<Ch
         scan.object_or_skip(|scan, key| {
             match key.name() == name {
                 true => found = read_usage_at(scan, below)?.or(found),
-                false => drop(scan.skip()?),
+                false => scan.skip()?,
             }
-            Ok::<(), JsonError>(())
+            ScanResult::Ok(())
         })?;
     }
     Ok(found)
@@ -132,7 +132,8 @@ fn read_usage(
     let mut counters = ChatCounters::default();
     let mut cache_hit = None;
     let mut irregular = false;
-    let is_object = scan.object_or_skip(|scan, key| {
+    let is_object = scan.kind()? == JsonKind::Object;
+    scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             name if name == names.prompt => counters.prompt = read_count(scan, &mut irregular)?,
             name if name == names.completion => {
@@ -142,7 +143,7 @@ fn read_usage(
             name if names.cache_hits.contains(&name) => {
                 cache_hit = read_count(scan, &mut irregular)?;
             }
-            name if name == names.prompt_parts => drop(scan.object_or_skip(|scan, key| {
+            name if name == names.prompt_parts => scan.object_or_skip(|scan, key| {
                 match key.name().as_ref() {
                     "cached_tokens" => counters.cached = read_count(scan, &mut irregular)?,
                     // Perplexity: the words of the messages protocol, here as parts of the input.
@@ -157,10 +158,10 @@ fn read_usage(
                     name if Some(name) == names.audio => {
                         counters.audio_prompt = read_count(scan, &mut irregular)?;
                     }
-                    _ => drop(scan.skip()?),
+                    _ => scan.skip()?,
                 }
-                Ok::<(), JsonError>(())
-            })?),
+                ScanResult::Ok(())
+            })?,
             name if name == names.completion_parts => read_details(
                 scan,
                 &mut counters,
@@ -171,9 +172,9 @@ fn read_usage(
                     _ => None,
                 },
             )?,
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     counters.cached = counters.cached.or(cache_hit);
     counters.is_irregular = irregular;
@@ -191,11 +192,10 @@ fn read_details<C>(
     scan.object_or_skip(|scan, key| {
         match counter_for(counters, &key.name()) {
             Some(count) => *count = read_count(scan, irregular)?,
-            None => drop(scan.skip()?),
+            None => scan.skip()?,
         }
-        Ok::<(), JsonError>(())
-    })?;
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Reads the cache writes by lifetime, if the next value is an object of them.
@@ -221,15 +221,14 @@ fn read_cache_writes(
         if let Some(count) = count {
             *part = Some(part.unwrap_or(0).saturating_add(count));
         }
-        Ok::<(), JsonError>(())
+        Ok(())
     })
-    .map(drop)
 }
 
 /// Reads the next value as a count. Sets `irregular` if it is neither digits only nor null.
 fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> ScanResult<Option<u64>> {
     let kind = scan.kind()?;
-    let span = scan.skip()?;
+    let span = scan.skip_span()?;
     let plain = scan.count(span).filter(|_| kind == JsonKind::Number);
     *irregular |= plain.is_none() && kind != JsonKind::Null;
     let number = scan.raw(span).filter(|_| kind == JsonKind::Number);
@@ -284,7 +283,8 @@ pub(crate) fn read_messages_usage(
 ) -> ScanResult<Option<MessagesCounters>> {
     let mut counters = MessagesCounters::default();
     let mut irregular = false;
-    let is_object = scan.object_or_skip(|scan, key| {
+    let is_object = scan.kind()? == JsonKind::Object;
+    scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "service_tier" => counters.service_tier = read_tier(scan)?,
             "inference_geo" => counters.inference_geo = read_tier(scan)?,
@@ -297,14 +297,14 @@ pub(crate) fn read_messages_usage(
                     Some(counters.tool_uses.get_mut(tool))
                 })?
             }
-            "iterations" => drop(scan.array_or_skip(|scan| {
+            "iterations" => scan.array_or_skip(|scan| {
                 let pass = read_compaction_pass(scan, &mut counters.unknown, &mut irregular)?;
                 counters.compactions.extend(pass);
-                Ok::<(), JsonError>(())
-            })?),
+                ScanResult::Ok(())
+            })?,
             name => read_token_count(name, scan, &mut counters, &mut irregular)?,
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     counters.is_irregular = irregular;
     Ok(is_object.then_some(counters))
@@ -329,7 +329,7 @@ fn read_token_count(
         "output_tokens_details" => read_details(scan, counters, irregular, |counters, name| {
             (name == "thinking_tokens").then_some(&mut counters.reasoning)
         })?,
-        _ => drop(scan.skip()?),
+        _ => scan.skip()?,
     }
     Ok(())
 }
@@ -542,7 +542,7 @@ mod tests {
 
     fn read(
         json: &str,
-        by: fn(&mut JsonScanner<'_>) -> Result<Option<ChatCounters>, JsonError>,
+        by: fn(&mut JsonScanner<'_>) -> ScanResult<Option<ChatCounters>>,
     ) -> ChatCounters {
         by(&mut JsonScanner::new(json, 8)).unwrap().unwrap()
     }

@@ -295,7 +295,7 @@ impl SummaryReader<'_> {
         if !matches!(kind, JsonKind::Number | JsonKind::Null) {
             return Err(self.wrong_type(param, "an integer"));
         }
-        let span = scan.skip()?;
+        let span = scan.skip_span()?;
         if kind == JsonKind::Null {
             return Ok((None, span));
         }
@@ -308,7 +308,7 @@ impl SummaryReader<'_> {
     fn stream_options(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
         let kind = scan.kind()?;
         if kind == JsonKind::Null {
-            let span = scan.skip()?;
+            let span = scan.skip_span()?;
             self.summary.spans.stream_options = Some(StreamOptions::Null(span));
             return Ok(());
         }
@@ -320,7 +320,7 @@ impl SummaryReader<'_> {
         scan.object(|scan, key| {
             is_empty = false;
             if key.name() != "include_usage" {
-                return Ok(scan.skip().map(drop)?);
+                return Ok(scan.skip()?);
             }
             let param = "stream_options.include_usage";
             if include_usage.is_some() {
@@ -366,7 +366,7 @@ impl SummaryReader<'_> {
                     budgets = budgets.saturating_add(1);
                     budget = Some(self.number(scan, "thinking.budget_tokens", 0, MAX_COUNT)?);
                 }
-                _ => drop(scan.skip()?),
+                _ => scan.skip()?,
             }
             ParseResult::Ok(())
         })?;
@@ -384,9 +384,8 @@ impl SummaryReader<'_> {
         let hints = &mut self.summary.hints;
         scan.object_or_skip(|scan, key| match key.name().as_ref() {
             "effort" => Ok(hints.read_effort(scan)?),
-            _ => Ok(scan.skip().map(drop)?),
+            _ => Ok(scan.skip()?),
         })
-        .map(drop)
     }
 
     fn list(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
@@ -428,7 +427,6 @@ impl SummaryReader<'_> {
             conversation.record_message(head);
             ParseResult::Ok(())
         })
-        .map(drop)
     }
 
     /// Reads the input items, or a string, which stands for one user message.
@@ -471,7 +469,7 @@ impl SummaryReader<'_> {
         let mut is_own = true;
         scan.object_or_skip(|scan, key| {
             if key.name() != "bill_to" {
-                return scan.skip().map(drop);
+                return scan.skip();
             }
             let kind = scan.kind()?;
             let payer = scan.string_or_skip()?.map(|payer| payer.name());

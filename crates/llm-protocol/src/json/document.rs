@@ -69,14 +69,16 @@ fn read_value(scan: &mut JsonScanner<'_>, nodes: &mut NodeBuffer) -> ScanResult 
     }
     let at = nodes.len();
     nodes.push(JsonNode::NULL);
-    let span = match kind {
+    let start = scan.position();
+    match kind {
         JsonKind::Object => scan.object(|scan, key| {
             nodes.push(JsonNode::string(&key, nodes.len()));
             read_value(scan, nodes)
         })?,
         JsonKind::Array => scan.array(|scan| read_value(scan, nodes))?,
         _ => scan.skip()?,
-    };
+    }
+    let span = scan.span_from(start);
     let next = to_index(nodes.len());
     if let Some(node) = nodes.get_mut(at) {
         *node = JsonNode {

@@ -158,10 +158,11 @@ impl<'a> JsonScanner<'a> {
     pub fn object<E: From<JsonError>>(
         &mut self,
         mut member: impl FnMut(&mut Self, StringToken<'a>) -> Result<(), E>,
-    ) -> Result<Span, E> {
-        let start = self.open(b'{')?;
+    ) -> Result<(), E> {
+        self.open(b'{')?;
         if self.peek() == Some(b'}') {
-            return Ok(self.close(start));
+            self.close();
+            return Ok(());
         }
         let mut members = 0_u32;
         loop {
@@ -175,30 +176,35 @@ impl<'a> JsonScanner<'a> {
             member(self, key)?;
             match self.peek() {
                 Some(b',') => self.at += 1,
-                Some(b'}') => return Ok(self.close(start)),
+                Some(b'}') => break,
                 _ => return Err(self.syntax_error().into()),
             }
         }
+        self.close();
+        Ok(())
     }
 
     /// Scans an array; `item` must consume each value.
     pub fn array<E: From<JsonError>>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<(), E>,
-    ) -> Result<Span, E> {
-        let start = self.open(b'[')?;
+    ) -> Result<(), E> {
+        self.open(b'[')?;
         if self.peek() == Some(b']') {
-            return Ok(self.close(start));
+            self.close();
+            return Ok(());
         }
         loop {
             self.count_value()?;
             item(self)?;
             match self.peek() {
                 Some(b',') => self.at += 1,
-                Some(b']') => return Ok(self.close(start)),
+                Some(b']') => break,
                 _ => return Err(self.syntax_error().into()),
             }
         }
+        self.close();
+        Ok(())
     }
 
     pub fn string(&mut self) -> ScanResult<StringToken<'a>> {
@@ -249,16 +255,23 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Skips one value of any type.
-    pub fn skip(&mut self) -> ScanResult<Span> {
+    pub fn skip(&mut self) -> ScanResult {
         match self.kind()? {
-            JsonKind::Object => self.object(|scan, _| scan.skip().map(drop)),
-            JsonKind::Array => self.array(|scan| scan.skip().map(drop)),
-            JsonKind::String => self.string().map(|text| text.span),
+            JsonKind::Object => self.object(|scan, _| scan.skip()),
+            JsonKind::Array => self.array(Self::skip),
+            JsonKind::String => self.string().map(drop),
             JsonKind::Number => self.number(),
             JsonKind::True => self.literal("true"),
             JsonKind::False => self.literal("false"),
             JsonKind::Null => self.literal("null"),
         }
+    }
+
+    /// Skips the next value, and returns its span.
+    pub fn skip_span(&mut self) -> ScanResult<Span> {
+        let start = self.value_start()?;
+        self.skip()?;
+        Ok(self.span_from(start))
     }
 
     /// Returns the string if the next value is one, else skips it.
@@ -272,7 +285,7 @@ impl<'a> JsonScanner<'a> {
     /// Returns the next value as a count: digits only, at most 2^53. Any other value (negative,
     /// fractional, a string, null) is not a count.
     pub fn count_or_skip(&mut self) -> ScanResult<Option<u64>> {
-        let span = self.skip()?;
+        let span = self.skip_span()?;
         Ok(self.count(span))
     }
 
@@ -290,28 +303,26 @@ impl<'a> JsonScanner<'a> {
         self.text.get(span.start..span.end)
     }
 
-    /// Scans the members if the next value is an object and returns `true`; otherwise skips it.
+    /// Scans the members if the next value is an object; otherwise skips it.
     pub fn object_or_skip<E: From<JsonError>>(
         &mut self,
         member: impl FnMut(&mut Self, StringToken<'a>) -> Result<(), E>,
-    ) -> Result<bool, E> {
+    ) -> Result<(), E> {
         if self.kind()? == JsonKind::Object {
-            return self.object(member).map(|_| true);
+            return self.object(member);
         }
-        self.skip()?;
-        Ok(false)
+        Ok(self.skip()?)
     }
 
-    /// Scans the items if the next value is an array and returns `true`; otherwise skips it.
+    /// Scans the items if the next value is an array; otherwise skips it.
     pub fn array_or_skip<E: From<JsonError>>(
         &mut self,
         item: impl FnMut(&mut Self) -> Result<(), E>,
-    ) -> Result<bool, E> {
+    ) -> Result<(), E> {
         if self.kind()? == JsonKind::Array {
-            return self.array(item).map(|_| true);
+            return self.array(item);
         }
-        self.skip()?;
-        Ok(false)
+        Ok(self.skip()?)
     }
 
     /// Returns the position after the last token.
@@ -386,26 +397,21 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn open(&mut self, expected: u8) -> ScanResult<usize> {
+    fn open(&mut self, expected: u8) -> ScanResult {
         self.expect(expected)?;
         self.depth += 1;
         if self.depth > self.depth_max {
             return Err(JsonError::TooDeep);
         }
-        Ok(self.at.saturating_sub(1))
+        Ok(())
     }
 
-    fn close(&mut self, start: usize) -> Span {
+    fn close(&mut self) {
         self.at += 1;
         self.depth = self.depth.saturating_sub(1);
-        Span {
-            start,
-            end: self.at,
-        }
     }
 
-    fn number(&mut self) -> ScanResult<Span> {
-        let start = self.at;
+    fn number(&mut self) -> ScanResult {
         if self.byte(self.at) == Some(b'-') {
             self.at += 1;
         }
@@ -425,8 +431,7 @@ impl<'a> JsonScanner<'a> {
             }
             self.digits()?;
         }
-        let end = self.at;
-        Ok(Span { start, end })
+        Ok(())
     }
 
     /// Consumes one digit or more.
@@ -441,13 +446,13 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn literal(&mut self, word: &str) -> ScanResult<Span> {
-        let (start, end) = (self.at, self.at + word.len());
-        if self.text.as_bytes().get(start..end) != Some(word.as_bytes()) {
+    fn literal(&mut self, word: &str) -> ScanResult {
+        let end = self.at + word.len();
+        if self.text.as_bytes().get(self.at..end) != Some(word.as_bytes()) {
             return Err(self.syntax_error());
         }
         self.at = end;
-        Ok(Span { start, end })
+        Ok(())
     }
 
     fn syntax_error(&self) -> JsonError {

@@ -8,9 +8,7 @@
 use super::answer_id::AnswerId;
 use crate::chat::read_stream::ChatFinishReason;
 use crate::counters;
-use crate::json::{
-    JsonError, JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span, StringToken,
-};
+use crate::json::{JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span, StringToken};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{StopReasonStatus, UsagePlace};
 
@@ -238,7 +236,7 @@ pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChun
             "model" => chunk.model = scan.string_or_skip()?.map(|model| model.span),
             "service_tier" => chunk.tier = counters::read_tier(scan)?.or(chunk.tier),
             "usage" if scan.kind()? == JsonKind::Null => {
-                let value = scan.skip()?;
+                let value = scan.skip_span()?;
                 chunk.usage_at = Some(value);
                 null_usage.record_value(&key, value);
             }
@@ -252,20 +250,20 @@ pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChun
                 scan.object_or_skip(|scan, key| {
                     match key.name().as_ref() {
                         "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
-                        _ => drop(scan.skip()?),
+                        _ => scan.skip()?,
                     }
-                    Ok::<(), JsonError>(())
+                    ScanResult::Ok(())
                 })?;
             }
             "error" => {
                 chunk.is_error |= scan.kind()? != JsonKind::Null;
                 scan.skip()?;
             }
-            "choices" => drop(scan.array_or_skip(|scan| read_choice(scan, &mut chunk))?),
-            _ => drop(scan.skip()?),
+            "choices" => scan.array_or_skip(|scan| read_choice(scan, &mut chunk))?,
+            _ => scan.skip()?,
         }
         null_usage.end_member(scan.position());
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })
     .ok()?;
     scan.end().ok()?;
@@ -344,9 +342,9 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
             }
             // Kimi's place for the usage of a stream.
             "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     choice.has_calls = delta_bytes.has_calls;
     choice.has_content =
@@ -393,7 +391,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
     let (mut has_other, mut has_calls) = (false, false);
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
-            "role" => drop(scan.skip()?),
+            "role" => scan.skip()?,
             "content" => bytes += content_bytes(scan)?,
             "refusal" => bytes += text_bytes(scan)?,
             "reasoning_content" | "reasoning" => reasoning = reasoning.max(text_bytes(scan)?),
@@ -407,9 +405,9 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
                     match key.name().as_ref() {
                         "transcript" => bytes += text_bytes(scan)?,
                         "data" => sound += text_bytes(scan)?,
-                        _ => drop(scan.skip()?),
+                        _ => scan.skip()?,
                     }
-                    Ok::<(), JsonError>(())
+                    ScanResult::Ok(())
                 })?;
             }
             "tool_calls" => {
@@ -418,20 +416,20 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
                     scan.object_or_skip(|scan, key| {
                         match key.name().as_ref() {
                             "function" | "custom" => bytes += argument_bytes(scan)?,
-                            _ => drop(scan.skip()?),
+                            _ => scan.skip()?,
                         }
-                        Ok::<(), JsonError>(())
+                        ScanResult::Ok(())
                     })?;
-                    Ok::<(), JsonError>(())
+                    ScanResult::Ok(())
                 })?;
             }
             _ => {
                 // Null, or an empty text or list.
-                let span = scan.skip()?;
+                let span = scan.skip_span()?;
                 has_other |= span.end.saturating_sub(span.start) > "null".len();
             }
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     Ok(DeltaBytes {
         bytes,
@@ -454,11 +452,11 @@ fn content_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
                 "text" => bytes += text_bytes(scan)?,
                 // Mistral's thinking: parts with a text.
                 "thinking" => bytes += content_bytes(scan)?,
-                _ => drop(scan.skip()?),
+                _ => scan.skip()?,
             }
-            Ok::<(), JsonError>(())
+            ScanResult::Ok(())
         })?;
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     Ok(bytes)
 }
@@ -468,9 +466,9 @@ fn argument_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "arguments" | "input" => bytes += text_bytes(scan)?,
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     Ok(bytes)
 }

@@ -6,7 +6,7 @@
 //! Read next: `body.rs`.
 
 use crate::counters;
-use crate::json::{JsonError, JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
+use crate::json::{JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
 use crate::messages::bills_refusal;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;
@@ -98,12 +98,8 @@ pub(super) fn parse_event(text: &str) -> Option<MessagesEventScan<'_>> {
             seen.kind = scan.string_or_skip()?.map(|kind| kind.name());
             Ok(())
         }
-        "message" => scan
-            .object_or_skip(|scan, key| seen.read_response_member(&key.name(), scan))
-            .map(drop),
-        "delta" => scan
-            .object_or_skip(|scan, key| seen.read_delta_member(&key.name(), scan))
-            .map(drop),
+        "message" => scan.object_or_skip(|scan, key| seen.read_response_member(&key.name(), scan)),
+        "delta" => scan.object_or_skip(|scan, key| seen.read_delta_member(&key.name(), scan)),
         "content_block" => seen.read_block(scan),
         "index" => {
             seen.index = scan.count_or_skip()?.unwrap_or(0);
@@ -111,7 +107,7 @@ pub(super) fn parse_event(text: &str) -> Option<MessagesEventScan<'_>> {
         }
         "error" => {
             seen.has_error |= scan.kind()? == JsonKind::Object;
-            scan.skip().map(drop)
+            scan.skip()
         }
         name => seen.read_response_member(name, scan),
     })
@@ -131,8 +127,11 @@ impl MessagesEventScan<'_> {
             }
             "stop_reason" => self.read_stop_reason(scan)?,
             "stop_details" => self.read_stop_details(scan)?,
-            "content" => self.has_content |= scan.array_or_skip(|scan| self.read_block(scan))?,
-            _ => drop(scan.skip()?),
+            "content" => {
+                self.has_content |= scan.kind()? == JsonKind::Array;
+                scan.array_or_skip(|scan| self.read_block(scan))?;
+            }
+            _ => scan.skip()?,
         }
         Ok(())
     }
@@ -147,7 +146,7 @@ impl MessagesEventScan<'_> {
             }
             "stop_reason" => self.read_stop_reason(scan)?,
             "stop_details" => self.read_stop_details(scan)?,
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
         Ok(())
     }
@@ -157,7 +156,7 @@ impl MessagesEventScan<'_> {
             match key.name().as_ref() {
                 "text" | "thinking" => self.count_text(scan)?,
                 "input" => {
-                    let span = scan.skip()?;
+                    let span = scan.skip_span()?;
                     // A streamed call opens with `{}` and sends its arguments later.
                     let bytes = span.end.saturating_sub(span.start);
                     if bytes > 2 {
@@ -183,11 +182,10 @@ impl MessagesEventScan<'_> {
                         .is_some_and(|kind| matches!(kind.raw, "thinking" | "redacted_thinking"));
                     self.has_other_output |= !is_plain;
                 }
-                _ => drop(scan.skip()?),
+                _ => scan.skip()?,
             }
-            Ok::<(), JsonError>(())
+            Ok(())
         })
-        .map(drop)
     }
 
     fn read_stop_details(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
@@ -197,9 +195,8 @@ impl MessagesEventScan<'_> {
                 self.is_billed_refusal = bills_refusal(category.as_deref());
                 return Ok(());
             }
-            scan.skip().map(drop)
+            scan.skip()
         })
-        .map(drop)
     }
 
     fn read_stop_reason(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {

@@ -7,7 +7,7 @@
 
 use super::answer_id::AnswerId;
 use crate::counters;
-use crate::json::{JsonError, JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
+use crate::json::{JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 
@@ -148,7 +148,7 @@ pub(super) fn parse_event(text: &str) -> Option<ResponsesEventScan<'_>> {
                 seen.has_reasoning |= item.is_reasoning;
                 seen.tool_call = item.billed_call();
             }
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
         Ok(())
     });
@@ -174,7 +174,8 @@ pub(super) fn parse_body(text: &str) -> Option<ResponsesBodyScan> {
 }
 
 fn read_response(scan: &mut JsonScanner<'_>, response: &mut ResponsesBodyScan) -> ScanResult {
-    response.is_present |= scan.object_or_skip(|scan, key| {
+    response.is_present |= scan.kind()? == JsonKind::Object;
+    scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "id" => response.id = scan.string_or_skip()?.map(|id| id.span),
             "created_at" => response.created = scan.count_or_skip()?.unwrap_or(0),
@@ -204,7 +205,7 @@ fn read_response(scan: &mut JsonScanner<'_>, response: &mut ResponsesBodyScan) -
                     read_output(scan, bytes).map(|item| item.count_call(calls))
                 })?;
             }
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
         Ok(())
     })?;
@@ -229,15 +230,15 @@ impl OutputItemScan {
                 self.is_reasoning = kind.as_ref().is_some_and(|kind| kind.raw == "reasoning");
                 self.tool = kind.and_then(|kind| ServerTool::from_call_item(kind.raw));
             }
-            "action" => drop(scan.object_or_skip(|scan, key| {
+            "action" => scan.object_or_skip(|scan, key| {
                 if key.name() != "type" {
-                    return scan.skip().map(drop);
+                    return scan.skip();
                 }
                 let kind = scan.string_or_skip()?;
                 self.has_other_action = kind.is_some_and(|kind| kind.raw != "search");
                 Ok(())
-            })?),
-            _ => drop(scan.skip()?),
+            })?,
+            _ => scan.skip()?,
         }
         Ok(())
     }
@@ -258,16 +259,15 @@ fn read_search_count(scan: &mut JsonScanner<'_>) -> ScanResult<Option<u64>> {
     let mut searches = None;
     scan.object_or_skip(|scan, key| {
         if key.name() != "web_search" {
-            return scan.skip().map(drop);
+            return scan.skip();
         }
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "num_requests" => searches = scan.count_or_skip()?,
-                _ => drop(scan.skip()?),
+                _ => scan.skip()?,
             }
-            Ok::<(), JsonError>(())
+            Ok(())
         })
-        .map(drop)
     })?;
     Ok(searches)
 }
@@ -276,8 +276,8 @@ fn read_search_count(scan: &mut JsonScanner<'_>) -> ScanResult<Option<u64>> {
 fn read_output(scan: &mut JsonScanner<'_>, bytes: &mut u64) -> ScanResult<OutputItemScan> {
     let mut item = OutputItemScan::default();
     match scan.kind()? {
-        JsonKind::Array => drop(scan.array(|scan| read_output(scan, bytes).map(drop))?),
-        JsonKind::Object => drop(scan.object(|scan, key| match key.name().as_ref() {
+        JsonKind::Array => scan.array(|scan| read_output(scan, bytes).map(drop))?,
+        JsonKind::Object => scan.object(|scan, key| match key.name().as_ref() {
             "text" | "arguments" | "input" | "refusal" => {
                 let text_bytes = scan
                     .string_or_skip()?
@@ -287,8 +287,8 @@ fn read_output(scan: &mut JsonScanner<'_>, bytes: &mut u64) -> ScanResult<Output
             }
             "content" | "summary" => read_output(scan, bytes).map(drop),
             name => item.read_member(name, scan),
-        })?),
-        _ => drop(scan.skip()?),
+        })?,
+        _ => scan.skip()?,
     }
     Ok(item)
 }

@@ -6,8 +6,7 @@
 use crate::Protocol;
 use crate::chat::write_stream::write_usage as write_chat_usage;
 use crate::json::{
-    JsonError, JsonKind, JsonScanner, JsonWriter, MAX_RESPONSE_DEPTH, ScanResult, Span, edit,
-    edit::JsonEdit,
+    JsonKind, JsonScanner, JsonWriter, MAX_RESPONSE_DEPTH, ScanResult, Span, edit, edit::JsonEdit,
 };
 use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
@@ -157,28 +156,29 @@ fn read_usage_members(raw: &str, parts_name: &str) -> ScanResult<UsageMembers> {
         match key.name().as_ref() {
             "total_tokens" => {
                 let kind = scan.kind()?;
-                let span = scan.skip()?;
+                let span = scan.skip_span()?;
                 members.null_total = (kind == JsonKind::Null).then_some(span);
             }
             name if name == parts_name => {
                 let start = scan.value_start()?;
                 members.parts_are_empty = true;
                 (members.names_cached, members.null_cached) = (false, None);
-                members.parts_are_object = scan.object_or_skip(|scan, key| {
+                members.parts_are_object = scan.kind()? == JsonKind::Object;
+                scan.object_or_skip(|scan, key| {
                     members.parts_are_empty = false;
                     let kind = scan.kind()?;
-                    let span = scan.skip()?;
+                    let span = scan.skip_span()?;
                     if key.name() == "cached_tokens" {
                         members.names_cached = kind != JsonKind::Null;
                         members.null_cached = (kind == JsonKind::Null).then_some(span);
                     }
-                    Ok::<(), JsonError>(())
+                    ScanResult::Ok(())
                 })?;
                 members.parts = Some(scan.span_from(start));
             }
-            _ => drop(scan.skip()?),
+            _ => scan.skip()?,
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     })?;
     Ok(members)
 }

@@ -6,7 +6,7 @@
 //! again: the request summary has the spans of the beginning.
 
 use super::summary::RequestSummary;
-use crate::json::{JsonError, JsonKind, JsonScanner, MAX_DEPTH, ScanResult, Span};
+use crate::json::{JsonKind, JsonScanner, MAX_DEPTH, ScanResult, Span};
 use sha2::{Digest as _, Sha256};
 use spans::ConversationSpans;
 use std::fmt;
@@ -158,7 +158,7 @@ fn find_session_id(object: &str) -> Option<String> {
         } else if name == "user_id" {
             user = value;
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     });
     members.ok()?;
     let named = session.as_deref().and_then(valid_id).map(str::to_owned);
@@ -222,14 +222,12 @@ impl ConversationHasher<'_> {
                 self.hash_text(scan.string()?.raw.as_bytes(), mark);
                 Ok(())
             }
-            JsonKind::Array => scan.array(|scan| self.hash_texts(scan, mark)).map(drop),
-            JsonKind::Object => scan
-                .object(|scan, key| match key.name().as_ref() {
-                    "type" | "cache_control" | "prompt_cache_breakpoint" => scan.skip().map(drop),
-                    _ => self.hash_texts(scan, mark),
-                })
-                .map(drop),
-            _ => scan.skip().map(drop),
+            JsonKind::Array => scan.array(|scan| self.hash_texts(scan, mark)),
+            JsonKind::Object => scan.object(|scan, key| match key.name().as_ref() {
+                "type" | "cache_control" | "prompt_cache_breakpoint" => scan.skip(),
+                _ => self.hash_texts(scan, mark),
+            }),
+            _ => scan.skip(),
         }
     }
 

@@ -14,7 +14,7 @@ use super::features::Features;
 use super::member_name::is_same_name;
 use super::vendor_state::{self, VendorObject};
 use crate::Protocol;
-use crate::json::{JsonError, JsonKind, JsonScanner, ScanResult};
+use crate::json::{JsonKind, JsonScanner, ScanResult};
 use crate::table_text::names_in;
 
 /// The names, by their effect.
@@ -110,7 +110,7 @@ impl Features {
             }
             Extension::OutputLimit(_) => {
                 self.leftovers.second_limits = true;
-                scan.skip().map(drop)
+                scan.skip()
             }
             Extension::Options(_) => self.read_options(protocol, scan),
         }
@@ -125,7 +125,7 @@ impl Features {
             JsonKind::Object => scan
                 .object(|scan, key| self.read_option(protocol, &key.name(), scan))
                 .map(drop),
-            _ => scan.skip().map(drop),
+            _ => scan.skip(),
         }
     }
 
@@ -155,9 +155,7 @@ impl Features {
         match name {
             name if AS_AT_TOP.contains(&name) => self.read_member(protocol, name, scan),
             "container" => self.vendor_reference.record_container(scan),
-            name if vendor_state::is_client_data(name) && name != "parameters" => {
-                scan.skip().map(drop)
-            }
+            name if vendor_state::is_client_data(name) && name != "parameters" => scan.skip(),
             _ => self.read_options(protocol, scan),
         }
     }
@@ -172,7 +170,7 @@ fn is_enabled(scan: &mut JsonScanner<'_>) -> ScanResult<bool> {
             let mut is_present = false;
             scan.array(|scan| {
                 is_present = true;
-                scan.skip().map(drop)
+                scan.skip()
             })?;
             Ok(is_present)
         }
@@ -194,9 +192,9 @@ fn is_enabled(scan: &mut JsonScanner<'_>) -> ScanResult<bool> {
                         is_on = true;
                         scan.skip()?;
                     }
-                    _ => drop(scan.skip()?),
+                    _ => scan.skip()?,
                 }
-                Ok::<(), JsonError>(())
+                ScanResult::Ok(())
             })?;
             Ok(is_on || !is_off)
         }

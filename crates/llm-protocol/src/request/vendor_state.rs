@@ -12,7 +12,7 @@
 use super::member_name::is_same_name;
 use crate::Protocol;
 use crate::failure::{Failure, Kind as FailureKind};
-use crate::json::{JsonError, JsonKind, JsonScanner, MAX_DEPTH, ScanResult};
+use crate::json::{JsonKind, JsonScanner, MAX_DEPTH, ScanResult};
 
 /// Maximum length in bytes of a member's path in a refusal.
 const MAX_PATH_BYTES: usize = 256;
@@ -234,7 +234,7 @@ impl FirstReference {
         if kind == JsonKind::Array {
             scan.array(|scan| {
                 is_present = true;
-                scan.skip().map(drop)
+                scan.skip()
             })?;
         } else {
             scan.skip()?;
@@ -254,7 +254,7 @@ impl FirstReference {
     /// environment.
     pub(super) fn scan(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
-            JsonKind::Array => scan.array(|scan| self.scan(scan)).map(drop),
+            JsonKind::Array => scan.array(|scan| self.scan(scan)),
             JsonKind::Object => {
                 let (mut is_public, mut skill) = (false, FirstReference::default());
                 scan.object(|scan, key| {
@@ -264,7 +264,7 @@ impl FirstReference {
                         // account.
                         Some(VendorObject::Skill) => skill.record(VendorObject::Skill, scan),
                         Some(object) => self.record(object, scan),
-                        None if is_client_data(&name) => scan.skip().map(drop),
+                        None if is_client_data(&name) => scan.skip(),
                         None if name == "type" => {
                             let kind = scan.string_or_skip()?;
                             is_public = kind.is_some_and(|kind| kind.name() == "anthropic");
@@ -278,22 +278,20 @@ impl FirstReference {
                 }
                 Ok(())
             }
-            _ => scan.skip().map(drop),
+            _ => scan.skip(),
         }
     }
 
     /// Reads the container of a request or a tool: an id, or an object that may contain one.
     pub(super) fn record_container(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
-            JsonKind::Object => scan
-                .object(|scan, key| match key.name().as_ref() {
-                    "id" => self.record(VendorObject::Container, scan),
-                    name => match VendorObject::from_member(name) {
-                        Some(object) => self.record(object, scan),
-                        None => self.scan(scan),
-                    },
-                })
-                .map(drop),
+            JsonKind::Object => scan.object(|scan, key| match key.name().as_ref() {
+                "id" => self.record(VendorObject::Container, scan),
+                name => match VendorObject::from_member(name) {
+                    Some(object) => self.record(object, scan),
+                    None => self.scan(scan),
+                },
+            }),
             _ => self.record(VendorObject::Container, scan),
         }
     }
@@ -354,26 +352,26 @@ fn find_path(scan: &mut JsonScanner<'_>, target: usize, path: &mut String) -> Sc
     let (parent, mut is_found, mut index) = (path.len(), false, 0_usize);
     let mut step = |scan: &mut JsonScanner<'_>, name: &str| {
         if is_found || parent.saturating_add(name.len()) > MAX_PATH_BYTES {
-            return scan.skip().map(drop);
+            return scan.skip();
         }
         path.push_str(name);
         is_found = find_path(scan, target, path)?;
         if !is_found {
             path.truncate(parent);
         }
-        Ok::<(), JsonError>(())
+        ScanResult::Ok(())
     };
     match kind {
-        JsonKind::Object => drop(scan.object(|scan, key| {
+        JsonKind::Object => scan.object(|scan, key| {
             let dot = if parent == 0 { "" } else { "." };
             step(scan, &format!("{dot}{}", key.name()))
-        })?),
-        JsonKind::Array => drop(scan.array(|scan| {
+        })?,
+        JsonKind::Array => scan.array(|scan| {
             let name = format!("[{index}]");
             index = index.saturating_add(1);
             step(scan, &name)
-        })?),
-        _ => drop(scan.skip()?),
+        })?,
+        _ => scan.skip()?,
     }
     Ok(is_found)
 }

@@ -10,7 +10,7 @@ use super::{Features, ToolOffer};
 use crate::Protocol;
 use crate::capabilities::identifiers;
 use crate::fields::messages::is_advisor;
-use crate::json::{JsonError, JsonKind, JsonScanner, ScanResult, Span, StringToken};
+use crate::json::{JsonKind, JsonScanner, ScanResult, Span, StringToken};
 use crate::openai::billing_header;
 use crate::reasoning_token;
 use crate::request::extensions::Extension;
@@ -44,7 +44,6 @@ impl Features {
             "tools" => {
                 let is_chat = protocol == Protocol::Chat;
                 scan.array_or_skip(|scan| self.read_tool(scan, is_chat))
-                    .map(drop)
             }
             "max_tool_calls" => {
                 self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
@@ -56,20 +55,18 @@ impl Features {
             "store" | "user_profile_id" | "workspace_id" | "diagnostics" => {
                 self.leftovers.account_members |=
                     !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
-                scan.skip().map(drop)
+                scan.skip()
             }
             "cache_control" => self.read_cache_marker(scan),
             "prompt_cache_options" => self.read_cache_lifetime(scan, "30m"),
             "thinking" | "reasoning" | "output_config" | "top_k" => {
                 self.leftovers.members = true;
-                scan.skip().map(drop)
+                scan.skip()
             }
-            "modalities" => scan
-                .array_or_skip(|scan| {
-                    self.audio_output |= equals_text(scan, "audio")?;
-                    Ok::<(), JsonError>(())
-                })
-                .map(drop),
+            "modalities" => scan.array_or_skip(|scan| {
+                self.audio_output |= equals_text(scan, "audio")?;
+                ScanResult::Ok(())
+            }),
             "audio" => read_presence(scan, &mut self.audio_output),
             "speed" => {
                 let speed = read_tier(scan)?;
@@ -104,7 +101,7 @@ impl Features {
             "fallbacks" | "models" => read_presence(scan, &mut self.fallback_models),
             "compaction" => read_presence(scan, &mut self.compaction),
             "context_management" => self.read_context_management(scan),
-            _ => scan.skip().map(drop),
+            _ => scan.skip(),
         }
     }
 }
@@ -145,9 +142,9 @@ impl Features {
     /// Reads messages, blocks and parts, at any depth.
     fn read_content(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
-            JsonKind::Array => scan.array(|scan| self.read_content(scan)).map(drop),
+            JsonKind::Array => scan.array(|scan| self.read_content(scan)),
             JsonKind::Object => self.read_object(scan, |_, _| ()),
-            _ => scan.skip().map(drop),
+            _ => scan.skip(),
         }
     }
 
@@ -238,12 +235,10 @@ impl Features {
                 Ok(())
             }
             // A model's tool input is text for every model.
-            name if vendor_state::is_client_data(name) => scan.skip().map(drop),
+            name if vendor_state::is_client_data(name) => scan.skip(),
             "cache_control" => self.read_cache_marker(scan),
             // Items of the responses protocol may add tools.
-            "tools" => scan
-                .array_or_skip(|scan| self.read_tool(scan, false))
-                .map(drop),
+            "tools" => scan.array_or_skip(|scan| self.read_tool(scan, false)),
             "signature" => {
                 if let Some(text) = scan.string_or_skip()? {
                     block.is_signed = reasoning_token::is_vendor_signature(&text.name());
@@ -371,7 +366,6 @@ impl Features {
             }
             Ok(())
         })
-        .map(drop)
     }
 
     /// Reads the media of a chat part: a URL, or an object with a URL in `url` or with inline data.
@@ -391,10 +385,10 @@ impl Features {
                         "id" => self.vendor_reference.record(VendorObject::Audio, scan)?,
                         name => match VendorObject::from_member(name) {
                             Some(object) => self.vendor_reference.record(object, scan)?,
-                            None => drop(scan.skip()?),
+                            None => scan.skip()?,
                         },
                     }
-                    Ok::<(), JsonError>(())
+                    ScanResult::Ok(())
                 })?;
                 Ok(MediaPart {
                     is_present: true,
@@ -454,14 +448,14 @@ impl Features {
                 "cache_control" => self.read_cache_marker(scan)?,
                 "container" => self.vendor_reference.record_container(scan)?,
                 // The tools of a namespace.
-                "tools" => drop(scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?),
+                "tools" => scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?,
                 "function" => {
                     (is_function, has_wrapper) = (true, true);
                     scan.object_or_skip(|scan, key| {
                         if key.name() == "cache_control" {
                             return self.read_cache_marker(scan);
                         }
-                        scan.skip().map(drop)
+                        scan.skip()
                     })?;
                 }
                 // A function without its wrapper object, or Gemini's list of functions.
@@ -475,13 +469,13 @@ impl Features {
                     is_vendors |= !matches!(scan.kind()?, JsonKind::Null | JsonKind::False);
                     self.vendor_reference.scan(scan)?;
                 }
-                name if vendor_state::is_client_data(name) => drop(scan.skip()?),
+                name if vendor_state::is_client_data(name) => scan.skip()?,
                 name => match VendorObject::from_member(name) {
                     Some(object) => self.vendor_reference.record(object, scan)?,
                     None => self.vendor_reference.scan(scan)?,
                 },
             }
-            Ok::<(), JsonError>(())
+            ScanResult::Ok(())
         })?;
         self.other_shape |= is_chat && has_name && !has_wrapper;
         if is_chat && (is_vendors || !is_function) {
@@ -526,10 +520,9 @@ impl Features {
             }
             match VendorObject::from_member(&key.name()) {
                 Some(object) => self.vendor_reference.record(object, scan),
-                None => scan.skip().map(drop),
+                None => scan.skip(),
             }
         })
-        .map(drop)
     }
 
     /// Reads a list of edits (responses) or an object with one (messages).
@@ -541,25 +534,22 @@ impl Features {
             if key.name() == "edits" {
                 self.read_edits(scan)
             } else {
-                scan.skip().map(drop)
+                scan.skip()
             }
         })
-        .map(drop)
     }
 
     fn read_edits(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         scan.array_or_skip(|scan| {
             scan.object_or_skip(|scan, key| {
                 if key.name() != "type" {
-                    return scan.skip().map(drop);
+                    return scan.skip();
                 }
                 let kind = scan.string_or_skip()?;
                 self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
                 Ok(())
             })
-            .map(drop)
         })
-        .map(drop)
     }
 }
 
@@ -619,11 +609,11 @@ fn is_dated(kind: &str, prefix: &str) -> bool {
 /// Sets `is_present` if the next value is neither null nor an empty list.
 fn read_presence(scan: &mut JsonScanner<'_>, is_present: &mut bool) -> ScanResult {
     match scan.kind()? {
-        JsonKind::Null => drop(scan.skip()?),
+        JsonKind::Null => scan.skip()?,
         JsonKind::Array => {
             scan.array(|scan| {
                 *is_present = true;
-                scan.skip().map(drop)
+                scan.skip()
             })?;
         }
         _ => {
