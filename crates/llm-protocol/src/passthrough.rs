@@ -546,8 +546,8 @@ impl PassthroughState {
         usage::encode_usage(self.protocol, &self.estimated_usage())
     }
 
-    /// Sends an event on: with the public name at `model`, this edit of the usage, and `more` edits,
-    /// which few events have.
+    /// Sends an event on: with the public name at `model`, this edit of the usage, and `more`
+    /// edits, which few events have.
     fn forward(
         &mut self,
         event: &SseEvent<'_>,

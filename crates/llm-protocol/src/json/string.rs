@@ -8,6 +8,7 @@
 
 use super::scanner::string_scanner::StringScanner;
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::slice::SliceIndex;
 
 /// A string: the sender's token, or text of our own.
@@ -16,8 +17,8 @@ pub struct JsonStr<'a> {
     /// The text between the quotes of a token, or the text of our own. A token is borrowed.
     written: Cow<'a, str>,
     form: TextForm,
-    /// Length of the value in UTF-8 bytes, if it is known.
-    decoded: Option<u32>,
+    /// Length of the value in UTF-8 bytes, if it is known and not 0.
+    decoded: Option<NonZeroU32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +47,7 @@ impl<'a> JsonStr<'a> {
     /// Creates a token whose value has a known length of `decoded` bytes.
     pub(crate) fn from_measured_token(raw: &'a str, decoded: u32) -> Self {
         JsonStr {
-            decoded: Some(decoded),
+            decoded: NonZeroU32::new(decoded),
             ..JsonStr::from_token(raw, raw.len() > decoded as usize)
         }
     }
@@ -78,10 +79,12 @@ impl<'a> JsonStr<'a> {
 
     /// Returns the string's value. Half a surrogate pair, which a `str` cannot hold, becomes U+FFFD
     /// here (and only here).
+    #[inline]
     pub fn into_value(self) -> Cow<'a, str> {
-        match self.is_escaped() {
-            true => Cow::Owned(unescape(&self.written)),
-            false => self.written,
+        match self.written {
+            Cow::Borrowed(token) if self.form == TextForm::Escaped => Cow::Owned(unescape(token)),
+            written if self.form == TextForm::Escaped => Cow::Owned(unescape(&written)),
+            written => written,
         }
     }
 
@@ -181,7 +184,7 @@ impl<'a> JsonStr<'a> {
     /// Length of the value in UTF-8 bytes, for estimates.
     pub fn decoded_bytes(&self) -> u64 {
         let length = match self.decoded {
-            Some(bytes) => return bytes.into(),
+            Some(bytes) => return bytes.get().into(),
             None if self.is_escaped() => decoded_length(&self.written),
             None => self.written.len(),
         };

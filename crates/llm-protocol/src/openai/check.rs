@@ -141,7 +141,8 @@ pub(crate) fn member_path(within: impl Display, name: &str) -> String {
     path
 }
 
-/// Reads a member of this type that may be absent. `within` is the path of the object, here and below.
+/// Reads a member of this type that may be absent. `within` is the path of the object, here and
+/// below.
 fn optional_member<'a, T>(
     of: JsonValue<'a>,
     name: &str,
