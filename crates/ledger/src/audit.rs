@@ -36,7 +36,7 @@
 //! compares with entries is either of the moment of the walk's last read (accounts, spending of
 //! keys), or it was read before the walk (journals, sign-ups), so that the ledger must have it, or
 //! it never changes (entries). Its memory grows with accounts, keys, postings and what the journals
-//! still have, not with the ledger's ends of requests. Each family of rules is a file in `verify/`.
+//! still have, not with the ledger's ends of requests. Each family of rules is a file in `audit/`.
 //! Must not write.
 
 mod balances;

@@ -6,9 +6,9 @@
 //! so that it writes each page once; readers have the entries that are not in it yet in memory. A
 //! file that is damaged or belongs to another ledger is built anew. Must not decide about money:
 //! balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger and its
-//! index), `index/batch.rs` and `write.rs` (the rows of an entry),
-//! `index/tail.rs` (the newest entries), `index/fingerprint.rs` (the index compared),
-//! `index/rebuild.rs` (the index made anew).
+//! index), `index/batch.rs` and `index/write.rs` (the rows of an entry), `index/tail.rs` (the
+//! newest entries), `index/fingerprint.rs` (compares the index), `index/rebuild.rs` (builds a new
+//! one).
 
 mod batch;
 pub(crate) mod compare;
@@ -59,7 +59,6 @@ const CHECKPOINT_PAGES: u32 = 32_768;
 
 const MAX_READERS: usize = 8;
 
-/// The index of a ledger.
 pub(crate) struct LedgerIndex {
     dir: PathBuf,
     /// `None` while the file cannot be opened; each use tries again.

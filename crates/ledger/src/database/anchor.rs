@@ -80,7 +80,6 @@ pub struct LedgerAnchor(File);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnchorContent {
     Nothing,
-    /// The file exists and is empty.
     Empty,
     Garbage,
     Head(ChainHead),

@@ -12,13 +12,15 @@ use serde::{Deserialize, Serialize};
 pub enum JournalRecord {
     /// A hold was reserved. If no other record follows, the request ended like this.
     Open(Ending),
-    /// The request ended.
     End(Ending),
     /// Nothing was reserved for the request with this id, so there is nothing to end.
     Forgotten(String),
     /// The first line of a file: the file's number, and the number of lines that the previous file
     /// had then.
-    Begun { file: u64, lines_before: u64 },
+    Begun {
+        file: u64,
+        lines_before: u64,
+    },
     /// The last line of a file: another file follows.
     Sealed,
 }

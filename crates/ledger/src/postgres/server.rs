@@ -132,7 +132,7 @@ async fn make_schema(session: &mut PostgresSession) -> Result<(), StoreError> {
     transaction.commit().await.map_err(failed)
 }
 
-/// Returns what is to be said about the server.
+/// Returns the warnings about the server.
 ///
 /// # Errors
 /// Returns an error if it cannot be reached or must not be used.
