@@ -231,8 +231,8 @@ fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> ScanResult<Op
     let span = scan.skip_span()?;
     let plain = scan.count(span).filter(|_| kind == JsonKind::Number);
     *irregular |= plain.is_none() && kind != JsonKind::Null;
-    let number = scan.raw(span).filter(|_| kind == JsonKind::Number);
-    Ok(plain.or_else(|| number.and_then(parse_integer)))
+    let number = scan.text_from(span.start);
+    Ok(plain.or_else(|| parse_integer(number).filter(|_| kind == JsonKind::Number)))
 }
 
 /// Returns the integer value of a JSON number, if it is an integer from 0 to 2^53.

@@ -298,11 +298,6 @@ impl<'a> JsonScanner<'a> {
         digits.parse().ok().filter(|count| *count <= MAX_COUNT)
     }
 
-    /// Returns the text at `span`.
-    pub fn raw(&self, span: Span) -> Option<&'a str> {
-        self.text.get(span.start..span.end)
-    }
-
     /// Scans the members if the next value is an object; otherwise skips it.
     pub fn object_or_skip<E: From<JsonError>>(
         &mut self,
