@@ -22,3 +22,12 @@ install_what_tests_need() {
 can_make_namespaces() {
   is_root && unshare --mount --pid --net --ipc --fork --kill-child=KILL --mount-proc true 2>/dev/null
 }
+
+# Whether `/` is a folder of another machine's, on which nothing is mounted: mount namespaces cannot be made there.
+is_in_chroot() { ! mountpoint --quiet / && "${in_chroot[@]}" /mnt / true 2>/dev/null; }
+
+# in_chroot FOLDER WORKDIR COMMAND...: runs the command with the root folder mounted on FOLDER, and FOLDER as root.
+in_chroot=(unshare --mount --propagation unchanged bash -euc '
+  mount --rbind / "$1"
+  mount --make-rprivate "$1"
+  exec chroot "$1" env --chdir "$2" "${@:3}"' in_chroot)
