@@ -32,7 +32,7 @@ use config::catalog::CatalogModel;
 use config::{FileChecks, Limits};
 use feed::{Fed, Feeder, Pace};
 use meter::{Reading, Spent, per_second, thousandth};
-use model_gateway::billing::{AuditScope, Billing, CpuShare, verify_accounts};
+use model_gateway::billing::{AuditScope, Billing, CpuShare, CreditService, verify_accounts};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -244,13 +244,16 @@ struct World {
 }
 
 impl World {
-    fn serve(&self) -> Billing {
-        let billing = Billing::serve(&self.dir, &Limits::default(), None).unwrap();
-        billing.store_prices(&self.models, clock::now_ms()).unwrap();
+    fn serve(&self) -> CreditService {
+        let billing = CreditService::serve(&self.dir, &Limits::default(), None).unwrap();
+        billing
+            .billing()
+            .store_prices(&self.models, clock::now_ms())
+            .unwrap();
         billing
     }
 
-    fn feed(&mut self, billing: &Billing, pace: &Pace, books: &mut Books) -> Fed {
+    fn feed(&mut self, billing: &CreditService, pace: &Pace, books: &mut Books) -> Fed {
         let feeder = Feeder {
             billing,
             holders: &self.holders,
@@ -285,7 +288,7 @@ impl World {
         let (before, written) = (Reading::of(me), meter::written_bytes(me));
         let is_over = AtomicBool::new(!self.is_audited);
         let fed = std::thread::scope(|scope| {
-            let auditor = scope.spawn(|| audit_until(&is_over, &billing));
+            let auditor = scope.spawn(|| audit_until(&is_over, billing.billing()));
             let fed = self.feed(&billing, pace, books);
             is_over.store(true, Ordering::Relaxed);
             auditor.join().unwrap();

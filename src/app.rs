@@ -19,7 +19,7 @@ mod standby;
 mod start_mode;
 
 use crate::billing::admission::{Admission, LedgerLookup};
-use crate::billing::{Billing, EmbeddedAdmission};
+use crate::billing::{CreditService, EmbeddedAdmission};
 use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
 use crate::edge::resource_guard;
@@ -98,26 +98,27 @@ pub fn run_with_admission(
     }
     descriptors::check_limit()?;
     let startup_signals = StartupSignals::listen()?;
-    let billing = match start {
-        StartMode::Fresh => Billing::serve(
+    let credit = match start {
+        StartMode::Fresh => CreditService::serve(
             &settings.data_dir,
             &settings.limits,
             settings.ledger.archive(),
         )?,
         StartMode::Upgrade => {
-            let billing = Billing::serve_as_successor(
+            let credit = CreditService::serve_as_successor(
                 &settings.data_dir,
                 &settings.limits,
                 settings.ledger.archive(),
             )?;
             settings = reread_settings(config_file, settings);
-            billing.apply_limits(&settings.limits);
-            billing
+            credit.apply_limits(&settings.limits);
+            credit
         }
     };
     // Not earlier: opening may migrate the file to a schema that the predecessor does not know.
     let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
+    let billing = credit.billing().clone();
     billing.store_prices(settings.catalog.models(), now_ms)?;
     let completed = accounts::complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
     if completed > 0 {
@@ -125,8 +126,8 @@ pub fn run_with_admission(
             "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
         );
     }
-    let keys = EmbeddedIdempotency::open(&settings.data_dir, accounts.clone(), billing.clone())?;
-    let embedded = Arc::new(EmbeddedAdmission::new(accounts.clone(), billing.clone()));
+    let keys = EmbeddedIdempotency::open(&settings.data_dir, accounts.clone(), credit.clone())?;
+    let embedded = Arc::new(EmbeddedAdmission::new(accounts.clone(), credit));
     METRICS.ledger_held.set(1);
     database_logs::start(&settings.data_dir)
         .context("cannot start the thread that empties the databases' logs")?;

@@ -10,7 +10,7 @@ use config::catalog::CatalogModel;
 use credits::pricing::{Quote, WorstCase};
 use ledger::RequestOutcome;
 use llm_protocol::usage::Usage;
-use model_gateway::billing::{Billing, Hold, HoldRequest, ReserveError};
+use model_gateway::billing::{CreditService, Hold, HoldRequest, ReserveError};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ pub struct Pace {
 
 /// What requests are made of, and who takes them.
 pub struct Feeder<'a> {
-    pub billing: &'a Billing,
+    pub billing: &'a CreditService,
     pub holders: &'a [Holder],
     pub models: &'a [Arc<CatalogModel>],
     /// Requests that are open at one time.
@@ -241,7 +241,7 @@ impl Progress {
 
     /// Looks how many endings wait, until everything is over. Returns the times of the marked
     /// endings in µs, and the CPU time that it took in ns.
-    fn watch(&self, billing: &Billing) -> (Vec<u64>, u64) {
+    fn watch(&self, billing: &CreditService) -> (Vec<u64>, u64) {
         let cpu_before = meter::own_cpu_ns();
         let mut times_us = Vec::new();
         while !self.is_over.load(Ordering::Relaxed) {

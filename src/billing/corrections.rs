@@ -143,12 +143,9 @@ impl Corrections<'_> {
                 .changes()
                 .post_change(change, self.0.instance_id(), &|| Ok(vec![held.clone()]))
         };
-        let serving = self.0.0.serving.as_ref();
-        let posted = serving.and_then(|serving| {
-            serving
-                .holds
-                .with_frozen_account(&self.0.0.ledger, account, post)
-        });
+        let holds = self.0.0.holds.as_ref();
+        let posted =
+            holds.and_then(|holds| holds.with_frozen_account(&self.0.0.ledger, account, post));
         posted.unwrap_or_else(|| self.0.post_debit_by_claim(change))
     }
 }

@@ -6,7 +6,9 @@ use super::admission::{Admission, LedgerLookup};
 use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
 use crate::billing::usage_report::UsageReportQuery;
-use crate::billing::{Balance, Billing, Hold, HoldRequest, PendingRequests, Receipt, ReserveError};
+use crate::billing::{
+    Balance, CreditService, Hold, HoldRequest, PendingRequests, Receipt, ReserveError,
+};
 use accounts::{Accounts, AuthError, Principal};
 use async_trait::async_trait;
 use config::Settings;
@@ -18,12 +20,12 @@ use serde_json::Value;
 /// The files of this process.
 pub struct EmbeddedAdmission {
     accounts: Accounts,
-    billing: Billing,
+    credit: CreditService,
 }
 
 impl EmbeddedAdmission {
-    pub fn new(accounts: Accounts, billing: Billing) -> Self {
-        Self { accounts, billing }
+    pub fn new(accounts: Accounts, credit: CreditService) -> Self {
+        Self { accounts, credit }
     }
 }
 
@@ -41,11 +43,11 @@ impl Admission for EmbeddedAdmission {
         _: bool,
         now_ms: i64,
     ) -> Result<(), ReserveError> {
-        self.billing.authorize(payer, arriving, min_cost, now_ms)
+        self.credit.authorize(payer, arriving, min_cost, now_ms)
     }
 
     fn backlog(&self) -> Option<&LedgerBacklog> {
-        self.billing.backlog()
+        Some(self.credit.backlog())
     }
 
     async fn reserve(
@@ -55,57 +57,63 @@ impl Admission for EmbeddedAdmission {
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
-        if self.billing.has_handed_over() {
+        if self.credit.has_handed_over() {
             // This may wait for another process, so it must not block a serving thread.
             return tokio::task::block_in_place(|| {
-                self.billing.reserve(request, quote, exact, now_ms)
+                self.credit.reserve(request, quote, exact, now_ms)
             });
         }
-        self.billing.reserve(request, quote, exact, now_ms)
+        self.credit.reserve(request, quote, exact, now_ms)
     }
 
     async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
-        self.billing.balance(account, now_ms)
+        self.credit.billing().balance(account, now_ms)
     }
 
     fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {
-        self.billing.store_prices(new.catalog.models(), now_ms)?;
-        self.billing.apply_limits(&new.limits);
+        self.credit
+            .billing()
+            .store_prices(new.catalog.models(), now_ms)?;
+        self.credit.apply_limits(&new.limits);
         Ok(())
     }
 
     fn hand_over(&self) -> Result<(), StoreError> {
-        self.billing.hand_over()
+        self.credit.hand_over()
     }
 
     fn has_handed_over(&self) -> bool {
-        self.billing.has_handed_over()
+        self.credit.has_handed_over()
     }
 
     fn instance_id(&self) -> &str {
-        self.billing.instance_id()
+        self.credit.instance_id()
     }
 
     fn is_healthy(&self) -> bool {
-        self.billing.is_healthy()
+        self.credit.is_healthy()
     }
 
     fn update_gauges(&self, now_ms: i64) {
-        self.billing.update_gauges(now_ms);
+        self.credit.update_gauges(now_ms);
     }
 
     fn shut_down(&self) {
-        self.billing.shut_down();
+        self.credit.shut_down();
     }
 }
 
 impl LedgerLookup for EmbeddedAdmission {
     fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.billing.receipts().receipt(account, request_id)
+        self.credit
+            .billing()
+            .receipts()
+            .receipt(account, request_id)
     }
 
     fn usage_report(&self, account: &str, query: &UsageReportQuery) -> Result<Value, StoreError> {
-        self.billing
+        self.credit
+            .billing()
             .reports()
             .account_usage(&self.accounts, account, query)
     }

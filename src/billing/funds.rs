@@ -5,12 +5,12 @@
 
 use super::balance::CreditSnapshot;
 use super::holds::{Payer, PendingRequests, ReserveError};
-use super::service::Billing;
+use super::service::CreditService;
 use credits::money::Micro;
 use credits::pricing::Quote;
 use std::sync::atomic::Ordering;
 
-impl Billing {
+impl CreditService {
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
     /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. Reserves
     /// nothing.
@@ -24,14 +24,12 @@ impl Billing {
         min_cost: &(dyn Fn() -> Micro + Sync),
         now_ms: i64,
     ) -> Result<(), ReserveError> {
-        let Some(serving) = &self.0.serving else {
-            return Ok(());
-        };
+        let serving = &self.serving;
         let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
         let decide = |credit: &CreditSnapshot| check_funds(credit, max_open, min_cost, now_ms);
         serving
             .holds
-            .check(&self.0.ledger, payer, arriving, now_ms, decide)
+            .check(&serving.ledger, payer, arriving, now_ms, decide)
     }
 }
 

@@ -8,10 +8,11 @@
 //! on the path of requests before a hand-over.
 
 use super::balance::CreditSnapshot;
+use super::data_dir::Billing;
 use super::funds::size_hold;
 use super::hold::{Hold, HoldRequest};
 use super::holds::ReserveError;
-use super::service::{Billing, ServingState};
+use super::service::{CreditService, ServingState};
 use credits::money::CreditSplit;
 use credits::pricing::Quote;
 use ledger::StoreError;
@@ -45,7 +46,7 @@ impl ServingState {
     }
 }
 
-impl Billing {
+impl CreditService {
     /// Hands admission over to another process: this process's holds become claims, and the waiting
     /// successor gets the right to serve. Running requests finish and settle as before. A new
     /// request that still arrives here is admitted by a claim.
@@ -54,14 +55,12 @@ impl Billing {
     /// Returns an error if no successor waits or the ledger cannot be written; this process then
     /// continues as before.
     pub fn hand_over(&self) -> Result<(), StoreError> {
-        let Some(serving) = &self.0.serving else {
-            return Ok(());
-        };
         if self.has_handed_over() {
             return Ok(());
         }
-        instance_lock::check_successor(&self.0.data_dir)?;
-        serving.holds.hand_over(&self.0.ledger)?;
+        instance_lock::check_successor(self.billing.data_dir())?;
+        let serving = &self.serving;
+        serving.holds.hand_over(&serving.ledger)?;
         drop(
             serving
                 .owner
@@ -75,18 +74,18 @@ impl Billing {
     /// Whether this process has handed over. Admission may then wait for another process, so it
     /// must not run on a serving thread.
     pub fn has_handed_over(&self) -> bool {
-        self.0.ledger.changes().has_handed_over()
+        self.serving.ledger.changes().has_handed_over()
     }
 
-    /// Like [`Billing::reserve`], next to the process that admits requests. May wait for it.
+    /// Like [`CreditService::reserve`], next to the process that admits requests. May wait for it.
     pub(super) fn reserve_by_claim(
         &self,
-        serving: &Arc<ServingState>,
         request: HoldRequest,
         quote: &Quote,
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
+        let serving = &self.serving;
         let unavailable = |error: StoreError| ReserveError::Unavailable(error.to_string());
         let (instance_id, account) = (self.instance_id(), &request.account);
         let meters = serving.holds.count_request(&request.payer(), now_ms)?;
@@ -104,19 +103,21 @@ impl Billing {
                 credit.key_free =
                     serving
                         .holds
-                        .key_credit_left(&self.0.ledger, &request.payer(), now_ms)?;
+                        .key_credit_left(&serving.ledger, &request.payer(), now_ms)?;
                 let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
                 let (amount, output_limit) = size_hold(&credit, quote, exact, max_open, now_ms)?;
                 limit = output_limit;
                 Ok(credit.available.draw(amount))
             };
-            let claims = self.claims_of_others(account).map_err(unavailable)?;
-            let parts = self
-                .0
+            let claims = self
+                .billing
+                .claims_of_others(account)
+                .map_err(unavailable)?;
+            let parts = serving
                 .ledger
                 .changes()
                 .claim(instance_id, account, &claims, decide)?;
-            let outcome = self.covers_claims(account);
+            let outcome = self.billing.covers_claims(account);
             if !matches!(outcome, Ok(true)) {
                 serving.release_claim(account, parts);
             }
@@ -135,7 +136,9 @@ impl Billing {
             "other processes are reserving the account's credits at the same time".into(),
         ))
     }
+}
 
+impl Billing {
     /// Posts a debit from a process that does not admit requests.
     pub(super) fn post_debit_by_claim(
         &self,

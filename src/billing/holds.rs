@@ -122,6 +122,11 @@ impl From<BacklogRefusal> for ReserveError {
 }
 
 impl HoldRegistry {
+    /// The instance that holds.
+    pub fn instance_id(&self) -> &str {
+        &self.instance_id
+    }
+
     pub fn new(instance_id: &str) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self {

@@ -5,7 +5,7 @@
 //! path is not involved. Reads files, so do not call it on a serving thread. Must not be used to
 //! decide about credits.
 
-use super::service::Billing;
+use super::data_dir::Billing;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::journal;

@@ -6,12 +6,12 @@ use super::balance::CreditSnapshot;
 use super::funds::size_hold;
 use super::hold::{Hold, HoldRequest};
 use super::holds::ReserveError;
-use super::service::Billing;
+use super::service::CreditService;
 use credits::pricing::Quote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Billing {
+impl CreditService {
     /// Reserves credits for the worst case of a request. Lowers the output limit to what the
     /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
     ///
@@ -24,11 +24,7 @@ impl Billing {
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
-        let Some(serving) = &self.0.serving else {
-            return Err(ReserveError::Unavailable(
-                "this process does not admit requests".into(),
-            ));
-        };
+        let serving = &self.serving;
         if serving.writer.state.closing.load(Ordering::Acquire) {
             return Err(ReserveError::Unavailable(
                 "the gateway is shutting down".into(),
@@ -53,9 +49,9 @@ impl Billing {
         let Some((parts, limit, meters)) =
             serving
                 .holds
-                .reserve(&self.0.ledger, &request.payer(), now_ms, decide)?
+                .reserve(&serving.ledger, &request.payer(), now_ms, decide)?
         else {
-            return self.reserve_by_claim(serving, request, quote, exact, now_ms);
+            return self.reserve_by_claim(request, quote, exact, now_ms);
         };
         let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts)
             .journal_open(&serving.journal, &serving.open, now_ms)

@@ -61,9 +61,9 @@ fn one_credit() -> (Quote, Usage) {
     )
 }
 
-fn serving(dir: &Path) -> Billing {
-    let billing = Billing::serve(dir, &Limits::default(), None).unwrap();
-    billing.store_prices(&[model()], NOW).unwrap();
+fn serving(dir: &Path) -> CreditService {
+    let billing = CreditService::serve(dir, &Limits::default(), None).unwrap();
+    billing.billing().store_prices(&[model()], NOW).unwrap();
     billing
 }
 
@@ -135,28 +135,30 @@ fn assert_damaged(billing: &Billing, debits: u64) {
 fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 10);
+    account_with(billing.billing(), 10);
     let (quote, usage) = one_credit();
     let (hold, limit) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
         .unwrap();
     assert_eq!(limit, 1_000);
-    assert_eq!(balance(&billing), "10 held 1 available 9");
+    assert_eq!(balance(billing.billing()), "10 held 1 available 9");
     let half = Usage { output: 0, ..usage };
     assert_eq!(
         hold.settle(half, RequestOutcome::Completed, false, NOW)
             .unwrap(),
         Micro::new(500_000)
     );
-    assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
+    assert_eq!(balance(billing.billing()), "9.5 held 0 available 9.5");
     wait_for("the receipt", || {
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_a")
             .unwrap()
             .is_some()
     });
     let receipt = billing
+        .billing()
         .receipts()
         .receipt(ACCOUNT, "req_a")
         .unwrap()
@@ -167,14 +169,15 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     );
     assert!(
         billing
+            .billing()
             .receipts()
             .receipt("acct_other", "req_a")
             .unwrap()
             .is_none(),
         "a stranger sees nothing"
     );
-    assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
-    assert_sound(&billing, 1);
+    assert_eq!(balance(billing.billing()), "9.5 held 0 available 9.5");
+    assert_sound(billing.billing(), 1);
     billing.shut_down();
     assert!(
         ledger::journal::live_instance_ids(dir.path())
@@ -188,7 +191,7 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
 fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 10);
+    account_with(billing.billing(), 10);
     let (quote, _) = one_credit();
     let quote = &quote;
     let admitted: Vec<_> = std::thread::scope(|scope| {
@@ -207,22 +210,23 @@ fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
             .collect()
     });
     assert_eq!(admitted.len(), 10);
-    assert_eq!(balance(&billing), "10 held 10 available 0");
+    assert_eq!(balance(billing.billing()), "10 held 10 available 0");
     drop(admitted);
     assert_eq!(
-        balance(&billing),
+        balance(billing.billing()),
         "10 held 0 available 10",
         "holds that nobody ended are given back"
     );
     wait_for("ten voids", || {
         billing
+            .billing()
             .receipts()
             .receipts(ACCOUNT, None, 100)
             .unwrap()
             .len()
             == 10
     });
-    assert_sound(&billing, 0);
+    assert_sound(billing.billing(), 0);
 }
 
 /// A balance kept in two places invites this race. While debits are being committed, credit must
@@ -232,7 +236,7 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     let credits = 400;
-    account_with(&billing, credits);
+    account_with(billing.billing(), credits);
     let (quote, usage) = one_credit();
     let quote = &quote;
     let spent = AtomicUsize::new(0);
@@ -262,16 +266,18 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
         }
     });
     assert_eq!(spent.load(Ordering::Relaxed), 400);
-    assert_eq!(balance(&billing), "0 held 0 available 0");
-    wait_for("all debits", || billing.verify(NOW).unwrap().debits == 400);
-    assert_sound(&billing, 400);
+    assert_eq!(balance(billing.billing()), "0 held 0 available 0");
+    wait_for("all debits", || {
+        billing.billing().verify(NOW).unwrap().debits == 400
+    });
+    assert_sound(billing.billing(), 400);
 }
 
 #[test]
 fn a_cost_beyond_hold_and_balance_is_written_off() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 2);
+    account_with(billing.billing(), 2);
     let (quote, usage) = one_credit();
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
@@ -290,6 +296,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
     );
     wait_for("the receipt", || {
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_a")
             .unwrap()
@@ -297,6 +304,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
     });
     assert_eq!(
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_a")
             .unwrap()
@@ -304,8 +312,8 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
             .writeoff,
         Micro::new(3_000_000)
     );
-    assert_eq!(balance(&billing), "0 held 0 available 0");
-    assert_sound(&billing, 1);
+    assert_eq!(balance(billing.billing()), "0 held 0 available 0");
+    assert_sound(billing.billing(), 1);
 }
 
 /// Writes the journal that a dying process would leave, and returns its directory.
@@ -337,7 +345,7 @@ fn ending(request: &str, outcome: RequestOutcome, credits: i64) -> Ending {
 #[test]
 fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() {
     let dir = tempfile::tempdir().unwrap();
-    account_with(&serving(dir.path()), 10);
+    account_with(serving(dir.path()).billing(), 10);
     let interrupted =
         |request| JournalRecord::Open(ending(request, RequestOutcome::Interrupted, 0));
     let folder = die_with(
@@ -355,10 +363,11 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
     std::fs::write(&log, bytes).unwrap();
 
     let billing = serving(dir.path());
-    assert_eq!(balance(&billing), "7 held 0 available 7");
+    assert_eq!(balance(billing.billing()), "7 held 0 available 7");
     assert!(!folder.exists(), "a replayed journal is removed");
     let outcome = |request| {
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, request)
             .unwrap()
@@ -373,7 +382,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
         RequestOutcome::Interrupted,
         "half a record is none"
     );
-    assert_sound(&billing, 1);
+    assert_sound(billing.billing(), 1);
 
     die_with(
         dir.path(),
@@ -386,7 +395,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
     billing.shut_down();
     drop(billing);
     assert_eq!(
-        balance(&serving(dir.path())),
+        balance(serving(dir.path()).billing()),
         "7 held 0 available 7",
         "a second replay changes nothing"
     );
@@ -395,7 +404,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
 #[test]
 fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
     let dir = tempfile::tempdir().unwrap();
-    account_with(&serving(dir.path()), 10);
+    account_with(serving(dir.path()).billing(), 10);
     let journal = Journal::create(dir.path(), 1 << 20, 1 << 16).unwrap();
     let log = dir
         .path()
@@ -421,15 +430,15 @@ fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
         .unwrap();
     drop(journal);
     let billing = serving(dir.path());
-    assert_eq!(balance(&billing), "7 held 0 available 7");
-    assert_damaged(&billing, 1);
+    assert_eq!(balance(billing.billing()), "7 held 0 available 7");
+    assert_damaged(billing.billing(), 1);
 }
 
 #[test]
 fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 10);
+    account_with(billing.billing(), 10);
     let (quote, usage) = one_credit();
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
@@ -441,20 +450,23 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let other = Billing::open(dir.path()).unwrap();
     assert!(
         other
+            .upkeep()
             .replay_journal(&dir.path().join("journal").join(instance_id))
             .is_err(),
         "it would void a request that runs"
     );
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
         .unwrap();
-    wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
-    assert_eq!(balance(&billing), "9 held 0 available 9");
+    wait_for("the debit", || {
+        billing.billing().verify(NOW).unwrap().debits == 1
+    });
+    assert_eq!(balance(billing.billing()), "9 held 0 available 9");
 }
 
 #[test]
 fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
     let dir = tempfile::tempdir().unwrap();
-    account_with(&serving(dir.path()), 10);
+    account_with(serving(dir.path()).billing(), 10);
     let done = |request| JournalRecord::End(ending(request, RequestOutcome::Completed, 1));
     let folder = die_with(dir.path(), &[done("req_1"), done("req_2"), done("req_3")]);
     let log = folder.join("000001.log");
@@ -464,7 +476,7 @@ fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
     std::fs::write(&log, text).unwrap();
     let billing = serving(dir.path());
     assert_eq!(
-        balance(&billing),
+        balance(billing.billing()),
         "8 held 0 available 8",
         "the line that was changed is not believed"
     );
@@ -472,7 +484,7 @@ fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
         folder.with_extension("damaged").exists(),
         "what cannot be read is kept"
     );
-    assert_damaged(&billing, 2);
+    assert_damaged(billing.billing(), 2);
 }
 
 #[test]
@@ -483,6 +495,7 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
     // meanwhile.
     let ends_at_ms = clock::now_ms() + 3_600_000;
     billing
+        .billing()
         .open_account(
             ACCOUNT,
             Some(Trial {
@@ -493,6 +506,7 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
         )
         .unwrap();
     billing
+        .billing()
         .open_account(
             ACCOUNT,
             Some(Trial {
@@ -503,17 +517,19 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
         )
         .unwrap();
     billing
+        .billing()
         .corrections()
         .grant(ACCOUNT, Micro::new(5_000_000), "g", 0)
         .unwrap();
     assert!(
         !billing
+            .billing()
             .corrections()
             .grant(ACCOUNT, Micro::new(5_000_000), "g", 0)
             .unwrap(),
         "a reference counts once"
     );
-    let at = |now_ms| billing.balance(ACCOUNT, now_ms).unwrap();
+    let at = |now_ms| billing.billing().balance(ACCOUNT, now_ms).unwrap();
     assert_eq!(at(ends_at_ms - 1).balance, Micro::new(305_000_000));
     let (quote, usage) = one_credit();
     let (hold, _) = billing
@@ -544,6 +560,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
     let billing = serving(dir.path());
     let ends_at_ms = clock::now_ms() - 1;
     billing
+        .billing()
         .open_account(
             ACCOUNT,
             Some(Trial {
@@ -563,6 +580,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
     assert!(matches!(refused("req_a"), ReserveError::TrialExpired));
     wait_for("the lapse", || {
         billing
+            .billing()
             .0
             .ledger
             .rows()
@@ -573,6 +591,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
             == Micro::ZERO
     });
     billing
+        .billing()
         .corrections()
         .grant(ACCOUNT, Micro::new(1_000_000), "g", 0)
         .unwrap();
@@ -585,6 +604,8 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
         refused("req_c"),
         ReserveError::Insufficient { .. }
     ));
-    wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
-    assert_sound(&billing, 1);
+    wait_for("the debit", || {
+        billing.billing().verify(NOW).unwrap().debits == 1
+    });
+    assert_sound(billing.billing(), 1);
 }

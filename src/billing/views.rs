@@ -3,7 +3,7 @@
 //!
 //! Must not contain behaviour: each is implemented in a file of its own.
 
-use super::service::Billing;
+use super::data_dir::Billing;
 
 /// What pages list: activity, conversations, balances of many accounts.
 #[derive(Clone, Copy)]

@@ -285,7 +285,7 @@ fn run_on(
         }
         LedgerCommand::Segments(_) | LedgerCommand::Push | LedgerCommand::Detach => {}
         LedgerCommand::Replay { dir } => {
-            let (new, unreadable) = billing.replay_journal(&dir)?;
+            let (new, unreadable) = billing.upkeep().replay_journal(&dir)?;
             print_replay(
                 &dir,
                 &json!({"new": new, "unreadable": unreadable}),

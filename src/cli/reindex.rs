@@ -31,7 +31,7 @@ pub fn reindex(
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     let mut progress = ProgressReporter::new(progress);
     let mut show = |count: u64| progress.update(|| format!("indexed {count} entries"));
-    let rebuild = || billing.reindex(&mut show);
+    let rebuild = || billing.upkeep().reindex(&mut show);
     let acting = accounts.with_actor(&by, now_ms);
     Ok(acting.record_then_run(act, "ledger", &json!({}), rebuild)?)
 }

@@ -149,7 +149,7 @@ fn call_record(call: &AdmittedRequest, arrived: Instant) -> CallRecord {
     let phases = call.phases(arrived);
     CallRecord {
         model: call.model.id.clone(),
-        stream: call.stream,
+        stream: call.wants_stream,
         vendor: call.model.vendor.name.clone(),
         endpoint: call
             .last_endpoint()

@@ -50,7 +50,7 @@ pub(super) struct UpstreamRequest {
     pub body: Bytes,
     pub warnings: Vec<String>,
     /// Whether the gateway requests a stream from the vendor.
-    pub streams: bool,
+    pub asks_for_stream: bool,
     carries_thinking: bool,
     /// Output limit, lowered to what the account can pay.
     output_limit: Option<u64>,
@@ -134,7 +134,7 @@ impl<'a> OutboundRequest<'a> {
                 is_budget_from_client: translated.has_client_budget,
                 body,
                 warnings: [translated.warnings, self.summary.rewritten.clone()].concat(),
-                streams: translated.streams,
+                asks_for_stream: translated.streams,
                 carries_thinking: translated.carries_thinking,
                 output_limit,
                 is_repaired: false,
@@ -177,7 +177,7 @@ impl<'a> OutboundRequest<'a> {
         Ok(UpstreamRequest {
             body: request::rewrite_cleaned(&self.body, self.summary, &edits, stripped),
             warnings: [warnings, self.summary.rewritten.clone()].concat(),
-            streams: self.summary.stream,
+            asks_for_stream: self.summary.stream,
             carries_thinking,
             output_limit,
             is_budget_from_client,

@@ -155,7 +155,7 @@ async fn send_failure(
         return Ok(());
     };
     let progress = call.exchange.progress();
-    if progress.has_client_left() || progress.completed {
+    if progress.has_client_left() || progress.is_completed() {
         return Ok(());
     }
     session.set_keepalive(None);

@@ -45,7 +45,7 @@ pub async fn send_error(
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Admitted(call) => {
             let progress = call.exchange.progress();
-            if progress.has_client_left() || progress.completed {
+            if progress.has_client_left() || progress.is_completed() {
                 return Ok(());
             }
             let is_cut = progress.ended == Some(intake::AbortReason::Shutdown);

@@ -114,7 +114,7 @@ pub fn finish_complete_response(call: &mut AdmittedRequest, surface: Protocol) -
     let outcome = match &call.response.mode {
         ResponseMode::Stream(pass, _) if pass.is_finishing() => process_stream(call, b"", true),
         ResponseMode::Fold { stream, .. } if stream.is_finishing() => fold_stream(call, b"", true),
-        ResponseMode::Whole { .. } if call.exchange.progress().finishing => {
+        ResponseMode::Whole { .. } if call.exchange.progress().is_finishing() => {
             process_whole(call, surface)
         }
         _ => return None,

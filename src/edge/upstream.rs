@@ -217,7 +217,7 @@ pub fn build_vendor_header(
     upstream_header.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
     upstream_header.insert_header(
         header::ACCEPT,
-        if call.vendor_call.streams {
+        if call.vendor_call.asks_for_stream {
             "text/event-stream"
         } else {
             "application/json"

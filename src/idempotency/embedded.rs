@@ -7,7 +7,7 @@ use super::db::{IdempotencyDb, RetentionLimits};
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention, log_lost_response};
 use super::keys::{ClaimError, IdempotencyKeys};
-use crate::billing::Billing;
+use crate::billing::CreditService;
 use accounts::Accounts;
 use async_trait::async_trait;
 use base::blocking::may_block;
@@ -27,7 +27,7 @@ const DELETED_ACCOUNTS_AGE_MS: i64 = 8 * 86_400_000;
 pub struct EmbeddedIdempotency {
     pub(super) db: IdempotencyDb,
     accounts: Accounts,
-    billing: Billing,
+    credit: CreditService,
     /// Whether something was written since the last checkpoint.
     touched: AtomicBool,
     /// When the responses of deleted accounts are removed next.
@@ -39,11 +39,15 @@ impl EmbeddedIdempotency {
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
-    pub fn open(data_dir: &Path, accounts: Accounts, billing: Billing) -> Result<Self, StoreError> {
+    pub fn open(
+        data_dir: &Path,
+        accounts: Accounts,
+        credit: CreditService,
+    ) -> Result<Self, StoreError> {
         Ok(Self {
             db: IdempotencyDb::open(data_dir)?,
             accounts,
-            billing,
+            credit,
             touched: AtomicBool::new(true),
             deleted_accounts_due_ms: AtomicI64::new(0),
         })
@@ -93,7 +97,7 @@ impl EmbeddedIdempotency {
 #[async_trait]
 impl IdempotencyKeys for EmbeddedIdempotency {
     fn instance_id(&self) -> &str {
-        self.billing.instance_id()
+        self.credit.instance_id()
     }
 
     async fn claim(
@@ -136,10 +140,15 @@ impl IdempotencyKeys for EmbeddedIdempotency {
         let expires_at_ms = retention.expires_at_ms(now_ms);
         for (account, request_id) in self
             .db
-            .orphaned_requests(&self.billing.unreplayed_instance_ids()?)?
+            .orphaned_requests(&self.credit.unreplayed_instance_ids()?)?
         {
             self.touched.store(true, Ordering::Relaxed);
-            if self.billing.receipts().was_debited(&account, &request_id)? {
+            if self
+                .credit
+                .billing()
+                .receipts()
+                .was_debited(&account, &request_id)?
+            {
                 log_lost_response(&request_id);
                 self.db.complete(&request_id, None, expires_at_ms)?;
             } else {

@@ -1,7 +1,7 @@
 //! Tests of keys when their requests end, and when their process dies.
 
 use super::*;
-use crate::billing::{Billing, HoldRequest};
+use crate::billing::{CreditService, HoldRequest};
 use accounts::Accounts;
 use config::{Limits, Settings};
 use credits::money::Micro;
@@ -21,14 +21,16 @@ fn settings() -> Settings {
     config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap()
 }
 
-fn billing(dir: &Path) -> Billing {
+fn billing(dir: &Path) -> CreditService {
     let settings = settings();
-    let billing = Billing::serve(dir, &settings.limits, None).unwrap();
+    let billing = CreditService::serve(dir, &settings.limits, None).unwrap();
     billing
+        .billing()
         .store_prices(settings.catalog.models(), NOW)
         .unwrap();
-    billing.open_account("acct_1", None, NOW).unwrap();
+    billing.billing().open_account("acct_1", None, NOW).unwrap();
     billing
+        .billing()
         .corrections()
         .grant("acct_1", Micro::new(1_000_000_000), "first", NOW)
         .unwrap();
@@ -56,7 +58,7 @@ fn begin(service: &Idempotency, request_id: &str) -> KeyLookupOutcome {
 }
 
 /// The store of a process, and the service over it.
-fn open(dir: &Path, billing: &Billing) -> (Arc<EmbeddedIdempotency>, Idempotency) {
+fn open(dir: &Path, billing: &CreditService) -> (Arc<EmbeddedIdempotency>, Idempotency) {
     // In a folder of its own: beside this ledger, an empty `app.db` counts as lost.
     let accounts = Accounts::open(&dir.join("accounts")).unwrap();
     let store = Arc::new(EmbeddedIdempotency::open(dir, accounts, billing.clone()).unwrap());
@@ -79,7 +81,7 @@ fn new(service: &Idempotency, request_id: &str) -> Box<IdempotencyGuard> {
     }
 }
 
-fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
+fn hold(billing: &CreditService, request_id: &str) -> crate::billing::Hold {
     let settings = settings();
     let model = Arc::clone(&settings.catalog.models()[0]);
     let (input_price, output_price) = (model.price.input, model.price.output);

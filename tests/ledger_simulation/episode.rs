@@ -17,7 +17,7 @@ use ledger::StoreError;
 use ledger::{EntrySelection, LedgerEntry, RequestOutcome};
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
-use model_gateway::billing::{self, Billing, Finding, HoldRequest, ReserveError};
+use model_gateway::billing::{self, CreditService, Finding, HoldRequest, ReserveError};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -152,7 +152,7 @@ pub struct Episode {
     limits: Limits,
     pub dice: Dice,
     pub now: i64,
-    core: Option<Billing>,
+    core: Option<CreditService>,
     holds: HashMap<String, billing::Hold>,
     route: Arc<Route>,
     prices: Prices,
@@ -243,7 +243,7 @@ impl Episode {
             ..Limits::default()
         };
         std::fs::create_dir(dir.path().join(ARCHIVE)).unwrap();
-        let core = Billing::serve_stepwise(dir.path(), &limits).unwrap();
+        let core = CreditService::serve_stepwise(dir.path(), &limits).unwrap();
         let entries = Connection::open(dir.path().join("ledger.db")).unwrap();
         let mut episode = Self {
             dir,
@@ -274,7 +274,7 @@ impl Episode {
         episode
     }
 
-    pub fn core(&self) -> &Billing {
+    pub fn core(&self) -> &CreditService {
         self.core.as_ref().unwrap()
     }
 
@@ -283,12 +283,13 @@ impl Episode {
     }
 
     /// Starts the next process.
-    pub fn start(&self) -> Billing {
-        Billing::serve_stepwise(self.dir.path(), &self.limits).unwrap()
+    pub fn start(&self) -> CreditService {
+        CreditService::serve_stepwise(self.dir.path(), &self.limits).unwrap()
     }
 
     fn open_accounts(&mut self) {
         self.core()
+            .billing()
             .store_prices(&[Arc::clone(&self.route)], self.now)
             .unwrap();
         for account in 0..ACCOUNTS {
@@ -302,6 +303,7 @@ impl Episode {
             });
             for _ in 0..2 {
                 self.core()
+                    .billing()
                     .open_account(&name(account), granted, self.now)
                     .unwrap();
             }
@@ -539,6 +541,7 @@ impl Episode {
         for is_new in [true, false] {
             assert_eq!(
                 self.core()
+                    .billing()
                     .corrections()
                     .grant(&name(account), micro(amount), &reference, self.now)
                     .unwrap(),
@@ -547,6 +550,7 @@ impl Episode {
         }
         assert!(
             self.core()
+                .billing()
                 .corrections()
                 .grant(&name(account), micro(amount + 1), &reference, self.now)
                 .is_err()
@@ -567,10 +571,12 @@ impl Episode {
             .one_in(2)
             .then(|| i128::from(self.dice.below(3_000_000)));
         let reference = self.reference();
-        let given =
-            self.core()
-                .corrections()
-                .refund(&request, amount.map(micro), &reference, self.now);
+        let given = self.core().billing().corrections().refund(
+            &request,
+            amount.map(micro),
+            &reference,
+            self.now,
+        );
         match (given, self.model.refund(&request, amount, self.now)) {
             (Ok(posted), Some(amount)) => {
                 assert_eq!(
@@ -579,6 +585,7 @@ impl Episode {
                 );
                 let again = self
                     .core()
+                    .billing()
                     .corrections()
                     .refund(&request, None, &reference, self.now)
                     .unwrap();
@@ -598,7 +605,7 @@ impl Episode {
         if amount == 0 || amount > 0 && account == NEVER_GIVEN {
             return;
         }
-        let given = self.core().corrections().adjust(
+        let given = self.core().billing().corrections().adjust(
             &name(account),
             micro(amount),
             &reference,
@@ -611,6 +618,7 @@ impl Episode {
                 assert!(
                     !self
                         .core()
+                        .billing()
                         .corrections()
                         .adjust(
                             &name(account),
@@ -651,7 +659,11 @@ impl Episode {
             .filter(|line| line.contains("{\"end\":"));
         let copy = self.dir.path().join("journal-copy");
         self.write_journal(&copy, lines.collect());
-        self.core().replay_journal(&copy).unwrap();
+        self.core()
+            .billing()
+            .upkeep()
+            .replay_journal(&copy)
+            .unwrap();
         std::fs::remove_dir_all(&copy).unwrap();
         self.counts.add("replays");
         // The ledger has these ends, and the core does not know it yet. The core must notice this
@@ -759,7 +771,11 @@ impl Episode {
     /// the ledger.
     fn agree(&mut self) {
         for account in 0..ACCOUNTS {
-            let told = self.core().balance(&name(account), self.now).unwrap();
+            let told = self
+                .core()
+                .billing()
+                .balance(&name(account), self.now)
+                .unwrap();
             let (balance, held) = (
                 self.model.balance(account, self.now),
                 self.model.held(account).total(),
@@ -852,7 +868,7 @@ impl Episode {
         self.turn_until_done();
         self.read_entries();
         self.counts.add("audits");
-        let verdict = self.core().verify(self.now).unwrap();
+        let verdict = self.core().billing().verify(self.now).unwrap();
         // A torn record is kept and reported as a finding.
         let is_torn =
             |finding: &Finding| finding.rule == "damaged journal" && self.counts.count("torn") > 0;
@@ -872,6 +888,7 @@ impl Episode {
             Ok(())
         };
         self.core()
+            .billing()
             .receipts()
             .for_each_entry(&EntrySelection::default(), &mut collect)
             .unwrap();

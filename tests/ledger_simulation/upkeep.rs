@@ -91,7 +91,12 @@ impl Episode {
             }
         }
         for account in 0..ACCOUNTS {
-            let statement = self.core().receipts().statement(&name(account)).unwrap();
+            let statement = self
+                .core()
+                .billing()
+                .receipts()
+                .statement(&name(account))
+                .unwrap();
             assert!(statement.adds_up(), "{account}: {statement:?}");
         }
     }
@@ -100,18 +105,24 @@ impl Episode {
         let core = self.core();
         match work {
             Work::Turn => drop(core.step(self.now).unwrap()),
-            Work::Seal => drop(core.upkeep().seal(None, entries_per_segment).unwrap()),
+            Work::Seal => drop(
+                core.billing()
+                    .upkeep()
+                    .seal(None, entries_per_segment)
+                    .unwrap(),
+            ),
             Work::Archive => {
                 drop(
-                    core.upkeep()
+                    core.billing()
+                        .upkeep()
                         .archive_segments(i64::MAX, &self.archive())
                         .unwrap(),
                 );
             }
             // A page indexes what it needs.
-            Work::Index => drop(core.receipts().statement(&name(0)).unwrap()),
+            Work::Index => drop(core.billing().receipts().statement(&name(0)).unwrap()),
             Work::Reindex => {
-                let wrong = core.reindex(&mut |_| ()).unwrap();
+                let wrong = core.billing().upkeep().reindex(&mut |_| ()).unwrap();
                 assert_eq!(wrong, 0, "rows of the index were wrong");
             }
         }

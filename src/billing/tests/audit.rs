@@ -60,6 +60,7 @@ fn create_books(dir: &Path) {
     let billing = serving(dir);
     let ends_at_ms = clock::now_ms() - 1;
     billing
+        .billing()
         .open_account(
             "acct_trial",
             Some(Trial {
@@ -69,7 +70,7 @@ fn create_books(dir: &Path) {
             0,
         )
         .unwrap();
-    account_with(&billing, 10);
+    account_with(billing.billing(), 10);
     let (quote, usage) = one_credit();
     for request in ["req_a", "req_b"] {
         let opening = HoldRequest {
@@ -85,18 +86,27 @@ fn create_books(dir: &Path) {
         .unwrap();
     hold.release(RequestOutcome::VendorError, NOW);
     wait_for("all ends", || {
-        billing.receipts().receipts(ACCOUNT, None, 9).unwrap().len() == 3
+        billing
+            .billing()
+            .receipts()
+            .receipts(ACCOUNT, None, 9)
+            .unwrap()
+            .len()
+            == 3
     });
     billing
+        .billing()
         .corrections()
         .refund("req_a", Some(Micro::new(500_000)), "r", NOW)
         .unwrap();
     billing
+        .billing()
         .corrections()
         .adjust(ACCOUNT, Micro::new(-1), "a", "a mistake", NOW)
         .unwrap();
     wait_for("the lapse", || {
         billing
+            .billing()
             .0
             .ledger
             .rows()
@@ -106,7 +116,7 @@ fn create_books(dir: &Path) {
             .trial
             == Micro::ZERO
     });
-    write_index(&billing);
+    write_index(billing.billing());
     billing.shut_down();
 }
 
@@ -383,7 +393,7 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
         assert!(tampered > 0, "{tamper}: there is nothing to change");
         assert_eq!(rules(dir.path(), NOW), ["sums"], "{tamper}");
         let billing = Billing::open(dir.path()).unwrap();
-        let reindex = || billing.reindex(&mut |_| ()).unwrap();
+        let reindex = || billing.upkeep().reindex(&mut |_| ()).unwrap();
         assert!(reindex() > 0, "{tamper}");
         assert_eq!(
             rules(dir.path(), NOW),
@@ -464,7 +474,7 @@ fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
     // Stepwise: the housekeeping of a real gateway would remove the planted rows.
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    let billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
     let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
     ledger
         .execute_batch("INSERT INTO claim VALUES ('boot_gone', 'acct_test', 1, 0)")
@@ -634,7 +644,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     std::fs::write(&ledger, older).unwrap();
     assert_eq!(rules(dir.path(), NOW), ["anchor"]);
     assert!(
-        Billing::serve(dir.path(), &Limits::default(), None).is_err(),
+        CreditService::serve(dir.path(), &Limits::default(), None).is_err(),
         "nor does a gateway start"
     );
     Billing::accept_ledger(dir.path()).unwrap();
@@ -668,7 +678,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
         "{:?}",
         verdict.findings
     );
-    let refused = Billing::serve(dir.path(), &Limits::default(), None)
+    let refused = CreditService::serve(dir.path(), &Limits::default(), None)
         .err()
         .unwrap()
         .to_string();
@@ -707,12 +717,22 @@ fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
     std::fs::write(&log, bytes).unwrap();
     let billing = serving(dir.path());
     assert!(
-        billing.receipts().was_debited(ACCOUNT, "req_one").unwrap(),
+        billing
+            .billing()
+            .receipts()
+            .was_debited(ACCOUNT, "req_one")
+            .unwrap(),
         "one flipped bit frees no answer"
     );
-    assert!(!billing.receipts().was_debited(ACCOUNT, "req_more").unwrap());
+    assert!(
+        !billing
+            .billing()
+            .receipts()
+            .was_debited(ACCOUNT, "req_more")
+            .unwrap()
+    );
     billing.shut_down();
-    let verdict = billing.verify(NOW).unwrap();
+    let verdict = billing.billing().verify(NOW).unwrap();
     let found: Vec<_> = verdict
         .findings
         .iter()
@@ -729,7 +749,7 @@ fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
 fn a_running_gateway_under_load_is_sound_at_every_moment() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 100);
+    account_with(billing.billing(), 100);
     let (quote, usage) = one_credit();
     let quote = &quote;
     let running = AtomicUsize::new(3);

@@ -5,6 +5,7 @@ use super::audit::{books, rules};
 use super::*;
 use accounts::db::account_lifecycle::SignUpTerms;
 use accounts::db::{AccountRow, AppDb, Role};
+use credits::money::CreditSplit;
 use ledger::ChainHead;
 use ledger::LedgerEntry;
 use ledger::audit::walk::KeySpendRow;
@@ -164,7 +165,7 @@ fn an_index_that_hides_an_entry_hides_no_repetition() {
 
 /// What the threads of the next test share.
 struct Load<'a> {
-    billing: &'a Billing,
+    billing: &'a CreditService,
     accounts: Vec<String>,
     settled: Mutex<VecDeque<String>>,
     is_over: AtomicBool,
@@ -225,23 +226,27 @@ impl Load<'_> {
             let _ = match number % 4 {
                 0 => self
                     .billing
+                    .billing()
                     .corrections()
                     .grant(account, tiny, &reference, now_ms)
                     .is_ok(),
                 1 => self
                     .billing
+                    .billing()
                     .corrections()
                     .adjust(account, tiny, &reference, "r", now_ms)
                     .is_ok(),
                 2 => {
                     let minus = Micro::new(-10);
                     self.billing
+                        .billing()
                         .corrections()
                         .adjust(account, minus, &reference, "r", now_ms)
                         .is_ok()
                 }
                 _ => settled.is_some_and(|request| {
                     self.billing
+                        .billing()
                         .corrections()
                         .refund(&request, None, &reference, now_ms)
                         .is_ok()
@@ -273,6 +278,7 @@ impl Load<'_> {
                 .insert_account(&row, None, None, &SignUpTerms::default())
                 .unwrap();
             self.billing
+                .billing()
                 .open_account(&row.id, Some(trial), now_ms)
                 .unwrap();
             db.people().mark_granted(&row.id, now_ms).unwrap();
@@ -317,13 +323,14 @@ fn an_audit_in_slices_finds_nothing_while_everything_changes() {
     let billing = serving(dir.path());
     let accounts: Vec<_> = (0..40).map(|number| format!("acct_{number}")).collect();
     for account in &accounts {
-        billing.open_account(account, None, NOW).unwrap();
+        billing.billing().open_account(account, None, NOW).unwrap();
         billing
+            .billing()
             .corrections()
             .grant(account, Micro::new(2_000_000), account, NOW)
             .unwrap();
     }
-    fill(&billing.0.ledger, &accounts[0], 0..9_000);
+    fill(&billing.billing().0.ledger, &accounts[0], 0..9_000);
     let load = Load {
         billing: &billing,
         accounts,
@@ -349,7 +356,8 @@ fn an_audit_in_slices_finds_nothing_while_everything_changes() {
         let is_enough = |reports: usize| reports >= MIN_REPORTS && missing_kind().is_none();
         while !is_enough(reports.len()) && began.elapsed() < Duration::from_secs(120) {
             // In turns, as the command and as the page do it.
-            let (billing, percent) = [(&operator, 100), (load.billing, 60)][reports.len() % 2];
+            let (billing, percent) =
+                [(&operator, 100), (load.billing.billing(), 60)][reports.len() % 2];
             let share = CpuShare::from_percent(percent);
             let report = billing.verify_with_progress(
                 clock::now_ms(),
@@ -366,7 +374,7 @@ fn an_audit_in_slices_finds_nothing_while_everything_changes() {
         assert!(findings.is_empty(), "{findings:?}");
     }
     billing.shut_down();
-    let last = billing.verify(clock::now_ms()).unwrap();
+    let last = billing.billing().verify(clock::now_ms()).unwrap();
     assert!(last.findings.is_empty(), "{:?}", last.findings);
     assert!(reports.len() >= MIN_REPORTS);
     assert!(last.refunds > 0 && last.adjustments > 0 && last.accounts > 40);

@@ -14,9 +14,9 @@ fn a_copy_has_every_ending_from_before_it_began() {
         journal_segment_bytes: 4_096,
         ..Limits::default()
     };
-    let billing = Billing::serve(&dir, &limits, None).unwrap();
-    billing.store_prices(&[model()], NOW).unwrap();
-    account_with(&billing, 1_000_000);
+    let billing = CreditService::serve(&dir, &limits, None).unwrap();
+    billing.billing().store_prices(&[model()], NOW).unwrap();
+    account_with(billing.billing(), 1_000_000);
     let (quote, usage) = one_credit();
     let quote = &quote;
     let (stop, done) = (AtomicBool::new(false), Mutex::new(Vec::<String>::new()));
@@ -65,19 +65,26 @@ fn a_copy_has_every_ending_from_before_it_began() {
     billing.shut_down();
     drop(billing);
     for (copy, before) in copies {
-        let restored = Billing::serve(&copy, &limits, None).unwrap();
+        let restored = CreditService::serve(&copy, &limits, None).unwrap();
         assert!(!before.is_empty());
         for request in &before {
-            let receipt = restored.receipts().receipt(ACCOUNT, request).unwrap();
+            let receipt = restored
+                .billing()
+                .receipts()
+                .receipt(ACCOUNT, request)
+                .unwrap();
             assert!(
                 receipt.is_some_and(|receipt| receipt.detail.outcome == RequestOutcome::Completed),
                 "{request} is missing"
             );
         }
-        let verdict = restored.verify(NOW).unwrap();
+        let verdict = restored.billing().verify(NOW).unwrap();
         assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
         assert!(verdict.debits >= before.len() as u64);
-        assert_eq!(restored.balance(ACCOUNT, NOW).unwrap().held, Micro::ZERO);
+        assert_eq!(
+            restored.billing().balance(ACCOUNT, NOW).unwrap().held,
+            Micro::ZERO
+        );
         restored.shut_down();
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use credits::trial::Trial;
+use ledger::StoreError;
 use ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 
 fn credits(text: &str) -> Micro {
@@ -21,9 +22,9 @@ fn refused(outcome: Result<PostingResult, StoreError>) -> String {
 
 /// An account of ten credits with a debit of one credit for `req_a`, and the process that corrects
 /// it.
-fn debited(dir: &Path) -> (Billing, Billing) {
+fn debited(dir: &Path) -> (CreditService, Billing) {
     let billing = serving(dir);
-    account_with(&billing, 10);
+    account_with(billing.billing(), 10);
     let (quote, usage) = one_credit();
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, false, NOW)
@@ -32,6 +33,7 @@ fn debited(dir: &Path) -> (Billing, Billing) {
         .unwrap();
     wait_for("the debit", || {
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_a")
             .unwrap()
@@ -59,7 +61,7 @@ fn all_refunds_of_a_debit_together_never_pass_it() {
         (true, credits("0.4"), credits("9.4"))
     );
     assert_eq!(
-        balance(&billing),
+        balance(billing.billing()),
         "9.4 held 0 available 9.4",
         "the gateway sees it at once"
     );
@@ -77,8 +79,8 @@ fn all_refunds_of_a_debit_together_never_pass_it() {
         "the rest again is the same refund"
     );
     refused(refund(None, "ticket 3"));
-    assert_eq!(balance(&billing), "10 held 0 available 10");
-    let verdict = billing.verify(NOW).unwrap();
+    assert_eq!(balance(billing.billing()), "10 held 0 available 10");
+    let verdict = billing.billing().verify(NOW).unwrap();
     assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
     assert_eq!((verdict.debits, verdict.refunds), (1, 2));
 }
@@ -107,7 +109,7 @@ fn of_many_refunds_at_once_as_many_count_as_the_debit_bears() {
         }
     });
     assert_eq!(counted.load(Ordering::Relaxed), 10);
-    assert_sound(&billing, 1);
+    assert_sound(billing.billing(), 1);
 }
 
 #[test]
@@ -116,6 +118,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     let billing = serving(dir.path());
     let ends_at_ms = clock::now_ms() + 3_600_000;
     billing
+        .billing()
         .open_account(
             ACCOUNT,
             Some(Trial {
@@ -126,6 +129,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
         )
         .unwrap();
     billing
+        .billing()
         .corrections()
         .grant(ACCOUNT, credits("5"), "g", 0)
         .unwrap();
@@ -135,6 +139,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
         .unwrap();
     wait_for("the debit", || {
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_a")
             .unwrap()
@@ -142,6 +147,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     });
     let buckets = || {
         let row = billing
+            .billing()
             .0
             .ledger
             .rows()
@@ -152,16 +158,18 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     };
     assert_eq!(buckets(), ("4.7".into(), "0".into()));
     billing
+        .billing()
         .corrections()
         .refund("req_a", Some(credits("0.5")), "r1", ends_at_ms - 1)
         .unwrap();
     assert_eq!(buckets(), ("5".into(), "0.2".into()), "the paid part first");
     billing
+        .billing()
         .corrections()
         .refund("req_a", None, "r2", ends_at_ms)
         .unwrap();
     assert_eq!(buckets(), ("5.5".into(), "0.2".into()));
-    assert_sound(&billing, 1);
+    assert_sound(billing.billing(), 1);
 }
 
 #[test]
@@ -181,11 +189,13 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
             .adjust(ACCOUNT, credits(amount), reference, reason, NOW)
     };
     assert!(refused(adjust("-8.000001", "a1", "a mistake")).contains("only 8 are available"));
-    refused(
-        billing
-            .corrections()
-            .adjust(ACCOUNT, credits("-8.000001"), "a1", "a mistake", NOW),
-    );
+    refused(billing.billing().corrections().adjust(
+        ACCOUNT,
+        credits("-8.000001"),
+        "a1",
+        "a mistake",
+        NOW,
+    ));
     refused(adjust("0", "a0", "a mistake"));
     refused(adjust("1", "a0", " "));
     refused(adjust("1", "", "a mistake"));
@@ -196,7 +206,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     );
     refused(adjust("-8", "a1", "another mistake"));
     refused(adjust("-7", "a1", "a mistake"));
-    assert_eq!(balance(&billing), "1 held 1 available 0");
+    assert_eq!(balance(billing.billing()), "1 held 1 available 0");
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
         .unwrap();
     refused(adjust(
@@ -206,6 +216,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     ));
     wait_for("the debit", || {
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_b")
             .unwrap()
@@ -213,6 +224,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     });
     assert_eq!(
         billing
+            .billing()
             .receipts()
             .receipt(ACCOUNT, "req_b")
             .unwrap()
@@ -221,7 +233,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
         Micro::ZERO
     );
     adjust("2.5", "a3", "goodwill").unwrap();
-    assert_eq!(balance(&billing), "2.5 held 0 available 2.5");
+    assert_eq!(balance(billing.billing()), "2.5 held 0 available 2.5");
     let verdict = operator.verify(NOW).unwrap();
     assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
     assert_eq!((verdict.debits, verdict.adjustments), (2, 2));
@@ -239,16 +251,21 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
 fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 10);
-    billing.open_account("acct_other", None, NOW).unwrap();
+    account_with(billing.billing(), 10);
+    billing
+        .billing()
+        .open_account("acct_other", None, NOW)
+        .unwrap();
     assert!(
         !billing
+            .billing()
             .corrections()
             .grant(ACCOUNT, credits("10"), "first", NOW + 1)
             .unwrap()
     );
     for (account, amount) in [(ACCOUNT, "11"), ("acct_other", "10")] {
         let error = billing
+            .billing()
             .corrections()
             .grant(account, credits(amount), "first", NOW)
             .unwrap_err()
@@ -259,6 +276,7 @@ fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
         );
     }
     let too_much = billing
+        .billing()
         .corrections()
         .grant(ACCOUNT, Micro::new(i64::MAX), "all", NOW)
         .unwrap_err()
@@ -266,12 +284,13 @@ fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
     assert!(too_much.contains("a balance is at most"), "{too_much}");
     assert!(
         billing
+            .billing()
             .corrections()
             .grant("acct_none", credits("1"), "x", NOW)
             .is_err()
     );
-    assert_eq!(balance(&billing), "10 held 0 available 10");
-    assert_sound(&billing, 0);
+    assert_eq!(balance(billing.billing()), "10 held 0 available 10");
+    assert_sound(billing.billing(), 0);
 }
 
 /// Ledgers of every older version, as that version wrote them: their entries stay, and new kinds of
@@ -287,13 +306,15 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         let first = serving(dir.path());
         assert!(
             first
+                .billing()
                 .corrections()
                 .grant(ACCOUNT, credits("10"), "first", NOW)
                 .unwrap()
         );
         first.shut_down();
-        let hashes = |billing: &Billing| -> Vec<_> {
+        let hashes = |billing: &CreditService| -> Vec<_> {
             billing
+                .billing()
                 .receipts()
                 .entries(ACCOUNT, None, 9)
                 .unwrap()
@@ -313,6 +334,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         let billing = serving(dir.path());
         assert_eq!(hashes(&billing), hash);
         billing
+            .billing()
             .corrections()
             .adjust(ACCOUNT, credits("-1"), "a", "a mistake", NOW)
             .unwrap();
@@ -325,8 +347,15 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
             actor: Some("acct_root"),
             at_ms: NOW,
         };
-        assert!(billing.corrections().post_change(&bought).unwrap().is_new);
-        assert_eq!(balance(&billing), "11 held 0 available 11");
-        assert_sound(&billing, 0);
+        assert!(
+            billing
+                .billing()
+                .corrections()
+                .post_change(&bought)
+                .unwrap()
+                .is_new
+        );
+        assert_eq!(balance(billing.billing()), "11 held 0 available 11");
+        assert_sound(billing.billing(), 0);
     }
 }

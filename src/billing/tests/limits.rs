@@ -23,7 +23,7 @@ pub(super) fn spending(limit: &str) -> RequestLimits {
 fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settle() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 1_000);
+    account_with(billing.billing(), 1_000);
     let (quote, usage) = one_credit();
     let quote = &quote;
     let admitted: Vec<_> = std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     let (quote, usage) = one_credit();
     let day = 86_400_000;
     let billing = serving(dir.path());
-    account_with(&billing, 100);
+    account_with(billing.billing(), 100);
     for (request, at_ms) in [("req_a", NOW - day), ("req_b", NOW), ("req_c", NOW)] {
         let (hold, _) = billing
             .reserve(opening(request), &quote, true, at_ms)
@@ -89,7 +89,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
         hold.settle(usage, RequestOutcome::Completed, false, at_ms)
             .unwrap();
     }
-    let free = |billing: &Billing, limit: &str, now_ms| match billing.reserve(
+    let free = |billing: &CreditService, limit: &str, now_ms| match billing.reserve(
         within("req_try", spending(limit)),
         &quote,
         true,
@@ -110,17 +110,25 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     let billing = serving(dir.path());
     assert_eq!(free(&billing, "2/day", NOW), 0);
     assert_eq!(free(&billing, "3/total", NOW), 0);
-    let total = billing.key_spend("key_1", Period::Total, NOW).unwrap();
+    let total = billing
+        .billing()
+        .key_spend("key_1", Period::Total, NOW)
+        .unwrap();
     assert_eq!(
         (total.spent, total.used_at_ms),
         (Micro::new(3_000_000), Some(NOW))
     );
     assert_eq!(
-        billing.key_spend("key_1", Period::Day, NOW).unwrap().spent,
+        billing
+            .billing()
+            .key_spend("key_1", Period::Day, NOW)
+            .unwrap()
+            .spent,
         Micro::new(2_000_000)
     );
     assert_eq!(
         billing
+            .billing()
             .key_spend("key_1", Period::Day, NOW + day)
             .unwrap()
             .spent,
@@ -142,7 +150,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
 fn a_limit_that_leaves_less_than_was_asked_for_lowers_the_output_limit() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 100);
+    account_with(billing.billing(), 100);
     let (quote, _) = one_credit();
     let quote = Quote {
         output_floor: 100,
@@ -164,7 +172,7 @@ fn a_limit_that_leaves_less_than_was_asked_for_lowers_the_output_limit() {
 fn what_a_request_asked_for_is_given_back_when_it_ends_but_for_the_request_itself() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 100);
+    account_with(billing.billing(), 100);
     let (quote, _) = one_credit();
     let key = RateQuota {
         requests_per_minute: 3,
@@ -198,7 +206,7 @@ fn what_a_request_asked_for_is_given_back_when_it_ends_but_for_the_request_itsel
         Some((RateLimitKind::Requests, LimitScope::Key))
     );
     assert_eq!(
-        balance(&billing),
+        balance(billing.billing()),
         "100 held 0 available 100",
         "a refused request holds nothing"
     );

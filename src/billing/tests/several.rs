@@ -5,12 +5,13 @@
 
 use super::*;
 use credits::trial::Trial;
+use ledger::StoreError;
 use std::sync::atomic::AtomicBool;
 
 /// A gateway that has ten credits and holds three of them, and its successor.
-fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
+fn handed_over(dir: &Path) -> (CreditService, Vec<Hold>, CreditService) {
     let old = serving(dir);
-    account_with(&old, 10);
+    account_with(old.billing(), 10);
     let (quote, _) = one_credit();
     let held = (0..3).map(|index| {
         old.reserve(opening(&format!("req_old_{index}")), &quote, true, NOW)
@@ -19,15 +20,15 @@ fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
     });
     let held = held.collect();
     let successor = std::thread::scope(|scope| {
-        let successor =
-            scope.spawn(|| Billing::serve_as_successor(dir, &Limits::default(), None).unwrap());
+        let successor = scope
+            .spawn(|| CreditService::serve_as_successor(dir, &Limits::default(), None).unwrap());
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
     (old, held, successor)
 }
 
-fn admitted(billing: &Billing, name: &str, tries: usize) -> Vec<Hold> {
+fn admitted(billing: &CreditService, name: &str, tries: usize) -> Vec<Hold> {
     let (quote, _) = one_credit();
     (0..tries)
         .filter_map(|index| {
@@ -57,13 +58,13 @@ fn settle_all(holds: Vec<Hold>) {
 fn the_rate_of_a_ledger_that_keeps_up_is_measured() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 1_000);
+    account_with(billing.billing(), 1_000);
     for turn in 0..20 {
         let holds = admitted(&billing, &format!("turn{turn}"), 50);
         assert_eq!(holds.len(), 50);
         settle_all(holds);
     }
-    let backlog = billing.backlog().unwrap();
+    let backlog = billing.backlog();
     wait_for("the ledger", || backlog.waiting() == 0);
     (0..1_000).for_each(|_| backlog.add(ACCOUNT));
     // On a busy machine, the ledger may also be slower than that.
@@ -75,7 +76,7 @@ fn the_rate_of_a_ledger_that_keeps_up_is_measured() {
 fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    let error = Billing::serve(dir.path(), &Limits::default(), None)
+    let error = CreditService::serve(dir.path(), &Limits::default(), None)
         .err()
         .unwrap()
         .to_string();
@@ -84,18 +85,18 @@ fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
         "{error}"
     );
     drop(billing);
-    Billing::serve(dir.path(), &Limits::default(), None).unwrap();
+    CreditService::serve(dir.path(), &Limits::default(), None).unwrap();
 }
 
 #[test]
 fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (old, mut held, new) = handed_over(dir.path());
-    assert_eq!(balance(&new), "10 held 3 available 7");
+    assert_eq!(balance(new.billing()), "10 held 3 available 7");
     let mine = admitted(&new, "new", 20);
     assert_eq!(mine.len(), 7, "what the predecessor holds is not free");
     wait_for("the predecessor to know", || {
-        balance(&old) == "10 held 10 available 0"
+        balance(old.billing()) == "10 held 10 available 0"
     });
     assert!(
         admitted(&old, "late", 3).is_empty(),
@@ -106,25 +107,34 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     held.remove(0)
         .settle(half, RequestOutcome::Completed, false, NOW)
         .unwrap();
-    wait_for("the first", || balance(&new) == "9.5 held 9 available 0.5");
+    wait_for("the first", || {
+        balance(new.billing()) == "9.5 held 9 available 0.5"
+    });
     held.remove(0).release(RequestOutcome::VendorError, NOW);
-    wait_for("the second", || balance(&new) == "9.5 held 8 available 1.5");
+    wait_for("the second", || {
+        balance(new.billing()) == "9.5 held 8 available 1.5"
+    });
     let late = admitted(&old, "late", 3);
     assert_eq!(
         late.len(),
         1,
         "what is free the predecessor may have as well"
     );
-    assert_eq!(balance(&new), "9.5 held 9 available 0.5");
+    assert_eq!(balance(new.billing()), "9.5 held 9 available 0.5");
     settle_all(late);
     settle_all(held);
     settle_all(mine);
     old.shut_down();
     wait_for("all", || {
-        new.receipts().receipts(ACCOUNT, None, 100).unwrap().len() == 11
+        new.billing()
+            .receipts()
+            .receipts(ACCOUNT, None, 100)
+            .unwrap()
+            .len()
+            == 11
     });
-    assert_eq!(balance(&new), "0.5 held 0 available 0.5");
-    assert_sound(&new, 10);
+    assert_eq!(balance(new.billing()), "0.5 held 0 available 0.5");
+    assert_sound(new.billing(), 10);
 }
 
 #[test]
@@ -139,9 +149,13 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     held.into_iter().for_each(Hold::abandon);
     drop(old);
     wait_for("the dead one's affairs", || {
-        balance(&new) == "9 held 0 available 9"
+        balance(new.billing()) == "9 held 0 available 9"
     });
-    let receipts = new.receipts().receipts(ACCOUNT, None, 10).unwrap();
+    let receipts = new
+        .billing()
+        .receipts()
+        .receipts(ACCOUNT, None, 10)
+        .unwrap();
     let of = |outcome| {
         receipts
             .iter()
@@ -155,7 +169,7 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
         ),
         (1, 2)
     );
-    assert_sound(&new, 1);
+    assert_sound(new.billing(), 1);
 }
 
 #[test]
@@ -164,24 +178,26 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     let old = serving(dir.path());
     let now = clock::now_ms();
     let ends_at_ms = now + 300;
-    old.open_account(
-        ACCOUNT,
-        Some(Trial {
-            credits: Micro::new(10_000_000),
-            ends_at_ms,
-        }),
-        now,
-    )
-    .unwrap();
+    old.billing()
+        .open_account(
+            ACCOUNT,
+            Some(Trial {
+                credits: Micro::new(10_000_000),
+                ends_at_ms,
+            }),
+            now,
+        )
+        .unwrap();
     let (quote, usage) = one_credit();
     let (held, _) = old.reserve(opening("req_old"), &quote, true, now).unwrap();
     let new = std::thread::scope(|scope| {
-        let successor = scope
-            .spawn(|| Billing::serve_as_successor(dir.path(), &Limits::default(), None).unwrap());
+        let successor = scope.spawn(|| {
+            CreditService::serve_as_successor(dir.path(), &Limits::default(), None).unwrap()
+        });
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
-    let at = |now_ms| new.balance(ACCOUNT, now_ms).unwrap();
+    let at = |now_ms| new.billing().balance(ACCOUNT, now_ms).unwrap();
     // Wait for two rounds of the successor's housekeeping, in which it could lapse the trial.
     let began = Instant::now();
     wait_for("the trial to be long over", || {
@@ -195,18 +211,25 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     held.settle(usage, RequestOutcome::Completed, false, clock::now_ms())
         .unwrap();
     wait_for("the debit", || {
-        new.receipts()
+        new.billing()
+            .receipts()
             .receipt(ACCOUNT, "req_old")
             .unwrap()
             .is_some()
     });
-    let receipt = new.receipts().receipt(ACCOUNT, "req_old").unwrap().unwrap();
+    let receipt = new
+        .billing()
+        .receipts()
+        .receipt(ACCOUNT, "req_old")
+        .unwrap()
+        .unwrap();
     assert_eq!(
         (receipt.credits, receipt.writeoff),
         (Micro::new(1_000_000), Micro::ZERO)
     );
     wait_for("the rest to lapse", || {
-        new.0
+        new.billing()
+            .0
             .ledger
             .rows()
             .account(ACCOUNT, "")
@@ -215,15 +238,15 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
             .trial
             == Micro::ZERO
     });
-    assert_sound(&new, 1);
+    assert_sound(new.billing(), 1);
 }
 
 #[test]
 fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
     let dir = tempfile::tempdir().unwrap();
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
-    billing.store_prices(&[model()], NOW).unwrap();
-    account_with(&billing, 10);
+    let billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    billing.billing().store_prices(&[model()], NOW).unwrap();
+    account_with(billing.billing(), 10);
     let (quote, usage) = one_credit();
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, true, NOW)
@@ -270,7 +293,7 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
         let (old, held, new) = handed_over(dir.path());
         drop(held);
         wait_for("ten to be free", || {
-            balance(&new) == "10 held 0 available 10"
+            balance(new.billing()) == "10 held 0 available 10"
         });
         let (mut mine, mut theirs) = std::thread::scope(|scope| {
             let mine = scope.spawn(|| admitted(&new, "new", 32));
@@ -290,16 +313,25 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
         settle_all(theirs.split_off(0));
         settle_all(mine);
         wait_for("all to be debited", || {
-            new.receipts().receipts(ACCOUNT, None, 100).unwrap().len() == 13
+            new.billing()
+                .receipts()
+                .receipts(ACCOUNT, None, 100)
+                .unwrap()
+                .len()
+                == 13
         });
-        assert_eq!(balance(&new), "0 held 0 available 0");
-        let unborne = new.receipts().receipts(ACCOUNT, None, 100).unwrap();
+        assert_eq!(balance(new.billing()), "0 held 0 available 0");
+        let unborne = new
+            .billing()
+            .receipts()
+            .receipts(ACCOUNT, None, 100)
+            .unwrap();
         assert!(
             unborne
                 .iter()
                 .all(|receipt| receipt.writeoff == Micro::ZERO)
         );
-        assert_sound(&new, 10);
+        assert_sound(new.billing(), 10);
     }
 }
 
@@ -309,7 +341,7 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
 fn a_command_never_takes_what_a_request_was_just_given() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 3);
+    account_with(billing.billing(), 3);
     let (taken, settled, is_over) = (
         AtomicUsize::new(0),
         AtomicUsize::new(0),
@@ -326,6 +358,7 @@ fn a_command_never_takes_what_a_request_was_just_given() {
                 settled.fetch_add(holds.len(), Ordering::Relaxed);
                 settle_all(holds);
                 billing
+                    .billing()
                     .corrections()
                     .grant(
                         ACCOUNT,
@@ -366,13 +399,18 @@ fn a_command_never_takes_what_a_request_was_just_given() {
     assert!(settled > 100, "{settled} requests");
     wait_for("the ledger", || {
         billing
+            .billing()
             .receipts()
             .receipts(ACCOUNT, None, 10_000)
             .unwrap()
             .len()
             == settled
     });
-    let receipts = billing.receipts().receipts(ACCOUNT, None, 10_000).unwrap();
+    let receipts = billing
+        .billing()
+        .receipts()
+        .receipts(ACCOUNT, None, 10_000)
+        .unwrap();
     for receipt in &receipts {
         assert_eq!(
             (receipt.writeoff, receipt.credits),
@@ -381,7 +419,7 @@ fn a_command_never_takes_what_a_request_was_just_given() {
             receipt.request_id
         );
     }
-    assert_sound(&billing, receipts.len() as u64);
+    assert_sound(billing.billing(), receipts.len() as u64);
 }
 
 /// However old a cached row is, a process that asks for the holds causes it to be read again.
@@ -389,11 +427,12 @@ fn a_command_never_takes_what_a_request_was_just_given() {
 fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    account_with(&billing, 3);
-    billing.0.ledger.rows().pause_account_checks();
+    account_with(billing.billing(), 3);
+    billing.billing().0.ledger.rows().pause_account_checks();
     settle_all(admitted(&billing, "before", 1));
     wait_for("the ledger", || {
         billing
+            .billing()
             .receipts()
             .receipts(ACCOUNT, None, 10)
             .unwrap()
@@ -415,13 +454,13 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
 
 /// A gateway with ten credits of which three are spent, with the end of the third request waiting
 /// for a segment; the folder of the segments, and where they are now.
-fn waiting_for_a_segment(dir: &Path) -> (Billing, [std::path::PathBuf; 2]) {
+fn waiting_for_a_segment(dir: &Path) -> (CreditService, [std::path::PathBuf; 2]) {
     let request_at = |at_ms: i64| format!("req_{at_ms:012x}7abc8000000000000000");
-    let billing = Billing::serve_stepwise(dir, &Limits::default()).unwrap();
-    billing.store_prices(&[model()], NOW).unwrap();
-    account_with(&billing, 10);
+    let billing = CreditService::serve_stepwise(dir, &Limits::default()).unwrap();
+    billing.billing().store_prices(&[model()], NOW).unwrap();
+    account_with(billing.billing(), 10);
     let (quote, usage) = one_credit();
-    let spend = |billing: &Billing, request: &str, at_ms: i64| {
+    let spend = |billing: &CreditService, request: &str, at_ms: i64| {
         let (hold, _) = billing
             .reserve(opening(request), &quote, true, at_ms)
             .unwrap();
@@ -432,18 +471,28 @@ fn waiting_for_a_segment(dir: &Path) -> (Billing, [std::path::PathBuf; 2]) {
     let ahead = NOW + 3_600_000;
     spend(&billing, &request_at(ahead), ahead);
     billing.step(ahead).unwrap();
-    assert_eq!(billing.upkeep().seal(None, 1_000).unwrap().len(), 1);
+    assert_eq!(
+        billing.billing().upkeep().seal(None, 1_000).unwrap().len(),
+        1
+    );
     spend(&billing, "req_last", ahead);
     billing.step(ahead).unwrap();
-    assert!(!billing.upkeep().seal(None, 1_000).unwrap().is_empty());
+    assert!(
+        !billing
+            .billing()
+            .upkeep()
+            .seal(None, 1_000)
+            .unwrap()
+            .is_empty()
+    );
     billing.shut_down();
     drop(billing);
     let folders = ["segments", "away"].map(|name| dir.join(name));
     std::fs::rename(&folders[0], &folders[1]).unwrap();
-    let billing = Billing::serve_stepwise(dir, &Limits::default()).unwrap();
+    let billing = CreditService::serve_stepwise(dir, &Limits::default()).unwrap();
     spend(&billing, &request_at(NOW), NOW);
     billing.step(NOW).unwrap();
-    let before = balance(&billing);
+    let before = balance(billing.billing());
     assert!(before.ends_with("available 7"), "{before}");
     (billing, folders)
 }
@@ -457,8 +506,8 @@ fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
     let (quote, _) = one_credit();
     drop(billing);
     for restart in 0..2 {
-        let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
-        let now = balance(&billing);
+        let billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+        let now = balance(billing.billing());
         assert!(now.ends_with("held 1 available 7"), "{restart}: {now}");
         let bounds = limits::spending("3.5/total");
         let limited = HoldRequest {
@@ -472,9 +521,9 @@ fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
         );
     }
     std::fs::rename(&away, &folder).unwrap();
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
-    assert_eq!(balance(&billing), "7 held 0 available 7");
-    assert_sound(&billing, 3);
+    let billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    assert_eq!(balance(billing.billing()), "7 held 0 available 7");
+    assert_sound(billing.billing(), 3);
 }
 
 /// The process whose requests they are tries again, and so does the one that follows it.
@@ -485,15 +534,15 @@ fn what_waits_for_a_segment_is_entered_once_it_is_back() {
         let (mut billing, [folder, away]) = waiting_for_a_segment(dir.path());
         if dies {
             drop(billing);
-            billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+            billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
         }
         billing.step(NOW).unwrap();
-        let waiting = balance(&billing);
+        let waiting = balance(billing.billing());
         assert!(waiting.ends_with("available 7"), "{dies}: {waiting}");
         std::fs::rename(&away, &folder).unwrap();
         billing.step(NOW).unwrap();
-        assert_eq!(balance(&billing), "7 held 0 available 7", "{dies}");
-        assert_sound(&billing, 3);
+        assert_eq!(balance(billing.billing()), "7 held 0 available 7", "{dies}");
+        assert_sound(billing.billing(), 3);
         billing.shut_down();
         drop(billing);
         assert_eq!(
@@ -510,28 +559,30 @@ fn what_waits_for_a_segment_is_held_once_after_an_upgrade() {
     let (old, [folder, away]) = waiting_for_a_segment(dir.path());
     let old_id = old.instance_id().to_owned();
     let new = std::thread::scope(|scope| {
-        let serve = || Billing::serve_as_successor(dir.path(), &Limits::default(), None).unwrap();
+        let serve =
+            || CreditService::serve_as_successor(dir.path(), &Limits::default(), None).unwrap();
         let successor = scope.spawn(serve);
         wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
-    assert_eq!(balance(&new), "8 held 1 available 7");
+    assert_eq!(balance(new.billing()), "8 held 1 available 7");
     old.shut_down();
     drop(old);
     wait_for("the claims of the old process to go", || {
-        !new.0
+        !new.billing()
+            .0
             .ledger
             .rows()
             .instance_ids()
             .unwrap()
             .contains(&old_id)
     });
-    assert_eq!(balance(&new), "8 held 1 available 7");
+    assert_eq!(balance(new.billing()), "8 held 1 available 7");
     drop(new);
     std::fs::rename(&away, &folder).unwrap();
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
-    assert_eq!(balance(&billing), "7 held 0 available 7");
-    assert_sound(&billing, 3);
+    let billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    assert_eq!(balance(billing.billing()), "7 held 0 available 7");
+    assert_sound(billing.billing(), 3);
 }
 
 /// Without a running gateway nobody holds what they cost.
@@ -555,7 +606,7 @@ fn a_command_takes_nothing_from_an_account_whose_request_waits_for_a_segment() {
         .adjust(ACCOUNT, Micro::new(-7_000_000), "c", "a mistake", NOW)
         .unwrap();
     drop(command);
-    let billing = Billing::serve_stepwise(dir.path(), &Limits::default()).unwrap();
-    assert_eq!(balance(&billing), "0 held 0 available 0");
-    assert_sound(&billing, 3);
+    let billing = CreditService::serve_stepwise(dir.path(), &Limits::default()).unwrap();
+    assert_eq!(balance(billing.billing()), "0 held 0 available 0");
+    assert_sound(billing.billing(), 3);
 }

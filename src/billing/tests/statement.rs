@@ -4,6 +4,7 @@ use super::*;
 use crate::billing::activity::ActivityCursor;
 use crate::billing::statement::{Statement, StatementLine, StatementMonth, StatementSource};
 use base::clock::{month_number, rfc3339};
+use credits::money::CreditSplit;
 use ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, Posting};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -81,14 +82,14 @@ fn entries(billing: &Billing) -> Vec<LedgerEntry> {
 fn the_months_add_up_to_the_balance_and_to_the_entries() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    fill(&billing);
-    let statement = billing.receipts().statement(ACCOUNT).unwrap();
-    let balance = billing.balance(ACCOUNT, NOW).unwrap().balance;
+    fill(billing.billing());
+    let statement = billing.billing().receipts().statement(ACCOUNT).unwrap();
+    let balance = billing.billing().balance(ACCOUNT, NOW).unwrap().balance;
     assert_eq!(statement.balance, balance);
     assert!(statement.adds_up());
 
     let mut expected: BTreeMap<i64, StatementMonth> = BTreeMap::new();
-    for entry in entries(&billing) {
+    for entry in entries(billing.billing()) {
         let month = expected.entry(month_number(entry.at_ms)).or_default();
         let field = match entry.kind.as_str() {
             "debit" => &mut month.spent,
@@ -138,9 +139,10 @@ fn the_months_add_up_to_the_balance_and_to_the_entries() {
 fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    fill(&billing);
+    fill(billing.billing());
     let (from_day, to_day) = (NOW / DAY_MS - 200, NOW / DAY_MS + 1);
     let all = billing
+        .billing()
         .receipts()
         .statement_lines(ACCOUNT, from_day, to_day, None, 1_000)
         .unwrap();
@@ -148,7 +150,7 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
     let sum = all
         .iter()
         .fold(Micro::ZERO, |sum, line| sum.plus(line.change));
-    let statement = billing.receipts().statement(ACCOUNT).unwrap();
+    let statement = billing.billing().receipts().statement(ACCOUNT).unwrap();
     assert_eq!(sum, statement.balance);
     let text = |line: &StatementLine| match &line.source {
         StatementSource::Responses { day, count } => {
@@ -186,6 +188,7 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
         loop {
             let before: Option<ActivityCursor> = paged.last().map(|line| line.cursor);
             let page = billing
+                .billing()
                 .receipts()
                 .statement_lines(ACCOUNT, from_day, to_day, before, limit)
                 .unwrap();
@@ -199,19 +202,21 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
     // A period has only its own lines.
     let new_year = 20_819;
     let december = billing
+        .billing()
         .receipts()
         .statement_lines(ACCOUNT, new_year - 31, new_year, None, 9)
         .unwrap();
     assert_eq!(december.iter().map(text).collect::<Vec<_>>(), texts[4..7]);
     let lines = |account| {
         let lines = billing
+            .billing()
             .receipts()
             .statement_lines(account, from_day, to_day, None, 9);
         lines.unwrap().len()
     };
     assert_eq!(lines("acct_none"), 0, "a stranger sees nothing");
     assert_eq!(
-        billing.receipts().statement("acct_none").unwrap(),
+        billing.billing().receipts().statement("acct_none").unwrap(),
         Statement::default()
     );
     billing.shut_down();
@@ -221,13 +226,27 @@ fn the_lines_are_every_posting_and_a_sum_for_each_day_once() {
 fn sums_that_were_changed_do_not_add_up() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    fill(&billing);
-    assert!(billing.receipts().statement(ACCOUNT).unwrap().adds_up());
-    write_index(&billing);
+    fill(billing.billing());
+    assert!(
+        billing
+            .billing()
+            .receipts()
+            .statement(ACCOUNT)
+            .unwrap()
+            .adds_up()
+    );
+    write_index(billing.billing());
     Connection::open(dir.path().join("index.db"))
         .unwrap()
         .execute("UPDATE usage_day SET credits = credits + 1", [])
         .unwrap();
-    assert!(!billing.receipts().statement(ACCOUNT).unwrap().adds_up());
+    assert!(
+        !billing
+            .billing()
+            .receipts()
+            .statement(ACCOUNT)
+            .unwrap()
+            .adds_up()
+    );
     billing.shut_down();
 }

@@ -192,7 +192,7 @@ pub async fn prepare(
         path,
         version,
         previews,
-        streams: encoded.streams,
+        asks_for_stream: encoded.asks_for_stream,
         endpoints,
         affinity_key: outbound_request.affinity_key(operation.free),
     };
@@ -231,7 +231,7 @@ pub async fn prepare(
         turn: outbound_request.turn.clone(),
         usage_bounds,
         sent_bytes,
-        stream: summary.stream,
+        wants_stream: summary.stream,
         is_strict: outbound_request.strict,
         warnings: [encoded.warnings, dropped.into_iter().collect(), left_out].concat(),
         response: Responding::new(
@@ -393,7 +393,7 @@ impl OutboundRequest<'_> {
 fn deadlines(
     settings: &Settings,
     arrived: Instant,
-    stream: bool,
+    may_drain: bool,
     shutdown: Arc<Shutdown>,
 ) -> Deadlines {
     let limits = &settings.limits;
@@ -405,7 +405,7 @@ fn deadlines(
         client_write: seconds(limits.client_write_seconds),
         drain: seconds(limits.drain_after_client_seconds),
         drain_reasoning: seconds(limits.drain_reasoning_seconds),
-        stream,
+        may_drain,
         keep_alive: seconds(limits.stream_keep_alive_seconds),
         shutdown,
     }

@@ -5,7 +5,7 @@
 //! file must not interpret the bytes.
 
 use super::body_share::BodyShare;
-use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponseProgress};
+use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponsePhase, ResponseProgress};
 use crate::edge::client_pace::{self, MAX_PIECE_BYTES};
 use crate::edge::framing;
 use crate::edge::shutdown::CHECK_INTERVAL;
@@ -69,11 +69,11 @@ pub struct BufferedDownstream {
     last_progress: Instant,
     /// When the gateway last wrote to the client, or the vendor's head arrived.
     last_written: Instant,
-    /// Number of the attempt whose vendor's head has arrived. `streams`: whether that head begins a
-    /// stream.
+    /// Number of the attempt whose vendor's head has arrived.
     head_of: Option<u32>,
-    streams: bool,
-    /// Whether the head has an error status.
+    /// Whether that head begins a stream.
+    head_begins_stream: bool,
+    /// Whether it has an error status.
     is_error: bool,
     /// Fires no later than the next deadline. It is reset only when it fires, not at every event.
     timer: SilenceTimer,
@@ -98,7 +98,7 @@ impl BufferedDownstream {
             last_progress: Instant::now(),
             last_written: Instant::now(),
             head_of: None,
-            streams: false,
+            head_begins_stream: false,
             is_error: false,
             timer,
         }
@@ -129,39 +129,41 @@ impl BufferedDownstream {
             Some(cutoff) if cutoff < self.deadlines.total => (cutoff, AbortReason::Shutdown),
             _ => (self.deadlines.total, AbortReason::Total),
         };
-        if let Some(completed) = progress.completed_at {
+        if let ResponsePhase::Completed { at, hung_up } = progress.phase {
             // Counts from the completed response, not from the vendor's last byte: a vendor that
             // never ends its body must not withhold the end from the client.
-            let tail = if progress.hung_up {
+            let tail = if hung_up {
                 Duration::ZERO
             } else {
                 TAIL_TIMEOUT
             };
-            return (completed.max(self.last_written) + tail, AbortReason::Tail);
+            return (at.max(self.last_written) + tail, AbortReason::Tail);
         }
         if let Some(left) = progress.client_left {
-            let drain = if progress.unseen {
+            let drain = if progress.has_hidden_reasoning {
                 self.deadlines.drain_reasoning
             } else {
                 self.deadlines.drain
             };
             let drained = left + drain;
-            return if self.deadlines.stream && drained < total.0 {
+            return if self.deadlines.may_drain && drained < total.0 {
                 (drained, AbortReason::Drained)
             } else {
                 total
             };
         }
-        let silent = match (progress.attempt_began, progress.counted_at) {
-            (_, Some(counted)) => (counted + ENDING_TIMEOUT, AbortReason::Idle),
-            _ if progress.finishing => (self.last_progress + ENDING_TIMEOUT, AbortReason::Idle),
+        let silent = match (progress.phase, progress.attempt_began) {
+            (ResponsePhase::Finishing { counted_at }, _) => (
+                counted_at.unwrap_or(self.last_progress) + ENDING_TIMEOUT,
+                AbortReason::Idle,
+            ),
             _ if head_seen && self.is_error => (
                 self.last_progress + ERROR_BODY_TIMEOUT.min(self.deadlines.idle),
                 AbortReason::ErrorBody,
             ),
             _ if head_seen => (self.last_progress + self.deadlines.idle, AbortReason::Idle),
-            (Some(began), None) => (began + self.deadlines.first_byte, AbortReason::FirstByte),
-            (None, None) => return total,
+            (_, Some(began)) => (began + self.deadlines.first_byte, AbortReason::FirstByte),
+            (_, None) => return total,
         };
         if silent.0 < total.0 { silent } else { total }
     }
@@ -172,8 +174,8 @@ impl BufferedDownstream {
             let state = self.exchange.lock();
             (state.progress, state.keep_alive.is_some())
         };
-        let begun = self.streams && self.has_head(&progress);
-        let waits = has_sign && begun && !progress.completed && !progress.has_client_left();
+        let begun = self.head_begins_stream && self.has_head(&progress);
+        let waits = has_sign && begun && !progress.is_completed() && !progress.has_client_left();
         waits.then_some(self.last_written + self.deadlines.keep_alive)
     }
 
@@ -278,7 +280,7 @@ impl BufferedDownstream {
     /// Records the vendor's head of this attempt.
     fn begin_response(&mut self, head: &ResponseHeader) {
         let kind = head.headers.get(header::CONTENT_TYPE);
-        self.streams = head.status == 200
+        self.head_begins_stream = head.status == 200
             && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         self.is_error = !head.status.is_success();
         self.head_of = Some(self.exchange.lock().progress.attempt);
@@ -378,10 +380,10 @@ impl BufferedDownstream {
         self.exchange.mark_vendor_failed();
         let mut state = self.exchange.lock();
         let progress = state.progress;
-        if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
+        if !progress.has_begun() && !goes_out || progress.is_finishing() {
             return None;
         }
-        let last = match state.progress.completed {
+        let last = match progress.is_completed() {
             true => None,
             false => {
                 let end = state.terminal_error.take()?();
@@ -402,7 +404,7 @@ impl BufferedDownstream {
 
     /// Whether the client has the whole response, or a failure.
     fn is_completed(&self) -> bool {
-        self.exchange.lock().progress.completed
+        self.exchange.lock().progress.is_completed()
     }
 
     fn release_head(&mut self) -> Option<HttpTask> {

@@ -59,19 +59,9 @@ pub struct DeferredHead {
 /// Progress of the response.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ResponseProgress {
-    /// Whether the last bytes of the response have passed. Only the end of the framing is missing.
-    pub completed: bool,
-    /// When the last bytes passed.
-    pub(super) completed_at: Option<Instant>,
-    /// Whether this side ended the response and does not wait for more bytes from the vendor.
-    pub(super) hung_up: bool,
+    pub(super) phase: ResponsePhase,
     /// Whether the model may have produced hidden reasoning, which an estimate would not count.
-    pub(super) unseen: bool,
-    /// Whether the response is complete while the vendor may still send the usage and the last
-    /// event.
-    pub finishing: bool,
-    /// When the usage arrived, if only the last event is missing.
-    pub(super) counted_at: Option<Instant>,
+    pub(super) has_hidden_reasoning: bool,
     /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
     /// Whether a keep-alive went to the client, which fixes the status.
@@ -87,6 +77,25 @@ pub struct ResponseProgress {
     pub(super) client_left: Option<Instant>,
     pub(super) blocked_until: Option<Instant>,
     failure_cause: Option<FailureCause>,
+}
+
+/// How much of the response is missing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum ResponsePhase {
+    #[default]
+    Incomplete,
+    /// The model has finished, but the vendor may still send the usage and the last event.
+    Finishing {
+        /// When the usage arrived, if only the last event is missing.
+        counted_at: Option<Instant>,
+    },
+    /// The last bytes have passed, or a failure that ended the response. Only the end of the
+    /// framing is missing.
+    Completed {
+        at: Instant,
+        /// Whether this side ended the response and does not wait for more bytes from the vendor.
+        hung_up: bool,
+    },
 }
 
 /// Who caused an incomplete response: the side that the gateway saw leave or fail first. If the
@@ -121,6 +130,16 @@ impl ResponseProgress {
     /// Whether anything went to the client, so that no other attempt is possible.
     pub fn has_begun(&self) -> bool {
         self.first_byte.is_some() || self.kept_alive
+    }
+
+    /// Whether the last bytes of the response have passed, or a failure that ended it.
+    pub fn is_completed(&self) -> bool {
+        matches!(self.phase, ResponsePhase::Completed { .. })
+    }
+
+    /// Whether the model has finished while the vendor may still send the usage and the last event.
+    pub fn is_finishing(&self) -> bool {
+        matches!(self.phase, ResponsePhase::Finishing { .. })
     }
 
     /// Whether the running attempt's connection speaks HTTP/2.
@@ -170,8 +189,7 @@ impl ExchangeState {
         state.progress.sent_at = None;
         state.opening = Vec::new();
         state.progress.ended = None;
-        state.progress.finishing = false;
-        state.progress.counted_at = None;
+        state.progress.phase = ResponsePhase::Incomplete;
         state.progress.failure_cause = state.progress.client_left.map(|_| FailureCause::Client);
     }
 
@@ -229,9 +247,13 @@ impl ExchangeState {
 
     /// Sets what is known of a model's response before it begins: whether it may contain hidden
     /// reasoning, and the keep-alive for a client that waits for it.
-    pub fn set_response_expectations(&self, unseen: bool, keep_alive: Option<KeepAlive>) {
+    pub fn set_response_expectations(
+        &self,
+        has_hidden_reasoning: bool,
+        keep_alive: Option<KeepAlive>,
+    ) {
         let mut state = self.lock();
-        state.progress.unseen = unseen;
+        state.progress.has_hidden_reasoning = has_hidden_reasoning;
         state.keep_alive = keep_alive;
     }
 
@@ -284,30 +306,44 @@ impl ExchangeState {
     /// Records that nothing more goes to the client: it has the whole response, or a failure that
     /// ended it.
     pub fn set_completed(&self) {
-        let progress = &mut self.lock().progress;
-        progress.completed = true;
-        progress.completed_at.get_or_insert_with(Instant::now);
+        self.complete(false);
     }
 
     /// Calls [`Self::set_completed`] and stops waiting for the vendor, which would continue to
     /// send.
     pub fn complete_and_hang_up(&self) {
-        self.set_completed();
-        self.lock().progress.hung_up = true;
+        self.complete(true);
+    }
+
+    fn complete(&self, hang_up: bool) {
+        let phase = &mut self.lock().progress.phase;
+        let (at, hung_up) = match *phase {
+            ResponsePhase::Completed { at, hung_up } => (at, hung_up || hang_up),
+            _ => (Instant::now(), hang_up),
+        };
+        *phase = ResponsePhase::Completed { at, hung_up };
     }
 
     /// Sets whether the response is complete although its last event has not arrived. `has_usage`:
     /// whether its usage has arrived.
     pub fn set_finishing(&self, is_finishing: bool, has_usage: bool) {
-        let progress = &mut self.lock().progress;
-        progress.finishing = is_finishing;
-        let counted_at = progress.counted_at.unwrap_or_else(Instant::now);
-        progress.counted_at = (is_finishing && has_usage).then_some(counted_at);
+        let phase = &mut self.lock().progress.phase;
+        let counted_at = match *phase {
+            ResponsePhase::Completed { .. } => return,
+            ResponsePhase::Finishing { counted_at } => counted_at,
+            ResponsePhase::Incomplete => None,
+        };
+        *phase = if is_finishing {
+            let counted_at = has_usage.then(|| counted_at.unwrap_or_else(Instant::now));
+            ResponsePhase::Finishing { counted_at }
+        } else {
+            ResponsePhase::Incomplete
+        };
     }
 
     /// Sets whether the model may have produced hidden reasoning so far.
-    pub fn set_hidden_reasoning(&self, unseen: bool) {
-        self.lock().progress.unseen = unseen;
+    pub fn set_hidden_reasoning(&self, has_hidden_reasoning: bool) {
+        self.lock().progress.has_hidden_reasoning = has_hidden_reasoning;
     }
 }
 
@@ -323,9 +359,9 @@ pub struct Deadlines {
     /// the model may have produced hidden reasoning.
     pub drain: Duration,
     pub drain_reasoning: Duration,
-    /// Whether the client gets a stream. The gateway drains a stream; for a whole response it waits
-    /// until the request's own deadline.
-    pub stream: bool,
+    /// Whether the response is a stream, which is drained only for a while. For a whole response
+    /// the gateway waits until the request's own deadline.
+    pub may_drain: bool,
     /// Time without a byte after which a client that waits for the next event gets a keep-alive.
     pub keep_alive: Duration,
     /// Shutdown state of the process. Its cutoff bounds the request too.

@@ -115,7 +115,7 @@ fn deadlines() -> Deadlines {
         client_write: SOON,
         drain: SOON,
         drain_reasoning: SOON,
-        stream: true,
+        may_drain: true,
         keep_alive: Duration::from_secs(15),
     }
 }

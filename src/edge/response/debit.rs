@@ -64,7 +64,7 @@ pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
         return;
     };
     idempotency.push_body(bytes);
-    if call.exchange.progress().completed {
+    if call.exchange.progress().is_completed() {
         idempotency.complete();
     } else {
         call.exchange.set_idempotency(Some(idempotency));

@@ -167,13 +167,13 @@ fn substitute_for_error(
             .translation
             .as_ref()
             .filter(|_| status == 400 && translate::is_limit_reached_error(body))?;
-        if call.stream {
+        if call.wants_stream {
             headers.push((
                 "content-type",
                 HeaderValue::from_static("text/event-stream; charset=utf-8"),
             ));
         }
-        translate::empty_response_at_limit(surface, translation.clone(), call.stream).into()
+        translate::empty_response_at_limit(surface, translation.clone(), call.wants_stream).into()
     };
     call.exchange.set_deferred_head(DeferredHead {
         status: Some(200),

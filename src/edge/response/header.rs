@@ -135,8 +135,8 @@ fn build_response_header(
 ) -> Result<ResponseHeader> {
     let mut client_header = ResponseHeader::build_no_case(status, Some(10))?;
     // A client that asked for a stream gets one, whatever the vendor sends.
-    let stream = call.stream && matches!(call.response.mode, ResponseMode::Undecided { .. });
-    call.response.streams = stream;
+    let stream = call.wants_stream && matches!(call.response.mode, ResponseMode::Undecided { .. });
+    call.response.client_gets_stream = stream;
     client_header.insert_header(
         header::CONTENT_TYPE,
         if stream {

@@ -51,7 +51,7 @@ pub(super) fn decide_mode(
         }
         told => {
             call.response.mode = select_mode(record, call, told.unwrap_or(is_named_events));
-            if call.response.streams {
+            if call.response.client_gets_stream {
                 set_terminal_error(record, call);
             }
             Some(match call.response.mode {
@@ -68,7 +68,7 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
     let translated = call.response.translation.clone();
     // An answer in the other form cannot be passed on, also in its own protocol.
     let context =
-        translated.or_else(|| (is_events != call.stream).then(|| form_context(record, call)));
+        translated.or_else(|| (is_events != call.wants_stream).then(|| form_context(record, call)));
     if !is_events {
         return ResponseMode::Whole {
             kept: Vec::new(),
@@ -91,8 +91,8 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
         ..context
     };
     let vendor = call.model.protocol();
-    let stream = StreamTranslation::new(vendor, surface, context, call.stream, event_bytes);
-    if call.stream {
+    let stream = StreamTranslation::new(vendor, surface, context, call.wants_stream, event_bytes);
+    if call.wants_stream {
         ResponseMode::Stream(Box::new(stream), OpenStreamGuard::new())
     } else {
         ResponseMode::Fold {

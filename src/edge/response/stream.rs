@@ -45,7 +45,7 @@ pub(super) fn process_stream(
             .hold
             .as_mut()
             .and_then(|hold| hold.record_first_token())
-            .filter(|_| call.stream)
+            .filter(|_| call.wants_stream)
         {
             METRICS.gen_ai.observe_first_token(&call.model.id, after);
         }
@@ -80,7 +80,7 @@ pub(super) fn process_stream(
     }
     let progress = call.exchange.progress();
     if is_opening
-        && !progress.completed
+        && !progress.is_completed()
         && !progress.has_begun()
         && call.exchange.buffer_opening(&out)
     {

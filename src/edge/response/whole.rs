@@ -127,7 +127,7 @@ fn read_whole(
         model,
         context.cloned(),
         ResponseForm {
-            streamed: call.response.streams,
+            streamed: call.response.client_gets_stream,
             call_seed: call.call_seed(),
         },
         body,
@@ -156,7 +156,7 @@ pub(super) fn release_whole(
             call.exchange.set_idempotency(Some(idempotency));
         }
     }
-    if !warnings.is_empty() && !call.response.streams {
+    if !warnings.is_empty() && !call.response.client_gets_stream {
         call.warnings
             .extend(warnings.iter().map(|&warning| warning.to_owned()));
         let value = HeaderValue::from_bytes(&encode_warnings(&mut call.warnings));

@@ -40,7 +40,8 @@ pub struct AdmittedRequest {
     pub usage_bounds: UsageBounds,
     /// Size of the body that the vendor gets, in bytes.
     pub sent_bytes: usize,
-    pub stream: bool,
+    /// Whether the client asked for a stream.
+    pub wants_stream: bool,
     /// The caller refuses any change of its request.
     pub is_strict: bool,
     /// Changes to the request, for `x-gateway-warnings`.

@@ -17,7 +17,7 @@ pub struct VendorCall {
     /// Preview flags of the messages protocol.
     pub previews: Option<String>,
     /// Whether the gateway requests a stream, whether or not the client did.
-    pub streams: bool,
+    pub asks_for_stream: bool,
     /// The vendor's endpoints. Each attempt uses one of them.
     pub endpoints: Arc<EndpointPool>,
     /// Hash of the conversation, if it should keep its endpoint.

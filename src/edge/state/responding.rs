@@ -31,7 +31,7 @@ pub struct Responding {
     /// When the header of the running attempt's response arrived.
     pub(in crate::edge) answered_at: Option<Instant>,
     /// Whether the client gets a stream.
-    pub(in crate::edge) streams: bool,
+    pub(in crate::edge) client_gets_stream: bool,
     pub(in crate::edge) mode: ResponseMode,
     /// Usage of a whole response that is not passed on.
     pub(in crate::edge) unbilled_usage: Option<Usage>,
@@ -101,7 +101,7 @@ impl Responding {
             choices: summary.choices,
             call_seed: (!summary.has_functions()).then(|| request_id.to_owned()),
             answered_at: None,
-            streams: false,
+            client_gets_stream: false,
             mode,
             unbilled_usage: None,
             unsent,
@@ -139,7 +139,7 @@ impl Responding {
 
     /// Whether the client gets a stream. Once it has begun, a failure must be sent inside it.
     pub fn is_stream(&self) -> bool {
-        self.streams
+        self.client_gets_stream
     }
 
     /// Returns how the stream numbers its events, if it does.

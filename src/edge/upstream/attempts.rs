@@ -356,7 +356,8 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         call.exchange.mark_vendor_failed();
     }
     // The model has finished. The gateway writes the missing end itself and does not retry.
-    if call.exchange.progress().finishing {
+    let progress = call.exchange.progress();
+    if progress.is_finishing() || progress.is_completed() {
         return false;
     }
     error.retry.decide_reuse(reused);
@@ -424,7 +425,7 @@ pub fn finish_attempt(call: &mut AdmittedRequest) {
     };
     let progress = call.exchange.progress();
     let (limits, now) = (&call.settings.limits, Instant::now());
-    if progress.completed && call.failure.is_none() {
+    if progress.is_completed() && call.failure.is_none() {
         lease.record_success(limits, now);
     } else if progress.is_vendor_fault() {
         lease.record_failure(limits, now);

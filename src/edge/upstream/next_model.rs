@@ -66,7 +66,7 @@ fn switch_to_fallback(
         path: translate::vendor_path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
-        streams: encoded.streams,
+        asks_for_stream: encoded.asks_for_stream,
         endpoints,
         affinity_key: model
             .vendor
