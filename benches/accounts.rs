@@ -49,7 +49,7 @@ pub fn open_accounts(dir: &Path, shape: &Shape) -> Vec<Holder> {
         texts = create_accounts(dir, shape);
     }
     let accounts = Accounts::open(dir).unwrap();
-    let mut known = accounts.list().unwrap();
+    let mut known = accounts.directory().list().unwrap();
     assert_eq!(
         known.len(),
         shape.accounts,
@@ -141,7 +141,7 @@ pub fn total_balance(dir: &Path) -> i128 {
         let funds = billing.posted_funds(&account.id, now_ms).unwrap();
         i128::from(funds.unwrap().balance.get())
     };
-    let accounts = Accounts::open(dir).unwrap().list().unwrap();
+    let accounts = Accounts::open(dir).unwrap().directory().list().unwrap();
     accounts.into_iter().map(balance).sum()
 }
 

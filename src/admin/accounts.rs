@@ -59,8 +59,11 @@ pub async fn list(
     let Query(AccountListQuery { q, cursor, limit }) = page?;
     let limit = parse_limit(limit)?;
     let accounts = match q.as_deref().filter(|part| !part.is_empty()) {
-        Some(part) => app.accounts.search(part, cursor.as_deref(), limit)?,
-        None => app.accounts.page(cursor.as_deref(), limit)?,
+        Some(part) => app
+            .accounts
+            .directory()
+            .search(part, cursor.as_deref(), limit)?,
+        None => app.accounts.directory().page(cursor.as_deref(), limit)?,
     };
     let next = next_cursor(&accounts, limit, |account| json!(account.id));
     let accounts: Vec<_> = accounts.iter().map(document::account).collect();

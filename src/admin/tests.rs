@@ -602,7 +602,8 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
     assert!(
         world
             .accounts
-            .audit_log(None, 10)
+            .audit_log()
+            .rows(None, 10)
             .unwrap()
             .iter()
             .all(|line| line.act != "account.suspend")

@@ -554,7 +554,7 @@ fn read_password() -> anyhow::Result<String> {
 }
 
 fn list(context: &CommandContext<'_>) -> anyhow::Result<()> {
-    let accounts = context.accounts.list()?;
+    let accounts = context.accounts.directory().list()?;
     let text = accounts
         .iter()
         .map(|account| {
@@ -581,7 +581,11 @@ const MAX_INVITES_LISTED: u32 = 100;
 
 fn list_invites(context: &CommandContext<'_>) -> anyhow::Result<()> {
     let (mut text, mut values) = (String::new(), Vec::new());
-    for invite in context.accounts.invites(None, MAX_INVITES_LISTED)? {
+    for invite in context
+        .accounts
+        .invitations()
+        .list(None, MAX_INVITES_LISTED)?
+    {
         let state = invite.state(context.now_ms).name();
         let Invite {
             id,

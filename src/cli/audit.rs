@@ -40,7 +40,7 @@ pub fn run(
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
     match command {
         AuditCommand::Show { last } => {
-            let lines = accounts.audit_log(None, last)?;
+            let lines = accounts.audit_log().rows(None, last)?;
             let text = lines.iter().map(format_line).collect::<String>();
             print(
                 json,
@@ -50,7 +50,7 @@ pub fn run(
             Ok(ExitCode::SUCCESS)
         }
         AuditCommand::Verify => {
-            let verdict = accounts.verify_audit()?;
+            let verdict = accounts.audit_log().verify()?;
             let findings: Vec<_> = verdict
                 .findings
                 .iter()
@@ -63,7 +63,8 @@ pub fn run(
                 .collect::<String>();
             text += &format!("{} findings in {} lines\n", findings.len(), verdict.lines);
             let last = accounts
-                .audit_log(None, 1)?
+                .audit_log()
+                .rows(None, 1)?
                 .first()
                 .map(|line| hex(&line.hash));
             print(

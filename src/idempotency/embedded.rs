@@ -86,6 +86,7 @@ impl EmbeddedIdempotency {
     fn remove_deleted_accounts(&self, now_ms: i64) -> Result<(), StoreError> {
         for account in self
             .accounts
+            .directory()
             .deleted_since(now_ms - DELETED_ACCOUNTS_AGE_MS)?
         {
             self.db.remove_account(&account)?;

@@ -124,7 +124,7 @@ impl SharedKeys {
         Ok(fields)
     }
 
-    /// Authenticates a key; see [`accounts::Accounts::authenticate`]. `now_ms` is a time of this
+    /// Authenticates a key; see [`accounts::ApiKeys::authenticate`]. `now_ms` is a time of this
     /// machine's clock; whether the key has expired is decided by the store's.
     ///
     /// # Errors

@@ -361,7 +361,7 @@ async fn try_password(
         }
     };
     let accounts = app.accounts.clone();
-    let check = move || accounts.check_password(&account, &password);
+    let check = move || accounts.logins().check_password(&account, &password);
     let checked = match app.hashing.run(address, trust, check).await {
         Ok(checked) => checked?,
         Err(error) => {

@@ -556,7 +556,7 @@ async fn closed_sign_up_is_said_and_held() {
         world.post("/dashboard/sign-up", "", &body).await.status,
         403
     );
-    assert!(world.accounts.list().unwrap().is_empty());
+    assert!(world.accounts.directory().list().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -751,6 +751,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
     use ledger::{Ending, EndingDetail, Ledger, RequestOutcome};
     let account = world
         .accounts
+        .directory()
         .list()
         .unwrap()
         .into_iter()

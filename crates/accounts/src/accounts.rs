@@ -1,10 +1,10 @@
-//! The accounts in `app.db`: who they are, whether they may call, and their passwords.
+//! The accounts in `app.db`: who they are, and whether they may call.
 //!
 //! Must not know money: an account's ledger is in `billing`. Next: `api_key.rs` (the keys
 //! of an account), `sign_up.rs` (how an account is opened).
 
 use super::error::AccountError;
-use super::{mailbox, password};
+use super::mailbox;
 use crate::db::{AccountRow, AppDb, Role};
 use crate::key_settings::RateSettings;
 use config::redis_address::RedisAddress;
@@ -117,35 +117,6 @@ impl Accounts {
         Ok(found.map(Account::from))
     }
 
-    /// Returns all accounts, oldest first.
-    ///
-    /// # Errors
-    /// Returns an error if the database fails.
-    pub fn list(&self) -> Result<Vec<Account>, StoreError> {
-        Ok(self
-            .db
-            .people()
-            .accounts()?
-            .into_iter()
-            .map(Account::from)
-            .collect())
-    }
-
-    /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
-    /// with the id `after`.
-    ///
-    /// # Errors
-    /// Returns an error if the database fails.
-    pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
-        Ok(self
-            .db
-            .people()
-            .accounts_after(after.unwrap_or_default(), limit)?
-            .into_iter()
-            .map(Account::from)
-            .collect())
-    }
-
     /// Sets an account's status. Returns false if there is no such account. The keys of a suspended
     /// account are refused from the next request on.
     ///
@@ -155,45 +126,6 @@ impl Accounts {
         self.db
             .people()
             .set_active(id, status == AccountStatus::Active, None)
-    }
-
-    /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
-    /// password. Call it on a blocking thread.
-    ///
-    /// # Errors
-    /// Returns an error if the database or the password hash fails.
-    pub fn check_password(
-        &self,
-        email: &str,
-        password: &str,
-    ) -> Result<Option<Account>, AccountError> {
-        let found = self
-            .db
-            .people()
-            .account_by_email(&mailbox::email_key(email))?;
-        let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
-        let too_long = password.chars().count() > password::MAX_CHARS;
-        let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
-        match (row, checked) {
-            (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
-            (Some(row), password::PasswordCheck::NeedsRehash) => {
-                self.db
-                    .people()
-                    .set_password(&row.id, &password::hash(password)?)?;
-                Ok(Some(row.into()))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Checks that an account (by id) may have this password.
-    pub(crate) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
-        let row = self.db.people().account(account)?;
-        let email = row.map_or_else(String::new, |row| row.email);
-        match password::is_allowed(new, &email) {
-            true => Ok(()),
-            false => Err(AccountError::BadPassword),
-        }
     }
 
     /// Returns the rate settings of an account (by id), which replace the defaults of the config

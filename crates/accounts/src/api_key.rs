@@ -114,10 +114,10 @@ impl ApiKeys<'_> {
         self.create_key_with(account, name, &KeySettings::default(), now_ms)
     }
 
-    /// Creates a key with settings; see [`Accounts::create_key`].
+    /// Creates a key with settings; see [`ApiKeys::create_key`].
     ///
     /// # Errors
-    /// Returns the errors of [`Accounts::create_key`], or an error if the settings are not valid.
+    /// Returns the errors of [`ApiKeys::create_key`], or an error if the settings are not valid.
     pub fn create_key_with(
         &self,
         account: &str,

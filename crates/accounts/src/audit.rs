@@ -5,6 +5,7 @@
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
 use super::accounts::{Account, AccountStatus, Accounts};
+use super::views::AuditLog;
 use crate::db::account_lifecycle::CloseAccountOutcome;
 use crate::db::audit::{AuditEntry, AuditRow};
 use ledger::StoreError;
@@ -96,23 +97,25 @@ impl Accounts {
             now_ms,
         }
     }
+}
 
-    /// Returns the audit log, newest line first: at most `limit`, before the line `before`.
+impl AuditLog<'_> {
+    /// Returns the lines, newest line first: at most `limit`, before the line `before`.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn audit_log(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.db.audit().audit_rows(before, limit)
+    pub fn rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        self.0.db.audit().audit_rows(before, limit)
     }
 
     /// Checks the whole audit log: no line was changed, and none before the last one is missing.
     ///
     /// # Errors
     /// Returns an error if the database fails. Errors in the log itself are findings.
-    pub fn verify_audit(&self) -> Result<AuditLogReport, StoreError> {
+    pub fn verify(&self) -> Result<AuditLogReport, StoreError> {
         let mut report = AuditLogReport::default();
         let (mut seq, mut hash) = (0, vec![0; 32]);
-        self.db.audit().for_each_audit_row(&mut |line| {
+        self.0.db.audit().for_each_audit_row(&mut |line| {
             let wrong = [
                 (line.seq != seq + 1, "the line before this one is missing"),
                 (

@@ -37,14 +37,6 @@ impl Accounts {
         )
     }
 
-    /// Returns the accounts that were deleted since a moment.
-    ///
-    /// # Errors
-    /// Returns an error if the database fails.
-    pub fn deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
-        self.db.people().accounts_deleted_since(since_ms)
-    }
-
     /// Returns the hash that records that a mailbox had its trial.
     pub(crate) fn past_trial_hash(&self, email: &str) -> Result<[u8; 32], StoreError> {
         let mailbox = mailbox::canonical_address(email).unwrap_or_else(|| email.to_owned());

@@ -4,10 +4,10 @@
 //! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. Must
 //! not know HTTP.
 
-use super::accounts::Accounts;
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
 use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
+use super::views::Invitations;
 use crate::db::invites::InviteRow;
 use ledger::StoreError;
 use serde_json::json;
@@ -61,18 +61,19 @@ impl Invite {
     }
 }
 
-impl Accounts {
+impl Invitations<'_> {
     /// Returns invitations, newest first; `before` is the id of the previous page's last one.
     /// Returns none if `before` is not a valid id.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn invites(&self, before: Option<&str>, limit: u32) -> Result<Vec<Invite>, StoreError> {
+    pub fn list(&self, before: Option<&str>, limit: u32) -> Result<Vec<Invite>, StoreError> {
         let before = match before.map(hash_prefix_from_id) {
             Some(None) => return Ok(Vec::new()),
             before => before.flatten(),
         };
         Ok(self
+            .0
             .db
             .invites()
             .invites(before.as_ref(), limit)?
@@ -80,16 +81,14 @@ impl Accounts {
             .map(Invite::from)
             .collect())
     }
-}
 
-impl Accounts {
     /// Whether an invitation, by its id or its code, can still be used.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn is_open_invite(&self, code_or_id: &str, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn is_open(&self, code_or_id: &str, now_ms: i64) -> Result<bool, StoreError> {
         hash_prefix(code_or_id).map_or(Ok(false), |start| {
-            self.db.invites().is_open_invite(&start, now_ms)
+            self.0.db.invites().is_open_invite(&start, now_ms)
         })
     }
 }

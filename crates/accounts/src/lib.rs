@@ -1,6 +1,6 @@
 //! Accounts, their API keys and their dashboard sessions: who can call, and which account pays.
 //!
-//! An edge needs only [`Accounts::authenticate`]; with a shared store, it reads the keys there. The
+//! An edge needs only [`ApiKeys::authenticate`]; with a shared store, it reads the keys there. The
 //! owner of a key is cached (`crates/ledger/src/sqlite/row_cache.rs`): a change by this process (a
 //! revocation, a suspension) applies to the next request, a change by another process at most a
 //! millisecond later. Must not know HTTP or money. Read next: `accounts.rs` and `api_key.rs`,
@@ -16,6 +16,7 @@ mod api_key;
 mod audit;
 pub mod db;
 mod delete;
+mod directory;
 mod error;
 mod id;
 mod invite;
@@ -28,7 +29,6 @@ mod mailbox;
 mod password;
 mod playground;
 mod principal;
-mod search;
 mod session;
 mod settings;
 mod sign_up;
@@ -42,6 +42,7 @@ pub use crate::key_settings::{KeyScope, KeySettings, RateSettings};
 pub use api_key::{ApiKey, ApiKeyStatus, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
 pub use delete::CloseAccountOutcome;
+pub use directory::AccountCounts;
 pub use error::AccountError;
 pub use invite::{Invite, InviteState};
 #[cfg(any(test, feature = "fixtures"))]
@@ -56,10 +57,11 @@ pub use password::{
 };
 pub use playground::NewPlaygroundKey;
 pub use principal::{AuthError, Principal};
-pub use search::AccountCounts;
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use sign_up::{
     NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as,
     open_without_credit, sign_up, sign_up_unverified,
 };
-pub use views::{ApiKeys, Logins, MailQueue, OneTimeLinks};
+pub use views::{
+    AccountDirectory, ApiKeys, AuditLog, Invitations, Logins, MailQueue, OneTimeLinks,
+};

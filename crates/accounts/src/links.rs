@@ -163,7 +163,7 @@ impl OneTimeLinks<'_> {
         if link.purpose == LinkPurpose::Verify && !link.is_first_proof {
             return Ok(None);
         }
-        self.0.check_new_password(&link.account, new)?;
+        self.0.logins().check_new_password(&link.account, new)?;
         let ends_credentials = ends_credentials.unwrap_or(link.is_first_proof);
         let change = AuditChange::new(
             "account.use-link",
@@ -357,6 +357,7 @@ mod tests {
         );
         assert!(
             accounts
+                .logins()
                 .check_password("a@example.com", PASSWORD)
                 .unwrap()
                 .is_some()
@@ -368,11 +369,12 @@ mod tests {
         );
         assert!(
             accounts
+                .logins()
                 .check_password("a@example.com", PASSWORD)
                 .unwrap()
                 .is_some()
         );
-        let log = accounts.audit_log(None, 10).unwrap();
+        let log = accounts.audit_log().rows(None, 10).unwrap();
         let acts: Vec<_> = log.iter().map(|line| line.act.as_str()).collect();
         assert_eq!(acts, ["account.use-link", "account.create-link"]);
         assert!(log.iter().all(|line| !line.after.contains(&link.token)));

@@ -39,7 +39,7 @@ impl ApiKeys<'_> {
     /// store accept the new one once it is published.
     ///
     /// # Errors
-    /// Returns the errors of [`Accounts::create_key`].
+    /// Returns the errors of [`ApiKeys::create_key`].
     pub fn create_playground_key(
         &self,
         account: &str,

@@ -6,8 +6,8 @@
 use super::accounts::Account;
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
-use super::password;
 use super::views::Logins;
+use super::{mailbox, password};
 use crate::db::session::{NewSessionRow, SessionLifetime};
 use base::clock::now_ms;
 use ledger::StoreError;
@@ -71,7 +71,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns true if this use must be recorded with [`Accounts::touch_session`].
+    /// Returns true if this use must be recorded with [`Logins::touch_session`].
     pub fn is_touch_due(&self, now_ms: i64) -> bool {
         now_ms.saturating_sub(self.used_at_ms) >= TOUCH_INTERVAL_MS
     }
@@ -228,13 +228,54 @@ impl Logins<'_> {
             .confirm_session(&hash_token(token), now_ms)
     }
 
+    /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
+    /// password. Call it on a blocking thread.
+    ///
+    /// # Errors
+    /// Returns an error if the database or the password hash fails.
+    pub fn check_password(
+        &self,
+        email: &str,
+        password: &str,
+    ) -> Result<Option<Account>, AccountError> {
+        let found = self
+            .0
+            .db
+            .people()
+            .account_by_email(&mailbox::email_key(email))?;
+        let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
+        let too_long = password.chars().count() > password::MAX_CHARS;
+        let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
+        match (row, checked) {
+            (Some(row), password::PasswordCheck::Right) => Ok(Some(row.into())),
+            (Some(row), password::PasswordCheck::NeedsRehash) => {
+                self.0
+                    .db
+                    .people()
+                    .set_password(&row.id, &password::hash(password)?)?;
+                Ok(Some(row.into()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks that an account (by id) may have this password.
+    pub(crate) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
+        let row = self.0.db.people().account(account)?;
+        let email = row.map_or_else(String::new, |row| row.email);
+        match password::is_allowed(new, &email) {
+            true => Ok(()),
+            false => Err(AccountError::BadPassword),
+        }
+    }
+
     /// Sets an account's new password and ends all its sessions. Slow: call it on a blocking
     /// thread.
     ///
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn replace_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
-        self.0.check_new_password(account, new)?;
+        self.check_new_password(account, new)?;
         self.0
             .db
             .sessions()
@@ -263,13 +304,13 @@ impl Logins<'_> {
 }
 
 impl AuditedAccounts<'_> {
-    /// Sets an account's password for an administrator; see [`Accounts::replace_password`]. Returns
+    /// Sets an account's password for an administrator; see [`Logins::replace_password`]. Returns
     /// false if there is no such account.
     ///
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn set_password(&self, account: &str, new: &str) -> Result<bool, AccountError> {
-        self.accounts.check_new_password(account, new)?;
+        self.accounts.logins().check_new_password(account, new)?;
         let change = AuditChange::new("account.set-password", account, &Value::Null);
         let is_set = self.accounts.db.sessions().replace_password(
             account,

@@ -131,19 +131,6 @@ impl Accounts {
             OpenAccountOutcome::BudgetSpent => Err(AccountError::TrialsSpent),
         }
     }
-
-    /// Returns the accounts that, as far as `app.db` knows, the ledger does not have yet, with the
-    /// trial promised to each.
-    ///
-    /// # Errors
-    /// Returns an error if the database fails.
-    pub fn accounts_without_grant(&self) -> Result<Vec<(String, Option<Trial>)>, StoreError> {
-        let rows = self.db.people().accounts_without_grant()?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.id.clone(), row.trial()))
-            .collect())
-    }
 }
 
 /// Returns the trial of a sign-up at `now_ms`; `None` if the settings have none.
@@ -339,7 +326,7 @@ pub fn complete_sign_ups(
     ledger: &Ledger,
     now_ms: i64,
 ) -> Result<usize, StoreError> {
-    let missing = accounts.accounts_without_grant()?;
+    let missing = accounts.directory().without_grant()?;
     for (account, trial) in &missing {
         ledger
             .rows()

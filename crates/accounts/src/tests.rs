@@ -179,7 +179,7 @@ fn an_e_mail_has_one_account_however_it_is_written() {
         Some(account.clone())
     );
     assert_eq!(accounts.find(&account.id).unwrap(), Some(account));
-    assert_eq!(accounts.list().unwrap().len(), 1);
+    assert_eq!(accounts.directory().list().unwrap().len(), 1);
     for bad in [
         "",
         "ann",
@@ -224,7 +224,10 @@ fn an_account_whose_e_mail_is_not_taken_any_more_still_signs_in() {
         .logins()
         .replace_password(&account.id, "a long password")
         .unwrap();
-    let signed_in = accounts.check_password(old, "a long password").unwrap();
+    let signed_in = accounts
+        .logins()
+        .check_password(old, "a long password")
+        .unwrap();
     assert_eq!(signed_in, Some(account));
     assert_eq!(accounts.find("deleted-acct_1").unwrap(), None);
 }
@@ -307,7 +310,7 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
             NOW,
         )
         .unwrap();
-    let missing = accounts.accounts_without_grant().unwrap();
+    let missing = accounts.directory().without_grant().unwrap();
     assert_eq!(missing[0].0, account.id);
     assert_eq!(
         missing[0].1.map(|trial| (trial.credits, trial.ends_at_ms)),
@@ -330,7 +333,7 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
         one_account_per_mailbox: false,
     };
     sign_up(&accounts, &ledger, &signup, &stranger("b@example.com"), NOW).unwrap();
-    assert!(accounts.accounts_without_grant().unwrap().is_empty());
+    assert!(accounts.directory().without_grant().unwrap().is_empty());
     let repeated = sign_up(&accounts, &ledger, &signup, &stranger("b@example.com"), NOW);
     assert!(matches!(repeated, Err(AccountError::EmailTaken)));
     signup.mode = SignupMode::Closed;
@@ -349,6 +352,7 @@ fn a_password_opens_its_own_account_alone() {
     accounts.create_account(&new("b@example.com"), NOW).unwrap();
     assert_eq!(
         accounts
+            .logins()
             .check_password("A@example.com", "a long password")
             .unwrap(),
         Some(account)
@@ -361,7 +365,7 @@ fn a_password_opens_its_own_account_alone() {
         ("a@example.com", &"x".repeat(100_000)),
     ] {
         assert_eq!(
-            accounts.check_password(email, password).unwrap(),
+            accounts.logins().check_password(email, password).unwrap(),
             None,
             "{email}"
         );
@@ -388,6 +392,7 @@ fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
     };
     assert!(
         accounts
+            .logins()
             .check_password("a@example.com", "wrong password")
             .unwrap()
             .is_none()
@@ -395,6 +400,7 @@ fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
     assert_eq!(stored(), hash, "a wrong password changes nothing");
     assert!(
         accounts
+            .logins()
             .check_password("a@example.com", "1234567890")
             .unwrap()
             .is_some()
@@ -403,6 +409,7 @@ fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
     assert!(new.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{new}");
     assert!(
         accounts
+            .logins()
             .check_password("a@example.com", "1234567890")
             .unwrap()
             .is_some()
@@ -846,7 +853,7 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
             outcome,
             OpenAccountOutcome::Done | OpenAccountOutcome::BudgetSpent
         )));
-        assert_eq!(accounts.list().unwrap().len(), 7);
+        assert_eq!(accounts.directory().list().unwrap().len(), 7);
         let tomorrow = SignUpTerms {
             budget: Some((Micro::new(300), NOW + 1)),
             ..SignUpTerms::default()
@@ -970,7 +977,7 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
     }
     drop(old);
     let accounts = Accounts::open(folder.path()).unwrap();
-    assert_eq!(accounts.list().unwrap().len(), 3);
+    assert_eq!(accounts.directory().list().unwrap().len(), 3);
     let terms = SignUpTerms {
         one_per_mailbox: true,
         ..SignUpTerms::default()
@@ -1171,7 +1178,8 @@ fn the_last_administrator_cannot_leave() {
     );
     assert!(
         accounts
-            .audit_log(None, 10)
+            .audit_log()
+            .rows(None, 10)
             .unwrap()
             .iter()
             .all(|line| line.act != "account.delete")
@@ -1193,6 +1201,7 @@ fn the_last_administrator_cannot_leave() {
     );
     assert_eq!(
         accounts
+            .directory()
             .list()
             .unwrap()
             .iter()
@@ -1238,7 +1247,8 @@ fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
     );
     assert!(
         accounts
-            .audit_log(None, 10)
+            .audit_log()
+            .rows(None, 10)
             .unwrap()
             .iter()
             .all(|line| line.act != "account.suspend")
@@ -1287,7 +1297,7 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         OpenAccountOutcome::Done
     );
     let states = || {
-        let mut all = accounts.invites(None, 100).unwrap();
+        let mut all = accounts.invitations().list(None, 100).unwrap();
         all.sort_by_key(|invite| invite.used_by.is_none());
         all.into_iter()
             .map(|invite| (invite.state(NOW), invite.id))
@@ -1328,7 +1338,8 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         OpenAccountOutcome::NoInvite
     );
     let log: Vec<_> = accounts
-        .audit_log(None, 10)
+        .audit_log()
+        .rows(None, 10)
         .unwrap()
         .into_iter()
         .map(|line| (line.act, line.object))
@@ -1340,7 +1351,8 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
     assert!(acting.revoke_invite(&format!(" {code}\n")).unwrap());
     assert!(
         accounts
-            .audit_log(None, 1)
+            .audit_log()
+            .rows(None, 1)
             .unwrap()
             .iter()
             .all(|line| line.object.starts_with("inv_"))
@@ -1375,7 +1387,7 @@ fn a_thousand_scripted_sign_ups_get_no_more_than_the_budget() {
         outcomes.contains(&OpenAccountOutcome::EmailTaken)
             && outcomes.contains(&OpenAccountOutcome::BudgetSpent)
     );
-    let accounts = accounts.list().unwrap();
+    let accounts = accounts.directory().list().unwrap();
     assert_eq!(accounts.len(), 10, "nobody else got in");
     let gmail: Vec<_> = accounts
         .iter()

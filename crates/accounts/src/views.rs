@@ -20,6 +20,18 @@ pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct MailQueue<'a>(pub(crate) &'a Accounts);
 
+/// The accounts as lists, and their numbers.
+#[derive(Clone, Copy)]
+pub struct AccountDirectory<'a>(pub(crate) &'a Accounts);
+
+/// The actions of administrators, as they were logged.
+#[derive(Clone, Copy)]
+pub struct AuditLog<'a>(pub(crate) &'a Accounts);
+
+/// Invitations, as administrators see them.
+#[derive(Clone, Copy)]
+pub struct Invitations<'a>(pub(crate) &'a Accounts);
+
 impl Accounts {
     pub fn api_keys(&self) -> ApiKeys<'_> {
         ApiKeys(self)
@@ -35,5 +47,17 @@ impl Accounts {
 
     pub fn mails(&self) -> MailQueue<'_> {
         MailQueue(self)
+    }
+
+    pub fn directory(&self) -> AccountDirectory<'_> {
+        AccountDirectory(self)
+    }
+
+    pub fn audit_log(&self) -> AuditLog<'_> {
+        AuditLog(self)
+    }
+
+    pub fn invitations(&self) -> Invitations<'_> {
+        Invitations(self)
     }
 }

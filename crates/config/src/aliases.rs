@@ -4,7 +4,7 @@
 //! Must not look up models at run time: that is `catalog.rs`.
 
 use super::raw;
-use super::validator::ConfigValidator;
+use super::validator::ModelSection;
 use crate::catalog::AliasPattern;
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ const MAX_ALIASES: usize = 32;
 /// Maximum length of an alias, the same as for ids.
 const MAX_NAME_BYTES: usize = 128;
 
-impl ConfigValidator {
+impl ModelSection<'_> {
     pub(super) fn check_aliases(&mut self, models: &[raw::Model]) {
         let ids: HashMap<_, _> = models
             .iter()
@@ -25,7 +25,7 @@ impl ConfigValidator {
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].aliases");
             if model.aliases.len() > MAX_ALIASES {
-                self.add_fault(
+                self.0.add_fault(
                     key.clone(),
                     format!("at most {MAX_ALIASES} aliases are allowed"),
                 );
@@ -33,10 +33,10 @@ impl ConfigValidator {
             for (position, alias) in model.aliases.iter().enumerate() {
                 let key = format!("{key}[{position}]");
                 if let Some(message) = alias_fault(index, alias, models, &ids) {
-                    self.add_fault(key, message);
+                    self.0.add_fault(key, message);
                 } else if let Some(owner) = owners.insert(alias, index) {
                     let owner = models.get(owner).map_or("", |model| &model.id);
-                    self.add_fault(
+                    self.0.add_fault(
                         key,
                         format!("{alias:?} is already an alias of {owner:?}: an alias can stand for only one model"),
                     );

@@ -163,12 +163,12 @@ fn parse(
     let base_url = if validator.faults.iter().any(|fault| fault.key == "base_url") {
         base_url
     } else {
-        validator.public_url(&base_url)
+        validator.network().public_url(&base_url)
     };
     let catalog = match (vendors, models) {
         (Some(vendors), Some(models)) => {
-            let vendors = validator.vendors(vendors);
-            validator.catalog(models, &vendors)
+            let vendors = validator.vendors().vendors(vendors);
+            validator.models().catalog(models, &vendors)
         }
         _ => Catalog::default(),
     };

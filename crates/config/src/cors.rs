@@ -1,7 +1,7 @@
 //! The `cors` section: which web pages may call the API from a browser.
 
 use super::raw;
-use super::validator::ConfigValidator;
+use super::validator::NetworkSection;
 
 /// Maximum number of origins: each request of a browser is compared with all of them.
 const MAX_ORIGINS: usize = 256;
@@ -17,11 +17,11 @@ pub enum CorsOrigins {
     Listed(Vec<String>),
 }
 
-impl ConfigValidator {
+impl NetworkSection<'_> {
     pub(super) fn cors(&mut self, cors: &raw::Cors) -> CorsOrigins {
         let origins = &cors.origins;
         if origins.len() > MAX_ORIGINS {
-            self.add_fault(
+            self.0.add_fault(
                 "cors.origins",
                 format!(
                     "has {} entries; at most {MAX_ORIGINS} are allowed",
@@ -31,7 +31,7 @@ impl ConfigValidator {
         }
         if origins.iter().any(|origin| origin == "*") {
             if origins.len() > 1 {
-                self.add_fault(
+                self.0.add_fault(
                     "cors.origins",
                     "\"*\" means every origin and cannot be combined with others",
                 );
@@ -41,9 +41,9 @@ impl ConfigValidator {
         for (index, origin) in origins.iter().enumerate() {
             let key = format!("cors.origins[{index}]");
             if origins[..index].contains(origin) {
-                self.add_fault(key, format!("{origin} is listed twice"));
+                self.0.add_fault(key, format!("{origin} is listed twice"));
             } else if let Err(fault) = validate_origin(origin) {
-                self.add_fault(key, format!("{fault}: {origin:?}"));
+                self.0.add_fault(key, format!("{fault}: {origin:?}"));
             }
         }
         if origins.is_empty() {

@@ -6,7 +6,7 @@
 use super::base_url::{BaseUrl, parse_base_url};
 use super::presets::Preset;
 use super::raw;
-use super::validator::{ConfigValidator, header_fault};
+use super::validator::{VendorSection, header_fault};
 use crate::catalog::{ActiveHealthCheck, EndpointAuth, HttpVersion, Secret, VendorEndpoint};
 use http::HeaderName;
 use llm_protocol::Protocol;
@@ -81,7 +81,7 @@ pub(super) struct VendorDefaults<'a> {
     version_header: Option<&'a str>,
 }
 
-impl ConfigValidator {
+impl VendorSection<'_> {
     /// Reads the settings that apply to all endpoints of a vendor.
     pub(super) fn defaults<'a>(
         &mut self,
@@ -122,20 +122,12 @@ impl ConfigValidator {
         endpoint: &raw::Endpoint,
         defaults: &VendorDefaults<'_>,
     ) -> Option<VendorEndpoint> {
-        if !(1..=1_000).contains(&endpoint.weight) {
-            self.add_fault(
-                format!("{key}.weight"),
-                format!("must be 1 to 1000, not {}", endpoint.weight),
-            );
-        }
-        if let Some(max_concurrent) = endpoint
-            .max_concurrent
-            .filter(|value| !(1..=65_536).contains(value))
-        {
-            self.add_fault(
-                format!("{key}.max_concurrent"),
-                format!("must be 1 to 65536, not {max_concurrent}"),
-            );
+        self.0
+            .check_range(key, ("Endpoint", "weight"), endpoint.weight.into());
+        if let Some(max_concurrent) = endpoint.max_concurrent {
+            let max_concurrent = max_concurrent.into();
+            self.0
+                .check_range(key, ("Endpoint", "max_concurrent"), max_concurrent);
         }
         let health_check = endpoint
             .health_check
@@ -172,7 +164,7 @@ impl ConfigValidator {
                 "must be the whole path, but `url` has a path too ({}): move that path here",
                 address.path
             );
-            self.add_fault(path_key.as_str(), message);
+            self.0.add_fault(path_key.as_str(), message);
         }
         // A `url` with a path of its own replaces the path of the preset.
         let of_preset = defaults
@@ -202,7 +194,7 @@ impl ConfigValidator {
     fn parse_base_address(&mut self, key: &str, url: &str) -> Option<BaseUrl> {
         if let Some((base, _)) = url.split_once('#') {
             let message = format!("has a fragment, which no server receives: use {base:?}");
-            self.add_fault(key, message);
+            self.0.add_fault(key, message);
             return None;
         }
         let Some(address) = parse_base_url(url) else {
@@ -210,7 +202,7 @@ impl ConfigValidator {
                 Some(_) => "contains a query: set it as `query: {NAME: VALUE}`".to_owned(),
                 None => format!("not an http:// or https:// base address: {url:?}"),
             };
-            self.add_fault(key, message);
+            self.0.add_fault(key, message);
             return None;
         };
         let path = address.path.to_ascii_lowercase();
@@ -218,7 +210,7 @@ impl ConfigValidator {
         if let Some(suffix) = added.into_iter().find(|suffix| path.ends_with(suffix)) {
             let base = url.trim_end_matches('/');
             let base = &base[..base.len() - suffix.len()];
-            self.add_fault(
+            self.0.add_fault(
                 key,
                 format!("ends in {suffix}, which the gateway adds: use {base:?}"),
             );
@@ -235,7 +227,7 @@ impl ConfigValidator {
             };
             let base = format!("{base}{version}");
             let message = format!("is the address of another call ({suffix}): use {base:?}");
-            self.add_fault(key, message);
+            self.0.add_fault(key, message);
         }
         Some(address)
     }
@@ -254,7 +246,7 @@ impl ConfigValidator {
         };
         match wrong {
             Some(message) => {
-                self.add_fault(key, message);
+                self.0.add_fault(key, message);
                 None
             }
             None => Some(path.to_owned()),
@@ -263,13 +255,13 @@ impl ConfigValidator {
 
     fn query(&mut self, key: &str, written: &BTreeMap<String, String>) -> Vec<(String, Secret)> {
         if written.len() > MAX_QUERY_PARAMETERS {
-            self.add_fault(
+            self.0.add_fault(
                 key,
                 format!("at most {MAX_QUERY_PARAMETERS} parameters are allowed"),
             );
         }
         if written.contains_key("") {
-            self.add_fault(key, "has a parameter without a name");
+            self.0.add_fault(key, "has a parameter without a name");
         }
         written
             .iter()
@@ -284,7 +276,7 @@ impl ConfigValidator {
         version_header: Option<&str>,
     ) -> Vec<(String, Secret)> {
         if written.len() > MAX_HEADERS {
-            self.add_fault(
+            self.0.add_fault(
                 key,
                 format!("at most {MAX_HEADERS} header fields are allowed"),
             );
@@ -301,14 +293,16 @@ impl ConfigValidator {
             if let Some(why) =
                 reserved.or(is_version.then_some("is the version header: use `version_header`"))
             {
-                self.add_fault(key, format!("cannot be set here: it {why}"));
+                self.0
+                    .add_fault(key, format!("cannot be set here: it {why}"));
             } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
-                self.add_fault(key, "not a valid header name");
+                self.0.add_fault(key, "not a valid header name");
             } else if headers.iter().any(|(other, _)| *other == name) {
-                self.add_fault(key, "is listed twice: header names are case-insensitive");
-            } else if let Some(value) = self.secret(&key, value) {
+                self.0
+                    .add_fault(key, "is listed twice: header names are case-insensitive");
+            } else if let Some(value) = self.0.secret(&key, value) {
                 if let Some(fault) = header_fault(value.reveal()) {
-                    self.add_fault(key, fault);
+                    self.0.add_fault(key, fault);
                 }
                 headers.push((name, value));
             }
@@ -330,12 +324,12 @@ impl ConfigValidator {
             .iter()
             .find(|(why, names)| !carries_key(why) && names.contains(&&*name));
         if let Some((why, _)) = reserved {
-            self.add_fault(
+            self.0.add_fault(
                 format!("{key}.header"),
                 format!("cannot carry the key: it {why}"),
             );
         } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            self.add_fault(
+            self.0.add_fault(
                 format!("{key}.header"),
                 format!("not a valid header name: {name:?}"),
             );
@@ -344,26 +338,20 @@ impl ConfigValidator {
     }
 
     fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> ActiveHealthCheck {
-        let bounds = [
-            ("interval_seconds", check.interval_seconds, 3_600),
-            ("timeout_seconds", check.timeout_seconds, 60),
-            ("passes_after", check.passes_after.into(), 100),
-            ("fails_after", check.fails_after.into(), 100),
-        ];
-        for (name, value, max) in bounds
-            .into_iter()
-            .filter(|(_, value, max)| !(1..=*max).contains(value))
-        {
-            self.add_fault(
-                format!("{key}.health_check.{name}"),
-                format!("must be 1 to {max}, not {value}"),
-            );
+        let section = format!("{key}.health_check");
+        for (name, value) in [
+            ("interval_seconds", check.interval_seconds),
+            ("timeout_seconds", check.timeout_seconds),
+            ("passes_after", check.passes_after.into()),
+            ("fails_after", check.fails_after.into()),
+        ] {
+            self.0.check_range(&section, ("HealthCheck", name), value);
         }
         let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
         let written = &check.path;
         if path.is_err() || !written.starts_with('/') {
-            self.add_fault(
-                format!("{key}.health_check.path"),
+            self.0.add_fault(
+                format!("{section}.path"),
                 format!("not a path: {written:?}"),
             );
         }

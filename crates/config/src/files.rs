@@ -4,7 +4,6 @@
 //! Must not create, change or keep open any of them.
 
 use super::certificate::{CertificateFault, load_certificate, validity_warning};
-use super::fault::ConfigFault;
 use super::raw;
 use super::source::{FileChecks, cannot_read, this_process};
 use super::validator::ConfigValidator;
@@ -54,12 +53,7 @@ impl ConfigValidator {
         match load_certificate(Path::new(&tls.cert), Path::new(&tls.key)) {
             Ok(certified) => {
                 if let Some(message) = validity_warning(&certified, clock::now_ms()) {
-                    let key = "listen.tls.cert".to_owned();
-                    self.warnings.push(ConfigFault {
-                        line: self.line_of(&key),
-                        key,
-                        message,
-                    });
+                    self.add_warning("listen.tls.cert".to_owned(), message);
                 }
             }
             Err(CertificateFault::Certificate(message)) => {

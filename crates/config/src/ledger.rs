@@ -2,7 +2,6 @@
 //!
 //! Must not look at a ledger.
 
-use super::fault::ConfigFault;
 use super::raw;
 use super::signup::SignupSettings;
 use super::source::FileChecks;
@@ -180,25 +179,9 @@ impl ConfigValidator {
             && !archive.is_dir()
         {
             // The gateway serves without it.
-            self.warnings.push(ConfigFault {
-                line: self.line_of(&key),
-                key,
-                message: "is no folder at the moment, so segments stay in data_dir: create it, or \
-                          mount its disk"
-                    .to_owned(),
-            });
-        }
-    }
-
-    /// Checks a number of a section against the range that the schema has.
-    fn check_range(&mut self, section: &str, (of, name): (&str, &str), value: u64) {
-        let range = raw::RANGES
-            .iter()
-            .find(|(type_name, key, ..)| (*type_name, *key) == (of, name));
-        if let Some((.., min, max)) = range.filter(|(.., min, max)| !(min..=max).contains(&&value))
-        {
-            let says = format!("must be {min} to {max}, not {value}");
-            self.add_fault(format!("{section}.{name}"), says);
+            let says = "is no folder at the moment, so segments stay in data_dir: create it, or \
+                        mount its disk";
+            self.add_warning(key, says);
         }
     }
 }

@@ -221,13 +221,21 @@ impl ConfigValidator {
             .edge
             .iter()
             .enumerate()
-            .map(|(index, text)| self.parse_address(&format!("listen.edge[{index}]"), text))
+            .map(|(index, text)| {
+                self.network()
+                    .parse_address(&format!("listen.edge[{index}]"), text)
+            })
             .collect();
-        let sidecar = self.parse_address("listen.sidecar", &config.listen.sidecar);
-        let admin = self.parse_address("listen.admin", &config.listen.admin);
-        let admin_names = self.parse_admin_names(&config.listen.admin_names);
-        let trust_proxy = self.parse_proxies(&config.listen.trust_proxy);
-        self.check_listeners(&edge, [sidecar, admin], config.store.kind);
+        let sidecar = self
+            .network()
+            .parse_address("listen.sidecar", &config.listen.sidecar);
+        let admin = self
+            .network()
+            .parse_address("listen.admin", &config.listen.admin);
+        let admin_names = self.network().parse_admin_names(&config.listen.admin_names);
+        let trust_proxy = self.network().parse_proxies(&config.listen.trust_proxy);
+        self.network()
+            .check_listeners(&edge, [sidecar, admin], config.store.kind);
         for file in config
             .listen
             .tls
@@ -246,7 +254,7 @@ impl ConfigValidator {
                 );
             }
         }
-        let base_url = self.public_url(&config.base_url);
+        let base_url = self.network().public_url(&config.base_url);
         self.check_data_dir_name(&config.data_dir);
         let allow_volatile = config.store.allow_volatile;
         let store_reply_timeout = Duration::from_millis(config.store.reply_timeout_ms);
@@ -259,11 +267,12 @@ impl ConfigValidator {
         let support = self.support(&config.support);
         self.check_rates("rate_limits.key", &config.rate_limits.key);
         self.check_rates("rate_limits.account", &config.rate_limits.account);
-        let vendors = self.vendors(config.vendors);
+        let vendors = self.vendors().vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
-        self.check_min_output(config.limits.min_output_tokens, &config.models);
-        let catalog = self.catalog(config.models, &vendors);
-        let cors = self.cors(&config.cors);
+        self.models()
+            .check_min_output(config.limits.min_output_tokens, &config.models);
+        let catalog = self.models().catalog(config.models, &vendors);
+        let cors = self.network().cors(&config.cors);
         let traces = config
             .telemetry
             .traces

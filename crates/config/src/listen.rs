@@ -3,7 +3,7 @@
 //! Must not open a socket.
 
 use super::raw;
-use super::validator::ConfigValidator;
+use super::validator::NetworkSection;
 use crate::address::{Network, TrustedProxies};
 use http::uri::Authority;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ type Listener = (String, SocketAddr);
 /// Maximum number of trusted proxies or networks: each request is compared with all of them.
 const MAX_PROXIES: usize = 256;
 
-impl ConfigValidator {
+impl NetworkSection<'_> {
     /// Checks that one machine can open all listeners at the same time. With a shared store,
     /// `sidecar` is the address of another process, on this machine or on another.
     pub(super) fn check_listeners(
@@ -49,7 +49,7 @@ impl ConfigValidator {
                         "{address} is in use by {other_key}, which is {other}: set another port"
                     )
                 };
-                self.add_fault(key.as_str(), message);
+                self.0.add_fault(key.as_str(), message);
             }
             before.push((key, address));
         }
@@ -60,7 +60,7 @@ impl ConfigValidator {
         for (index, name) in names.iter().enumerate() {
             let is_name = |authority: Authority| authority.host() == name;
             if !name.parse().is_ok_and(is_name) {
-                self.add_fault(
+                self.0.add_fault(
                     format!("listen.admin_names[{index}]"),
                     format!(
                         "{name:?} is not a host name: write it alone, such as edge-1.example.com"
@@ -75,7 +75,7 @@ impl ConfigValidator {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
             Ok(_) => {
-                self.add_fault(
+                self.0.add_fault(
                     key,
                     "must have a port other than 0, which clients can connect to",
                 );
@@ -86,7 +86,7 @@ impl ConfigValidator {
                     "must be an IP address and a port, not {text:?}{}",
                     suggest_address(key, text)
                 );
-                self.add_fault(key, message);
+                self.0.add_fault(key, message);
                 None
             }
         }
@@ -94,7 +94,7 @@ impl ConfigValidator {
 
     pub(super) fn parse_proxies(&mut self, listed: &[String]) -> TrustedProxies {
         if listed.len() > MAX_PROXIES {
-            self.add_fault(
+            self.0.add_fault(
                 "listen.trust_proxy",
                 format!(
                     "has {} entries; at most {MAX_PROXIES} are allowed",
@@ -107,13 +107,13 @@ impl ConfigValidator {
             let key = format!("listen.trust_proxy[{index}]");
             match text.parse::<Network>() {
                 Ok(network) if network.covers_all() => {
-                    self.add_fault(
+                    self.0.add_fault(
                         key,
                         "covers every address, so any client could claim any address: list only your proxies",
                     );
                 }
                 Ok(network) => proxies.push(network),
-                Err(error) => self.add_fault(key, format!("{error}: {text:?}")),
+                Err(error) => self.0.add_fault(key, format!("{error}: {text:?}")),
             }
         }
         proxies.into_iter().collect()

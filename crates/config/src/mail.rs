@@ -8,9 +8,6 @@ use crate::catalog::Secret;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Maximum of `mail.per_hour`.
-const MAX_MAILS_PER_HOUR: u32 = 100_000;
-
 /// Maximum length of the sender's name, in characters.
 const MAX_NAME_CHARS: usize = 100;
 
@@ -70,10 +67,7 @@ impl ConfigValidator {
         if let Err(fault) = &from {
             self.add_fault("mail.from", *fault);
         }
-        if !(1..=MAX_MAILS_PER_HOUR).contains(&mail.per_hour) {
-            let says = format!("must be 1 to {MAX_MAILS_PER_HOUR}, not {}", mail.per_hour);
-            self.add_fault("mail.per_hour", says);
-        }
+        self.check_range("mail", ("Mail", "per_hour"), mail.per_hour.into());
         let password = match &mail.password {
             None => None,
             Some(text) => Some(self.secret("mail.password", text)?),

@@ -3,7 +3,7 @@
 //! Must not know how a request selects a model: that is `catalog.rs`. Next: `price.rs`,
 //! `capabilities.rs`, `aliases.rs`.
 
-use super::validator::ConfigValidator;
+use super::validator::ModelSection;
 use super::vendors::VendorEntry;
 use super::{capabilities, price, raw, suggest};
 use crate::catalog::{Catalog, CatalogModel, CatalogVendor, VendorEndpoint};
@@ -17,13 +17,13 @@ use std::sync::Arc;
 /// Maximum number of fallbacks of one model: the gateway quotes each of them at admission.
 pub const MAX_FALLBACKS: usize = 3;
 
-impl ConfigValidator {
+impl ModelSection<'_> {
     fn check_fallbacks(&mut self, models: &[raw::Model]) {
         let ids: HashSet<_> = models.iter().map(|model| model.id.as_str()).collect();
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].fallback");
             if model.fallback.len() > MAX_FALLBACKS {
-                self.add_fault(
+                self.0.add_fault(
                     key.clone(),
                     format!("at most {MAX_FALLBACKS} models are allowed"),
                 );
@@ -39,9 +39,10 @@ impl ConfigValidator {
                         }
                         None => suggest::hint(id, ids.iter().copied()),
                     };
-                    self.add_fault(key, format!("no model has the id {id:?}{suggestion}"));
+                    self.0
+                        .add_fault(key, format!("no model has the id {id:?}{suggestion}"));
                 } else if !seen.insert(id) {
-                    self.add_fault(
+                    self.0.add_fault(
                         key,
                         format!("{id:?} would be tried twice for one request: remove it"),
                     );
@@ -57,9 +58,9 @@ impl ConfigValidator {
         let max_output = models.iter().map(|model| model.max_output_tokens).max();
         if let Some(max_output) = max_output
             && min_output_tokens > max_output
-            && self.is_set(KEY)
+            && self.0.is_set(KEY)
         {
-            self.add_fault(
+            self.0.add_fault(
                 KEY,
                 format!(
                     "{min_output_tokens} is above max_output_tokens of every model, at most \
@@ -82,35 +83,36 @@ impl ConfigValidator {
             let key = format!("models[{index}]");
             let (id, vendor) = (&model.id, &model.vendor);
             if !ids.insert(id.clone()) {
-                self.add_fault(format!("{key}.id"), format!("{id:?} is listed twice"));
+                self.0
+                    .add_fault(format!("{key}.id"), format!("{id:?} is listed twice"));
             }
             let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
             if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
-                self.add_fault(
+                self.0.add_fault(
                     format!("{key}.id"),
                     "must be 1 to 128 letters, digits and . _ : - / @",
                 );
             }
             if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
-                self.add_fault(
+                self.0.add_fault(
                     format!("{key}.upstream_model"),
                     "must be letters, digits and . _ : - / @",
                 );
             }
             if model.max_output_tokens == 0 || model.context_tokens == 0 {
-                self.add_fault(
+                self.0.add_fault(
                     key.clone(),
                     "context_tokens and max_output_tokens must be above 0",
                 );
             }
             if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
-                self.add_fault(
+                self.0.add_fault(
                     key.clone(),
                     "context_tokens and max_output_tokens must be at most 100000000",
                 );
             }
             if model.max_output_tokens > model.context_tokens {
-                self.add_fault(
+                self.0.add_fault(
                     format!("{key}.max_output_tokens"),
                     format!(
                         "{} is above context_tokens, which is {}: the output is a part of the context",
@@ -123,7 +125,7 @@ impl ConfigValidator {
                 None => {
                     let suggestion =
                         suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
-                    self.add_fault(
+                    self.0.add_fault(
                         format!("{key}.vendor"),
                         format!("no vendor is named {vendor:?}{suggestion}"),
                     );
@@ -147,14 +149,15 @@ impl ConfigValidator {
                         let message = format!(
                             "the reasoning must return as {member}, which the profile of vendor {name:?} refuses"
                         );
-                        self.add_fault(format!("{key}.capabilities.reasoning_replay"), message);
+                        self.0
+                            .add_fault(format!("{key}.capabilities.reasoning_replay"), message);
                     }
                     usable.extend(built);
                 }
             }
         }
-        if usable.is_empty() && self.faults.is_empty() {
-            self.add_fault(
+        if usable.is_empty() && self.0.faults.is_empty() {
+            self.0.add_fault(
                 "models",
                 "no model can be served: every vendor's api_key is empty",
             );
@@ -162,7 +165,6 @@ impl ConfigValidator {
         Catalog::new(usable)
     }
 
-    /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
     /// Compares a model with what the config file says of its vendor's messages.
     fn check_roles(&mut self, key: &str, model: &raw::Model, roles: raw::Roles) {
         let raw::Capabilities {
@@ -188,24 +190,27 @@ impl ConfigValidator {
                 let message = format!(
                     "contradicts {role} in the profile of vendor {vendor:?}: leave out one of them"
                 );
-                self.add_fault(format!("{key}.capabilities.{name}"), message);
+                self.0
+                    .add_fault(format!("{key}.capabilities.{name}"), message);
             }
         }
     }
 
+    /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
     fn check_route(&mut self, key: &str, model: &raw::Model, vendor: &CatalogVendor) {
         let also = model
             .upstream_protocol
             .map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
         if also.is_some() && vendor.protocol == Protocol::Messages {
-            self.add_fault(
+            self.0.add_fault(
                 format!("{key}.upstream_protocol"),
                 "not allowed: vendors with `protocol: messages` support no other protocol",
             );
         } else if also.is_some() && !vendor.endpoints.iter().all(VendorEndpoint::has_other_paths) {
             let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
                            path of responses is unknown";
-            self.add_fault(format!("{key}.upstream_protocol"), message);
+            self.0
+                .add_fault(format!("{key}.upstream_protocol"), message);
         }
         for name in capabilities::misplaced_keys([Some(vendor.protocol), also], &model.capabilities)
         {
@@ -213,11 +218,12 @@ impl ConfigValidator {
                 "has no effect for a model of a {} vendor: remove it",
                 vendor.protocol
             );
-            self.add_fault(format!("{key}.capabilities.{name}"), message);
+            self.0
+                .add_fault(format!("{key}.capabilities.{name}"), message);
         }
         for name in price::misplaced_keys([Some(vendor.protocol), also], &model.price) {
             let message = format!("has no effect: a {} vendor never bills it", vendor.protocol);
-            self.add_fault(format!("{key}.price.{name}"), message);
+            self.0.add_fault(format!("{key}.price.{name}"), message);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Must not know how prices are applied.
 
 use super::raw;
-use super::validator::ConfigValidator;
+use super::validator::ModelSection;
 use credits::money::{Factor, Micro};
 use credits::price_list::{FeaturePrices, InputTier, PriceList, TierFactors, TokenPrices};
 use llm_protocol::Protocol;
@@ -57,7 +57,7 @@ const BASE_PRICE_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_on
 const BASE_PRICE_GEOS: [&str; 2] = ["global", "not_available"];
 const BASE_PRICE_SPEEDS: [&str; 1] = ["standard"];
 
-impl ConfigValidator {
+impl ModelSection<'_> {
     pub(super) fn price(
         &mut self,
         key: &str,
@@ -66,8 +66,8 @@ impl ConfigValidator {
     ) -> Option<PriceList> {
         let at = |name: &str| format!("{key}.{name}");
         let (input, output) = (
-            self.parse_amount(&at("input"), &price.input),
-            self.parse_amount(&at("output"), &price.output),
+            self.0.parse_amount(&at("input"), &price.input),
+            self.0.parse_amount(&at("output"), &price.output),
         );
         let cache_read = self.amount_or(&at("cache_read"), price.cache_read.as_ref(), input);
         let cache_write_5m =
@@ -80,7 +80,7 @@ impl ConfigValidator {
         let base = rates([input, cache_read, cache_write_5m, cache_write_1h, output]);
         let tiers = self.price_tiers(&at("tiers"), price.tiers.as_deref(), base, context_tokens);
         let mut feature = |name: &str, text: &Option<raw::Decimal>| match text {
-            Some(text) => self.parse_amount(&at(name), text).map(Some),
+            Some(text) => self.0.parse_amount(&at(name), text).map(Some),
             None => Some(None),
         };
         let audio_input = feature("audio_input", &price.audio_input);
@@ -117,7 +117,7 @@ impl ConfigValidator {
         default: Option<Micro>,
     ) -> Option<Micro> {
         match text {
-            Some(text) => self.parse_amount(key, text),
+            Some(text) => self.0.parse_amount(key, text),
             None => default,
         }
     }
@@ -130,7 +130,7 @@ impl ConfigValidator {
         context_tokens: u64,
     ) -> Option<Vec<InputTier>> {
         if tiers.is_some_and(<[_]>::is_empty) {
-            self.add_fault(
+            self.0.add_fault(
                 key,
                 "must have at least one tier: add one or remove the key",
             );
@@ -142,11 +142,13 @@ impl ConfigValidator {
             let above = tier.above_input_tokens;
             if above <= before {
                 let message = format!("{above} is not above {before}: the tiers must ascend");
-                self.add_fault(format!("{key}.above_input_tokens"), message);
+                self.0
+                    .add_fault(format!("{key}.above_input_tokens"), message);
             } else if above >= context_tokens {
                 let message =
                     format!("{above} is not below context_tokens, which is {context_tokens}");
-                self.add_fault(format!("{key}.above_input_tokens"), message);
+                self.0
+                    .add_fault(format!("{key}.above_input_tokens"), message);
             }
             before = before.max(above);
             checked.push(self.price_tier(&key, tier, base));
@@ -168,7 +170,8 @@ impl ConfigValidator {
             &tier.output,
         ];
         if classes.iter().all(|class| class.is_none()) {
-            self.add_fault(key, "sets no price: set at least one or remove the tier");
+            self.0
+                .add_fault(key, "sets no price: set at least one or remove the tier");
         }
         let mut read =
             |name: &str, text: &Option<raw::Decimal>, below: fn(&TokenPrices) -> Micro| {
@@ -208,16 +211,16 @@ impl ConfigValidator {
                 ServiceTier::from_price_list(name).filter(|_| !base_names.contains(&name.as_str()));
             if tier.is_none() {
                 let base_names = base_names.join(", ");
-                self.add_fault(
+                self.0.add_fault(
                     key.as_str(),
                     format!(
                         "must be 1 to 23 characters of a-z, 0-9, _ and -, and not one of: {base_names}"
                     ),
                 );
             }
-            let factor = self.parse_amount(&key, text).map(Factor::from_decimal);
+            let factor = self.0.parse_amount(&key, text).map(Factor::from_decimal);
             if factor == Some(None) {
-                self.add_fault(key, "must be above 0 and at most 1000");
+                self.0.add_fault(key, "must be above 0 and at most 1000");
             }
             Some((tier?, factor??))
         };

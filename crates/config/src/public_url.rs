@@ -3,14 +3,14 @@
 //! Must not resolve a name.
 
 use super::base_url::is_host;
-use super::validator::ConfigValidator;
+use super::validator::NetworkSection;
 use http::Uri;
 
-impl ConfigValidator {
+impl NetworkSection<'_> {
     /// The public URL without a trailing slash.
     pub(super) fn public_url(&mut self, text: &str) -> String {
         if let Err(message) = check_public_url(text) {
-            self.add_fault("base_url", message);
+            self.0.add_fault("base_url", message);
         }
         text.trim_end_matches('/').to_owned()
     }

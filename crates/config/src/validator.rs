@@ -22,7 +22,6 @@ pub(super) const PLACEHOLDER: &str = "http://unset.invalid";
 pub(super) struct ConfigValidator {
     lines: YamlNode,
     pub(super) faults: Vec<ConfigFault>,
-    /// Flaws with which the gateway starts all the same.
     pub(super) warnings: Vec<ConfigFault>,
     pub(super) sources: Vec<SourceFile>,
     /// Puts a placeholder in place of each vendor's key, and does not read the keys.
@@ -30,7 +29,28 @@ pub(super) struct ConfigValidator {
     pub(super) file_checks: FileChecks,
 }
 
+/// The sections by which clients, browsers and operators reach the gateway.
+pub(super) struct NetworkSection<'a>(pub(super) &'a mut ConfigValidator);
+
+/// The section `vendors`, with its endpoints.
+pub(super) struct VendorSection<'a>(pub(super) &'a mut ConfigValidator);
+
+/// The section `models`, with aliases and prices.
+pub(super) struct ModelSection<'a>(pub(super) &'a mut ConfigValidator);
+
 impl ConfigValidator {
+    pub(super) fn network(&mut self) -> NetworkSection<'_> {
+        NetworkSection(self)
+    }
+
+    pub(super) fn vendors(&mut self) -> VendorSection<'_> {
+        VendorSection(self)
+    }
+
+    pub(super) fn models(&mut self) -> ModelSection<'_> {
+        ModelSection(self)
+    }
+
     pub(super) fn new(lines: YamlNode) -> Self {
         Self {
             lines,
@@ -45,14 +65,32 @@ impl ConfigValidator {
     pub(super) fn add_fault(&mut self, key: impl Into<String>, message: impl Into<String>) {
         let key = key.into();
         self.faults.push(ConfigFault {
-            line: self.line_of(&key),
+            line: self.lines.line_of(&key),
             key,
             message: message.into(),
         });
     }
 
-    pub(super) fn line_of(&self, key: &str) -> u64 {
-        self.lines.line_of(key)
+    /// Adds a flaw with which the gateway starts all the same.
+    pub(super) fn add_warning(&mut self, key: String, message: impl Into<String>) {
+        self.warnings.push(ConfigFault {
+            line: self.lines.line_of(&key),
+            key,
+            message: message.into(),
+        });
+    }
+
+    /// Checks a number of a section against the range that the schema has for it. `of` is the type
+    /// of the section in `raw.rs`.
+    pub(super) fn check_range(&mut self, section: &str, (of, name): (&str, &str), value: u64) {
+        let range = raw::RANGES
+            .iter()
+            .find(|(type_name, key, ..)| (*type_name, *key) == (of, name));
+        if let Some((.., min, max)) = range.filter(|(.., min, max)| !(min..=max).contains(&&value))
+        {
+            let says = format!("must be {min} to {max}, not {value}");
+            self.add_fault(format!("{section}.{name}"), says);
+        }
     }
 
     /// Whether the file sets this key.

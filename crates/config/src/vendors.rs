@@ -3,10 +3,9 @@
 //! Must not open a connection. Next: `presets.rs` (the defaults), `endpoint.rs` (the
 //! endpoints).
 
-use super::fault::ConfigFault;
 use super::presets::{self, Preset};
 use super::profile_faults::ProfileFacts;
-use super::validator::{ConfigValidator, PLACEHOLDER, header_fault};
+use super::validator::{PLACEHOLDER, VendorSection, header_fault};
 use super::{raw, suggest};
 use crate::catalog::{CatalogVendor, EndpointAuth, Secret};
 use http::{HeaderName, HeaderValue};
@@ -29,7 +28,7 @@ pub(super) struct VendorEntry {
     pub own_roles: raw::Roles,
 }
 
-impl ConfigValidator {
+impl VendorSection<'_> {
     /// The vendors by name.
     pub(super) fn vendors(
         &mut self,
@@ -68,14 +67,14 @@ impl ConfigValidator {
         if found.is_none() {
             let key = format!("{key}.preset");
             match presets::unsupported(name) {
-                Some(why) => self.add_fault(key, why),
+                Some(why) => self.0.add_fault(key, why),
                 None => {
                     let known: Vec<_> = presets::names().collect();
                     let suggestion = suggest::nearest(name, known.iter().copied());
                     let suggestion = suggestion.map_or_else(String::new, |suggestion| {
                         format!(" Did you mean {suggestion:?}?")
                     });
-                    self.add_fault(
+                    self.0.add_fault(
                         key,
                         format!(
                             "there is no preset {name:?}.{suggestion} Known: {}",
@@ -96,7 +95,7 @@ impl ConfigValidator {
     ) -> Option<CatalogVendor> {
         let key = format!("vendors.{name}");
         let Some(protocol) = vendor.protocol.or(preset.map(|preset| preset.protocol)) else {
-            self.add_fault(
+            self.0.add_fault(
                 format!("{key}.protocol"),
                 "is required: messages, chat or responses; or name a `preset`",
             );
@@ -119,7 +118,7 @@ impl ConfigValidator {
                 ),
                 None => format!("needs 1 to {MAX_ENDPOINTS} endpoints"),
             };
-            self.add_fault(format!("{key}.endpoints"), message);
+            self.0.add_fault(format!("{key}.endpoints"), message);
         }
         let header = vendor
             .version_header
@@ -155,13 +154,13 @@ impl ConfigValidator {
         if let Some(fault) = api_key_mistake(api_key.reveal(), sends_whole_header)
             && header_fault(api_key.reveal()).is_none()
         {
-            self.add_fault(key_path, fault);
+            self.0.add_fault(key_path, fault);
         }
         if let Some((name, value)) = &version_header
             && (HeaderName::from_bytes(name.as_bytes()).is_err()
                 || HeaderValue::from_str(value).is_err())
         {
-            self.add_fault(
+            self.0.add_fault(
                 format!("{key}.version_header"),
                 "not a valid header name and value",
             );
@@ -213,7 +212,8 @@ impl ConfigValidator {
         let full_context = written.errors.full_context.map_or_else(Vec::new, |words| {
             if words.is_empty() || words.iter().any(|words| words.trim().is_empty()) {
                 let message = "names no words: write some that the vendor's message has";
-                self.add_fault(format!("{key}.profile.errors.full_context"), message);
+                self.0
+                    .add_fault(format!("{key}.profile.errors.full_context"), message);
             }
             words
         });
@@ -241,7 +241,7 @@ impl ConfigValidator {
             profile: &profile,
         };
         for (below, message) in facts.contradictions() {
-            self.add_fault(format!("{key}.profile.{below}"), message);
+            self.0.add_fault(format!("{key}.profile.{below}"), message);
         }
         // What names the place of its usage counts every stream.
         if protocol == Protocol::Chat && !profile.takes("stream_options") && usage.is_empty() {
@@ -249,15 +249,10 @@ impl ConfigValidator {
                 Some(_) => "request",
                 None => "drop",
             };
-            let key = format!("{key}.profile.{below}");
-            self.warnings.push(ConfigFault {
-                line: self.line_of(&key),
-                key,
-                message: "without stream_options the gateway cannot ask for the usage of streams: \
-                          they are billed by estimates. If the vendor reports it unasked, write \
-                          `usage: [usage]`"
-                    .to_owned(),
-            });
+            let says = "without stream_options the gateway cannot ask for the usage of streams: \
+                        they are billed by estimates. If the vendor reports it unasked, write \
+                        `usage: [usage]`";
+            self.0.add_warning(format!("{key}.profile.{below}"), says);
         }
         profile
     }
@@ -266,7 +261,7 @@ impl ConfigValidator {
     fn api_key(&mut self, key: &str, written: Option<&str>, is_required: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_required {
-                self.add_fault(
+                self.0.add_fault(
                     key,
                     "is required: the vendor's key, as in \"${API_KEY}\"; or `auth: none` if the server needs no key",
                 );
@@ -274,17 +269,17 @@ impl ConfigValidator {
             }
             return Some(Secret::new(String::new()));
         };
-        if self.withholds_vendor_keys {
+        if self.0.withholds_vendor_keys {
             return Some(Secret::new(PLACEHOLDER.into()));
         }
-        let api_key = self.secret(key, written)?;
+        let api_key = self.0.secret(key, written)?;
         if api_key.reveal().is_empty() && is_required {
             return None;
         }
         if let Some(fault) = header_fault(api_key.reveal()) {
-            self.add_fault(key, fault);
+            self.0.add_fault(key, fault);
         } else if !api_key.reveal().is_empty() && !is_required {
-            self.add_fault(
+            self.0.add_fault(
                 key,
                 "has no effect: `auth` is none, so the gateway never sends it",
             );

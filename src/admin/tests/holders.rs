@@ -57,7 +57,7 @@ async fn an_account_is_created_with_a_link_that_sets_its_password() {
         assert!(why.contains(named), "{body}: {why}");
     }
     assert!(world.accounts.find("x@example.com").unwrap().is_none());
-    let log = world.accounts.audit_log(None, 10).unwrap();
+    let log = world.accounts.audit_log().rows(None, 10).unwrap();
     let acts: Vec<_> = log.iter().rev().map(|line| line.act.as_str()).collect();
     assert_eq!(
         acts,
@@ -229,7 +229,7 @@ async fn a_key_is_created_shown_once_changed_rotated_and_revoked() {
         let path = format!("{path}{act}");
         world.fails(method, &path, "{}", 404, "not_found").await;
     }
-    let log = world.accounts.audit_log(None, 10).unwrap();
+    let log = world.accounts.audit_log().rows(None, 10).unwrap();
     let acts: Vec<_> = log.iter().rev().map(|line| line.act.as_str()).collect();
     let done = ["key.create", "key.set", "key.rotate", "key.revoke"];
     assert_eq!(acts[..4], done);

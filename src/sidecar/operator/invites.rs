@@ -64,7 +64,7 @@ fn page(
 ) -> Result<InvitesPage, PageError> {
     let now_ms = now_ms();
     let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
-    let invites = app.accounts.invites(before, ROWS_PER_PAGE + 1)?;
+    let invites = app.accounts.invitations().list(before, ROWS_PER_PAGE + 1)?;
     let is_last = invites.len() <= page_rows;
     let rows: Vec<_> = invites.into_iter().take(page_rows).collect();
     Ok(InvitesPage {
@@ -137,7 +137,7 @@ pub async fn revoke(
     let accounts = app.accounts.clone();
     if !form.is_confirmed() {
         let invite = id.clone();
-        if !run_blocking(move || accounts.is_open_invite(&invite, now_ms())).await?? {
+        if !run_blocking(move || accounts.invitations().is_open(&invite, now_ms())).await?? {
             return Err(PageError::NotFound);
         }
         let question = Confirmation {

@@ -150,9 +150,9 @@ fn rows(
     now_ms: i64,
 ) -> Result<(Vec<AccountFundsRow>, Option<String>), StoreError> {
     let found = if term.is_empty() {
-        accounts.page(after, ROWS_PER_PAGE)?
+        accounts.directory().page(after, ROWS_PER_PAGE)?
     } else {
-        accounts.search(term, after, ROWS_PER_PAGE)?
+        accounts.directory().search(term, after, ROWS_PER_PAGE)?
     };
     let is_full = found.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| is_full).map(|last| last.id.clone());
@@ -175,7 +175,7 @@ fn totals(
     billing: &Billing,
     now_ms: i64,
 ) -> Result<AccountListTotals, StoreError> {
-    let counts = accounts.count()?;
+    let counts = accounts.directory().count()?;
     let today = now_ms.div_euclid(DAY_MS);
     // A request that ends during this page can count on the next day.
     let days = billing

@@ -40,7 +40,7 @@ pub async fn show(
 ) -> Result<Response, PageError> {
     let Query(AuditLogQuery { before }) = page.map_err(|_| PageError::NotFound)?;
     let accounts = app.accounts.clone();
-    let lines = run_blocking(move || accounts.audit_log(before, ROWS_PER_PAGE)).await??;
+    let lines = run_blocking(move || accounts.audit_log().rows(before, ROWS_PER_PAGE)).await??;
     let full = lines.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let older = lines.last().filter(|_| full).map(|last| last.seq);
     let page = AuditLogPage {

@@ -79,7 +79,8 @@ impl Root {
     fn acts(&self) -> Vec<String> {
         self.world
             .accounts
-            .audit_log(None, 100)
+            .audit_log()
+            .rows(None, 100)
             .unwrap()
             .into_iter()
             .rev()
@@ -172,7 +173,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         .unwrap()
         .unwrap()
         .id;
-    let lines = root.world.accounts.audit_log(None, 100).unwrap();
+    let lines = root.world.accounts.audit_log().rows(None, 100).unwrap();
     assert!(lines.iter().all(|line| line.actor == admin
         && line.object == root.account
         && line.address == "127.0.0.1"));
@@ -331,7 +332,7 @@ async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
             .is_ok()
     );
     assert_eq!(root.acts(), ["account.suspend", "account.resume"]);
-    let lines = root.world.accounts.audit_log(None, 1).unwrap();
+    let lines = root.world.accounts.audit_log().rows(None, 1).unwrap();
     assert_eq!(lines[0].before, r#"{"status":"suspended"}"#);
     assert_eq!(lines[0].after, r#"{"status":"active"}"#);
     for unknown in ["acct_0", "a@example.com"] {
@@ -393,7 +394,7 @@ async fn invitations_are_shown_once() {
         );
     }
     assert_eq!(root.acts(), ["invite.create"]);
-    let line = &root.world.accounts.audit_log(None, 1).unwrap()[0];
+    let line = &root.world.accounts.audit_log().rows(None, 1).unwrap()[0];
     assert!(
         codes.lines().all(|code| !line.after.contains(code)),
         "a code is in the audit log"
@@ -444,7 +445,8 @@ async fn invitations_come_in_pages_of_fifty_the_newest_first() {
     let oldest = root
         .world
         .accounts
-        .invites(None, 200)
+        .invitations()
+        .list(None, 200)
         .unwrap()
         .pop()
         .unwrap();
@@ -486,7 +488,7 @@ async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
         .next()
         .unwrap()
         .to_owned();
-    let invites = root.world.accounts.invites(None, 100).unwrap();
+    let invites = root.world.accounts.invitations().list(None, 100).unwrap();
     let page = root.get("/dashboard/operator/invites").await.body;
     assert_eq!(page.matches(">Revoke</button>").count(), 2);
     for invite in &invites {
@@ -751,7 +753,8 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     assert!(
         root.world
             .accounts
-            .verify_audit()
+            .audit_log()
+            .verify()
             .unwrap()
             .findings
             .is_empty()
@@ -766,7 +769,7 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     tamper
         .execute("UPDATE audit SET actor = 'nobody' WHERE seq = 2", [])
         .unwrap();
-    let verdict = root.world.accounts.verify_audit().unwrap();
+    let verdict = root.world.accounts.audit_log().verify().unwrap();
     assert_eq!(
         (verdict.lines, verdict.findings),
         (3, vec![(2, "this line was changed after it was written")])
@@ -774,7 +777,7 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     tamper
         .execute("DELETE FROM audit WHERE seq = 2", [])
         .unwrap();
-    let findings = root.world.accounts.verify_audit().unwrap().findings;
+    let findings = root.world.accounts.audit_log().verify().unwrap().findings;
     assert_eq!(
         findings,
         [
@@ -815,7 +818,7 @@ async fn a_reset_link_is_shown_once_and_needs_an_administrator_and_the_password(
     let page = root.get(root.path("").trim_end_matches('/')).await;
     assert_eq!(page.status, 200);
     assert!(!page.body.contains("new-link") && !page.body.contains(token));
-    let log = root.world.accounts.audit_log(None, 10).unwrap();
+    let log = root.world.accounts.audit_log().rows(None, 10).unwrap();
     assert_eq!(log[0].act, "account.create-link");
     assert_eq!(log[0].object, root.account);
     assert!(log.iter().all(|line| !line.after.contains(token)));

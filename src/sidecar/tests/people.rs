@@ -351,7 +351,7 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         world.accounts.find("a@example.com").unwrap().unwrap().id,
         account.id
     );
-    let audit_log = world.accounts.audit_log(None, 10).unwrap();
+    let audit_log = world.accounts.audit_log().rows(None, 10).unwrap();
     assert_eq!(
         audit_log
             .iter()
@@ -423,7 +423,7 @@ async fn an_invitation_opens_one_account() {
         assert_eq!(response.status, 403, "{bad}");
         assert!(response.body.contains("unknown, used or expired"));
     }
-    assert!(world.accounts.list().unwrap().is_empty());
+    assert!(world.accounts.directory().list().unwrap().is_empty());
 
     let world = Arc::new(world);
     let tries = (0..6).map(|index| {
@@ -443,7 +443,7 @@ async fn an_invitation_opens_one_account() {
         [303, 403, 403, 403, 403, 403],
         "one code, one account"
     );
-    let first = world.accounts.list().unwrap();
+    let first = world.accounts.directory().list().unwrap();
     assert_eq!(first.len(), 1);
     // Without a valid code, sign-up does not reveal which accounts exist. A valid code stays valid
     // if the sign-up fails for another reason.
@@ -471,7 +471,8 @@ async fn an_invitation_opens_one_account() {
     );
     let used: Vec<_> = world
         .accounts
-        .invites(None, 100)
+        .invitations()
+        .list(None, 100)
         .unwrap()
         .into_iter()
         .filter_map(|invite| invite.used_by)
@@ -500,7 +501,7 @@ async fn past_the_days_budget_nobody_gets_a_trial_until_tomorrow() {
     assert!(response.body.contains("No trials are left today"));
     let wait: i64 = response.headers["retry-after"].parse().unwrap();
     assert!((1..=86_401).contains(&wait), "{wait}");
-    assert_eq!(world.accounts.list().unwrap().len(), 2);
+    assert_eq!(world.accounts.directory().list().unwrap().len(), 2);
 }
 
 #[tokio::test]

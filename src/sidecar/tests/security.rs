@@ -169,7 +169,7 @@ impl People {
 
     /// All state that a form could have changed.
     fn state(&self) -> String {
-        let accounts = self.world.accounts.list().unwrap();
+        let accounts = self.world.accounts.directory().list().unwrap();
         let keys: Vec<_> = accounts
             .iter()
             .map(|account| self.world.accounts.api_keys().keys(&account.id).unwrap())
@@ -184,8 +184,8 @@ impl People {
                     .balance
             })
             .collect();
-        let audit = self.world.accounts.audit_log(None, 1_000).unwrap();
-        let invites = self.world.accounts.invites(None, 100).unwrap();
+        let audit = self.world.accounts.audit_log().rows(None, 1_000).unwrap();
+        let invites = self.world.accounts.invitations().list(None, 100).unwrap();
         let mail = self.world.accounts.mails().mail_queue().unwrap();
         let db = self.world.accounts.database();
         let alerts: Vec<_> = accounts
@@ -429,7 +429,13 @@ async fn no_id_of_another_account_opens_anything() {
         .with_actor(&by, now_ms())
         .create_invites(1, 60_000)
         .unwrap();
-    let invite = world.accounts.invites(None, 100).unwrap().remove(0).id;
+    let invite = world
+        .accounts
+        .invitations()
+        .list(None, 100)
+        .unwrap()
+        .remove(0)
+        .id;
     spend(world, "a@example.com", 1);
     let policy = crate::notify::webhooks::AddressPolicy::default();
     let url = crate::notify::webhooks::WebhookUrl::parse("https://example.com", &policy).unwrap();

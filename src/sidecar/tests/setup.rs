@@ -18,7 +18,7 @@ fn shown(response: &TestResponse) -> String {
 /// Signs up an account and creates a key that may use these models; all if there are none.
 async fn account_with_key(world: &World, email: &str, models: &[&str]) -> (String, String) {
     let cookie = world.sign_up(email).await;
-    let accounts = world.accounts.list().unwrap();
+    let accounts = world.accounts.directory().list().unwrap();
     let account = accounts.iter().find(|account| account.email == email);
     let settings = KeySettings {
         allowed_models: models.iter().map(|id| (*id).to_owned()).collect(),

@@ -61,7 +61,7 @@ async fn last_month_by_key_is_one_click_from_the_overview() {
     let world = world(&[]).await;
     let cookie = world.sign_up("a@example.com").await;
     let stranger = world.sign_up("b@example.com").await;
-    let accounts = world.accounts.list().unwrap();
+    let accounts = world.accounts.directory().list().unwrap();
     let id = |email: &str| {
         let account = accounts.iter().find(|account| account.email == email);
         account.unwrap().id.clone()
@@ -191,7 +191,7 @@ async fn a_range_that_is_none_gets_the_form_again_and_ten_years_are_shown() {
 async fn the_page_says_what_caches_saved_or_cost() {
     let world = world(&[]).await;
     let cookie = world.sign_up("a@example.com").await;
-    let account = world.accounts.list().unwrap()[0].id.clone();
+    let account = world.accounts.directory().list().unwrap()[0].id.clone();
     let saved = async || {
         let page = world.get("/dashboard/spending?range=7d", &cookie).await;
         assert_eq!(page.status, 200, "{}", page.body);

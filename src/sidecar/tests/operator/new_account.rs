@@ -21,7 +21,7 @@ async fn an_account_is_opened_with_a_link_that_sets_its_password() {
     let balance = root.world.billing.balance(&account.id, now_ms()).unwrap();
     assert_eq!(balance.balance.to_string(), "300");
     assert_eq!(root.acts(), ["account.create", "account.create-link"]);
-    let log = accounts.audit_log(None, 10).unwrap();
+    let log = accounts.audit_log().rows(None, 10).unwrap();
     assert!(log.iter().all(|line| line.object == account.id));
     assert!(log.iter().all(|line| !line.after.contains(token)));
 
@@ -47,7 +47,7 @@ async fn an_account_is_opened_with_a_link_that_sets_its_password() {
 #[tokio::test]
 async fn a_bad_form_opens_no_account_and_the_password_is_asked_for() {
     let root = root().await;
-    let count = root.world.accounts.list().unwrap().len();
+    let count = root.world.accounts.directory().list().unwrap().len();
     for (fields, status) in [
         ("email=&role=member", 422),
         ("email=no-address&role=member", 422),
@@ -64,7 +64,7 @@ async fn a_bad_form_opens_no_account_and_the_password_is_asked_for() {
     let refused = root.post(PATH, fields).await;
     assert_eq!(refused.status, 403);
     assert!(refused.body.contains("value=\"administrator\" selected"));
-    assert_eq!(root.world.accounts.list().unwrap().len(), count);
+    assert_eq!(root.world.accounts.directory().list().unwrap().len(), count);
     assert!(root.acts().is_empty());
     let fields = format!("{fields}&password={PASSWORD}");
     let made = root.post(PATH, &fields).await;

@@ -1,14 +1,47 @@
-//! Finding and counting accounts, for operators.
+//! The accounts as lists, and their numbers: for operators, and for what a start completes.
 //!
 //! Must not change anything.
 
-use super::{Account, Accounts};
+use super::Account;
+use super::views::AccountDirectory;
 pub use crate::db::search::AccountCounts;
+use credits::trial::Trial;
 use ledger::StoreError;
 
-impl Accounts {
+impl AccountDirectory<'_> {
+    /// Returns all accounts, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn list(&self) -> Result<Vec<Account>, StoreError> {
+        Ok(self
+            .0
+            .db
+            .people()
+            .accounts()?
+            .into_iter()
+            .map(Account::from)
+            .collect())
+    }
+
+    /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
+    /// with the id `after`.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+        Ok(self
+            .0
+            .db
+            .people()
+            .accounts_after(after.unwrap_or_default(), limit)?
+            .into_iter()
+            .map(Account::from)
+            .collect())
+    }
+
     /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of
-    /// their keys, in pages like [`Accounts::page`]. Upper and lower case are the same.
+    /// their keys, in pages like [`AccountDirectory::page`]. Upper and lower case are the same.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -20,6 +53,7 @@ impl Accounts {
     ) -> Result<Vec<Account>, StoreError> {
         let part = part.trim().to_ascii_lowercase();
         let rows = self
+            .0
             .db
             .people()
             .search_accounts(&part, after.unwrap_or_default(), limit)?;
@@ -31,14 +65,35 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn count(&self) -> Result<AccountCounts, StoreError> {
-        self.db.people().count_accounts()
+        self.0.db.people().count_accounts()
+    }
+
+    /// Returns the accounts that were deleted since a moment.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
+        self.0.db.people().accounts_deleted_since(since_ms)
+    }
+
+    /// Returns the accounts that, as far as `app.db` knows, the ledger does not have yet, with the
+    /// trial promised to each.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub(crate) fn without_grant(&self) -> Result<Vec<(String, Option<Trial>)>, StoreError> {
+        let rows = self.0.db.people().accounts_without_grant()?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.id.clone(), row.trial()))
+            .collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Actor, NewAccount, Role};
+    use crate::{Accounts, Actor, NewAccount, Role};
     use base::clock::now_ms;
 
     #[test]
@@ -63,7 +118,7 @@ mod tests {
         let ends = shown.chars().skip(shown.chars().count() - 4);
         let ends: String = ends.collect();
         let find = |part: &str| -> Vec<String> {
-            let found = accounts.search(part, None, 10).unwrap();
+            let found = accounts.directory().search(part, None, 10).unwrap();
             found.into_iter().map(|account| account.id).collect()
         };
         assert_eq!(find("LEE@"), [one.clone(), two.clone()]);
@@ -81,7 +136,7 @@ mod tests {
         for nothing in ["%", "nobody", "'", &key.key] {
             assert!(find(nothing).is_empty(), "{nothing}");
         }
-        let next = accounts.search("lee", Some(&one), 10).unwrap();
+        let next = accounts.directory().search("lee", Some(&one), 10).unwrap();
         assert_eq!(next[0].id, two);
 
         let counts = |active, suspended, deleted| AccountCounts {
@@ -89,7 +144,7 @@ mod tests {
             suspended,
             deleted,
         };
-        assert_eq!(accounts.count().unwrap(), counts(2, 0, 0));
+        assert_eq!(accounts.directory().count().unwrap(), counts(2, 0, 0));
         let holder = Actor {
             actor: two.clone(),
             address: String::new(),
@@ -97,6 +152,6 @@ mod tests {
         accounts.delete(&holder, now_ms()).unwrap();
         let suspended = crate::AccountStatus::Suspended;
         accounts.set_status(&one, suspended).unwrap();
-        assert_eq!(accounts.count().unwrap(), counts(0, 1, 1));
+        assert_eq!(accounts.directory().count().unwrap(), counts(0, 1, 1));
     }
 }
