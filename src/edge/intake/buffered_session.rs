@@ -129,7 +129,7 @@ impl BufferedDownstream {
             Some(cutoff) if cutoff < self.deadlines.total => (cutoff, AbortReason::Shutdown),
             _ => (self.deadlines.total, AbortReason::Total),
         };
-        if let ResponsePhase::Completed { at, hung_up } = progress.phase {
+        if let ResponsePhase::Completed { at, hung_up, .. } = progress.phase {
             // Counts from the completed response, not from the vendor's last byte: a vendor that
             // never ends its body must not withhold the end from the client.
             let tail = if hung_up {

@@ -95,6 +95,8 @@ pub(super) enum ResponsePhase {
         at: Instant,
         /// Whether this side ended the response and does not wait for more bytes from the vendor.
         hung_up: bool,
+        /// Whether the vendor had not sent the last event by then.
+        lacked_last_event: bool,
     },
 }
 
@@ -140,6 +142,18 @@ impl ResponseProgress {
     /// Whether the model has finished while the vendor may still send the usage and the last event.
     pub fn is_finishing(&self) -> bool {
         matches!(self.phase, ResponsePhase::Finishing { .. })
+    }
+
+    /// Whether the model had finished before the vendor sent the last event, which the gateway
+    /// writes itself.
+    pub fn lacks_last_event(&self) -> bool {
+        match self.phase {
+            ResponsePhase::Incomplete => false,
+            ResponsePhase::Finishing { .. } => true,
+            ResponsePhase::Completed {
+                lacked_last_event, ..
+            } => lacked_last_event,
+        }
     }
 
     /// Whether the running attempt's connection speaks HTTP/2.
@@ -189,7 +203,9 @@ impl ExchangeState {
         state.progress.sent_at = None;
         state.opening = Vec::new();
         state.progress.ended = None;
-        state.progress.phase = ResponsePhase::Incomplete;
+        if !state.progress.is_completed() {
+            state.progress.phase = ResponsePhase::Incomplete;
+        }
         state.progress.failure_cause = state.progress.client_left.map(|_| FailureCause::Client);
     }
 
@@ -316,12 +332,16 @@ impl ExchangeState {
     }
 
     fn complete(&self, hang_up: bool) {
-        let phase = &mut self.lock().progress.phase;
-        let (at, hung_up) = match *phase {
-            ResponsePhase::Completed { at, hung_up } => (at, hung_up || hang_up),
-            _ => (Instant::now(), hang_up),
+        let progress = &mut self.lock().progress;
+        if let ResponsePhase::Completed { hung_up, .. } = &mut progress.phase {
+            *hung_up |= hang_up;
+            return;
+        }
+        progress.phase = ResponsePhase::Completed {
+            at: Instant::now(),
+            hung_up: hang_up,
+            lacked_last_event: progress.is_finishing(),
         };
-        *phase = ResponsePhase::Completed { at, hung_up };
     }
 
     /// Sets whether the response is complete although its last event has not arrived. `has_usage`:

@@ -219,6 +219,25 @@ fn another_attempt_is_judged_anew_but_a_client_that_left_stays_gone() {
     assert!(shared.progress().is_client_fault());
 }
 
+#[test]
+fn a_complete_response_stays_so_and_tells_whether_its_last_event_was_missing() {
+    let of = |shared: &ExchangeState| {
+        let progress = shared.progress();
+        (progress.is_completed(), progress.lacks_last_event())
+    };
+    let shared = ExchangeState::default();
+    shared.set_completed();
+    shared.set_finishing(true, true);
+    shared.begin_attempt(false);
+    assert_eq!(of(&shared), (true, false), "its last event ended it");
+    let shared = ExchangeState::default();
+    shared.set_finishing(true, false);
+    assert_eq!(of(&shared), (false, true));
+    shared.complete_and_hang_up();
+    assert_eq!(of(&shared), (true, true));
+    assert!(!shared.progress().is_finishing());
+}
+
 #[tokio::test]
 async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_from_the_end() {
     let mut wire = Wire::begun().await;

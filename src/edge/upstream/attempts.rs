@@ -356,8 +356,7 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         call.exchange.mark_vendor_failed();
     }
     // The model has finished. The gateway writes the missing end itself and does not retry.
-    let progress = call.exchange.progress();
-    if progress.is_finishing() || progress.is_completed() {
+    if call.exchange.progress().lacks_last_event() {
         return false;
     }
     error.retry.decide_reuse(reused);
