@@ -57,13 +57,8 @@ impl Billing {
         shared: Option<Arc<dyn SharedBalances>>,
         home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
-        let ledger = Arc::new(Ledger::open_with_home(data_dir, home)?);
-        Ok(Self(Arc::new(BillingInner {
-            ledger,
-            data_dir: data_dir.to_owned(),
-            holds: None,
-            shared,
-        })))
+        let ledger = Ledger::open_with_home(data_dir, home)?;
+        Ok(Self::new(Arc::new(ledger), data_dir, None, shared))
     }
 
     /// Like [`Billing::open_with_store`], but accepts any ledger. For commands that only read.
@@ -74,13 +69,8 @@ impl Billing {
         data_dir: &Path,
         shared: Option<Arc<dyn SharedBalances>>,
     ) -> Result<Self, StoreError> {
-        let ledger = Arc::new(Ledger::open_for_audit(data_dir)?);
-        Ok(Self(Arc::new(BillingInner {
-            ledger,
-            data_dir: data_dir.to_owned(),
-            holds: None,
-            shared,
-        })))
+        let ledger = Ledger::open_for_audit(data_dir)?;
+        Ok(Self::new(Arc::new(ledger), data_dir, None, shared))
     }
 
     /// The epoch in which this data directory holds the ledger in PostgreSQL; `None` if the ledger
@@ -126,16 +116,17 @@ impl Billing {
             .try_for_each(|model| self.0.ledger.rows().store_price(&model.price, now_ms))
     }
 
-    pub(super) fn of_serving(
+    pub(super) fn new(
         ledger: Arc<Ledger>,
         data_dir: &Path,
-        holds: Arc<HoldRegistry>,
+        holds: Option<Arc<HoldRegistry>>,
+        shared: Option<Arc<dyn SharedBalances>>,
     ) -> Self {
         Self(Arc::new(BillingInner {
             ledger,
             data_dir: data_dir.to_owned(),
-            holds: Some(holds),
-            shared: None,
+            holds,
+            shared,
         }))
     }
 

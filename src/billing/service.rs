@@ -150,7 +150,12 @@ impl CreditService {
             .map(|start| start(&ledger, data_dir))
             .transpose()?;
         log::info!("opened the ledger in {}", data_dir.display());
-        let billing = Billing::of_serving(Arc::clone(&ledger), data_dir, Arc::clone(&holds));
+        let billing = Billing::new(
+            Arc::clone(&ledger),
+            data_dir,
+            Some(Arc::clone(&holds)),
+            None,
+        );
         let serving = Arc::new(ServingState {
             ledger,
             owner: Mutex::new(Some(owner)),
