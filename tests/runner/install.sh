@@ -24,7 +24,7 @@ can_make_namespaces() {
 }
 
 # Whether `/` is a folder of another machine's, on which nothing is mounted: mount namespaces cannot be made there.
-is_in_chroot() { ! mountpoint --quiet / && "${in_chroot[@]}" /mnt / true 2>/dev/null; }
+is_in_chroot() { ! mountpoint --quiet /; }
 
 # in_chroot FOLDER WORKDIR COMMAND...: runs the command with the root folder mounted on FOLDER, and FOLDER as root.
 in_chroot=(unshare --mount --propagation unchanged bash -euc '
