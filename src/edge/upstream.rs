@@ -100,8 +100,8 @@ pub async fn select_vendor_peer(
     peer.options.tcp_keepalive = Some(tcp_keepalive_options());
     peer.group_key = call
         .attempt
-        .as_ref()
-        .map_or(0, |attempt| attempt.lease.connection_group());
+        .as_mut()
+        .map_or(0, |attempt| attempt.lease.choose_connection_group());
     // Pingora's own record of HTTP/1.1-only vendors does not keep it from using a pooled HTTP/2
     // connection.
     let wants_http1 = call

@@ -110,6 +110,8 @@ pub(super) struct EndpointHealth {
     wants_http1: bool,
     /// Number of times the endpoint violated HTTP/2 on an HTTP/2 connection.
     h2_violations: u64,
+    /// Separates the connections of now from older ones, which no request uses any more.
+    connection_group: u64,
 }
 
 /// A pause that a vendor requested for one model.
@@ -155,6 +157,7 @@ impl MonitoredEndpoint {
                 cooling: HashMap::new(),
                 wants_http1: false,
                 h2_violations: 0,
+                connection_group: 0,
             }))
         };
         let health = known.map_or_else(fresh, |known| Arc::clone(&known.health));
@@ -265,6 +268,7 @@ impl MonitoredEndpoint {
             began: now,
             is_probe,
             is_decided: false,
+            connection_group: 0,
         })
     }
 
@@ -348,6 +352,7 @@ pub struct EndpointLease {
     began: Instant,
     is_probe: bool,
     is_decided: bool,
+    connection_group: u64,
 }
 
 impl EndpointLease {
@@ -366,16 +371,27 @@ impl EndpointLease {
     /// group, for which Pingora negotiates HTTP/2 again.
     pub fn record_h2_violation(&self) {
         let mut health = lock(&self.endpoint.health);
-        health.h2_violations = health
-            .h2_violations
-            .saturating_add(1)
-            .min(MAX_H2_VIOLATIONS);
+        if health.h2_violations < MAX_H2_VIOLATIONS {
+            health.h2_violations += 1;
+            health.connection_group = health.connection_group.wrapping_add(1);
+        }
     }
 
-    /// Number that separates the endpoint's connections from those before its last HTTP/2
-    /// violation.
-    pub fn connection_group(&self) -> u64 {
-        lock(&self.endpoint.health).h2_violations
+    /// Records that the connection that this lease used was dead. A vendor that restarts closes all
+    /// of its connections, so that others of the same age may be dead as well: the next request
+    /// opens a new one.
+    pub fn record_dead_connection(&self) {
+        let mut health = lock(&self.endpoint.health);
+        // Of the requests that were on the same connection, the first one is enough.
+        if health.connection_group == self.connection_group {
+            health.connection_group = health.connection_group.wrapping_add(1);
+        }
+    }
+
+    /// Number of the group of connections that the next attempt uses.
+    pub fn choose_connection_group(&mut self) -> u64 {
+        self.connection_group = lock(&self.endpoint.health).connection_group;
+        self.connection_group
     }
 
     pub fn uses_http1(&self) -> bool {

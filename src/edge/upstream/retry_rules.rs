@@ -121,6 +121,9 @@ impl AdmittedRequest {
         let may = !self.attempts.has_replaced_connection && self.is_unanswered();
         if may {
             self.attempts.has_replaced_connection = true;
+            if let Some(attempt) = &self.attempt {
+                attempt.lease.record_dead_connection();
+            }
             self.repeat_at_endpoint(NextAttempt::SameEndpoint);
         }
         may
