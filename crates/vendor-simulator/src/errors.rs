@@ -34,11 +34,61 @@ pub struct SimulatedError {
 
 const INVALID: &str = "invalid_request_error";
 const CHAT_ORGANISATION: &str = "org-SimLeak0123456789abcdef";
-const CHAT_NOT_JSON: &str = "We could not parse the JSON body of your request. (HINT: This likely \
-    means you aren't using your HTTP library correctly. The API expects a JSON payload, but what was \
-    sent was not valid JSON.)";
 const CHAT_NO_KEY: &str = "You didn't provide an API key. You need to provide your API key in an \
     Authorization header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).";
+
+/// Refusals whose text never changes.
+#[derive(Clone, Copy, Debug)]
+pub enum FixedError {
+    ChatNotJson,
+    ChatWithoutModel,
+    ChatEmptyMessages,
+    ChatBadN,
+    ChatStreamOptions,
+    MessagesEmpty,
+    MessagesVersion,
+}
+
+impl FixedError {
+    /// The message, the parameter and the code.
+    const fn parts(self) -> (&'static str, Option<&'static str>, Option<&'static str>) {
+        match self {
+            Self::ChatNotJson => (
+                "We could not parse the JSON body of your request. (HINT: This likely means you \
+                 aren't using your HTTP library correctly. The API expects a JSON payload, but what \
+                 was sent was not valid JSON.)",
+                None,
+                None,
+            ),
+            Self::ChatWithoutModel => ("you must provide a model parameter", None, None),
+            Self::ChatEmptyMessages => (
+                "Invalid 'messages': empty array. Expected an array with minimum length 1, but got \
+                 an empty array instead.",
+                Some("messages"),
+                Some("empty_array"),
+            ),
+            Self::ChatBadN => (
+                "Invalid 'n': expected an integer from 1 to 128.",
+                Some("n"),
+                Some("invalid_value"),
+            ),
+            Self::ChatStreamOptions => (
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+                Some("stream_options"),
+                None,
+            ),
+            Self::MessagesEmpty => ("messages: at least one message is required", None, None),
+            Self::MessagesVersion => ("anthropic-version: header is required", None, None),
+        }
+    }
+}
+
+impl From<FixedError> for SimulatedError {
+    fn from(error: FixedError) -> Self {
+        let (message, param, code) = error.parts();
+        Self::new(400, message).with_code(param, code)
+    }
+}
 
 impl SimulatedError {
     pub fn new(status: u16, message: impl Into<String>) -> Self {
@@ -76,33 +126,9 @@ impl SimulatedError {
         Self::new(400, message).with_code(Some(param), code)
     }
 
-    pub fn chat_not_json() -> Self {
-        Self::new(400, CHAT_NOT_JSON)
-    }
-
-    pub fn chat_without_model() -> Self {
-        Self::new(400, "you must provide a model parameter")
-    }
-
     pub fn chat_missing(param: &'static str) -> Self {
         Self::new(400, format!("Missing required parameter: '{param}'."))
             .with_code(Some(param), Some("missing_required_parameter"))
-    }
-
-    pub fn chat_empty_messages() -> Self {
-        let text = "Invalid 'messages': empty array. Expected an array with minimum length 1, but \
-            got an empty array instead.";
-        Self::new(400, text).with_code(Some("messages"), Some("empty_array"))
-    }
-
-    pub fn chat_bad_n() -> Self {
-        Self::new(400, "Invalid 'n': expected an integer from 1 to 128.")
-            .with_code(Some("n"), Some("invalid_value"))
-    }
-
-    pub fn chat_stream_options() -> Self {
-        let text = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
-        Self::new(400, text).with_code(Some("stream_options"), None)
     }
 
     pub fn chat_no_such_model(model: &str) -> Self {
@@ -118,16 +144,8 @@ impl SimulatedError {
         Self::new(400, format!("{field}: Field required"))
     }
 
-    pub fn messages_empty() -> Self {
-        Self::new(400, "messages: at least one message is required")
-    }
-
     pub fn messages_no_such_model(model: &str) -> Self {
         Self::new(404, format!("model: {model}"))
-    }
-
-    pub fn messages_version() -> Self {
-        Self::new(400, "anthropic-version: header is required")
     }
 
     pub fn from_bad_marker(fault: &str) -> Self {

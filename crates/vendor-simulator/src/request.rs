@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::checks::generations;
 use super::count;
-use super::errors::{SimVendor, SimulatedError};
+use super::errors::{FixedError, SimVendor, SimulatedError};
 use super::marker;
 use super::turn::{SimResponsesOptions, SimTurn};
 
@@ -21,13 +21,13 @@ pub struct SimParsedBody {
 }
 
 pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| SimulatedError::chat_not_json())?;
+    let value: Value = serde_json::from_slice(body).map_err(|_| FixedError::ChatNotJson)?;
     let model = value["model"]
         .as_str()
-        .ok_or_else(SimulatedError::chat_without_model)?;
+        .ok_or(FixedError::ChatWithoutModel)?;
     let messages = match value.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
-        Some(Value::Array(_)) => return Err(SimulatedError::chat_empty_messages()),
+        Some(Value::Array(_)) => return Err(FixedError::ChatEmptyMessages.into()),
         _ => return Err(SimulatedError::chat_missing("messages")),
     };
     if model.starts_with("missing-") {
@@ -36,14 +36,14 @@ pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
     let options = &value["stream_options"];
     let stream = value["stream"] == true;
     if options.is_object() && !stream {
-        return Err(SimulatedError::chat_stream_options());
+        return Err(FixedError::ChatStreamOptions.into());
     }
     let choices = match &value["n"] {
         Value::Null => 1,
         n => n
             .as_u64()
             .filter(|n| (1..=MAX_CHOICES).contains(n))
-            .ok_or_else(SimulatedError::chat_bad_n)?,
+            .ok_or(FixedError::ChatBadN)?,
     };
     let tier = value["service_tier"]
         .as_str()
@@ -73,10 +73,10 @@ pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
 }
 
 pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| SimulatedError::chat_not_json())?;
+    let value: Value = serde_json::from_slice(body).map_err(|_| FixedError::ChatNotJson)?;
     let model = value["model"]
         .as_str()
-        .ok_or_else(SimulatedError::chat_without_model)?;
+        .ok_or(FixedError::ChatWithoutModel)?;
     if model.starts_with("missing-") {
         return Err(SimulatedError::chat_no_such_model(model));
     }
@@ -126,7 +126,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, Simulat
     }
     let messages = match value.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
-        Some(Value::Array(_)) => return Err(SimulatedError::messages_empty()),
+        Some(Value::Array(_)) => return Err(FixedError::MessagesEmpty.into()),
         _ => return Err(SimulatedError::messages_missing("messages")),
     };
     if model.starts_with("missing-") {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, ErrorBody, MalformedShape};
 use super::dialect::{self, Dialect};
-use super::errors::{self, SimVendor, SimulatedError};
+use super::errors::{self, FixedError, SimVendor, SimulatedError};
 use super::events::{SimEventStream, SimResponse};
 use super::http_message::SimRequest;
 use super::options::{AcceptedKeys, SimulatedFault, SimulatorOptions};
@@ -345,7 +345,7 @@ impl SimCall<'_> {
         let version = self.request.header("anthropic-version");
         match version.or_else(|| self.request.header("compat-version")) {
             Some(_) => Ok(()),
-            None => Err(SimulatedError::messages_version()),
+            None => Err(FixedError::MessagesVersion.into()),
         }
     }
 

@@ -12,7 +12,7 @@ use super::generations::SimChatModel;
 use super::members::{list, non_null};
 use super::request_check::SimRequestCheck;
 use super::{chat_schema, responses_items, responses_pairing, responses_tools};
-use crate::errors::SimulatedError;
+use crate::errors::{FixedError, SimulatedError};
 
 const FIELDS: [&str; 35] = [
     "model",
@@ -154,7 +154,7 @@ fn check_labels(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
         }
     }
     if call.non_null("stream_options").is_some() && call.body["stream"] != true {
-        return Err(SimulatedError::chat_stream_options());
+        return Err(FixedError::ChatStreamOptions.into());
     }
     check_members(
         "stream_options",
