@@ -115,6 +115,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
             Arc::clone(&app),
             security_headers::add_security_headers,
         ))
+        .layer(from_fn(page::note_path))
         .with_state(app)
 }
 

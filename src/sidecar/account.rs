@@ -1,13 +1,15 @@
 //! Sign-up, sign-in and sign-out, and the password check for all other forms (`try_password`).
 //!
-//! An unknown e-mail and a wrong password get the same response after the same time. Sign-in always
-//! redirects to the dashboard, whatever the URL contains. Must not know how a password is stored.
+//! An unknown e-mail and a wrong password get the same response after the same time. The role alone
+//! decides where sign-in leads, whatever the URL contains. Must not know how a password is stored.
 
+use super::authz::may_view;
 use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
 use super::form::FormStop;
 use super::hash_limiter::HashTrust;
+use super::menu;
 use super::page::{Frame, html};
 use super::session::{
     ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, is_local,
@@ -305,7 +307,8 @@ async fn sign_in(
     }) = form?;
     match try_password(&app, &email, password, address).await? {
         PasswordOutcome::Right(account) => {
-            start_session(&app, &account.id, address, &headers, "/dashboard").await
+            let to = menu::first_path(may_view(&account));
+            start_session(&app, &account.id, address, &headers, to).await
         }
         PasswordOutcome::Wrong => {
             let page =

@@ -174,6 +174,11 @@ pub static STYLE: LazyLock<Asset> =
     LazyLock::new(|| Asset::style("style", include_bytes!("../../dashboard/static/style.css")));
 pub static SCRIPT: LazyLock<Asset> =
     LazyLock::new(|| Asset::script("app", include_bytes!("../../dashboard/static/app.js")));
+/// The built-in logo.
+pub static MARK: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/mark.svg");
+    Asset::new("mark", "svg", "image/svg+xml", bytes)
+});
 /// Vendored; the license is next to it in `uplot-LICENSE`.
 pub static CHART_STYLE: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.css");
@@ -197,9 +202,10 @@ pub static AUDIT_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
 });
 
 /// All static files. A new file is a line here.
-static ASSETS: [&LazyLock<Asset>; 7] = [
+static ASSETS: [&LazyLock<Asset>; 8] = [
     &STYLE,
     &SCRIPT,
+    &MARK,
     &CHART_STYLE,
     &CHART_SCRIPT,
     &PLAYGROUND_SCRIPT,

@@ -1,76 +1,216 @@
-//! The main menu, in its order: one line per entry.
+//! The navigation: one line per entry, in the order in which pages show it.
 //!
-//! Must not know a page or a request.
+//! Account holders and operators have a mode each, with entries of its own. The path of a page
+//! decides which mode it belongs to and which entry is current. Must not know a page.
 
-/// An entry of the menu.
+/// An entry of the navigation.
 pub struct MenuEntry {
     pub text: &'static str,
     pub path: &'static str,
-    /// Title of the pages that belong to the entry.
-    page_title: &'static str,
-    audience: MenuAudience,
+    /// Name of its picture in `style.css`.
+    pub icon: &'static str,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum MenuAudience {
-    Everyone,
-    SignedOut,
-    AccountHolders,
-    Operators,
+/// Entries that belong together. Only some groups have a title.
+pub struct MenuGroup {
+    pub title: Option<&'static str>,
+    pub entries: &'static [MenuEntry],
 }
 
-impl MenuAudience {
-    const fn entry(self, text: &'static str, path: &'static str) -> MenuEntry {
-        MenuEntry {
-            text,
-            path,
-            page_title: text,
-            audience: self,
-        }
-    }
+/// A mode that an operator can switch to.
+pub struct MenuMode {
+    pub text: &'static str,
+    pub path: &'static str,
 }
 
-const MENU: &[MenuEntry] = &[
-    MenuAudience::AccountHolders.entry("Overview", "/dashboard"),
-    MenuAudience::AccountHolders.entry("Keys", "/dashboard/keys"),
-    MenuAudience::AccountHolders.entry("Set up", "/dashboard/setup"),
-    MenuAudience::AccountHolders.entry("Playground", "/dashboard/playground"),
-    MenuAudience::AccountHolders.entry("Activity", "/dashboard/activity"),
-    MenuAudience::AccountHolders.entry("Conversations", "/dashboard/conversations"),
-    MenuAudience::AccountHolders.entry("Spending", "/dashboard/spending"),
-    MenuAudience::AccountHolders.entry("Statement", "/dashboard/statement"),
-    MenuAudience::AccountHolders.entry("Alerts", "/dashboard/alerts"),
-    MenuEntry {
-        page_title: "Documentation",
-        ..MenuAudience::Everyone.entry("Docs", "/docs")
+/// The navigation of a page.
+pub struct Menu {
+    pub groups: &'static [MenuGroup],
+    /// The modes of the user, if there is more than one.
+    pub modes: &'static [MenuMode],
+    /// First page of the mode, to which the product's name leads.
+    pub home: &'static str,
+    /// Path of the current entry.
+    current: Option<&'static str>,
+}
+
+const fn entry(text: &'static str, path: &'static str, icon: &'static str) -> MenuEntry {
+    MenuEntry { text, path, icon }
+}
+
+const PUBLIC: &[MenuGroup] = &[MenuGroup {
+    title: None,
+    entries: &[
+        entry("Docs", "/docs", "docs"),
+        entry("Dashboard", "/dashboard", "overview"),
+    ],
+}];
+
+const HOLDER: &[MenuGroup] = &[
+    MenuGroup {
+        title: Some("Use"),
+        entries: &[
+            entry("Set up", "/dashboard/setup", "setup"),
+            entry("Keys", "/dashboard/keys", "keys"),
+            entry("Playground", "/dashboard/playground", "playground"),
+        ],
     },
-    MenuAudience::SignedOut.entry("Dashboard", "/dashboard"),
-    MenuAudience::AccountHolders.entry("Account", "/dashboard/account"),
-    MenuAudience::Operators.entry("Operator", "/dashboard/operator"),
+    MenuGroup {
+        title: Some("Watch"),
+        entries: &[
+            entry("Overview", "/dashboard", "overview"),
+            entry("Activity", "/dashboard/activity", "activity"),
+            entry("Conversations", "/dashboard/conversations", "conversations"),
+        ],
+    },
+    MenuGroup {
+        title: Some("Money"),
+        entries: &[
+            entry("Spending", "/dashboard/spending", "spending"),
+            entry("Statement", "/dashboard/statement", "statement"),
+            entry("Alerts", "/dashboard/alerts", "alerts"),
+        ],
+    },
+    MenuGroup {
+        title: None,
+        entries: &[
+            entry("Account", "/dashboard/account", "account"),
+            entry("Docs", "/docs", "docs"),
+        ],
+    },
 ];
 
-impl MenuEntry {
-    pub fn is_for_page(&self, title: &str) -> bool {
-        self.page_title == title
+const OPERATOR: &[MenuGroup] = &[
+    MenuGroup {
+        title: Some("Operate"),
+        entries: &[
+            entry("Accounts", OPERATOR_PATH, "accounts"),
+            entry("Invitations", "/dashboard/operator/invites", "invites"),
+            entry("Service", "/dashboard/operator/service", "service"),
+            entry("Audit log", "/dashboard/operator/log", "audit"),
+        ],
+    },
+    MenuGroup {
+        title: None,
+        entries: &[entry("Docs", "/docs", "docs")],
+    },
+];
+
+/// Path of the pages for operators, and of the first of them.
+const OPERATOR_PATH: &str = "/dashboard/operator";
+/// Path of the first page for account holders.
+const HOLDER_PATH: &str = "/dashboard";
+
+/// Where a user begins.
+pub fn first_path(is_operator: bool) -> &'static str {
+    match is_operator {
+        true => OPERATOR_PATH,
+        false => HOLDER_PATH,
     }
 }
 
-/// The menu for someone who is not signed in.
-pub fn public_menu() -> Vec<&'static MenuEntry> {
-    entries_for(&[MenuAudience::Everyone, MenuAudience::SignedOut])
-}
+const MODES: &[MenuMode] = &[
+    MenuMode {
+        text: "My account",
+        path: HOLDER_PATH,
+    },
+    MenuMode {
+        text: "Operator",
+        path: OPERATOR_PATH,
+    },
+];
 
-/// The menu of an account holder.
-pub fn holder_menu(is_operator: bool) -> Vec<&'static MenuEntry> {
-    let mut audiences = vec![MenuAudience::Everyone, MenuAudience::AccountHolders];
-    if is_operator {
-        audiences.push(MenuAudience::Operators);
+impl Menu {
+    /// The navigation for someone who is not signed in.
+    pub fn public(path: &str) -> Self {
+        Self::new(PUBLIC, path)
     }
-    entries_for(&audiences)
+
+    /// The navigation of a signed-in user, on the page at `path`.
+    pub fn signed_in(is_operator: bool, path: &str) -> Self {
+        let operates = is_operator && is_below(path, OPERATOR_PATH);
+        let groups = if operates { OPERATOR } else { HOLDER };
+        let modes = if is_operator { MODES } else { &[] };
+        Self {
+            modes,
+            home: first_path(operates),
+            ..Self::new(groups, path)
+        }
+    }
+
+    fn new(groups: &'static [MenuGroup], path: &str) -> Self {
+        let entries = groups.iter().flat_map(|group| group.entries);
+        let current = entries
+            .map(|entry| entry.path)
+            .filter(|entry| is_below(path, entry))
+            // A page of no entry does not belong to the first page of its mode.
+            .filter(|entry| ![HOLDER_PATH].contains(entry) || path == *entry)
+            .max_by_key(|entry| entry.len());
+        Self {
+            groups,
+            modes: &[],
+            home: HOLDER_PATH,
+            current,
+        }
+    }
+
+    pub fn is_current(&self, entry: &MenuEntry) -> bool {
+        self.current == Some(entry.path)
+    }
+
+    /// Whether the page belongs to the mode.
+    pub fn is_in(&self, mode: &MenuMode) -> bool {
+        mode.path == self.home
+    }
 }
 
-fn entries_for(audiences: &[MenuAudience]) -> Vec<&'static MenuEntry> {
-    MENU.iter()
-        .filter(|entry| audiences.contains(&entry.audience))
-        .collect()
+fn is_below(path: &str, parent: &str) -> bool {
+    let rest = path.strip_prefix(parent);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_page_says_its_mode_and_its_entry() {
+        for (is_operator, path, current, mode) in [
+            (false, "/dashboard", Some("/dashboard"), "My account"),
+            (
+                false,
+                "/dashboard/keys/key_1/revoke",
+                Some("/dashboard/keys"),
+                "My account",
+            ),
+            (false, "/dashboard/keysmith", None, "My account"),
+            (false, "/dashboard/operator/service", None, "My account"),
+            (
+                true,
+                "/dashboard/operator",
+                Some("/dashboard/operator"),
+                "Operator",
+            ),
+            (
+                true,
+                "/dashboard/operator/accounts/acc_1",
+                Some("/dashboard/operator"),
+                "Operator",
+            ),
+            (
+                true,
+                "/dashboard/operator/service",
+                Some("/dashboard/operator/service"),
+                "Operator",
+            ),
+            (true, "/docs/clients/curl", Some("/docs"), "My account"),
+        ] {
+            let menu = Menu::signed_in(is_operator, path);
+            assert_eq!(menu.current, current, "{path}");
+            let chosen: Vec<_> = MODES.iter().filter(|mode| menu.is_in(mode)).collect();
+            assert_eq!(chosen.len(), 1);
+            assert_eq!(chosen[0].text, mode, "{path}");
+        }
+        assert!(Menu::signed_in(false, "/dashboard").modes.is_empty());
+    }
 }

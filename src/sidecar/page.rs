@@ -1,14 +1,32 @@
-//! Parts common to all pages: the frame with its menu.
+//! Parts common to all pages: the frame with its navigation.
 
-use super::assets::{Asset, CHART_SCRIPT, CHART_STYLE, SCRIPT, STYLE};
+use super::assets::{Asset, CHART_SCRIPT, CHART_STYLE, MARK, SCRIPT, STYLE};
 use super::authz::may_view;
-use super::menu::{MenuEntry, holder_menu, public_menu};
+use super::menu::Menu;
 use super::session::CurrentUser;
 use accounts::AccountStatus;
 use askama::Template;
+use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use config::SupportContact;
+
+tokio::task_local! {
+    /// Path of the request that the current task answers.
+    static PATH: String;
+}
+
+/// Middleware: [`Frame`] finds out which page it is for.
+pub async fn note_path(request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    PATH.scope(path, next.run(request)).await
+}
+
+/// Empty outside of a request.
+fn current_path() -> String {
+    PATH.try_with(String::clone).unwrap_or_default()
+}
 
 /// Values of the frame template.
 pub struct Frame {
@@ -16,7 +34,9 @@ pub struct Frame {
     /// Names of the styles, and of the scripts in the order in which they run.
     pub styles: Vec<&'static str>,
     pub scripts: Vec<&'static str>,
-    pub menu: Vec<&'static MenuEntry>,
+    /// Address of the logo, which is also the icon of the tab.
+    pub logo: String,
+    pub menu: Menu,
     pub viewer: Option<FrameUser>,
     /// Passwords and keys cross a network unencrypted.
     pub insecure: bool,
@@ -39,7 +59,8 @@ impl Frame {
             title,
             styles: vec![&STYLE.name],
             scripts: vec![&SCRIPT.name],
-            menu: public_menu(),
+            logo: format!("/dashboard/static/{}", MARK.name),
+            menu: Menu::public(&current_path()),
             viewer: None,
             insecure: false,
             support: None,
@@ -54,7 +75,7 @@ impl Frame {
             suspended: user.account.status == AccountStatus::Suspended,
         };
         Self {
-            menu: holder_menu(may_view(&user.account)),
+            menu: Menu::signed_in(may_view(&user.account), &current_path()),
             viewer: Some(viewer),
             insecure: user.insecure,
             support: user.support.clone(),

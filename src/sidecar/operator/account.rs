@@ -60,7 +60,6 @@ struct NewLinkView {
 #[template(path = "operator_account.html")]
 pub struct OperatorAccountPage {
     frame: Frame,
-    tab: &'static str,
     csrf: String,
     account: Account,
     /// The user is an administrator and may make changes.
@@ -140,7 +139,6 @@ pub fn page(
     });
     Ok(OperatorAccountPage {
         frame: Frame::new("Operator", user).with_index_lag(app.billing.pages().index_lag()),
-        tab: "accounts",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         balance: shown.balance,

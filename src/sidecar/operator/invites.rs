@@ -34,7 +34,6 @@ pub struct InviteListQuery {
 #[template(path = "operator_invites.html")]
 struct InvitesPage {
     frame: Frame,
-    tab: &'static str,
     csrf: String,
     /// The user is an administrator and may make changes.
     may_act: bool,
@@ -69,7 +68,6 @@ fn page(
     let rows: Vec<_> = invites.into_iter().take(page_rows).collect();
     Ok(InvitesPage {
         frame: Frame::new("Operator", user),
-        tab: "invites",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,

@@ -67,7 +67,6 @@ struct AccountListTotals {
 #[template(path = "operator.html")]
 struct AccountsPage {
     frame: Frame,
-    tab: &'static str,
     totals: AccountListTotals,
     q: String,
     fault: Option<String>,
@@ -123,7 +122,6 @@ pub async fn show(
     };
     let page = AccountsPage {
         frame: Frame::new("Operator", &user).with_index_lag(app.billing.pages().index_lag()),
-        tab: "accounts",
         totals,
         q: q.chars().take(MAX_TERM_CHARS).collect(),
         fault,

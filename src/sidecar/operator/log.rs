@@ -27,7 +27,6 @@ pub struct AuditLogQuery {
 #[template(path = "operator_log.html")]
 struct AuditLogPage {
     frame: Frame,
-    tab: &'static str,
     rows: Vec<AuditRow>,
     older: Option<i64>,
     first: bool,
@@ -45,7 +44,6 @@ pub async fn show(
     let older = lines.last().filter(|_| full).map(|last| last.seq);
     let page = AuditLogPage {
         frame: Frame::new("Operator", &user),
-        tab: "log",
         rows: lines,
         older,
         first: before.is_none(),

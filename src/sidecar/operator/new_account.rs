@@ -33,7 +33,6 @@ struct OpenedAccountView {
 #[template(path = "operator_new_account.html")]
 struct NewAccountPage {
     frame: Frame,
-    tab: &'static str,
     csrf: String,
     asks_password: bool,
     opened: Option<OpenedAccountView>,
@@ -50,7 +49,6 @@ fn page(app: &SidecarState, user: &CurrentUser) -> NewAccountPage {
     let has_trial = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     NewAccountPage {
         frame: Frame::new("Operator", user),
-        tab: "accounts",
         csrf: user.csrf.clone(),
         asks_password: !user.confirmed,
         opened: None,

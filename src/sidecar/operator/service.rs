@@ -48,7 +48,6 @@ struct HoldsView {
 #[template(path = "operator_service.html")]
 struct ServicePage {
     frame: Frame,
-    tab: &'static str,
     csrf: String,
     /// The user is an administrator and may make changes.
     may_act: bool,
@@ -205,7 +204,6 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
         frame: Frame::new("Operator", user)
             .with_script(&AUDIT_SCRIPT)
             .with_index_lag(app.billing.pages().index_lag()),
-        tab: "service",
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         models: settings.catalog.models().to_vec(),
