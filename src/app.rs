@@ -120,6 +120,7 @@ pub fn run_with_admission(
     let now_ms = clock::now_ms();
     let billing = credit.billing().clone();
     billing.store_prices(settings.catalog.models(), now_ms)?;
+    accounts.record_prices(settings.catalog.prices(), now_ms)?;
     let completed = accounts::complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
     if completed > 0 {
         log::warn!(

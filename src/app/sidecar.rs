@@ -87,6 +87,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     billing.upkeep().set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
+    accounts.record_prices(settings.catalog.prices(), now_ms)?;
     let ingest = Arc::new(LedgerIngest::start(
         &settings.data_dir,
         &address,
@@ -107,8 +108,14 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         .context("cannot start the thread that seals the ledger")?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
     let billing = state.billing.clone();
-    let store_prices =
-        Box::new(move |new: &Settings| billing.store_prices(new.catalog.models(), clock::now_ms()));
+    let accounts = state.accounts.clone();
+    let store_prices = Box::new(move |new: &Settings| {
+        let now_ms = clock::now_ms();
+        billing.store_prices(new.catalog.models(), now_ms)?;
+        accounts
+            .record_prices(new.catalog.prices(), now_ms)
+            .map(drop)
+    });
     let reload = ConfigReloader::new(config_file, &state.settings, None, None, store_prices);
     Arc::clone(&reload)
         .watch(|| false)

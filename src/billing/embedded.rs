@@ -74,6 +74,7 @@ impl Admission for EmbeddedAdmission {
         self.credit
             .billing()
             .store_prices(new.catalog.models(), now_ms)?;
+        self.accounts.record_prices(new.catalog.prices(), now_ms)?;
         self.credit.apply_limits(&new.limits);
         Ok(())
     }

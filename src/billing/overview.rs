@@ -4,6 +4,7 @@
 
 use super::views::BillingPages;
 use credits::money::Micro;
+use credits::price_list::PriceList;
 pub use ledger::RequestCharge;
 use ledger::StoreError;
 use std::collections::BTreeMap;
@@ -28,6 +29,16 @@ impl BillingPages<'_> {
     /// Returns an error if the ledger cannot be read.
     pub fn balance_total(&self, now_ms: i64) -> Result<Micro, StoreError> {
         self.0.0.ledger.rows().balance_total(now_ms)
+    }
+
+    /// Returns a price list by its id, and when it was stored, in ms since 1970; `None` if the
+    /// ledger does not have it.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn price_list(&self, version: &str) -> Result<Option<(PriceList, i64)>, StoreError> {
+        let rows = self.0.0.ledger.rows();
+        Ok(rows.price(version)?.zip(rows.price_stored_at(version)?))
     }
 
     /// Returns the charge of a request that has ended, whichever account sent it.

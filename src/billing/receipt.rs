@@ -6,7 +6,10 @@ use super::views::Receipts;
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use ledger::StoreError;
-use ledger::{EndingDetail, EntrySelection, LedgerEntry};
+use ledger::{EndingDetail, EntryReference, EntrySelection, LedgerEntry};
+
+/// The kinds of entries whose reference an operator chose.
+const POSTING_KINDS: [&str; 4] = ["grant", "topup", "adjust", "refund"];
 
 /// How one response was billed: a ledger entry with its price.
 #[derive(Debug, Clone)]
@@ -91,6 +94,27 @@ impl Receipts<'_> {
             .ledger
             .rows()
             .entries(account, false, before, limit)
+    }
+
+    /// Returns the entry of any account with a number, or a posting with a reference.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn find_entry(&self, number_or_reference: &str) -> Result<Option<LedgerEntry>, StoreError> {
+        let rows = self.0.0.ledger.rows();
+        if let Ok(seq @ 1..) = number_or_reference.parse::<i64>()
+            && let Some(entry) = rows.entries_after(seq - 1, 1)?.pop()
+            && entry.seq == seq
+        {
+            return Ok(Some(entry));
+        }
+        for kind in POSTING_KINDS {
+            let reference = number_or_reference;
+            if let Some(entry) = rows.entry(EntryReference::Posting { kind, reference })? {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
     }
 
     /// Calls `each` with the selected entries in order, one at a time.

@@ -6,7 +6,7 @@ use super::views::UsageReports;
 use credits::money::Micro;
 use ledger::StoreError;
 pub use ledger::{
-    DailyTotal, HOUR_MS, HourlySpend, UsageInterval, UsageQuery, UsageRow, UsageSpan,
+    DailyTotal, HOUR_MS, HourlySpend, SpendTotals, UsageInterval, UsageQuery, UsageRow, UsageSpan,
 };
 use std::collections::BTreeMap;
 
@@ -49,6 +49,21 @@ impl UsageReports<'_> {
         first_day: i64,
     ) -> Result<BTreeMap<String, Micro>, StoreError> {
         self.0.0.ledger.pages().spend_since(accounts, first_day)
+    }
+
+    /// Returns the debits of each account on the days from `from_day` up to, and without, `to_day`
+    /// (days since 1970 UTC): the `limit` accounts that spent most, in this order.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn spend_by_account(
+        &self,
+        from_day: i64,
+        to_day: i64,
+        limit: u32,
+    ) -> Result<Vec<(String, SpendTotals)>, StoreError> {
+        let pages = self.0.0.ledger.pages();
+        pages.spend_by_account(from_day, to_day, limit)
     }
 
     /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,

@@ -6,6 +6,7 @@
 
 use super::accounts::{Account, AccountStatus, Accounts};
 use super::views::AuditLog;
+use crate::db::Role;
 use crate::db::account_lifecycle::CloseAccountOutcome;
 use crate::db::audit::{AuditEntry, AuditRow};
 use ledger::StoreError;
@@ -28,6 +29,8 @@ pub struct AuditLogReport {
     /// The first errors: (line, error).
     pub findings: Vec<(i64, &'static str)>,
 }
+
+const DAY_MS: i64 = 86_400_000;
 
 /// Maximum number of findings: a log with a gap in the middle could otherwise list every line.
 const MAX_FINDINGS: usize = 100;
@@ -62,7 +65,7 @@ impl AuditChange {
         }
     }
 
-    fn with_before(self, before: &Value) -> Self {
+    pub(crate) fn with_before(self, before: &Value) -> Self {
         Self {
             before: before.to_string(),
             ..self
@@ -145,6 +148,10 @@ impl AuditedAccounts<'_> {
         change.to_entry(self.by, self.now_ms)
     }
 
+    pub(crate) fn by(&self) -> &Actor {
+        self.by
+    }
+
     pub(crate) fn actor(&self) -> &str {
         &self.by.actor
     }
@@ -218,6 +225,24 @@ impl AuditedAccounts<'_> {
         Ok(Some(change.with_before(
             &json!({"status": Account::from(row).status.name()}),
         )))
+    }
+
+    /// Sets the role of an account, unless it would take the rights of the last administrator who
+    /// can sign in. A role that the account has already changes nothing and is not logged.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails; then nothing is changed or logged.
+    pub fn set_role(&self, account: &str, role: Role) -> Result<CloseAccountOutcome, StoreError> {
+        let people = self.accounts.db.people();
+        let Some(row) = people.account(account)?.filter(|row| !row.deleted) else {
+            return Ok(CloseAccountOutcome::NoAccount);
+        };
+        if row.role == role {
+            return Ok(CloseAccountOutcome::Done);
+        }
+        let change = AuditChange::new("account.role", account, &json!({"role": role.name()}))
+            .with_before(&json!({"role": row.role.name()}));
+        people.set_role(account, role, &self.audit_entry(&change))
     }
 
     /// Disables or enables a key. Returns false if there is no such live key.
@@ -315,6 +340,21 @@ impl AuditedAccounts<'_> {
             &json!({"credits": amount, "ref": reference, "reason": reason}),
             work,
         )
+    }
+
+    /// Logs that something was read, unless the same actor read the same within a day.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn record_daily(
+        &self,
+        act: &'static str,
+        object: &str,
+        what: &Value,
+    ) -> Result<(), StoreError> {
+        let change = AuditChange::new(act, object, what);
+        let rows = self.accounts.db.audit();
+        rows.append_audit_once(&self.audit_entry(&change), self.now_ms - DAY_MS)
     }
 
     /// Logs an action that is about to happen, if the error of the action itself is information

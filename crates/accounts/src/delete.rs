@@ -1,4 +1,4 @@
-//! Deletion of an account by its holder: revokes its keys, ends its sessions, forgets its e-mail
+//! Deletion of an account by its holder or an administrator: revokes its keys, ends its sessions, forgets its e-mail
 //! and makes it available again.
 //!
 //! The ledger keeps its entries, under an id that identifies nobody. Running requests are finished
@@ -7,7 +7,7 @@
 //! Must not look at money.
 
 use super::accounts::Accounts;
-use super::audit::{Actor, AuditChange};
+use super::audit::{Actor, AuditChange, AuditedAccounts};
 use super::mailbox;
 pub use crate::db::account_lifecycle::CloseAccountOutcome;
 use ledger::StoreError;
@@ -15,12 +15,20 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 impl Accounts {
-    /// Deletes an account permanently, unless it is the last administrator's.
+    /// Deletes the account of `by`; see [`AuditedAccounts::delete_account`].
     ///
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed.
     pub fn delete(&self, by: &Actor, now_ms: i64) -> Result<CloseAccountOutcome, StoreError> {
-        let account = &by.actor;
+        self.delete_account_as(&by.actor, by, now_ms)
+    }
+
+    fn delete_account_as(
+        &self,
+        account: &str,
+        by: &Actor,
+        now_ms: i64,
+    ) -> Result<CloseAccountOutcome, StoreError> {
         let Some(row) = self.db.people().account(account)? else {
             return Ok(CloseAccountOutcome::NoAccount);
         };
@@ -47,5 +55,16 @@ impl Accounts {
             .chain_update(mailbox)
             .finalize()
             .into())
+    }
+}
+
+impl AuditedAccounts<'_> {
+    /// Deletes an account permanently, unless it is the last administrator's.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails; then nothing is changed or logged.
+    pub fn delete_account(&self, account: &str) -> Result<CloseAccountOutcome, StoreError> {
+        self.accounts
+            .delete_account_as(account, self.by(), self.now_ms())
     }
 }

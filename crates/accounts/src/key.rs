@@ -48,12 +48,20 @@ fn from_bits(bits: [u8; 32]) -> GeneratedKey {
     let mut text = String::with_capacity(PREFIX.len() + BODY_DIGITS + CHECK_DIGITS);
     text.push_str(PREFIX);
     text.extend(body.iter().chain(&check).map(|&digit| char::from(digit)));
-    let shown = format!("{}…{}", &text[..PREFIX.len() + 4], &text[text.len() - 4..]);
+    let shown = shown_text(&text);
     GeneratedKey {
         hash: hash(&text),
         shown,
         text,
     }
+}
+
+/// Returns what pages show of a well-formed key; any other text as it is.
+pub fn shown_text(text: &str) -> String {
+    if text.len() != PREFIX.len() + BODY_DIGITS + CHECK_DIGITS || !text.is_ascii() {
+        return text.to_owned();
+    }
+    format!("{}…{}", &text[..PREFIX.len() + 4], &text[text.len() - 4..])
 }
 
 /// Divides a big-endian number by 62 (long division) and returns the remainder.

@@ -12,6 +12,7 @@ mod log_queue;
 mod logger;
 mod metrics;
 pub mod model_labels;
+pub mod model_requests;
 mod process;
 mod refusal_reason;
 pub mod refusals;

@@ -216,4 +216,10 @@ impl Catalog {
     pub fn models(&self) -> &[Arc<CatalogModel>] {
         &self.models
     }
+
+    /// The price list of each model, by the model's id.
+    pub fn prices(&self) -> impl Iterator<Item = (&str, &PriceList)> {
+        let models = self.models.iter();
+        models.map(|model| (model.id.as_str(), &*model.price))
+    }
 }

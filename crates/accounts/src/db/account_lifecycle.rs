@@ -38,7 +38,7 @@ pub enum OpenAccountOutcome {
     BudgetSpent,
 }
 
-/// The result of suspending or deleting an account.
+/// The result of suspending or deleting an account, or of changing its role.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CloseAccountOutcome {
     Done,
@@ -139,6 +139,29 @@ impl AccountRows<'_> {
             // Its holder may have put anything into a key's name.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
+            audit::append(transaction, audit_entry)?;
+            Ok(CloseAccountOutcome::Done)
+        })
+    }
+
+    /// Sets the role of an account.
+    pub fn set_role(
+        &self,
+        id: &str,
+        role: Role,
+        audit_entry: &AuditEntry<'_>,
+    ) -> Result<CloseAccountOutcome, StoreError> {
+        self.0.write("set the role of an account", |transaction| {
+            if role != Role::Admin && is_last_administrator(transaction, id)? {
+                return Ok(CloseAccountOutcome::LastAdministrator);
+            }
+            let rows = transaction.execute(
+                "UPDATE account SET admin = ?2, viewer = ?3 WHERE id = ?1 AND deleted_at_ms IS NULL",
+                params![id, role == Role::Admin, role == Role::Viewer],
+            )?;
+            if rows == 0 {
+                return Ok(CloseAccountOutcome::NoAccount);
+            }
             audit::append(transaction, audit_entry)?;
             Ok(CloseAccountOutcome::Done)
         })

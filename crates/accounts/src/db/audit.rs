@@ -6,9 +6,12 @@
 
 use super::rows::first_column;
 use super::views::AuditRows;
+use crate::audit::{Actor, AuditChange};
 use ledger::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use sha2::{Digest, Sha256};
+
+const AUDIT_COLUMNS: &str = "seq, at_ms, actor, address, act, object, before, after, prev, hash";
 
 /// An action for the audit log.
 #[derive(Debug, Clone, Copy)]
@@ -126,14 +129,64 @@ impl AuditRows<'_> {
         })
     }
 
+    /// Appends a line like [`AuditRows::append_audit`], unless there is an equal one after
+    /// `since_ms`. Reads first: most calls repeat one.
+    pub fn append_audit_once(&self, act: &AuditEntry<'_>, since_ms: i64) -> Result<(), StoreError> {
+        let is_logged = |connection: &Connection| -> rusqlite::Result<bool> {
+            connection
+                .prepare_cached(
+                    "SELECT EXISTS(SELECT 1 FROM audit WHERE object = ?1 AND actor = ?2 AND act = ?3
+                       AND after = ?4 AND at_ms > ?5)",
+                )?
+                .query_row(
+                    params![act.object, act.actor, act.act, act.after, since_ms],
+                    first_column,
+                )
+        };
+        if self.0.read("read the audit log", is_logged)? {
+            return Ok(());
+        }
+        self.0.write("write to the audit log", |transaction| {
+            if is_logged(transaction)? {
+                return Ok(());
+            }
+            append(transaction, act)
+        })
+    }
+
+    /// Appends a line that depends on those of the action `act`, oldest first, which `build` gets:
+    /// in the transaction in which they were read. Appends none if `build` returns none.
+    pub(crate) fn append_audit_after(
+        &self,
+        act: &str,
+        build: impl FnOnce(&[AuditRow]) -> Result<Option<(AuditChange, Actor, i64)>, StoreError>,
+    ) -> Result<(), StoreError> {
+        self.0.write("write to the audit log", |transaction| {
+            let rows = rows_of(transaction, act)?;
+            Ok(match build(&rows) {
+                Ok(Some((change, by, at_ms))) => {
+                    append(transaction, &change.to_entry(&by, at_ms))?;
+                    Ok(())
+                }
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            })
+        })?
+    }
+
+    /// Returns all lines of an action, oldest first.
+    pub fn audit_rows_of(&self, act: &str) -> Result<Vec<AuditRow>, StoreError> {
+        self.0
+            .read("read the audit log", |connection| rows_of(connection, act))
+    }
+
     /// Returns at most `limit` lines before the line `before`, newest first.
     pub fn audit_rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
         self.0.read("read the audit log", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit
-                     WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT {AUDIT_COLUMNS} FROM audit WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2"
+                ))?
                 .query_map(params![before.unwrap_or(i64::MAX), limit], audit_row)?
                 .collect()
         })
@@ -141,17 +194,26 @@ impl AuditRows<'_> {
 
     /// Calls `each` for every line, oldest first.
     pub fn for_each_audit_row(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
-        self.0.read("read the audit log", |connection: &Connection| {
-            let mut statement = connection.prepare(
-                "SELECT seq, at_ms, actor, address, act, object, before, after, prev, hash FROM audit ORDER BY seq",
-            )?;
-            let mut rows = statement.query([])?;
-            while let Some(line) = rows.next()? {
-                each(audit_row(line)?);
-            }
-            Ok(())
-        })
+        self.0
+            .read("read the audit log", |connection: &Connection| {
+                let mut statement = connection
+                    .prepare(&format!("SELECT {AUDIT_COLUMNS} FROM audit ORDER BY seq"))?;
+                let mut rows = statement.query([])?;
+                while let Some(line) = rows.next()? {
+                    each(audit_row(line)?);
+                }
+                Ok(())
+            })
     }
+}
+
+fn rows_of(connection: &Connection, act: &str) -> rusqlite::Result<Vec<AuditRow>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {AUDIT_COLUMNS} FROM audit WHERE act = ?1 ORDER BY seq"
+        ))?
+        .query_map([act], audit_row)?
+        .collect()
 }
 
 fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {

@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("005_roles.sql"),
     include_str!("006_notices.sql"),
     copy::CREATE_POSITION,
+    include_str!("008_audit_search.sql"),
 ];
 
 /// The tables whose rows are copied: all.

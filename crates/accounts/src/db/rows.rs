@@ -26,6 +26,16 @@ impl Role {
             Self::Admin => "administrator",
         }
     }
+
+    /// Parses a name, or one of those that commands take.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "member" | "holder" => Some(Self::Member),
+            "viewer" => Some(Self::Viewer),
+            "administrator" | "admin" | "operator" => Some(Self::Admin),
+            _ => None,
+        }
+    }
 }
 
 /// An account as stored.

@@ -29,6 +29,19 @@ impl LedgerRows<'_> {
             })
     }
 
+    /// Returns when a price version was stored, in ms since 1970: before its first use.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn price_stored_at(&self, version: &str) -> Result<Option<i64>, StoreError> {
+        self.0.read("read a price version", |connection| {
+            connection
+                .prepare_cached("SELECT first_used_at FROM price_version WHERE id = ?1")?
+                .query_row([version], |row| row.get(0))
+                .optional()
+        })
+    }
+
     /// Returns the account as one snapshot; `None` if it was never opened. A point read of a few
     /// microseconds.
     ///

@@ -162,6 +162,26 @@ impl LedgerPages<'_> {
             })
     }
 
+    /// Returns the debits of each account on the days from `from_day` up to, and without, `to_day`:
+    /// the `limit` accounts that spent most, in this order. Reads the days of all accounts.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn spend_by_account(
+        &self,
+        from_day: i64,
+        to_day: i64,
+        limit: u32,
+    ) -> Result<Vec<(String, SpendTotals)>, StoreError> {
+        self.0
+            .index()
+            .read_index("add up the debits of each account", |tables| {
+                let values = params![from_day, to_day, limit];
+                let row = |row: &Row<'_>| Ok((row.get(0)?, spend_totals(row, 1)?));
+                tables.select(&spend_by_account_sql(tables), values, row)
+            })
+    }
+
     /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,
     /// by day and model.
     ///
@@ -208,6 +228,24 @@ fn spend_since_sql(tables: IndexTables<'_>) -> String {
          WHERE account IN (SELECT value FROM json_each(?1)) AND day >= ?2",
     );
     format!("SELECT account, min(sum(credits), 9007199254740991) FROM ({rows}) GROUP BY account")
+}
+
+/// Names are read only of the rows that are returned. The limits are those of [`usage_rows`].
+fn spend_by_account_sql(tables: IndexTables<'_>) -> String {
+    let rows = tables.union(
+        "SELECT account, responses, credits, min(input, 1 << 44) AS input,
+           min(cache_read, 1 << 44) AS cache_read, min(output, 1 << 44) AS output
+         FROM $.usage_day WHERE day >= ?1 AND day < ?2",
+    );
+    format!(
+        "SELECT {} , responses, credits, input, cache_read, output FROM (
+           SELECT account, sum(responses) AS responses,
+             min(sum(credits), 9007199254740991) AS credits, min(sum(input), 1 << 62) AS input,
+             min(sum(cache_read), 1 << 62) AS cache_read, min(sum(output), 1 << 62) AS output
+           FROM ({rows}) GROUP BY account ORDER BY credits DESC, account LIMIT ?3
+         ) AS usage ORDER BY credits DESC, account",
+        tables.name_of("account", "usage.account")
+    )
 }
 
 /// The limits are those of a row: the tail has few entries, so that a sum with it does not

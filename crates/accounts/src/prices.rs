@@ -1,0 +1,146 @@
+//! Who changed a price, and when: the config file does, and the audit log says so.
+//!
+//! At a start and after a reload, the prices in force are compared with those of the last such
+//! lines. So a change is found that was made while no gateway ran. Must not price anything.
+
+use super::accounts::Accounts;
+use super::audit::{Actor, AuditChange};
+use super::views::AuditLog;
+use credits::price_list::PriceList;
+use ledger::StoreError;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Name of the action in the audit log.
+pub const PRICES_ACT: &str = "prices.change";
+
+/// Who acts, and from where: nobody signs in to change a file.
+const CONFIG_FILE: &str = "config file";
+
+/// Price lists by the ids of their models.
+pub type ModelPrices = BTreeMap<String, PriceList>;
+
+/// A change of the price of one model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PriceChange {
+    /// Line of the audit log.
+    pub seq: i64,
+    pub at_ms: i64,
+    pub model: String,
+    /// `None`: the model is new.
+    pub before: Option<PriceList>,
+    /// `None`: the config file does not have the model any more.
+    pub after: Option<PriceList>,
+}
+
+impl Accounts {
+    /// Records in one line which prices of `models` differ from those that the last lines have.
+    /// Returns the number of models with another price, new and removed ones included.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails or if a line cannot be read.
+    pub fn record_prices<'m>(
+        &self,
+        models: impl Iterator<Item = (&'m str, &'m PriceList)>,
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
+        let new: BTreeMap<&str, &PriceList> = models.collect();
+        let is_equal = |old: &ModelPrices| {
+            let known = old.iter().map(|(model, price)| (model.as_str(), price));
+            known.eq(new.iter().map(|(model, price)| (*model, *price)))
+        };
+        if is_equal(&self.last_prices()?) {
+            return Ok(0);
+        }
+        let by = Actor {
+            actor: CONFIG_FILE.to_owned(),
+            address: "file".to_owned(),
+        };
+        // Two processes can read the same file during an upgrade: the second one finds the line of
+        // the first in the same transaction.
+        let mut changed = 0;
+        self.db.audit().append_audit_after(PRICES_ACT, |lines| {
+            let old = fold_prices(&parse_lines(lines)?);
+            let differs = |model: &str| old.get(model) != new.get(model).copied();
+            let mut models: Vec<&str> = old.keys().map(String::as_str).collect();
+            models.extend(new.keys());
+            models.sort_unstable();
+            models.dedup();
+            models.retain(|model| differs(model));
+            changed = models.len();
+            if models.is_empty() {
+                return Ok(None);
+            }
+            let before: BTreeMap<_, _> = models.iter().map(|it| (*it, old.get(*it))).collect();
+            let after: BTreeMap<_, _> = models.iter().map(|it| (*it, new.get(it))).collect();
+            let change = AuditChange::new(PRICES_ACT, CONFIG_FILE, &json!(after));
+            let change = match old.is_empty() {
+                true => change,
+                false => change.with_before(&json!(before)),
+            };
+            Ok(Some((change, by.clone(), now_ms)))
+        })?;
+        Ok(changed)
+    }
+
+    fn last_prices(&self) -> Result<ModelPrices, StoreError> {
+        Ok(fold_prices(&self.audit_log().price_changes()?))
+    }
+}
+
+impl AuditLog<'_> {
+    /// Returns all changes of prices, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails or if a line cannot be read.
+    pub fn price_changes(&self) -> Result<Vec<PriceChange>, StoreError> {
+        parse_lines(&self.0.db.audit().audit_rows_of(PRICES_ACT)?)
+    }
+}
+
+/// Parses what a line says of each model.
+///
+/// # Errors
+/// Returns an error if the line has other JSON than price lists.
+pub fn parse_price_changes(
+    row: &crate::db::audit::AuditRow,
+) -> Result<Vec<PriceChange>, StoreError> {
+    let read = |text: &str| -> Result<BTreeMap<String, Option<PriceList>>, StoreError> {
+        if text.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        serde_json::from_str(text).map_err(|error| {
+            StoreError::Unusable(format!(
+                "cannot read the prices in line {} of the audit log: {error}",
+                row.seq
+            ))
+        })
+    };
+    let mut before = read(&row.before)?;
+    let after = read(&row.after)?.into_iter();
+    Ok(after
+        .map(|(model, after)| PriceChange {
+            seq: row.seq,
+            at_ms: row.at_ms,
+            before: before.remove(&model).flatten(),
+            after,
+            model,
+        })
+        .collect())
+}
+
+fn parse_lines(rows: &[crate::db::audit::AuditRow]) -> Result<Vec<PriceChange>, StoreError> {
+    let lines: Result<Vec<_>, _> = rows.iter().map(parse_price_changes).collect();
+    Ok(lines?.into_iter().flatten().collect())
+}
+
+fn fold_prices(changes: &[PriceChange]) -> ModelPrices {
+    let mut prices = ModelPrices::new();
+    for PriceChange { model, after, .. } in changes {
+        match after {
+            Some(price) => drop(prices.insert(model.clone(), price.clone())),
+            None => drop(prices.remove(model)),
+        }
+    }
+    prices
+}
