@@ -37,7 +37,7 @@ pub struct EntryListQuery {
 type QueryResult<T> = Result<Query<T>, QueryRejection>;
 type PathResult = Result<Path<String>, PathRejection>;
 
-fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
+pub(super) fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
     let limit = limit.unwrap_or(MAX_ROWS_PER_PAGE);
     let is_right = (1..=MAX_ROWS_PER_PAGE).contains(&limit);
     is_right
@@ -46,7 +46,7 @@ fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
 }
 
 /// The cursor of the next page, which begins after the last row. `None` if this page is not full.
-fn next_cursor<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
+pub(super) fn next_cursor<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
     rows.last()
         .filter(|_| rows.len() as u64 >= u64::from(limit))
         .map(cursor)

@@ -78,6 +78,27 @@ async fn world() -> World {
 }
 
 impl World {
+    /// Enters a response of `a@example.com` that cost nothing.
+    fn enter_response(&self, request_id: &str) {
+        use ledger::{Ending, EndingDetail, RequestOutcome};
+        let account = self.accounts.find("a@example.com").unwrap().unwrap();
+        let settings = self.settings.load();
+        let (_, price) = settings.catalog.prices().next().unwrap();
+        let ledger = self.billing.ledger();
+        ledger.rows().store_price(price, now_ms()).unwrap();
+        let plain = Ending::in_test(request_id, &account.id, now_ms(), RequestOutcome::Completed);
+        let ending = Ending {
+            paid: credits::money::Micro::ZERO,
+            detail: EndingDetail {
+                price_version: price.version.clone(),
+                ..plain.detail
+            },
+            ..plain
+        };
+        let entered = ledger.enter_endings(&[(&ending, Default::default())], "");
+        assert_eq!(entered.unwrap(), 1);
+    }
+
     async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TestResponse {
         let length = body.len();
         let head = format!(

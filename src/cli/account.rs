@@ -8,7 +8,7 @@ use crate::billing::{Balance, Billing};
 use crate::document;
 use crate::shared_credit::wait_until_published;
 use accounts::{
-    Account, AccountStatus, Accounts, Actor, ApiKey, Invite, KeySettings, LinkPurpose, NewAccount,
+    Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeySettings, LinkPurpose, NewAccount,
     NewKey, NewOneTimeLink, Role, open_account_as, random_password,
 };
 use anyhow::{Context as _, bail};
@@ -117,6 +117,15 @@ pub enum AccountCommand {
     ResetLink {
         /// Account id or e-mail.
         account: String,
+    },
+    /// Change what an account may do besides using its own keys. The last administrator who can sign
+    /// in keeps the role.
+    Role {
+        /// Account id or e-mail.
+        account: String,
+        /// `operator` changes all accounts, `viewer` reads the operator pages, `holder` has neither.
+        #[arg(value_parser = parse_role)]
+        role: Role,
     },
     /// Refuse all keys of an account until it is resumed.
     Suspend {
@@ -275,6 +284,9 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
         } => set_password(context, &find(context, &account)?, password_stdin),
         AccountCommand::ResetLink { account } => {
             print_reset_link(context, &find(context, &account)?)
+        }
+        AccountCommand::Role { account, role } => {
+            set_role(context, &find(context, &account)?, role)
         }
         AccountCommand::Suspend { account } => {
             set_status(context, &account, AccountStatus::Suspended)
@@ -702,6 +714,32 @@ fn set_rate_limits(
     let value =
         json!({"account_id": account.id, "email": account.email, "rates": document::rates(&rates)});
     print(context.json, &value, &text)
+}
+
+fn parse_role(name: &str) -> Result<Role, String> {
+    Role::parse(name).ok_or_else(|| "the roles are operator, viewer and holder".to_owned())
+}
+
+fn set_role(context: &CommandContext<'_>, account: &Account, role: Role) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    match acting.set_role(&account.id, role)? {
+        CloseAccountOutcome::Done => {}
+        CloseAccountOutcome::NoAccount => {
+            bail!("cannot change the role: account {} is deleted", account.id)
+        }
+        CloseAccountOutcome::LastAdministrator => bail!(
+            "cannot change the role of {}: it is the only administrator who can sign in; make \
+             another account an operator first",
+            account.email
+        ),
+    }
+    let account = Account {
+        role,
+        ..account.clone()
+    };
+    let text = format!("{} is {}\n", account.email, role.name());
+    print(context.json, &document::account(&account), &text)
 }
 
 fn set_status(

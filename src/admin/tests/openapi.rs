@@ -135,6 +135,7 @@ async fn the_document_describes_every_route_and_no_other() {
 async fn responses_conform_to_the_document() {
     let world = world().await;
     let document = world.ask("GET", "/openapi.json", "").await.json();
+    world.enter_response("req_1");
     let key = format!("/keys/{}", world.key_id);
     let amount = r#"{"credits":"5","ref":"r"}"#;
     let adjustment = r#"{"credits":"-1","ref":"r","reason":"a test"}"#;
@@ -237,6 +238,48 @@ async fn responses_conform_to_the_document() {
             "/requests/{request_id}/refunds",
             "/requests/req_1/refunds".to_owned(),
             "{}",
+        ),
+        (
+            "get",
+            "/requests/{request_id}",
+            "/requests/req_1".to_owned(),
+            "",
+        ),
+        (
+            "get",
+            "/requests/{request_id}",
+            "/requests/req_none".to_owned(),
+            "",
+        ),
+        (
+            "get",
+            "/accounts/{account}/receipts",
+            format!("{account}/receipts"),
+            "",
+        ),
+        (
+            "post",
+            "/accounts/{account}/role",
+            format!("{account}/role"),
+            r#"{"role":"viewer"}"#,
+        ),
+        (
+            "post",
+            "/accounts/{account}/role",
+            format!("{account}/role"),
+            r#"{"role":"administrator"}"#,
+        ),
+        (
+            "post",
+            "/accounts/{account}/delete",
+            format!("{account}/delete"),
+            r#"{"confirmation":"b@example.com"}"#,
+        ),
+        (
+            "post",
+            "/accounts/{account}/delete",
+            format!("{account}/delete"),
+            r#"{"confirmation":"a@example.com"}"#,
         ),
     ];
     for (method, route, path, body) in cases {

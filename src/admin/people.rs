@@ -1,0 +1,169 @@
+//! The role of an account, its deletion, and what operators read of it: receipts. The audit log says
+//! who read whose receipts, one line a day.
+//!
+//! Must not post to the ledger, and must not change an administrator or make one: a key that is
+//! stolen could.
+
+use super::accounts::{next_cursor, parse_limit};
+use super::body::{BodyResult, deserialize_present, parse_body};
+use super::error::AdminError;
+use super::keys::refuse_administrator;
+use super::state::AdminState;
+use crate::billing::json;
+use crate::document;
+use accounts::{Account, Actor, CloseAccountOutcome, Role};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::{Extension, Json};
+use base::clock::now_ms;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+type PathParam = Result<Path<String>, PathRejection>;
+type JsonResult = Result<Json<Value>, AdminError>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoleBody {
+    #[serde(default, deserialize_with = "deserialize_present")]
+    role: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeleteBody {
+    #[serde(default, deserialize_with = "deserialize_present")]
+    confirmation: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiptListQuery {
+    before: Option<i64>,
+    limit: Option<u32>,
+}
+
+pub async fn set_role(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    let Path(name) = name?;
+    let RoleBody { role } = parse_body(&body?)?;
+    let role = match role.as_ref().and_then(Value::as_str) {
+        Some("member") => Role::Member,
+        Some("viewer") => Role::Viewer,
+        _ => {
+            let what = "role must be \"member\" or \"viewer\": for an administrator, use the \
+                        dashboard or `model-gateway account role`";
+            return Err(AdminError::Invalid(what.to_owned()));
+        }
+    };
+    let account = app
+        .run_write(move |app| {
+            let account = app.find_account(&name)?;
+            refuse_administrator(&account)?;
+            let acting = app.accounts.with_actor(&by, now_ms());
+            let outcome = acting.set_role(&account.id, role)?;
+            close_result(outcome, &account)?;
+            log::info!(
+                "administrator {} set the role of account {} to {}",
+                by.actor,
+                account.id,
+                role.name()
+            );
+            Ok(Account { role, ..account })
+        })
+        .await?;
+    Ok(Json(document::account(&account)))
+}
+
+pub async fn delete(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    let Path(name) = name?;
+    let DeleteBody { confirmation } = parse_body(&body?)?;
+    let id = app
+        .run_write(move |app| {
+            let account = app.find_account(&name)?;
+            refuse_administrator(&account)?;
+            let typed = confirmation.as_ref().and_then(Value::as_str);
+            if typed.is_none_or(|typed| !typed.eq_ignore_ascii_case(&account.email)) {
+                let what = "confirmation must be the e-mail of the account";
+                return Err(AdminError::Invalid(what.to_owned()));
+            }
+            let acting = app.accounts.with_actor(&by, now_ms());
+            let outcome = acting.delete_account(&account.id)?;
+            close_result(outcome, &account)?;
+            log::info!("administrator {} deleted account {}", by.actor, account.id);
+            Ok(account.id)
+        })
+        .await?;
+    Ok(Json(json!({"account_id": id, "status": "deleted"})))
+}
+
+/// An administrator was refused before, unless another request made the account one meanwhile.
+fn close_result(outcome: CloseAccountOutcome, account: &Account) -> Result<(), AdminError> {
+    match outcome {
+        CloseAccountOutcome::Done => Ok(()),
+        CloseAccountOutcome::NoAccount => Err(AdminError::NotFound(format!(
+            "account {} is deleted",
+            account.id
+        ))),
+        CloseAccountOutcome::LastAdministrator => Err(AdminError::Refused(
+            "this account is the only administrator's who can sign in".to_owned(),
+        )),
+    }
+}
+
+/// The receipt of any account's request.
+pub async fn receipt(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    request_id: PathParam,
+) -> JsonResult {
+    let Path(request_id) = request_id?;
+    app.run_write(move |app| {
+        let none = || AdminError::NotFound(format!("no request {request_id:?} has ended"));
+        let charge = app.billing.pages().request_charge(&request_id)?;
+        let charge = charge.ok_or_else(none)?;
+        let what = json!({"receipt": request_id});
+        let acting = app.accounts.with_actor(&by, now_ms());
+        acting.record_daily("account.read", &charge.account, &what)?;
+        let receipts = app.billing.receipts();
+        let receipt = receipts.receipt(&charge.account, &request_id)?;
+        let mut value = json::receipt(&receipt.ok_or_else(none)?);
+        value["account_id"] = json!(charge.account);
+        value["refunded"] = json!(charge.refunded);
+        Ok(Json(value))
+    })
+    .await
+}
+
+/// The receipts of an account, newest first.
+pub async fn receipts(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: PathParam,
+    page: Result<Query<ReceiptListQuery>, QueryRejection>,
+) -> JsonResult {
+    let Query(ReceiptListQuery { before, limit }) = page?;
+    let (Path(name), limit) = (name?, parse_limit(limit)?);
+    app.run_write(move |app| {
+        let account = app.find_account(&name)?;
+        let what = json!({"page": "receipts"});
+        let acting = app.accounts.with_actor(&by, now_ms());
+        acting.record_daily("account.read", &account.id, &what)?;
+        let receipts = app.billing.receipts();
+        let receipts = receipts.receipts(&account.id, before, limit)?;
+        let next = next_cursor(&receipts, limit, |receipt| json!(receipt.seq));
+        let shown: Vec<_> = receipts.iter().map(json::receipt).collect();
+        Ok(Json(json!({"receipts": shown, "next": next})))
+    })
+    .await
+}
