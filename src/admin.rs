@@ -2,8 +2,8 @@
 //!
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
 //! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and
-//! links), `admin/keys.rs` or `admin/accounts.rs` handles it, with the state of `admin/state.rs`.
-//! `admin/error.rs` turns failures into responses. The command line prints the same documents
+//! links), `admin/people.rs` (roles, deletion, receipts), `admin/keys.rs` or `admin/accounts.rs`
+//! handles it, with the state of `admin/state.rs`. `admin/error.rs` turns failures into responses. The command line prints the same documents
 //! (`document.rs`). Must not decide what the ledger's rules allow, and must never be reachable
 //! through the edge.
 
@@ -15,6 +15,7 @@ mod error;
 mod keys;
 mod money;
 mod openapi;
+mod people;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,9 @@ pub fn router(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settin
         .route("/accounts/{account}", get(accounts::show))
         .route("/accounts/{account}/entries", get(accounts::entries))
         .route("/accounts/{account}/usage", get(accounts::usage))
+        .route("/accounts/{account}/receipts", get(people::receipts))
+        .route("/accounts/{account}/role", post(people::set_role))
+        .route("/accounts/{account}/delete", post(people::delete))
         .route("/accounts/{account}/links", post(create::link))
         .route(
             "/accounts/{account}/keys",
@@ -64,6 +68,7 @@ pub fn router(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settin
         .route("/accounts/{account}/grants", post(money::grant))
         .route("/accounts/{account}/topups", post(money::top_up))
         .route("/accounts/{account}/adjustments", post(money::adjust))
+        .route("/requests/{request_id}", get(people::receipt))
         .route("/requests/{request_id}/refunds", post(money::refund))
         .route("/openapi.json", get(openapi::document))
         .fallback(|| async { AdminError::NotFound("this path does not exist".into()) })

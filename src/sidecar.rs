@@ -52,6 +52,7 @@ mod stream_slots;
 mod tests;
 mod throttle;
 mod verification;
+mod viewed_account;
 
 use crate::local_link::LocalAcceptor;
 use crate::private_refusals;

@@ -46,7 +46,11 @@ pub(super) fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
 }
 
 /// The cursor of the next page, which begins after the last row. `None` if this page is not full.
-pub(super) fn next_cursor<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
+pub(super) fn next_cursor<T>(
+    rows: &[T],
+    limit: u32,
+    cursor: impl Fn(&T) -> Value,
+) -> Option<Value> {
     rows.last()
         .filter(|_| rows.len() as u64 >= u64::from(limit))
         .map(cursor)

@@ -312,7 +312,8 @@ pub(super) fn refuse_administrator(account: &Account) -> Result<(), AdminError> 
     if account.role != Role::Admin {
         return Ok(());
     }
-    let why = "this account is an administrator's: change it on the command line or in the dashboard";
+    let why =
+        "this account is an administrator's: change it on the command line or in the dashboard";
     Err(AdminError::Refused(why.to_owned()))
 }
 

@@ -8,8 +8,8 @@ use crate::billing::{Balance, Billing};
 use crate::document;
 use crate::shared_credit::wait_until_published;
 use accounts::{
-    Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeySettings, LinkPurpose, NewAccount,
-    NewKey, NewOneTimeLink, Role, open_account_as, random_password,
+    Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeySettings,
+    LinkPurpose, NewAccount, NewKey, NewOneTimeLink, Role, open_account_as, random_password,
 };
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;

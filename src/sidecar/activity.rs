@@ -12,10 +12,10 @@ use super::page::{Frame, html};
 use super::page_cursor::format_cursor;
 use super::session::CurrentUser;
 use super::state::SidecarState;
+use super::viewed_account::{ViewedAccount, encode_segment};
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::billing::usage::{UsageQuery, UsageRow, UsageSpan};
 use askama::Template;
-use askama::filters::urlencode_strict;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -23,8 +23,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use download::download;
-use query::ActivityQuery;
+pub use download::show_download;
+pub use query::ActivityQuery;
 use receipt::receipt;
+pub use receipt::show_receipt;
 pub use row::{ActivityRow, latest};
 use row::{outcome_label, rows};
 use std::sync::Arc;
@@ -52,6 +54,7 @@ struct FilterOption {
 #[template(path = "activity.html")]
 struct ActivityPage {
     frame: Frame,
+    viewed: ViewedAccount,
     keys: Vec<FilterOption>,
     models: Vec<FilterOption>,
     outcomes: Vec<FilterOption>,
@@ -78,17 +81,27 @@ async fn list(
     query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    show_list(&app, &user, ViewedAccount::own(&user.account.id), query)
+}
+
+/// The responses of `viewed`, for its holder or an operator.
+pub fn show_list(
+    app: &SidecarState,
+    user: &CurrentUser,
+    viewed: ViewedAccount,
+    query: ActivityQuery,
+) -> Result<Response, PageError> {
     let before = query.cursor()?;
-    let account = &user.account.id;
+    let account = &viewed.id;
     let mut read = query.filter();
     if !query.q.is_empty() && read.is_ok() {
-        match find(&app, account, query.q.trim())? {
+        match find(app, &viewed, query.q.trim())? {
             Some(path) => return Ok(Redirect::to(&path).into_response()),
-            None => read = Err("No response or conversation of your account has this id."),
+            None => read = Err("No response or conversation of this account has this id."),
         }
     }
     let total = match &read {
-        Ok(filter) => total(&app, account, filter)?,
+        Ok(filter) => total(app, account, filter)?,
         Err(_) => None,
     };
     let (status, receipts, fault) = match read {
@@ -111,29 +124,33 @@ async fn list(
         .filter(|_| receipts.len() > page_rows)
         .map(|last| format_cursor(last.cursor()));
     let page = ActivityPage {
-        frame: Frame::new("Activity", &user).with_index_lag(app.billing.pages().index_lag()),
-        keys: key_choices(&app, account, &query.key)?,
-        models: model_choices(&app, &query.model),
+        frame: viewed
+            .frame("Activity", user)
+            .with_index_lag(app.billing.pages().index_lag()),
+        keys: key_choices(app, account, &query.key)?,
+        models: model_choices(app, &query.model),
         outcomes: outcome_choices(&query.outcome),
         is_filtered: query.is_filtered(),
         fault,
         total,
-        rows: rows(&app, account, shown)?,
+        rows: rows(app, &viewed, shown)?,
         older,
         max_rows: group_digits(download::MAX_ROWS.into()),
         query,
+        viewed,
     };
     Ok(html(status, &page))
 }
 
 /// Returns the page of a response or of a conversation with this id.
-fn find(app: &SidecarState, account: &str, id: &str) -> Result<Option<String>, PageError> {
-    let encoded = urlencode_strict(id).map_or_else(|_| String::new(), |id| id.to_string());
+fn find(app: &SidecarState, viewed: &ViewedAccount, id: &str) -> Result<Option<String>, PageError> {
+    let account = &viewed.id;
     if app.billing.receipts().receipt(account, id)?.is_some() {
-        return Ok(Some(format!("/dashboard/activity/{encoded}")));
+        return Ok(Some(viewed.receipt_url(id)));
     }
     let found = app.billing.pages().conversation(account, id)?.is_some();
-    Ok(found.then(|| format!("/dashboard/conversations/{encoded}")))
+    let path = viewed.page_url("conversations");
+    Ok(found.then(|| format!("{path}/{}", encode_segment(id))))
 }
 
 /// Adds up the debits that match the filter. The ledger has no sums by outcome.

@@ -6,7 +6,7 @@
 //! get a 404.
 
 use super::error::PageError;
-use super::session::{CurrentUser, SignedForm};
+use super::session::{ClientIp, CurrentUser, SignedForm};
 use super::state::SidecarState;
 use accounts::{Account, AccountStatus, Actor, Role};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -14,7 +14,11 @@ use axum::http::request::Parts;
 use std::sync::Arc;
 
 /// A signed-in viewer or administrator.
-pub struct Operator(pub CurrentUser);
+pub struct Operator {
+    pub user: CurrentUser,
+    /// Actor for the audit log.
+    pub by: Actor,
+}
 
 /// A form that an administrator sent from one of our pages.
 pub struct OperatorForm {
@@ -41,11 +45,15 @@ impl FromRequestParts<Arc<SidecarState>> for Operator {
         app: &Arc<SidecarState>,
     ) -> Result<Self, PageError> {
         let user = CurrentUser::from_request_parts(parts, app).await?;
-        if may_view(&user.account) {
-            Ok(Self(user))
-        } else {
-            Err(PageError::NotFound)
+        if !may_view(&user.account) {
+            return Err(PageError::NotFound);
         }
+        let Ok(ClientIp(address)) = ClientIp::from_request_parts(parts, app).await;
+        let by = Actor {
+            actor: user.account.id.clone(),
+            address: address.to_canonical().to_string(),
+        };
+        Ok(Self { user, by })
     }
 }
 
@@ -54,16 +62,12 @@ impl FromRequest<Arc<SidecarState>> for OperatorForm {
 
     async fn from_request(request: Request, app: &Arc<SidecarState>) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        let Operator(user) = Operator::from_request_parts(&mut parts, app).await?;
+        let Operator { user, by } = Operator::from_request_parts(&mut parts, app).await?;
         if !may_administer(&user.account) {
             return Err(PageError::ViewerOnly);
         }
         let form =
             SignedForm::from_user_request(user, Request::from_parts(parts, body), app).await?;
-        let by = Actor {
-            actor: form.user.account.id.clone(),
-            address: form.address.to_canonical().to_string(),
-        };
         Ok(Self { form, by })
     }
 }

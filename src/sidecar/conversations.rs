@@ -8,6 +8,7 @@ use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
+use super::viewed_account::ViewedAccount;
 use crate::billing::Receipt;
 use crate::billing::activity::{ActivityFilter, Conversation, RequestOutcome};
 use askama::Template;
@@ -61,8 +62,9 @@ struct TurnRow {
 
 #[derive(Template)]
 #[template(path = "conversation.html")]
-struct ConversationPage {
+struct ConversationPage<'v> {
     frame: Frame,
+    viewed: &'v ViewedAccount,
     row: Conversation,
     turns: Vec<TurnRow>,
     /// Some turns are not shown.
@@ -113,7 +115,17 @@ async fn show(
     user: CurrentUser,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
-    let account = &user.account.id;
+    show_conversation(&app, &user, &ViewedAccount::own(&user.account.id), id)
+}
+
+/// A conversation of `viewed`, for its holder or an operator.
+pub fn show_conversation(
+    app: &SidecarState,
+    user: &CurrentUser,
+    viewed: &ViewedAccount,
+    id: String,
+) -> Result<Response, PageError> {
+    let account = &viewed.id;
     let conversation = app
         .billing
         .pages()
@@ -135,18 +147,19 @@ async fn show(
         )
     });
     receipts.reverse();
-    let frame = Frame::new("Conversations", &user).with_charts();
+    let frame = viewed.frame("Conversations", user).with_charts();
     Ok(html(
         StatusCode::OK,
-        &conversation_page(frame, conversation, &receipts),
+        &conversation_page(frame, viewed, conversation, &receipts),
     ))
 }
 
-fn conversation_page(
+fn conversation_page<'v>(
     frame: Frame,
+    viewed: &'v ViewedAccount,
     conversation: Conversation,
     receipts: &[Receipt],
-) -> ConversationPage {
+) -> ConversationPage<'v> {
     let shown = u64::try_from(receipts.len()).unwrap_or(u64::MAX);
     let before = conversation.sum.responses.saturating_sub(shown);
     let turns: Vec<_> = receipts
@@ -168,6 +181,7 @@ fn conversation_page(
     };
     ConversationPage {
         frame,
+        viewed,
         row: conversation,
         is_cut: before > 0,
         turns,

@@ -12,6 +12,7 @@ use super::session::CurrentUser;
 use super::spending::{SpendRate, format_time_left};
 use super::state::SidecarState;
 use super::stream_slots::StreamSlot;
+use super::viewed_account::ViewedAccount;
 use crate::billing::{Balance, Billing};
 use askama::Template;
 use axum::extract::State;
@@ -183,7 +184,7 @@ impl LiveStream {
             return Ok(None);
         }
         let rows = LatestRowsFragment {
-            rows: latest(&self.app, &self.slot.account)?,
+            rows: latest(&self.app, &ViewedAccount::own(&self.slot.account))?,
         };
         Ok(rows.render().ok())
     }

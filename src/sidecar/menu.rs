@@ -84,10 +84,12 @@ const OPERATOR: &[MenuGroup] = &[
     MenuGroup {
         title: Some("Operate"),
         entries: &[
-            entry("Accounts", OPERATOR_PATH, "accounts"),
+            entry("Overview", OPERATOR_PATH, "overview"),
+            entry("Accounts", "/dashboard/operator/accounts", "accounts"),
             entry("Invitations", "/dashboard/operator/invites", "invites"),
             entry("Service", "/dashboard/operator/service", "service"),
-            entry("Audit log", "/dashboard/operator/log", "audit"),
+            entry("Models and prices", "/dashboard/operator/models", "models"),
+            entry("Audit log", "/dashboard/operator/audit", "audit"),
         ],
     },
     MenuGroup {
@@ -144,7 +146,7 @@ impl Menu {
             .map(|entry| entry.path)
             .filter(|entry| is_below(path, entry))
             // A page of no entry does not belong to the first page of its mode.
-            .filter(|entry| ![HOLDER_PATH].contains(entry) || path == *entry)
+            .filter(|entry| ![HOLDER_PATH, OPERATOR_PATH].contains(entry) || path == *entry)
             .max_by_key(|entry| entry.len());
         Self {
             groups,
@@ -194,9 +196,10 @@ mod tests {
             (
                 true,
                 "/dashboard/operator/accounts/acc_1",
-                Some("/dashboard/operator"),
+                Some("/dashboard/operator/accounts"),
                 "Operator",
             ),
+            (true, "/dashboard/operator/search", None, "Operator"),
             (
                 true,
                 "/dashboard/operator/service",

@@ -1,25 +1,36 @@
-//! The operator pages: accounts to view and to change, in the name of an administrator.
+//! The operator pages: what all accounts spend, and accounts to read and to change, in the name of
+//! an administrator.
 //!
-//! `operator/list.rs` lists and finds accounts, `operator/new_account.rs` opens one,
-//! `operator/account.rs` shows and changes one, with `status.rs`, `refund.rs` and `keys.rs`;
-//! `operator/service.rs` shows the state of the gateway, `operator/invites.rs` manages invitations,
-//! `operator/log.rs` shows the audit log. Every handler takes an `Operator` or an `OperatorForm`
-//! (`authz.rs`); for all other users these pages do not exist (404).
+//! `operator/overview.rs` adds up all accounts, `operator/search.rs` finds what has an id,
+//! `operator/list.rs` lists accounts, `operator/new_account.rs` opens one, `operator/account.rs`
+//! shows and changes one, with `status.rs`, `people.rs`, `refund.rs` and `keys.rs`;
+//! `operator/reading.rs` shows its activity, receipts and spending. `operator/service.rs` shows the
+//! state of the gateway, `operator/models.rs` and `operator/prices.rs` prices,
+//! `operator/invites.rs` manages invitations, `operator/audit.rs` shows the audit log. Every handler
+//! takes an `Operator` or an `OperatorForm` (`authz.rs`); for all other users these pages do not
+//! exist (404).
 
 mod account;
+mod audit;
 mod invites;
 mod keys;
 mod list;
-mod log;
+mod models;
 mod new_account;
+mod overview;
+mod people;
+mod prices;
+mod reading;
 mod refund;
+mod search;
 mod service;
 mod status;
 mod verify;
 
 use super::state::SidecarState;
-use accounts::AccountStatus;
+use accounts::{AccountStatus, Role};
 use axum::Router;
+use axum::response::Redirect;
 use axum::routing::{get, post};
 use keys::KeyStatusChange;
 use status::set_status;
@@ -28,7 +39,8 @@ use std::sync::Arc;
 /// Each handler takes an `Operator` or an `OperatorForm`.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
-        .route("/dashboard/operator", get(list::show))
+        .route("/dashboard/operator", get(overview::show))
+        .route("/dashboard/operator/accounts", get(list::show))
         .route("/dashboard/operator/accounts/{id}", get(account::show))
         .route(
             "/dashboard/operator/accounts/{id}/post",
@@ -41,6 +53,14 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route(
             "/dashboard/operator/accounts/{id}/resume",
             post(|app, id, form| set_status(app, id, form, AccountStatus::Active)),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/role",
+            post(people::set_role),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/delete",
+            post(people::delete),
         )
         .route(
             "/dashboard/operator/accounts/{id}/link",
@@ -77,5 +97,43 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             "/dashboard/operator/invites/{id}/withdraw",
             post(invites::revoke),
         )
-        .route("/dashboard/operator/log", get(log::show))
+        .route("/dashboard/operator/models", get(models::show))
+        .route("/dashboard/operator/prices/{version}", get(prices::show))
+        .route("/dashboard/operator/search", get(search::show))
+        .route("/dashboard/operator/audit", get(audit::show))
+        // The address of the audit log before.
+        .route("/dashboard/operator/log", get(redirect_to_audit))
+        .route(
+            "/dashboard/operator/activity/{request_id}",
+            get(reading::receipt),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/activity",
+            get(reading::activity),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/activity.csv",
+            get(reading::download),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/spending",
+            get(reading::spending),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/conversations/{conversation}",
+            get(reading::conversation),
+        )
+}
+
+async fn redirect_to_audit(_: super::authz::Operator) -> Redirect {
+    Redirect::to("/dashboard/operator/audit")
+}
+
+/// What a role lets its holder do, in a word or two; `None` for an account holder.
+fn describe_role(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Member => None,
+        Role::Viewer => Some("read-only operator"),
+        Role::Admin => Some("administrator"),
+    }
 }

@@ -8,6 +8,7 @@ use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::spending::{self, MonthlySpending};
 use super::state::SidecarState;
+use super::viewed_account::ViewedAccount;
 use accounts::ApiKeyStatus;
 use askama::Template;
 use axum::Router;
@@ -82,7 +83,7 @@ async fn overview(
         shown: snapshot.to_view(&balance, now_ms),
         over,
         has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),
-        rows: latest(&app, account)?,
+        rows: latest(&app, &ViewedAccount::own(&user.account.id))?,
         month: spending::monthly_spending(
             &app.billing
                 .reports()

@@ -15,6 +15,7 @@ use super::key_names::KeyNames;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
+use super::viewed_account::ViewedAccount;
 use crate::billing::activity::ActivityFilter;
 use crate::billing::usage::UsageQuery;
 use askama::Template;
@@ -26,9 +27,9 @@ use axum::response::Response;
 use axum::routing::get;
 use base::clock::now_ms;
 pub use month::{MonthlySpending, first_hour_of_month, monthly_spending};
-use query::{SpendingChoice, SpendingGroup, SpendingPeriod, SpendingQuery};
+pub use query::{SpendingChoice, SpendingGroup, SpendingPeriod, SpendingQuery, encode};
 pub use rate::{SpendRate, format_time_left};
-use report::SpendingReport;
+pub use report::SpendingReport;
 use std::sync::Arc;
 
 /// Maximum number of sums that one page adds up: ten years by month, of several hundred keys.
@@ -45,6 +46,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 #[template(path = "spending.html")]
 struct SpendingPage {
     frame: Frame,
+    viewed: ViewedAccount,
     ranges: Vec<SpendingChoice>,
     groups: Vec<SpendingChoice>,
     query: SpendingQuery,
@@ -67,10 +69,20 @@ async fn spending(
     query: Result<Query<SpendingQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    show_spending(&app, &user, ViewedAccount::own(&user.account.id), query)
+}
+
+/// The spending of `viewed`, for its holder or an operator.
+pub fn show_spending(
+    app: &SidecarState,
+    user: &CurrentUser,
+    viewed: ViewedAccount,
+    query: SpendingQuery,
+) -> Result<Response, PageError> {
     let now_ms = now_ms();
     let read = query.read(now_ms);
     let loaded = match read {
-        Ok((period, group)) => load(&app, &user.account.id, &period, group)?,
+        Ok((period, group)) => load(app, &viewed.id, &period, group)?,
         Err(fault) => Err(fault),
     };
     let (status, report, fault) = match loaded {
@@ -78,11 +90,12 @@ async fn spending(
         Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, None, Some(fault)),
     };
     let savings = match &report {
-        Some(report) => savings(&app, &user.account.id, &report.period)?,
+        Some(report) => savings(app, &viewed.id, &report.period)?,
         None => CacheSavings::default(),
     };
     let page = SpendingPage {
-        frame: Frame::new("Spending", &user)
+        frame: viewed
+            .frame("Spending", user)
             .with_index_lag(app.billing.pages().index_lag())
             .with_charts()
             .with_script(&SPENDING_SCRIPT),
@@ -92,6 +105,7 @@ async fn spending(
         fault,
         report,
         savings,
+        viewed,
     };
     Ok(html(status, &page))
 }

@@ -830,11 +830,8 @@ async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_str
         let Some((before, _)) = page.body.split_once("\" rel=\"next\"") else {
             break;
         };
-        path = before
-            .rsplit_once("href=\"")
-            .unwrap()
-            .1
-            .replace("&amp;", "&");
+        let (_, link) = before.rsplit_once("href=\"").unwrap();
+        path = format!("/dashboard/{}", link.replace("&amp;", "&"));
     }
     assert_eq!((seen, pages), (560, 12));
 

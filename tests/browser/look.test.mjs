@@ -130,11 +130,13 @@ async function fill() {
   ];
   const operatorPages = [
     ['operator', '/dashboard/operator'],
-    ['operator-none', '/dashboard/operator?q=nobody'],
+    ['operator-accounts', '/dashboard/operator/accounts'],
+    ['operator-models', '/dashboard/operator/models'],
+    ['operator-none', '/dashboard/operator/search?q=nobody'],
     ['operator-account', `/dashboard/operator/accounts/${admin.id}`],
     ['operator-service', '/dashboard/operator/service'],
     ['operator-invites', '/dashboard/operator/invites'],
-    ['operator-log', '/dashboard/operator/log'],
+    ['operator-audit', '/dashboard/operator/audit'],
   ];
   const newAccount = ['operator-new-account', '/dashboard/operator/new-account'];
   const publicPages = [

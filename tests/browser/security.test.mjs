@@ -176,12 +176,12 @@ test('what is written into the fields that operators see is shown and never run'
   });
   const strangers = emails.map((email) => ({ email, password: PASSWORD }));
   await submit(page, '/dashboard/sign-up', strangers, 303, { asStranger: true });
-  await page.goto(`/dashboard/operator?q=${tag}`);
+  await page.goto(`/dashboard/operator/accounts?q=${tag}`);
   const shown = await page.locator('tbody th.name a').allInnerTexts();
   assert.deepEqual(shown.toSorted(), emails.map((email) => email.toLowerCase()).toSorted());
   const ids = await page.locator('tbody th.name a').evaluateAll((links) => links.map((link) => link.getAttribute('href')));
-  const views = ['', '/service', '/invites', '/log'].map((view) => `/dashboard/operator${view}`);
-  const searches = SOME.map((payload) => `/dashboard/operator?q=${encodeURIComponent(payload)}`);
+  const views = ['', '/accounts', '/service', '/models', '/invites', '/audit'].map((view) => `/dashboard/operator${view}`);
+  const searches = SOME.map((payload) => `/dashboard/operator/accounts?q=${encodeURIComponent(payload)}`);
   await browse(page, [...ids, ...views, account, ...searches]);
   assert.deepEqual(unexpected(faults), []);
   assert.deepEqual(dialogs, [], 'something was run');
@@ -218,7 +218,7 @@ test('what is asked for by an address, or refused and shown again, is never run'
       [`/dashboard/keys/${part}`, 404],
       [`/dashboard/account?done=${asked}`, 200],
       [`/dashboard?trial=${asked}`, 200],
-      [`/dashboard/operator?q=${asked}`, payload.length > MAX_SEARCH_CHARS ? 422 : 200],
+      [`/dashboard/operator/accounts?q=${asked}`, payload.length > MAX_SEARCH_CHARS ? 422 : 200],
       [`/dashboard/operator/accounts/${part}`, 404],
     ];
     for (const [address, status] of addresses) {

@@ -38,6 +38,8 @@ impl World {
             .as_array()
             .unwrap()
             .clone();
+        // The gateway records the prices of its config file when it starts.
+        lines.retain(|line| line["act"] != "prices.change");
         lines.reverse();
         lines
     }
@@ -273,7 +275,7 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
     let verdict = world.json(&["audit", "verify"]);
     assert_eq!(
         (&verdict["findings"], &verdict["lines"]),
-        (&json!([]), &json!(11)),
+        (&json!([]), &json!(12)),
         "{verdict}"
     );
     let db = rusqlite::Connection::open(world.data_dir().join("app.db")).unwrap();

@@ -34,11 +34,20 @@ pub async fn download(
     query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    show_download(&app, &user, user.account.id.clone(), &query)
+}
+
+/// The file of an account's responses, for its holder or an operator, who is `user`.
+pub fn show_download(
+    app: &Arc<SidecarState>,
+    user: &CurrentUser,
+    account: String,
+    query: &ActivityQuery,
+) -> Result<Response, PageError> {
     let filter = query.filter().map_err(|_| PageError::NotFound)?;
-    let account = user.account.id;
-    let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
+    let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
-    let (billing, names_of) = (app.billing.clone(), Arc::clone(&app));
+    let (billing, names_of) = (app.billing.clone(), Arc::clone(app));
     let start = DownloadPosition {
         before: None,
         left: MAX_ROWS,

@@ -9,6 +9,7 @@ use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::page::{Frame, html};
 use crate::sidecar::session::CurrentUser;
 use crate::sidecar::state::SidecarState;
+use crate::sidecar::viewed_account::ViewedAccount;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -35,6 +36,7 @@ struct ReceiptRow {
 #[template(path = "receipt.html")]
 struct ReceiptPage<'r> {
     frame: Frame,
+    viewed: &'r ViewedAccount,
     receipt: &'r Receipt,
     row: ActivityRow,
     /// Reason for the cost.
@@ -58,18 +60,37 @@ pub async fn receipt(
     user: CurrentUser,
     Path(request_id): Path<String>,
 ) -> Result<Response, PageError> {
-    let account = &user.account.id;
+    show_receipt(
+        &app,
+        &user,
+        &ViewedAccount::own(&user.account.id),
+        &request_id,
+    )
+}
+
+/// The receipt of a response of `viewed`, for its holder or an operator.
+pub fn show_receipt(
+    app: &SidecarState,
+    user: &CurrentUser,
+    viewed: &ViewedAccount,
+    request_id: &str,
+) -> Result<Response, PageError> {
     let receipt = app
         .billing
         .receipts()
-        .receipt(account, &request_id)?
+        .receipt(&viewed.id, request_id)?
         .ok_or(PageError::NotFound)?;
-    let names = key_names(&app, account, std::slice::from_ref(&receipt))?;
-    let page = receipt_page(Frame::new("Activity", &user), &receipt, &names);
+    let names = key_names(app, &viewed.id, std::slice::from_ref(&receipt))?;
+    let page = receipt_page(viewed.frame("Activity", user), viewed, &receipt, &names);
     Ok(html(StatusCode::OK, &page))
 }
 
-fn receipt_page<'r>(frame: Frame, receipt: &'r Receipt, names: &KeyNames) -> ReceiptPage<'r> {
+fn receipt_page<'r>(
+    frame: Frame,
+    viewed: &'r ViewedAccount,
+    receipt: &'r Receipt,
+    names: &KeyNames,
+) -> ReceiptPage<'r> {
     let (detail, price) = (&receipt.detail, &receipt.price);
     let usage = &detail.usage;
     let priced = pricing::cost_lines(usage, price);
@@ -97,8 +118,9 @@ fn receipt_page<'r>(frame: Frame, receipt: &'r Receipt, names: &KeyNames) -> Rec
     let saved = receipt.cache_savings();
     let surcharge = Micro::ZERO.minus(saved);
     ReceiptPage {
+        viewed,
         receipt,
-        row: row(receipt, names),
+        row: row(viewed, receipt, names),
         why: explain_cost(detail.outcome, detail.estimated),
         lines,
         formula: (is_plain && !terms.is_empty()).then(|| terms.join(" + ")),
@@ -176,6 +198,10 @@ mod tests {
     use llm_protocol::ir::CacheMarkerOrigin;
     use llm_protocol::usage::Usage;
 
+    fn viewed() -> ViewedAccount {
+        ViewedAccount::own("acct_1")
+    }
+
     fn left(usage: Usage, price: PriceList) -> Receipt {
         let detail = EndingDetail {
             key_id: "key_1".into(),
@@ -220,9 +246,14 @@ mod tests {
         let receipt = left(usage, price);
         // 1234 tokens at 500 instead of 50.
         assert_eq!(receipt.cache_savings(), Micro::new(555_300));
-        let text = receipt_page(Frame::public("Activity"), &receipt, &KeyNames::default())
-            .render()
-            .unwrap();
+        let text = receipt_page(
+            Frame::public("Activity"),
+            &viewed(),
+            &receipt,
+            &KeyNames::default(),
+        )
+        .render()
+        .unwrap();
         // 3·500 + 1234·50 + 17·2500 = 105 700; divided by 1 000 000 tokens: 0.1057 credits.
         for part in [
             "0.0015",
@@ -271,9 +302,14 @@ mod tests {
         };
         let mut receipt = left(own.with_passes([pass].into_iter().collect()), price);
         let text = |receipt: &Receipt| {
-            receipt_page(Frame::public("Activity"), receipt, &KeyNames::default())
-                .render()
-                .unwrap()
+            receipt_page(
+                Frame::public("Activity"),
+                &viewed(),
+                receipt,
+                &KeyNames::default(),
+            )
+            .render()
+            .unwrap()
         };
         // (682·5 + 1320·25 + 60385·5 + 592·25) ÷ 1 000 000.
         for part in [
@@ -327,7 +363,13 @@ mod tests {
             };
             let mut receipt = left(usage, price.clone());
             receipt.detail.cache_marks = Some(CacheMarkerOrigin::Gateway);
-            let page = receipt_page(Frame::public("Activity"), &receipt, &KeyNames::default());
+            let viewed = viewed();
+            let page = receipt_page(
+                Frame::public("Activity"),
+                &viewed,
+                &receipt,
+                &KeyNames::default(),
+            );
             (
                 crate::billing::json::receipt(&receipt)["cache"]["saved"].clone(),
                 page.render().unwrap(),

@@ -5,6 +5,7 @@ use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::sidecar::display::{Credits, Timestamp, group_digits};
 use crate::sidecar::key_names::{KeyName, KeyNames};
 use crate::sidecar::state::SidecarState;
+use crate::sidecar::viewed_account::ViewedAccount;
 use ledger::StoreError;
 
 /// Number of responses that the overview shows.
@@ -13,6 +14,7 @@ const LATEST_ROWS: u32 = 5;
 /// A response in a table.
 pub struct ActivityRow {
     pub request_id: String,
+    pub receipt_url: String,
     pub at: Timestamp,
     pub model: String,
     pub surface: &'static str,
@@ -33,12 +35,12 @@ pub struct ActivityRow {
 
 pub(super) fn rows(
     app: &SidecarState,
-    account: &str,
+    viewed: &ViewedAccount,
     receipts: &[Receipt],
 ) -> Result<Vec<ActivityRow>, StoreError> {
-    let names = key_names(app, account, receipts)?;
+    let names = key_names(app, &viewed.id, receipts)?;
     let rows = receipts.iter();
-    Ok(rows.map(|receipt| row(receipt, &names)).collect())
+    Ok(rows.map(|receipt| row(viewed, receipt, &names)).collect())
 }
 
 pub(super) fn key_names(
@@ -53,20 +55,21 @@ pub(super) fn key_names(
 }
 
 /// The latest responses.
-pub fn latest(app: &SidecarState, account: &str) -> Result<Vec<ActivityRow>, StoreError> {
+pub fn latest(app: &SidecarState, viewed: &ViewedAccount) -> Result<Vec<ActivityRow>, StoreError> {
     let filter = ActivityFilter::default();
     let receipts = app
         .billing
         .pages()
-        .activity(account, &filter, None, LATEST_ROWS)?;
-    rows(app, account, &receipts)
+        .activity(&viewed.id, &filter, None, LATEST_ROWS)?;
+    rows(app, viewed, &receipts)
 }
 
-pub(super) fn row(receipt: &Receipt, names: &KeyNames) -> ActivityRow {
+pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -> ActivityRow {
     let detail = &receipt.detail;
     let usage = &detail.usage;
     ActivityRow {
         request_id: receipt.request_id.clone(),
+        receipt_url: viewed.receipt_url(&receipt.request_id),
         at: Timestamp(receipt.at_ms),
         model: detail.model.clone(),
         surface: detail.surface.as_str(),

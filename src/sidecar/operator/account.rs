@@ -16,6 +16,7 @@ use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
+use super::describe_role;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
@@ -50,6 +51,21 @@ struct AccountEntryRow {
     details: String,
 }
 
+struct RoleChoice {
+    value: &'static str,
+    text: &'static str,
+    chosen: bool,
+}
+
+fn role_choices(chosen: Role) -> Vec<RoleChoice> {
+    let choice = |role: Role| RoleChoice {
+        value: role.name(),
+        text: describe_role(role).unwrap_or("account holder"),
+        chosen: role == chosen,
+    };
+    [Role::Member, Role::Viewer, Role::Admin].map(choice).into()
+}
+
 /// A link that was just created. It cannot be shown again.
 struct NewLinkView {
     url: String,
@@ -64,6 +80,9 @@ pub struct OperatorAccountPage {
     account: Account,
     /// The user is an administrator and may make changes.
     may_act: bool,
+    roles: Vec<RoleChoice>,
+    /// It is the user's own account.
+    is_own: bool,
     balance: String,
     held: String,
     available: String,
@@ -77,6 +96,8 @@ pub struct OperatorAccountPage {
     pub refund_fault: Option<String>,
     pub key_fault: Option<String>,
     pub refund: RefundForm,
+    pub role_fault: Option<String>,
+    pub delete_fault: Option<String>,
     /// Why suspending or resuming the account failed.
     pub status_fault: Option<String>,
     new_link: Option<NewLinkView>,
@@ -141,6 +162,8 @@ pub fn page(
         frame: Frame::new("Operator", user).with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
+        roles: role_choices(account.role),
+        is_own: user.account.id == account.id,
         balance: shown.balance,
         held: shown.held,
         available: shown.available,
@@ -153,6 +176,8 @@ pub fn page(
         refund_fault: None,
         key_fault: None,
         refund: RefundForm::default(),
+        role_fault: None,
+        delete_fault: None,
         status_fault: None,
         new_link: None,
         link_fault: None,
@@ -180,7 +205,7 @@ pub struct AccountPageQuery {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(user): Operator,
+    Operator { user, .. }: Operator,
     Path(id): Path<String>,
     query: Result<Query<AccountPageQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {

@@ -84,7 +84,7 @@ fn page(
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(user): Operator,
+    Operator { user, .. }: Operator,
     query: Result<Query<InviteListQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(InviteListQuery { before }) = query.map_err(|_| PageError::NotFound)?;

@@ -62,7 +62,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> NewAccountPage {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(user): Operator,
+    Operator { user, .. }: Operator,
 ) -> Result<Response, PageError> {
     if !may_administer(&user.account) {
         return Err(PageError::ViewerOnly);
@@ -75,7 +75,10 @@ pub async fn create(
     OperatorForm { mut form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
     let email = form.field("email").trim().to_owned();
-    let (role, trial) = (parse_role(form.field("role")), form.field("trial") == "yes");
+    let (role, trial) = (
+        Role::parse(form.field("role")),
+        form.field("trial") == "yes",
+    );
     let outcome = async {
         let role = role.ok_or_else(|| FormStop::invalid("Choose the role of the account."))?;
         require_recent_password(&app, &mut form).await?;
@@ -110,12 +113,6 @@ pub async fn create(
             ..page(&app, &form.user)
         })
     })
-}
-
-fn parse_role(name: &str) -> Option<Role> {
-    [Role::Member, Role::Viewer, Role::Admin]
-        .into_iter()
-        .find(|role| role.name() == name)
 }
 
 fn open(

@@ -1,5 +1,4 @@
-//! The state of the gateway: models and prices in force, endpoints and their health, holds, and the
-//! last ledger audit, which `operator/verify.rs` starts.
+//! The state of the gateway: endpoints and their health, holds, mail, and the last ledger audit, which `operator/verify.rs` starts.
 
 use super::super::assets::AUDIT_SCRIPT;
 use super::super::authz::{Operator, OperatorForm, may_administer};
@@ -20,7 +19,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use base::clock::now_ms;
-use config::catalog::{CatalogModel, VendorEndpoint};
+use config::catalog::VendorEndpoint;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +50,6 @@ struct ServicePage {
     csrf: String,
     /// The user is an administrator and may make changes.
     may_act: bool,
-    models: Vec<Arc<CatalogModel>>,
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsView>,
     /// Debits for which the vendor reported more usage than the request can have caused, each with
@@ -136,7 +134,7 @@ fn describe_health(state: &EndpointState) -> String {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(user): Operator,
+    Operator { user, .. }: Operator,
 ) -> Result<Response, PageError> {
     let page = build_page(&app, &user).await?;
     Ok(html(StatusCode::OK, &page))
@@ -206,7 +204,6 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
             .with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
-        models: settings.catalog.models().to_vec(),
         endpoints,
         holds,
         implausible,

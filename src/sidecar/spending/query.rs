@@ -35,6 +35,10 @@ pub enum SpendingGroup {
     Model,
     Key,
     Time,
+    /// For operators: over all accounts. The rows have its name in the place of the model.
+    Vendor,
+    /// For operators, like `Vendor`.
+    Account,
 }
 
 impl SpendingGroup {
@@ -94,6 +98,16 @@ impl SpendingPeriod {
             first_day: day_text(from),
             last_day: day_text(to - 1),
             is_open: to > today,
+        }
+    }
+
+    /// The days up to, and with, today.
+    pub fn from_last_days(days: i64, now_ms: i64) -> Self {
+        let today = now_ms.div_euclid(DAY_MS);
+        Self {
+            span: UsageSpan::Days(today - days + 1, today + 1),
+            interval: UsageInterval::Unit,
+            ..Self::from_days(today - days + 1, today + 1, today)
         }
     }
 
@@ -193,10 +207,7 @@ impl SpendingQuery {
         let group = self.group_value();
         let choice = |(value, text)| SpendingChoice {
             text,
-            url: format!(
-                "/dashboard/spending?{}",
-                encode(&[("range", value), ("by", group)])
-            ),
+            url: format!("spending?{}", encode(&[("range", value), ("by", group)])),
             chosen: value == self.range(),
         };
         RANGES.into_iter().map(choice).collect()
@@ -210,7 +221,7 @@ impl SpendingQuery {
             }
             SpendingChoice {
                 text,
-                url: format!("/dashboard/spending?{}", encode(&fields)),
+                url: format!("spending?{}", encode(&fields)),
                 chosen: value == self.group_value(),
             }
         };
@@ -227,7 +238,7 @@ fn earliest_first_day(last: i64) -> Option<i64> {
 }
 
 /// Writes the query of a URL.
-pub(super) fn encode(fields: &[(&str, &str)]) -> String {
+pub fn encode(fields: &[(&str, &str)]) -> String {
     let field = |(name, value): &(&str, &str)| {
         let value = urlencode_strict(value).map_or_else(|_| String::new(), |it| it.to_string());
         format!("{name}={value}")
@@ -378,11 +389,11 @@ mod tests {
         };
         assert_eq!(
             urls(custom.range_choices())[4],
-            "/dashboard/spending?range=last-month&by=key"
+            "spending?range=last-month&by=key"
         );
         assert_eq!(
             urls(custom.group_choices())[2],
-            "/dashboard/spending?range=custom&by=day&from=2026-11-01&to=2026-11-02"
+            "spending?range=custom&by=day&from=2026-11-01&to=2026-11-02"
         );
         let hostile = query("\"><script>", "", "");
         assert!(!urls(hostile.group_choices())[0].contains('<'));

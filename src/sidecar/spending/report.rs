@@ -103,9 +103,11 @@ fn others(groups: usize, kept: usize) -> String {
 impl SpendingReport {
     pub fn new(period: &SpendingPeriod, group: SpendingGroup, rows: &[UsageRow]) -> Self {
         let group_id = |row: &UsageRow| match group {
-            SpendingGroup::Model => row.model.clone(),
             SpendingGroup::Key => row.key_id.clone(),
             SpendingGroup::Time => String::new(),
+            SpendingGroup::Model | SpendingGroup::Vendor | SpendingGroup::Account => {
+                row.model.clone()
+            }
         };
         let mut sums: BTreeMap<String, SpendTotals> = BTreeMap::new();
         for row in rows {
@@ -159,6 +161,8 @@ impl SpendingReport {
             group_name: match group {
                 SpendingGroup::Model => "Model",
                 SpendingGroup::Key => "Key",
+                SpendingGroup::Vendor => "Vendor",
+                SpendingGroup::Account => "Account",
                 SpendingGroup::Time => "",
             },
             series: series(&sums, group),
@@ -199,7 +203,7 @@ fn series(sums: &[(String, SpendTotals)], group: SpendingGroup) -> Vec<SpendingS
     let named = |(index, (id, _)): (usize, &(String, SpendTotals))| SpendingSeries {
         name: match group {
             SpendingGroup::Time => "Credits".to_owned(),
-            SpendingGroup::Model | SpendingGroup::Key => id.clone(),
+            _ => id.clone(),
         },
         colour: index + 1,
     };
@@ -225,8 +229,9 @@ fn group_rows(
     all: SpendTotals,
 ) -> Vec<SpendingGroupRow> {
     let field = match group {
-        SpendingGroup::Model => "model",
-        SpendingGroup::Key => "key",
+        SpendingGroup::Model => Some("model"),
+        SpendingGroup::Key => Some("key"),
+        SpendingGroup::Vendor | SpendingGroup::Account => None,
         SpendingGroup::Time => return Vec::new(),
     };
     let row = |(index, (id, sum)): (usize, &(String, SpendTotals))| SpendingGroupRow {
@@ -236,7 +241,7 @@ fn group_rows(
         is_revoked: false,
         sum: SpendingSum::new(*sum, all.credits),
         colour: index.min(MAX_CHART_SERIES) + 1,
-        activity_url: Some(activity_url(period, Some((field, id)))),
+        activity_url: field.map(|field| activity_url(period, Some((field, id)))),
     };
     let (shown, rest) = sums.split_at(sums.len().min(MAX_GROUP_ROWS));
     let mut rows: Vec<_> = shown.iter().enumerate().map(row).collect();
@@ -257,24 +262,24 @@ fn group_rows(
     rows
 }
 
-/// The activity page of the period, with one more field of the filter.
+/// The address of the activity page of the period, relative to this page, with one more field of the filter.
 fn activity_url(period: &SpendingPeriod, field: Option<(&str, &str)>) -> String {
     let mut fields = vec![
         ("from", period.first_day.as_str()),
         ("to", period.last_day.as_str()),
     ];
     fields.extend(field);
-    format!("/dashboard/activity?{}", encode(&fields))
+    format!("activity?{}", encode(&fields))
 }
 
-/// The activity page of one hour's day, one day, or one month.
+/// The activity page of one hour's day, one day, or one month; see [`activity_url`].
 fn time_url(period: &SpendingPeriod, time: i64) -> String {
     let (start_ms, _) = start_and_text(period, time);
     let (next_ms, _) = start_and_text(period, time + 1);
     let first = day_text(start_ms.div_euclid(DAY_MS)).max(period.first_day.clone());
     let last = day_text((next_ms - 1).div_euclid(DAY_MS)).min(period.last_day.clone());
     let fields = [("from", first.as_str()), ("to", last.as_str())];
-    format!("/dashboard/activity?{}", encode(&fields))
+    format!("activity?{}", encode(&fields))
 }
 
 /// Every hour, day or month of the period.
@@ -354,7 +359,7 @@ mod tests {
         assert_eq!(groups, [("b", 74, 1), ("a", 25, 2)]);
         assert_eq!(
             report.groups[1].activity_url.as_deref(),
-            Some("/dashboard/activity?from=2026-10-25&to=2026-11-23&model=a")
+            Some("activity?from=2026-10-25&to=2026-11-23&model=a")
         );
         let sum = &report.groups[1].sum;
         assert_eq!(
@@ -375,7 +380,7 @@ mod tests {
         );
         assert_eq!(
             times[29].activity_url,
-            "/dashboard/activity?from=2026-11-23&to=2026-11-23"
+            "activity?from=2026-11-23&to=2026-11-23"
         );
         assert_eq!(times[29].at_s, TODAY * 86_400);
         let cells = |index: usize| times[index].credits.iter().map(|one| one.0.get());
@@ -443,14 +448,8 @@ mod tests {
             (first.text.as_str(), last.text.as_str()),
             ("2025-12", "2026-11")
         );
-        assert_eq!(
-            first.activity_url,
-            "/dashboard/activity?from=2025-12-15&to=2025-12-31"
-        );
-        assert_eq!(
-            last.activity_url,
-            "/dashboard/activity?from=2026-11-01&to=2026-11-23"
-        );
+        assert_eq!(first.activity_url, "activity?from=2025-12-15&to=2025-12-31");
+        assert_eq!(last.activity_url, "activity?from=2026-11-01&to=2026-11-23");
         assert_eq!(total(year.times.iter().map(|time| time.sum.credits)), 3);
 
         let nothing = SpendingReport::new(&period("range=7d"), SpendingGroup::Time, &[]);

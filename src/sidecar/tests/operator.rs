@@ -4,6 +4,8 @@
 mod keys;
 mod list;
 mod new_account;
+mod people;
+mod reading;
 mod refund;
 
 use super::*;
@@ -190,7 +192,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
             .iter()
             .any(|line| line.act == "account.adjust" && line.after.contains("a slip"))
     );
-    let page = root.get("/dashboard/operator/log").await.body;
+    let page = root.get("/dashboard/operator/audit").await.body;
     assert!(page.contains("account.topup") && page.contains("invoice 1"));
 }
 
@@ -543,7 +545,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
         .token;
     let cookie = format!("gw-session={token}");
     let account = format!("/dashboard/operator/accounts/{}", root.account);
-    for path in ["", "/service", "/invites", "/log"]
+    for path in ["", "/accounts", "/service", "/models", "/invites", "/audit"]
         .map(|view| format!("/dashboard/operator{view}"))
         .iter()
         .chain([&account])
@@ -569,7 +571,10 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
             acts,
             !matches!(
                 path.as_str(),
-                "/dashboard/operator" | "/dashboard/operator/log"
+                "/dashboard/operator"
+                    | "/dashboard/operator/accounts"
+                    | "/dashboard/operator/models"
+                    | "/dashboard/operator/audit"
             ),
             "{path}"
         );
@@ -669,7 +674,6 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
     let page = root.get("/dashboard/operator/service").await;
     assert_eq!(page.status, 200);
     for part in [
-        "alpha-opus-4-7",
         "http://127.0.0.1:9100",
         "Open reservations",
         "No audit has run since",

@@ -124,7 +124,7 @@ async fn last_month_by_key_is_one_click_from_the_overview() {
         "a month that is over does not change"
     );
     // Each row leads to its responses.
-    let (_, link) = page.body.split_once("/dashboard/activity?from=").unwrap();
+    let (_, link) = page.body.split_once("\"activity?from=").unwrap();
     let link = link
         .split_once('"')
         .unwrap()

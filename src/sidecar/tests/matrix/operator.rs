@@ -26,6 +26,16 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "POST",
+        "/dashboard/operator/accounts/{id}/role",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/delete",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
         "/dashboard/operator/accounts/{id}/link",
         [303, 404, 404, 403, 404],
     ),
@@ -89,5 +99,55 @@ pub const ROUTES: &[RouteAccess] = &[
         "/dashboard/operator/invites/{id}/withdraw",
         [303, 404, 404, 403, 404],
     ),
-    ("GET", "/dashboard/operator/log", [303, 404, 404, 200, 200]),
+    (
+        "GET",
+        "/dashboard/operator/accounts",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/accounts/{id}/activity",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/accounts/{id}/activity.csv",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/accounts/{id}/spending",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/accounts/{id}/conversations/{conversation}",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/activity/{request_id}",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/models",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/prices/{version}",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/search",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/audit",
+        [303, 404, 404, 200, 200],
+    ),
+    ("GET", "/dashboard/operator/log", [303, 404, 404, 303, 303]),
 ];

@@ -39,7 +39,7 @@ fn cell(page: &TestResponse, column: &str) -> String {
 async fn accounts_come_in_pages_of_fifty_and_are_found_by_any_part() {
     let root = root().await;
     many_accounts(&root, 60);
-    let all = root.get("/dashboard/operator").await;
+    let all = root.get("/dashboard/operator/accounts").await;
     assert_eq!(count_rows(&all), 50);
     let (before, _) = all.body.split_once("rel=\"next\"").unwrap();
     let (_, next) = before.rsplit_once("href=\"").unwrap();
@@ -72,34 +72,22 @@ async fn accounts_come_in_pages_of_fifty_and_are_found_by_any_part() {
         ("many__", 0),
         ("'", 0),
     ] {
-        let found = root.get(&format!("/dashboard/operator?q={q}")).await;
+        let found = root
+            .get(&format!("/dashboard/operator/accounts?q={q}"))
+            .await;
         assert_eq!(found.status, 200);
         assert_eq!(count_rows(&found), count.min(50), "{q}");
     }
     let longest = "x".repeat(254);
-    let found = root.get(&format!("/dashboard/operator?q={longest}")).await;
+    let found = root
+        .get(&format!("/dashboard/operator/accounts?q={longest}"))
+        .await;
     assert_eq!((found.status, count_rows(&found)), (200, 0));
-    let refused = root.get(&format!("/dashboard/operator?q={longest}x")).await;
+    let refused = root
+        .get(&format!("/dashboard/operator/accounts?q={longest}x"))
+        .await;
     assert_eq!((refused.status, count_rows(&refused)), (422, 0));
     assert!(refused.body.contains("at most 254 characters"));
-}
-
-#[tokio::test]
-async fn a_request_id_leads_to_the_account_that_sent_it() {
-    let root = root().await;
-    spend(&root.world, "a@example.com", 2);
-    let request = format!("req_{:032x}", 1);
-    let found = root.get(&format!("/dashboard/operator?q={request}")).await;
-    assert_eq!(found.status, 303);
-    let place = &found.headers["location"];
-    let account = format!("/dashboard/operator/accounts/{}", root.account);
-    assert!(place.starts_with(&account), "{place}");
-    assert_eq!(root.get(place).await.status, 200);
-    for unknown in [format!("req_{:032x}", 9), request[..20].to_owned()] {
-        let page = root.get(&format!("/dashboard/operator?q={unknown}")).await;
-        assert_eq!((page.status, count_rows(&page)), (200, 0));
-        assert!(page.body.contains("No request with this id has ended"));
-    }
 }
 
 #[tokio::test]
@@ -108,7 +96,7 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
     many_accounts(&root, 1);
     let billing = &root.world.billing;
     let empty = root.get("/dashboard/operator").await;
-    for sum in ["balances", "spent-today", "spent-30-days", "writeoffs"] {
+    for sum in ["balances", "spent-today", "spent", "writeoffs"] {
         assert_eq!(empty.inside(sum), "0", "{sum}");
     }
     billing
@@ -139,16 +127,19 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
     let spent = billing.reports().spend_since(&ids, 0).unwrap();
     assert_eq!(spent.get(&tried).map(|spent| spent.get()), Some(4_000));
     let amount = |micro| crate::sidecar::display::Credits(Micro::new(micro)).to_string();
-    let row = root.get("/dashboard/operator?q=many00").await;
+    let row = root.get("/dashboard/operator/accounts?q=many00").await;
     assert_eq!(cell(&row, "Spent in 30 days"), amount(4_000));
     assert_eq!(cell(&row, "Balance"), amount(996_000));
-    let other = root.get("/dashboard/operator?q=a@example.com").await;
+    let other = root
+        .get("/dashboard/operator/accounts?q=a@example.com")
+        .await;
     assert_eq!(cell(&other, "Spent in 30 days"), "0");
     assert_eq!(cell(&other, "Balance"), amount(5_000_000));
     // Nobody else spent anything.
-    for (sum, micro) in [("spent-30-days", 4_000), ("balances", 5_996_000)] {
+    let overview = root.get("/dashboard/operator").await;
+    for (sum, micro) in [("spent", 4_000), ("balances", 5_996_000)] {
         let shown = format!("data-testid=\"{sum}\">{}</dd>", amount(micro));
-        assert!(other.body.contains(&shown), "{shown}: {}", other.body);
+        assert!(overview.body.contains(&shown), "{shown}: {}", overview.body);
     }
     let accounts = &root.world.accounts;
     let suspended = AccountStatus::Suspended;
@@ -156,4 +147,49 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
     let page = root.get("/dashboard/operator").await;
     assert_eq!(page.inside("accounts-active"), "2");
     assert_eq!(page.inside("accounts-suspended"), "1");
+}
+
+/// The first words of the e-mails in the list, in its order.
+fn order(page: &TestResponse) -> Vec<&str> {
+    let rows = page.body.split(ACCOUNT_LINK).skip(1);
+    rows.map(|row| {
+        let (_, email) = row.split_once('>').unwrap();
+        email.split_once('@').unwrap().0
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn accounts_are_ordered_by_what_the_reader_chooses() {
+    let root = root().await;
+    many_accounts(&root, 2);
+    let billing = &root.world.billing;
+    let id = |email: &str| root.world.accounts.find(email).unwrap().unwrap().id;
+    let credits = [("many00@example.com", 5), ("many01@example.com", 9)];
+    for (email, credits) in credits {
+        let id = id(email);
+        billing.open_account(&id, None, now_ms()).unwrap();
+        let amount = Micro::new(credits * 1_000_000);
+        let corrections = billing.corrections();
+        corrections.grant(&id, amount, email, now_ms()).unwrap();
+    }
+    spend(&root.world, "many00@example.com", 2);
+    for (sort, expected) in [
+        ("email", ["a", "many00", "many01", "root"]),
+        ("spent", ["many00", "root", "a", "many01"]),
+        ("balance", ["many01", "many00", "root", "a"]),
+    ] {
+        let page = root
+            .get(&format!("/dashboard/operator/accounts?sort={sort}"))
+            .await;
+        assert_eq!(order(&page)[0], expected[0], "{sort}");
+        if sort == "email" {
+            assert_eq!(order(&page), expected, "{sort}");
+        }
+    }
+    let found = root
+        .get("/dashboard/operator/accounts?sort=balance&q=many")
+        .await;
+    assert_eq!(order(&found), ["many01", "many00"]);
+    assert_eq!(found.inside("found"), "(2)");
 }

@@ -24,7 +24,7 @@ pub struct AuditLogQuery {
 }
 
 #[derive(Template)]
-#[template(path = "operator_log.html")]
+#[template(path = "operator_audit.html")]
 struct AuditLogPage {
     frame: Frame,
     rows: Vec<AuditRow>,
@@ -34,7 +34,7 @@ struct AuditLogPage {
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
-    Operator(user): Operator,
+    Operator { user, .. }: Operator,
     page: Result<Query<AuditLogQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(AuditLogQuery { before }) = page.map_err(|_| PageError::NotFound)?;

@@ -1,0 +1,317 @@
+//! The first page of operators: what all accounts spent, on which model, vendor or account, how
+//! requests ended in this process, and the search for an id.
+//!
+//! All sums are those that the ledger keeps by day. Must not change anything, and must not read
+//! entries.
+
+use super::super::authz::Operator;
+use super::super::blocking::run_blocking;
+use super::super::display::{Credits, group_digits, percent};
+use super::super::error::PageError;
+use super::super::page::{Frame, html};
+use super::super::spending::{
+    SpendingChoice, SpendingGroup, SpendingPeriod, SpendingReport, encode,
+};
+use super::super::state::SidecarState;
+use crate::billing::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
+use askama::Template;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use base::clock::now_ms;
+use base::telemetry::model_requests::{ModelRequests, model_requests};
+use config::Settings;
+use credits::money::Micro;
+use ledger::StoreError;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Days of the write-offs that the page adds up, today included. Days are UTC.
+const WRITEOFF_DAYS: i64 = 30;
+
+/// Number of accounts in the list of those that spent most, which the chart by account shows too.
+const TOP_ACCOUNTS: u32 = 7;
+
+/// The choices of the page: value in the URL, text, days.
+const RANGES: [(&str, &str, i64); 3] = [
+    ("7d", "7 days", 7),
+    ("30d", "30 days", 30),
+    ("90d", "90 days", 90),
+];
+
+/// The divisions of the page: value in the URL, text.
+const GROUPS: [(&str, &str, SpendingGroup); 3] = [
+    ("model", "By model", SpendingGroup::Model),
+    ("vendor", "By vendor", SpendingGroup::Vendor),
+    ("account", "By account", SpendingGroup::Account),
+];
+
+/// The page's query. An unknown value means the default.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct OverviewQuery {
+    range: String,
+    by: String,
+}
+
+/// Sums over all accounts.
+struct Totals {
+    active: String,
+    suspended: String,
+    deleted: String,
+    balances: Credits,
+    spent_today: Credits,
+    writeoffs: Credits,
+}
+
+/// A row of the table of groups.
+struct GroupRow {
+    name: String,
+    url: Option<String>,
+    colour: usize,
+    percent: u64,
+    credits: Credits,
+    responses: String,
+    tokens_in: String,
+    tokens_out: String,
+}
+
+struct TopAccount {
+    id: String,
+    email: String,
+    credits: Credits,
+    responses: String,
+}
+
+#[derive(Template)]
+#[template(path = "operator.html")]
+struct OverviewPage {
+    frame: Frame,
+    totals: Totals,
+    ranges: Vec<SpendingChoice>,
+    groups: Vec<SpendingChoice>,
+    report: SpendingReport,
+    rows: Vec<GroupRow>,
+    top: Vec<TopAccount>,
+    /// How requests ended since this process started; `None` if it serves no requests.
+    requests: Option<Vec<RequestsRow>>,
+    range_text: &'static str,
+    is_by_vendor: bool,
+    is_by_account: bool,
+}
+
+/// The requests of a model since this process started.
+struct RequestsRow {
+    model: String,
+    requests: String,
+    failed: String,
+    failed_percent: u64,
+    has_failed: bool,
+    refused: String,
+    /// Time within which half of the requests ended.
+    median: String,
+    p95: String,
+}
+
+/// What the page reads of the ledger and of `app.db`.
+struct Loaded {
+    totals: Totals,
+    rows: Vec<UsageRow>,
+    top: Vec<TopAccount>,
+    emails: BTreeMap<String, String>,
+}
+
+pub async fn show(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, .. }: Operator,
+    query: Result<Query<OverviewQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let (range, range_text, days) = *RANGES
+        .iter()
+        .find(|(value, ..)| *value == query.range)
+        .unwrap_or(&RANGES[1]);
+    let (by, _, group) = *GROUPS
+        .iter()
+        .find(|(value, ..)| *value == query.by)
+        .unwrap_or(&GROUPS[0]);
+    let now_ms = now_ms();
+    let period = SpendingPeriod::from_last_days(days, now_ms);
+    let work = Arc::clone(&app);
+    let loaded = run_blocking(move || load(&work, days, group, now_ms)).await??;
+    let mut report = SpendingReport::new(&period, group, &loaded.rows);
+    let name = |id: &str| loaded.emails.get(id).cloned();
+    for (series, row) in report.series.iter_mut().zip(&report.groups) {
+        if let Some(name) = row.id.as_deref().and_then(name) {
+            series.name = name;
+        }
+    }
+    let rows = report.groups.iter().map(|row| GroupRow {
+        name: row
+            .id
+            .as_deref()
+            .and_then(name)
+            .unwrap_or_else(|| row.name.clone()),
+        url: row.id.as_deref().and_then(|id| match group {
+            SpendingGroup::Account => Some(format!("/dashboard/operator/accounts/{id}")),
+            SpendingGroup::Model => Some("/dashboard/operator/models".to_owned()),
+            _ => None,
+        }),
+        colour: row.colour,
+        percent: row.sum.percent,
+        credits: row.sum.credits,
+        responses: row.sum.responses.clone(),
+        tokens_in: row.sum.tokens_in.clone(),
+        tokens_out: row.sum.tokens_out.clone(),
+    });
+    let rows = rows.collect();
+    let page = OverviewPage {
+        frame: Frame::new("Operator", &user)
+            .with_charts()
+            .with_index_lag(app.billing.pages().index_lag()),
+        totals: loaded.totals,
+        ranges: choices(
+            RANGES.map(|(value, text, _)| (value, text)),
+            "range",
+            range,
+            ("by", by),
+        ),
+        groups: choices(
+            GROUPS.map(|(value, text, _)| (value, text)),
+            "by",
+            by,
+            ("range", range),
+        ),
+        report,
+        rows,
+        top: loaded.top,
+        requests: app
+            .endpoint_registry
+            .is_some()
+            .then(|| model_requests().into_iter().map(requests_row).collect()),
+        range_text,
+        is_by_vendor: group == SpendingGroup::Vendor,
+        is_by_account: group == SpendingGroup::Account,
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+fn choices<const N: usize>(
+    all: [(&'static str, &'static str); N],
+    field: &str,
+    chosen: &str,
+    kept: (&str, &str),
+) -> Vec<SpendingChoice> {
+    let choice = |(value, text)| SpendingChoice {
+        text,
+        url: format!("?{}", encode(&[(field, value), kept])),
+        chosen: value == chosen,
+    };
+    all.into_iter().map(choice).collect()
+}
+
+fn load(
+    app: &SidecarState,
+    days: i64,
+    group: SpendingGroup,
+    now_ms: i64,
+) -> Result<Loaded, StoreError> {
+    let today = now_ms.div_euclid(DAY_MS);
+    let reports = app.billing.reports();
+    let first = today - days.max(WRITEOFF_DAYS) + 1;
+    // A request that ends during this page can count on the next day.
+    let totals = reports.daily_totals(first, today + 2)?;
+    let spenders = reports.spend_by_account(today - days + 1, today + 2, TOP_ACCOUNTS)?;
+    let mut emails = BTreeMap::new();
+    for (id, _) in &spenders {
+        if let Some(account) = app.accounts.find(id)? {
+            emails.insert(id.clone(), account.email);
+        }
+    }
+    let of_period = totals.iter().filter(|day| day.day > today - days);
+    let vendors = vendors_of_models(&app.settings.load());
+    let row = |time, name: String, sum| UsageRow {
+        time,
+        model: name,
+        key_id: String::new(),
+        sum,
+    };
+    let rows = match group {
+        SpendingGroup::Vendor => of_period
+            .map(|day| {
+                let vendor = vendors.get(&day.model).cloned();
+                let vendor = vendor.unwrap_or_else(|| "not in the config file".to_owned());
+                row(day.day, vendor, day.sum)
+            })
+            .collect(),
+        SpendingGroup::Account => {
+            let mut rows = Vec::new();
+            for (id, _) in &spenders {
+                let query = UsageQuery {
+                    interval: Some(UsageInterval::Unit),
+                    ..UsageQuery::new(UsageSpan::Days(today - days + 1, today + 1))
+                };
+                let usage = reports.usage(id, &query, None, u32::MAX)?;
+                rows.extend(usage.into_iter().map(|it| row(it.time, id.clone(), it.sum)));
+            }
+            rows
+        }
+        _ => of_period
+            .map(|day| row(day.day, day.model.clone(), day.sum))
+            .collect(),
+    };
+    let top = spenders.iter().map(|(id, sum)| TopAccount {
+        id: id.clone(),
+        email: emails.get(id).unwrap_or(id).clone(),
+        credits: Credits(sum.credits),
+        responses: group_digits(sum.responses),
+    });
+    let sum_of = |first_day, amount: fn(&ledger::DailyTotal) -> Micro| {
+        let days = totals.iter().filter(|day| day.day >= first_day);
+        Credits(days.fold(Micro::ZERO, |sum, day| sum.plus(amount(day))))
+    };
+    let counts = app.accounts.directory().count()?;
+    Ok(Loaded {
+        totals: Totals {
+            active: group_digits(counts.active),
+            suspended: group_digits(counts.suspended),
+            deleted: group_digits(counts.deleted),
+            balances: Credits(app.billing.pages().balance_total(now_ms)?),
+            spent_today: sum_of(today, |day| day.sum.credits),
+            writeoffs: sum_of(today - WRITEOFF_DAYS + 1, |day| day.writeoff),
+        },
+        rows,
+        top: top.collect(),
+        emails,
+    })
+}
+
+fn requests_row(sum: ModelRequests) -> RequestsRow {
+    let within = |percent| match sum.seconds_within(percent) {
+        Some(seconds) if seconds < 1.0 => format!("{} ms", (seconds * 1_000.0).round()),
+        Some(seconds) => format!("{seconds} s"),
+        None => "–".to_owned(),
+    };
+    RequestsRow {
+        median: within(50),
+        p95: within(95),
+        requests: group_digits(sum.requests),
+        failed: group_digits(sum.failed),
+        failed_percent: percent(sum.failed, sum.requests),
+        has_failed: sum.failed > 0,
+        refused: group_digits(sum.refused),
+        model: sum.model,
+    }
+}
+
+/// The vendor of each model, as the config file has it now.
+fn vendors_of_models(settings: &Settings) -> BTreeMap<String, String> {
+    let models = settings.catalog.models().iter();
+    models
+        .map(|model| (model.id.clone(), model.vendor.name.clone()))
+        .collect()
+}

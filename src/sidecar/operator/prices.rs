@@ -1,0 +1,157 @@
+//! A price list by its id: its prices, which models had it, and from when to when.
+//!
+//! The times are those of the lines in the audit log that the gateway writes when the config file
+//! has another price. Must not change anything.
+
+use super::super::authz::Operator;
+use super::super::blocking::run_blocking;
+use super::super::display::{Timestamp, group_digits};
+use super::super::error::PageError;
+use super::super::page::{Frame, html};
+use super::super::state::SidecarState;
+use accounts::prices::PriceChange;
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use credits::price_list::{PriceList, TokenPrices};
+use llm_protocol::usage::ServerTool;
+use std::sync::Arc;
+
+/// When a model had the list.
+struct Period {
+    model: String,
+    from: Timestamp,
+    /// `None`: it has it now.
+    until: Option<Timestamp>,
+}
+
+struct PriceRow {
+    name: String,
+    price: String,
+    unit: &'static str,
+}
+
+#[derive(Template)]
+#[template(path = "operator_price.html")]
+struct PricePage {
+    frame: Frame,
+    version: String,
+    rows: Vec<PriceRow>,
+    /// Latest first.
+    periods: Vec<Period>,
+    /// When the ledger got the list.
+    stored: Option<Timestamp>,
+}
+
+pub async fn show(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, .. }: Operator,
+    Path(version): Path<String>,
+) -> Result<Response, PageError> {
+    let (billing, id) = (app.billing.clone(), version.clone());
+    let stored = run_blocking(move || billing.pages().price_list(&id)).await??;
+    let accounts = app.accounts.clone();
+    let changes = run_blocking(move || accounts.audit_log().price_changes()).await??;
+    // A process with a shared store may not have stored it yet.
+    let settings = app.settings.load();
+    let in_force = settings.catalog.prices().map(|(_, price)| price);
+    let in_force = in_force.into_iter().find(|price| price.version == version);
+    let (price, stored_at) = match (stored, in_force) {
+        (Some((price, at_ms)), _) => (price, Some(at_ms)),
+        (None, Some(price)) => (price.clone(), None),
+        (None, None) => return Err(PageError::NotFound),
+    };
+    let page = PricePage {
+        frame: Frame::new("Operator", &user),
+        periods: periods(&changes, &version),
+        rows: price_rows(&price),
+        stored: stored_at.map(Timestamp),
+        version,
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+/// The times in which a model had the list, latest first.
+fn periods(changes: &[PriceChange], version: &str) -> Vec<Period> {
+    let is_it = |price: &Option<PriceList>| price.as_ref().is_some_and(|it| it.version == version);
+    let mut periods: Vec<Period> = Vec::new();
+    for change in changes {
+        let open = periods
+            .iter_mut()
+            .find(|period| period.until.is_none() && period.model == change.model);
+        match (is_it(&change.after), open) {
+            (true, None) => periods.push(Period {
+                model: change.model.clone(),
+                from: Timestamp(change.at_ms),
+                until: None,
+            }),
+            (false, Some(period)) => period.until = Some(Timestamp(change.at_ms)),
+            _ => {}
+        }
+    }
+    periods.reverse();
+    periods
+}
+
+const PER_MILLION: &str = "per 1 000 000 tokens";
+const PER_THOUSAND: &str = "per 1 000 uses";
+
+fn price_rows(price: &PriceList) -> Vec<PriceRow> {
+    let row = |name: String, price: String, unit| PriceRow { name, price, unit };
+    let tokens = |suffix: &str, rates: &TokenPrices| -> Vec<PriceRow> {
+        token_prices(rates)
+            .into_iter()
+            .map(|(name, amount)| row(format!("{name}{suffix}"), amount, PER_MILLION))
+            .collect()
+    };
+    let base = TokenPrices {
+        input: price.input,
+        cache_read: price.cache_read,
+        cache_write_5m: price.cache_write_5m,
+        cache_write_1h: price.cache_write_1h,
+        output: price.output,
+    };
+    let mut rows = tokens("", &base);
+    for tier in &price.tiers {
+        let above = group_digits(tier.above_input_tokens);
+        rows.extend(tokens(
+            &format!(", input above {above} tokens"),
+            &tier.rates,
+        ));
+    }
+    let features = &price.features;
+    let audio = [
+        ("audio input", features.audio_input),
+        ("audio output", features.audio_output),
+    ];
+    for (name, amount) in audio {
+        let amount = amount.map(|amount| amount.to_string());
+        rows.extend(amount.map(|amount| row(name.to_owned(), amount, PER_MILLION)));
+    }
+    for tool in ServerTool::ALL {
+        let amount = features.tool_price(tool).map(|amount| amount.to_string());
+        let name = tool.key().replace('_', " ");
+        rows.extend(amount.map(|amount| row(name, amount, PER_THOUSAND)));
+    }
+    for (key, factors) in features.factors() {
+        let key = key.replace('_', " ");
+        rows.extend(factors.iter().map(|(name, factor)| {
+            let name = format!("{key} {name}");
+            row(name, format!("× {factor}"), "of the token prices")
+        }));
+    }
+    rows
+}
+
+/// The prices of tokens by their kinds, as pages name them.
+pub fn token_prices(rates: &TokenPrices) -> [(&'static str, String); 5] {
+    [
+        ("input", rates.input),
+        ("cache read", rates.cache_read),
+        ("cache write 5 min", rates.cache_write_5m),
+        ("cache write 1 h", rates.cache_write_1h),
+        ("output", rates.output),
+    ]
+    .map(|(name, amount)| (name, amount.to_string()))
+}

@@ -1,0 +1,99 @@
+//! What operators read of any account: its responses, their receipts, its spending and its
+//! conversations, on the pages that its holder has.
+//!
+//! The audit log says who read what of which account: one line a day, however often the page is
+//! loaded. Must not change anything else.
+
+use super::super::activity::{ActivityQuery, show_download, show_list, show_receipt};
+use super::super::authz::Operator;
+use super::super::blocking::run_blocking;
+use super::super::conversations::show_conversation;
+use super::super::error::PageError;
+use super::super::spending::{SpendingQuery, show_spending};
+use super::super::state::SidecarState;
+use super::super::viewed_account::ViewedAccount;
+use super::account::find;
+use accounts::Actor;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use base::clock::now_ms;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+type QueryResult<T> = Result<Query<T>, QueryRejection>;
+
+/// Finds the account to read, and records that `by` reads it.
+async fn open(
+    app: &Arc<SidecarState>,
+    by: Actor,
+    account: &str,
+    what: Value,
+) -> Result<ViewedAccount, PageError> {
+    let viewed = ViewedAccount::for_operator(&find(app, account)?);
+    let (accounts, id) = (app.accounts.clone(), viewed.id.clone());
+    run_blocking(move || {
+        accounts
+            .with_actor(&by, now_ms())
+            .record_daily("account.read", &id, &what)
+    })
+    .await??;
+    Ok(viewed)
+}
+
+pub async fn receipt(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, by }: Operator,
+    Path(request_id): Path<String>,
+) -> Result<Response, PageError> {
+    let (billing, id) = (app.billing.clone(), request_id.clone());
+    let charge = run_blocking(move || billing.pages().request_charge(&id))
+        .await??
+        .ok_or(PageError::NotFound)?;
+    let what = json!({"receipt": request_id});
+    let viewed = open(&app, by, &charge.account, what).await?;
+    show_receipt(&app, &user, &viewed, &request_id)
+}
+
+pub async fn activity(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, by }: Operator,
+    Path(account): Path<String>,
+    query: QueryResult<ActivityQuery>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let viewed = open(&app, by, &account, json!({"page": "activity"})).await?;
+    show_list(&app, &user, viewed, query)
+}
+
+pub async fn download(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, by }: Operator,
+    Path(account): Path<String>,
+    query: QueryResult<ActivityQuery>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let viewed = open(&app, by, &account, json!({"page": "activity.csv"})).await?;
+    show_download(&app, &user, viewed.id, &query)
+}
+
+pub async fn spending(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, by }: Operator,
+    Path(account): Path<String>,
+    query: QueryResult<SpendingQuery>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
+    let viewed = open(&app, by, &account, json!({"page": "spending"})).await?;
+    show_spending(&app, &user, viewed, query)
+}
+
+pub async fn conversation(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, by }: Operator,
+    Path((account, id)): Path<(String, String)>,
+) -> Result<Response, PageError> {
+    let what = json!({"conversation": id});
+    let viewed = open(&app, by, &account, what).await?;
+    show_conversation(&app, &user, &viewed, id)
+}

@@ -1,0 +1,192 @@
+//! The search for an id: whatever a client, an account holder or a log line names, the page goes to
+//! where it is shown, or says what the text would be the id of.
+//!
+//! Must not change anything.
+
+use super::super::authz::Operator;
+use super::super::blocking::run_blocking;
+use super::super::display::Timestamp;
+use super::super::error::PageError;
+use super::super::page::{Frame, html};
+use super::super::state::SidecarState;
+use super::super::viewed_account::encode_segment;
+use super::list::MAX_TERM_CHARS;
+use accounts::{parse_key, shown_key_text};
+use askama::Template;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use ledger::StoreError;
+use serde::Deserialize;
+use std::sync::Arc;
+
+#[derive(Deserialize)]
+pub struct SearchQuery {
+    #[serde(default)]
+    q: String,
+}
+
+#[derive(Template)]
+#[template(path = "operator_found.html")]
+struct SearchPage {
+    frame: Frame,
+    q: String,
+    /// What the text is or would be the id of, and what is known of it.
+    answer: String,
+    /// When the request began, if the answer is a running request.
+    since: Option<Timestamp>,
+    link: Option<(String, String)>,
+}
+
+/// What was found.
+enum Found {
+    /// The page that shows it.
+    Page(String),
+    /// A request that runs now.
+    Running { account: String, at_ms: i64 },
+    /// Nothing; what the text would be.
+    Nothing(&'static str),
+}
+
+/// What an id is by its first characters, and what to do if nothing has it.
+const KINDS: [(&str, &str); 8] = [
+    (
+        "req_",
+        "This would be the id of a request: its receipt, its reservation and its refund have the same \
+         id. No request with it has ended or runs on this machine. The id must be whole. A request \
+         that was refused before its credits were reserved has no receipt: look for the id in the \
+         access log.",
+    ),
+    (
+        "acct_",
+        "This would be the id of an account. No account has it. Deleted accounts keep their id.",
+    ),
+    ("key_", "This would be the id of a key. No key has it."),
+    (
+        "pv_",
+        "This would be the id of a price list. No request was billed with it, and it is not in force.",
+    ),
+    (
+        "inv_",
+        "This would be the id of an invitation: see the page of invitations.",
+    ),
+    (
+        "msg_",
+        "This would be the id of a webhook's message. Its account holder sees it on the page of alerts.",
+    ),
+    (
+        "mail_",
+        "This would be the id of a mail in the queue. The service page shows the state of the queue.",
+    ),
+    (
+        "gw-sk-",
+        "This would be a key, or the part of one that pages show. No key looks like it. If you have a \
+         whole key in hand, its holder should replace it.",
+    ),
+];
+
+pub async fn show(
+    State(app): State<Arc<SidecarState>>,
+    Operator { user, .. }: Operator,
+    query: Result<Query<SearchQuery>, QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(SearchQuery { q }) = query.map_err(|_| PageError::NotFound)?;
+    let q = q.trim().to_owned();
+    let is_too_long = q.chars().count() > MAX_TERM_CHARS;
+    let (work, term) = (Arc::clone(&app), q.clone());
+    let found = match is_too_long || q.is_empty() {
+        true => Found::Nothing("Search for 1 to 254 characters."),
+        false => run_blocking(move || find(&work, &term)).await??,
+    };
+    let (answer, since, link) = match found {
+        Found::Page(path) => return Ok(Redirect::to(&path).into_response()),
+        Found::Running { account, at_ms } => {
+            let email = app.accounts.find(&account)?.map(|it| it.email);
+            let path = format!("/dashboard/operator/accounts/{account}");
+            let text = "This request runs now, or its end is not in the ledger yet. Its receipt will \
+                        have the same id.";
+            (
+                text,
+                Some(Timestamp(at_ms)),
+                Some((path, email.unwrap_or(account))),
+            )
+        }
+        Found::Nothing(text) => (text, None, None),
+    };
+    let status = match is_too_long {
+        true => StatusCode::UNPROCESSABLE_ENTITY,
+        false => StatusCode::OK,
+    };
+    let page = SearchPage {
+        frame: Frame::new("Operator", &user).with_index_lag(app.billing.pages().index_lag()),
+        q: q.chars().take(MAX_TERM_CHARS).collect(),
+        answer: answer.to_owned(),
+        since,
+        link,
+    };
+    Ok(html(status, &page))
+}
+
+fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
+    let account_page = |id: &str| Found::Page(format!("/dashboard/operator/accounts/{id}"));
+    let nothing = KINDS
+        .iter()
+        .find(|(prefix, _)| term.starts_with(prefix))
+        .map(|(_, text)| *text);
+    // A whole key is replaced by what pages show of it: it must not be in a URL of the answer.
+    let shown = parse_key(term).then(|| shown_key_text(term));
+    let term = shown.as_deref().unwrap_or(term);
+    if app.billing.pages().request_charge(term)?.is_some() {
+        return Ok(Found::Page(format!(
+            "/dashboard/operator/activity/{}",
+            encode_segment(term)
+        )));
+    }
+    if let Some(running) = app.billing.running_request(term)? {
+        return Ok(Found::Running {
+            account: running.account,
+            at_ms: running.at_ms,
+        });
+    }
+    if let Some(account) = app.accounts.find(term)? {
+        return Ok(account_page(&account.id));
+    }
+    if let Some((account, key)) = app.accounts.api_keys().key(None, term)? {
+        return Ok(Found::Page(format!(
+            "/dashboard/operator/accounts/{account}#{}",
+            key.id
+        )));
+    }
+    if app.billing.pages().price_list(term)?.is_some() {
+        return Ok(Found::Page(format!(
+            "/dashboard/operator/prices/{}",
+            encode_segment(term)
+        )));
+    }
+    if let Some(entry) = app.billing.receipts().find_entry(term)? {
+        return Ok(match entry.is_ending() {
+            true => Found::Page(format!(
+                "/dashboard/operator/activity/{}",
+                encode_segment(&entry.reference)
+            )),
+            false => Found::Page(format!(
+                "/dashboard/operator/accounts/{}?entry={}#entries",
+                entry.account, entry.seq
+            )),
+        });
+    }
+    let matching = app.accounts.directory().search(term, None, 2)?;
+    Ok(match matching.as_slice() {
+        [] => Found::Nothing(nothing.unwrap_or(
+            "No account, key, request, ledger entry or price list has this in its name. The number of a \
+             ledger entry and the reference of a posting must be whole; of an e-mail, an id or a key, a \
+             part is enough.",
+        )),
+        [one] => account_page(&one.id),
+        _ => Found::Page(format!(
+            "/dashboard/operator/accounts?q={}",
+            encode_segment(term)
+        )),
+    })
+}
