@@ -193,10 +193,12 @@ pub async fn change(
         let (account, key) = find_key(app, &id)?;
         refuse_administrator(&app.find_account(&account)?)?;
         let change = body.check(app, at_ms)?;
+        let before = json!({"settings": key.settings});
         let mut settings = key.settings;
         change.apply(&mut settings);
         let acting = app.accounts.with_actor(&by, at_ms);
-        acting.record_then_run("key.set", &id, &json!({"settings": settings}), || {
+        let changes = (&before, &json!({"settings": settings}));
+        acting.record_setting_then_run("key.set", &id, changes, || {
             app.accounts
                 .api_keys()
                 .change_key(None, &id, |settings| change.apply(settings))

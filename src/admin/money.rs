@@ -135,7 +135,9 @@ pub async fn refund(
             actor: Some(actor),
             at_ms,
         };
-        let what = json!({"credits": amount, "ref": reference});
+        let charge = app.billing.pages().request_charge(request_id)?;
+        let account = charge.map(|charge| charge.account);
+        let what = json!({"account": account, "credits": amount, "ref": reference});
         let acting = app.accounts.with_actor(&by, at_ms);
         let posted = acting.record_then_run("request.refund", request_id, &what, || {
             app.billing.corrections().post_refund(&refund)

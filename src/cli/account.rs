@@ -320,12 +320,20 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         }
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.settings)?;
-            if let Some((_, key)) = keys.key(None, &key_id)? {
-                let mut set = key.settings;
-                settings.apply(&mut set, context.now_ms);
-                record_audit(context, "key.set", &key_id, &json!({"settings": set}))?;
-            }
-            let changed = keys.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let change =
+                || keys.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let changed = match keys.key(None, &key_id)? {
+                Some((_, key)) => {
+                    let before = json!({"settings": key.settings});
+                    let mut set = key.settings;
+                    settings.apply(&mut set, context.now_ms);
+                    let changes = (&before, &json!({"settings": set}));
+                    let by = command_line_actor();
+                    let acting = context.accounts.with_actor(&by, context.now_ms);
+                    acting.record_setting_then_run("key.set", &key_id, changes, change)
+                }
+                None => change(),
+            };
             let set = changed.with_context(|| {
                 format!("cannot change the key {key_id:?} (`key list` shows the ids)")
             })?;
@@ -699,14 +707,10 @@ fn set_rate_limits(
     let mut rates = before;
     arguments.apply(&mut rates);
     if rates != before {
-        record_audit(
-            context,
-            "account.limit",
-            &account.id,
-            &json!({"rates": rates}),
-        )?;
+        let by = command_line_actor();
         context
             .accounts
+            .with_actor(&by, context.now_ms)
             .set_account_rates(&account.id, &rates)
             .context("cannot set the rate limits of the account")?;
     }

@@ -124,9 +124,7 @@ pub fn show_list(
         .filter(|_| receipts.len() > page_rows)
         .map(|last| format_cursor(last.cursor()));
     let page = ActivityPage {
-        frame: viewed
-            .frame("Activity", user)
-            .with_index_lag(app.billing.pages().index_lag()),
+        frame: Frame::new("Activity", user).with_index_lag(app.billing.pages().index_lag()),
         keys: key_choices(app, account, &query.key)?,
         models: model_choices(app, &query.model),
         outcomes: outcome_choices(&query.outcome),

@@ -147,7 +147,7 @@ pub fn show_conversation(
         )
     });
     receipts.reverse();
-    let frame = viewed.frame("Conversations", user).with_charts();
+    let frame = Frame::new("Conversations", user).with_charts();
     Ok(html(
         StatusCode::OK,
         &conversation_page(frame, viewed, conversation, &receipts),

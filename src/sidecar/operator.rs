@@ -23,6 +23,7 @@ mod prices;
 mod reading;
 mod refund;
 mod search;
+mod sentences;
 mod service;
 mod status;
 mod verify;

@@ -94,8 +94,7 @@ pub fn show_spending(
         None => CacheSavings::default(),
     };
     let page = SpendingPage {
-        frame: viewed
-            .frame("Spending", user)
+        frame: Frame::new("Spending", user)
             .with_index_lag(app.billing.pages().index_lag())
             .with_charts()
             .with_script(&SPENDING_SCRIPT),

@@ -1,11 +1,9 @@
 //! The account whose responses a page shows: the reader's own, or one that an operator reads.
 //!
-//! Pages of activity, spending and receipts are the same for both; only their links, their title in
-//! the menu and the line about the reader differ. Must not check who may read: the handler's
+//! Pages of activity, spending and receipts are the same for both; only their links and the
+//! line about the reader differ. Must not check who may read: the handler's
 //! `CurrentUser` or `Operator` does.
 
-use super::page::Frame;
-use super::session::CurrentUser;
 use accounts::Account;
 use askama::filters::urlencode_strict;
 
@@ -46,14 +44,6 @@ impl ViewedAccount {
         match self.read_by_operator {
             Some(_) => format!("/dashboard/operator/accounts/{}/{page}", self.id),
             None => format!("/dashboard/{page}"),
-        }
-    }
-
-    /// The frame of a page. `title`: that of the holder's own page.
-    pub fn frame(&self, title: &'static str, user: &CurrentUser) -> Frame {
-        match self.read_by_operator {
-            Some(_) => Frame::new("Operator", user),
-            None => Frame::new(title, user),
         }
     }
 }

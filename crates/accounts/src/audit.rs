@@ -5,10 +5,12 @@
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
 use super::accounts::{Account, AccountStatus, Accounts};
+use super::error::AccountError;
 use super::views::AuditLog;
 use crate::db::Role;
 use crate::db::account_lifecycle::CloseAccountOutcome;
-use crate::db::audit::{AuditEntry, AuditRow};
+use crate::db::audit::{AuditEntry, AuditFilter, AuditRow};
+use crate::key_settings::RateSettings;
 use ledger::StoreError;
 use ledger::{BalanceChange, BalanceChangeKind};
 use serde_json::{Value, json};
@@ -109,6 +111,20 @@ impl AuditLog<'_> {
     /// Returns an error if the database fails.
     pub fn rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
         self.0.db.audit().audit_rows(before, limit)
+    }
+
+    /// Returns the lines that match `filter`, newest line first: at most `limit`, before the line
+    /// `before`.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn find_rows(
+        &self,
+        filter: &AuditFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, StoreError> {
+        self.0.db.audit().find_audit_rows(filter, before, limit)
     }
 
     /// Checks the whole audit log: no line was changed, and none before the last one is missing.
@@ -245,6 +261,24 @@ impl AuditedAccounts<'_> {
         people.set_role(account, role, &self.audit_entry(&change))
     }
 
+    /// Sets the rate settings of an account, and logs what they were. Returns false if there is no
+    /// such account.
+    ///
+    /// # Errors
+    /// Returns an error if a rate is above the maximum, or if the database fails.
+    pub fn set_account_rates(
+        &self,
+        account: &str,
+        rates: &RateSettings,
+    ) -> Result<bool, AccountError> {
+        rates.validate()?;
+        let before = self.accounts.account_rates(account)?;
+        let changes = (&json!({"rates": before}), &json!({"rates": rates}));
+        self.record_setting_then_run("account.limit", account, changes, || {
+            self.accounts.set_account_rates(account, rates)
+        })
+    }
+
     /// Disables or enables a key. Returns false if there is no such live key.
     ///
     /// # Errors
@@ -288,7 +322,30 @@ impl AuditedAccounts<'_> {
         what: &Value,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let change = AuditChange::new(act, object, what);
+        self.record_change_then_run(AuditChange::new(act, object, what), work)
+    }
+
+    /// Logs a change of settings, then makes it; see [`AuditedAccounts::record_then_run`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`AuditedAccounts::record_then_run`].
+    pub fn record_setting_then_run<T, E: From<StoreError> + Display>(
+        &self,
+        act: &'static str,
+        object: &str,
+        (before, after): (&Value, &Value),
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let change = AuditChange::new(act, object, after).with_before(before);
+        self.record_change_then_run(change, work)
+    }
+
+    fn record_change_then_run<T, E: From<StoreError> + Display>(
+        &self,
+        change: AuditChange,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (act, object) = (change.act, change.object.clone());
         self.accounts
             .db
             .audit()
@@ -296,7 +353,7 @@ impl AuditedAccounts<'_> {
         work().inspect_err(|error| {
             let change = AuditChange::new(
                 "refused",
-                object,
+                &object,
                 &json!({"act": act, "why": error.to_string()}),
             );
             if let Err(error) = self

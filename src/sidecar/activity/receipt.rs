@@ -81,7 +81,7 @@ pub fn show_receipt(
         .receipt(&viewed.id, request_id)?
         .ok_or(PageError::NotFound)?;
     let names = key_names(app, &viewed.id, std::slice::from_ref(&receipt))?;
-    let page = receipt_page(viewed.frame("Activity", user), viewed, &receipt, &names);
+    let page = receipt_page(Frame::new("Activity", user), viewed, &receipt, &names);
     Ok(html(StatusCode::OK, &page))
 }
 

@@ -159,7 +159,7 @@ pub fn page(
         })
     });
     Ok(OperatorAccountPage {
-        frame: Frame::new("Operator", user).with_index_lag(app.billing.pages().index_lag()),
+        frame: Frame::new("Account", user).with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         roles: role_choices(account.role),

@@ -1,52 +1,188 @@
-//! The audit log as a page: the administrators' actions, newest first.
+//! The audit log as a page: what administrators and the config file did, as sentences, newest first.
+//!
+//! Must not change anything.
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
 use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
+use super::super::spending::encode;
 use super::super::state::SidecarState;
-use accounts::db::audit::AuditRow;
+use super::sentences::{ACTS, AuditNames, sentence};
+use accounts::Accounts;
+use accounts::db::audit::AuditFilter;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use base::clock::day_start_ms;
+use ledger::StoreError;
 use serde::Deserialize;
 use std::sync::Arc;
+
+const DAY_MS: i64 = 86_400_000;
 
 /// Lines per page.
 const ROWS_PER_PAGE: u32 = 50;
 
-#[derive(Deserialize)]
+/// The filters of the page. An empty value means no filter.
+#[derive(Deserialize, Default)]
+#[serde(default)]
 pub struct AuditLogQuery {
+    /// E-mail or id of the person who acted, or another actor as the page shows it.
+    by: String,
+    /// E-mail or id of the account that a line is about.
+    account: String,
+    /// A name of [`ACTS`].
+    act: String,
+    /// Day in UTC.
+    day: String,
     before: Option<i64>,
+}
+
+struct AuditLine {
+    seq: i64,
+    at: Timestamp,
+    who: String,
+    what: String,
+    address: String,
+    /// Page of the account that the line is about.
+    account_url: Option<String>,
+}
+
+struct ActChoice {
+    value: &'static str,
+    text: &'static str,
+    chosen: bool,
 }
 
 #[derive(Template)]
 #[template(path = "operator_audit.html")]
 struct AuditLogPage {
     frame: Frame,
-    rows: Vec<AuditRow>,
-    older: Option<i64>,
-    first: bool,
+    query: AuditLogQuery,
+    acts: Vec<ActChoice>,
+    rows: Vec<AuditLine>,
+    fault: Option<&'static str>,
+    is_filtered: bool,
+    older: Option<String>,
+    newest: Option<String>,
+}
+
+impl AuditLogQuery {
+    fn is_filtered(&self) -> bool {
+        [&self.by, &self.account, &self.act, &self.day]
+            .iter()
+            .any(|text| !text.is_empty())
+    }
+
+    /// The inner error is a text for the user.
+    fn filter(&self, accounts: &Accounts) -> Result<Result<AuditFilter, &'static str>, StoreError> {
+        let person = |text: &str| -> Result<Option<String>, StoreError> {
+            let text = text.trim();
+            if text.is_empty() {
+                return Ok(None);
+            }
+            let found = accounts.find(text)?;
+            Ok(Some(found.map_or_else(|| text.to_owned(), |it| it.id)))
+        };
+        let times_ms = match self.day.as_str() {
+            "" => None,
+            day => match day_start_ms(day) {
+                Some(start_ms) => Some((start_ms, start_ms + DAY_MS)),
+                None => return Ok(Err("Write a day as 2026-11-21.")),
+            },
+        };
+        let act = (!self.act.is_empty()).then(|| self.act.clone());
+        if let Some(act) = &act
+            && !ACTS.iter().any(|(name, _)| name == act)
+        {
+            return Ok(Err("Choose a kind of the list."));
+        }
+        Ok(Ok(AuditFilter {
+            actor: person(&self.by)?,
+            account: person(&self.account)?,
+            act,
+            times_ms,
+        }))
+    }
+
+    fn url(&self, before: Option<i64>) -> String {
+        let before = before.map(|seq| seq.to_string());
+        let mut fields = vec![
+            ("by", self.by.as_str()),
+            ("account", &self.account),
+            ("act", &self.act),
+            ("day", &self.day),
+        ];
+        fields.extend(before.as_deref().map(|seq| ("before", seq)));
+        fields.retain(|(_, value)| !value.is_empty());
+        format!("/dashboard/operator/audit?{}", encode(&fields))
+    }
 }
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator { user, .. }: Operator,
-    page: Result<Query<AuditLogQuery>, QueryRejection>,
+    query: Result<Query<AuditLogQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(AuditLogQuery { before }) = page.map_err(|_| PageError::NotFound)?;
+    let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let accounts = app.accounts.clone();
-    let lines = run_blocking(move || accounts.audit_log().rows(before, ROWS_PER_PAGE)).await??;
-    let full = lines.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
-    let older = lines.last().filter(|_| full).map(|last| last.seq);
-    let page = AuditLogPage {
-        frame: Frame::new("Operator", &user),
-        rows: lines,
-        older,
-        first: before.is_none(),
+    let loaded = run_blocking(move || {
+        let lines = match query.filter(&accounts)? {
+            Ok(filter) => Ok(load(&accounts, &filter, query.before)?),
+            Err(fault) => Err(fault),
+        };
+        Ok::<_, StoreError>((query, lines))
+    });
+    let (query, lines) = loaded.await??;
+    let (status, rows, fault) = match lines {
+        Ok(rows) => (StatusCode::OK, rows, None),
+        Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(fault)),
     };
-    Ok(html(StatusCode::OK, &page))
+    let is_full = rows.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
+    let page = AuditLogPage {
+        frame: Frame::new("Audit log", &user),
+        acts: ACTS
+            .map(|(value, text)| ActChoice {
+                value,
+                text,
+                chosen: value == query.act,
+            })
+            .into(),
+        fault,
+        is_filtered: query.is_filtered(),
+        older: rows
+            .last()
+            .filter(|_| is_full)
+            .map(|last| query.url(Some(last.seq))),
+        newest: query.before.map(|_| query.url(None)),
+        rows,
+        query,
+    };
+    Ok(html(status, &page))
+}
+
+fn load(
+    accounts: &Accounts,
+    filter: &AuditFilter,
+    before: Option<i64>,
+) -> Result<Vec<AuditLine>, StoreError> {
+    let rows = accounts
+        .audit_log()
+        .find_rows(filter, before, ROWS_PER_PAGE)?;
+    let names = AuditNames::load(accounts, &rows)?;
+    let line = |row: &accounts::db::audit::AuditRow| AuditLine {
+        seq: row.seq,
+        at: Timestamp(row.at_ms),
+        who: names.person(&row.actor),
+        what: sentence(row, &names),
+        address: row.address.clone(),
+        account_url: names
+            .account(row)
+            .map(|id| format!("/dashboard/operator/accounts/{id}")),
+    };
+    Ok(rows.iter().map(line).collect())
 }

@@ -67,7 +67,7 @@ fn page(
     let is_last = invites.len() <= page_rows;
     let rows: Vec<_> = invites.into_iter().take(page_rows).collect();
     Ok(InvitesPage {
-        frame: Frame::new("Operator", user),
+        frame: Frame::new("Invitations", user),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,

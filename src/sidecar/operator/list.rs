@@ -135,7 +135,7 @@ pub async fn show(
         (!is_last).then(|| link("Next", sort, number + 1, false)),
     ];
     let page = AccountsPage {
-        frame: Frame::new("Operator", &user).with_index_lag(app.billing.pages().index_lag()),
+        frame: Frame::new("Accounts", &user).with_index_lag(app.billing.pages().index_lag()),
         orders: ORDERS
             .map(|(_, value, text)| link(text, value, 1, value == sort))
             .into(),

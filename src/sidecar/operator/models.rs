@@ -25,7 +25,7 @@ pub async fn show(
     Operator { user, .. }: Operator,
 ) -> Result<Response, PageError> {
     let page = ModelsPage {
-        frame: Frame::new("Operator", &user),
+        frame: Frame::new("Models and prices", &user),
         models: app.settings.load().catalog.models().to_vec(),
     };
     Ok(html(StatusCode::OK, &page))

@@ -48,7 +48,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> NewAccountPage {
     let signup = app.settings.load().signup;
     let has_trial = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     NewAccountPage {
-        frame: Frame::new("Operator", user),
+        frame: Frame::new("New account", user),
         csrf: user.csrf.clone(),
         asks_password: !user.confirmed,
         opened: None,

@@ -27,6 +27,7 @@ use ledger::StoreError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -170,7 +171,7 @@ pub async fn show(
     });
     let rows = rows.collect();
     let page = OverviewPage {
-        frame: Frame::new("Operator", &user)
+        frame: Frame::new("Overview", &user)
             .with_charts()
             .with_index_lag(app.billing.pages().index_lag()),
         totals: loaded.totals,
@@ -292,7 +293,9 @@ fn load(
 
 fn requests_row(sum: ModelRequests) -> RequestsRow {
     let within = |percent| match sum.seconds_within(percent) {
-        Some(seconds) if seconds < 1.0 => format!("{} ms", (seconds * 1_000.0).round()),
+        Some(seconds) if seconds < 1.0 => {
+            format!("{} ms", Duration::from_secs_f64(seconds).as_millis())
+        }
         Some(seconds) => format!("{seconds} s"),
         None => "–".to_owned(),
     };

@@ -63,7 +63,7 @@ pub async fn show(
         (None, None) => return Err(PageError::NotFound),
     };
     let page = PricePage {
-        frame: Frame::new("Operator", &user),
+        frame: Frame::new("Price list", &user),
         periods: periods(&changes, &version),
         rows: price_rows(&price),
         stored: stored_at.map(Timestamp),

@@ -88,7 +88,12 @@ impl RefundOrder {
         ))
     }
 
-    fn post(&self, app: &SidecarState, by: &Actor) -> Result<PostingResult, StoreError> {
+    fn post(
+        &self,
+        app: &SidecarState,
+        account: &str,
+        by: &Actor,
+    ) -> Result<PostingResult, StoreError> {
         let (at_ms, request_id) = (now_ms(), self.request_id.as_str());
         let refund = Refund {
             reference: &self.reference,
@@ -97,7 +102,7 @@ impl RefundOrder {
             actor: Some(&by.actor),
             at_ms,
         };
-        let what = json!({"credits": self.amount, "ref": self.reference});
+        let what = json!({"account": account, "credits": self.amount, "ref": self.reference});
         app.accounts.with_actor(by, at_ms).record_then_run(
             "request.refund",
             request_id,
@@ -152,7 +157,7 @@ async fn post_order(
         };
         return Ok(confirm::page("Operator", form, question));
     }
-    let work = Arc::clone(app);
-    let posted = run_blocking(move || order.post(&work, &by)).await?;
+    let (work, of) = (Arc::clone(app), account.id.clone());
+    let posted = run_blocking(move || order.post(&work, &of, &by)).await?;
     show_posting(app, &form.user, account, posted, "Refunded")
 }

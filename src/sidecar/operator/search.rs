@@ -119,7 +119,7 @@ pub async fn show(
         false => StatusCode::OK,
     };
     let page = SearchPage {
-        frame: Frame::new("Operator", &user).with_index_lag(app.billing.pages().index_lag()),
+        frame: Frame::new("Search", &user).with_index_lag(app.billing.pages().index_lag()),
         q: q.chars().take(MAX_TERM_CHARS).collect(),
         answer: answer.to_owned(),
         since,

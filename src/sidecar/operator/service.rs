@@ -199,7 +199,7 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
         run_blocking(move || billing.pages().implausible_receipts(MAX_IMPLAUSIBLE_ROWS)).await??;
     let LedgerAuditState { running, last } = app.audits.snapshot();
     Ok(ServicePage {
-        frame: Frame::new("Operator", user)
+        frame: Frame::new("Service", user)
             .with_script(&AUDIT_SCRIPT)
             .with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),

@@ -313,7 +313,15 @@ async fn every_entry_of_the_menu_opens_for_those_who_see_it() {
         "Account",
         "Docs",
     ];
-    let operator = ["Accounts", "Invitations", "Service", "Audit log", "Docs"];
+    let operator = [
+        "Overview",
+        "Accounts",
+        "Invitations",
+        "Service",
+        "Models and prices",
+        "Audit log",
+        "Docs",
+    ];
     for (account, path, shown) in [
         (&people.holder, "/dashboard/account", &own[..]),
         (&people.suspended, "/dashboard/account", &own[..]),

@@ -8,7 +8,7 @@ use super::rows::first_column;
 use super::views::AuditRows;
 use crate::audit::{Actor, AuditChange};
 use ledger::StoreError;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 use sha2::{Digest, Sha256};
 
 const AUDIT_COLUMNS: &str = "seq, at_ms, actor, address, act, object, before, after, prev, hash";
@@ -25,6 +25,18 @@ pub struct AuditEntry<'a> {
     /// JSON, or empty.
     pub before: &'a str,
     pub after: &'a str,
+}
+
+/// Which lines a reader wants. A field that is `None` does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Who acted: the id of an account, or the text of another actor.
+    pub actor: Option<String>,
+    /// Id of the account that the line is about: itself, one of its keys, or one of its requests.
+    pub account: Option<String>,
+    pub act: Option<String>,
+    /// From the first time up to, and without, the second, in ms since 1970.
+    pub times_ms: Option<(i64, i64)>,
 }
 
 /// A line as stored.
@@ -188,6 +200,47 @@ impl AuditRows<'_> {
                     "SELECT {AUDIT_COLUMNS} FROM audit WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2"
                 ))?
                 .query_map(params![before.unwrap_or(i64::MAX), limit], audit_row)?
+                .collect()
+        })
+    }
+
+    /// Returns at most `limit` lines that match `filter` before the line `before`, newest first.
+    pub fn find_audit_rows(
+        &self,
+        filter: &AuditFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, StoreError> {
+        let mut sql = format!("SELECT {AUDIT_COLUMNS} FROM audit WHERE seq < ?1");
+        let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(before.unwrap_or(i64::MAX))];
+        let mut add = |condition: &str, value: Box<dyn ToSql>| {
+            values.push(value);
+            sql.push_str(" AND ");
+            sql.push_str(&condition.replace("?", &format!("?{}", values.len())));
+        };
+        if let Some(actor) = &filter.actor {
+            add("actor = ?", Box::new(actor.clone()));
+        }
+        if let Some(account) = &filter.account {
+            add(
+                "(object = ? OR object IN (SELECT id FROM api_key WHERE account = ?)
+                  OR (act = 'request.refund' AND json_extract(after, '$.account') = ?))",
+                Box::new(account.clone()),
+            );
+        }
+        if let Some(act) = &filter.act {
+            add("act = ?", Box::new(act.clone()));
+        }
+        if let Some((from_ms, to_ms)) = filter.times_ms {
+            add("at_ms >= ?", Box::new(from_ms));
+            add("at_ms < ?", Box::new(to_ms));
+        }
+        values.push(Box::new(limit));
+        sql.push_str(&format!(" ORDER BY seq DESC LIMIT ?{}", values.len()));
+        self.0.read("read the audit log", |connection| {
+            connection
+                .prepare_cached(&sql)?
+                .query_map(params_from_iter(values), audit_row)?
                 .collect()
         })
     }

@@ -78,7 +78,7 @@ async fn an_account_is_deleted_after_its_email_is_typed_and_its_entries_stay() {
     assert_eq!(keys[0].status, accounts::ApiKeyStatus::Revoked);
     assert_eq!(root.balance(), "7");
     assert_eq!(root.acts(), ["account.delete"]);
-    let page = root.get(&root.path("").trim_end_matches('/')).await;
+    let page = root.get(root.path("").trim_end_matches('/')).await;
     assert_eq!(page.status, 200);
     assert!(page.inside("status").starts_with("deleted"));
     assert_eq!(root.post(&path, fields).await.status, 422);

@@ -1,0 +1,476 @@
+//! A line of the audit log as a sentence: who did what to whom, with e-mails and the names of keys.
+//!
+//! A line has ids and JSON, so that it never changes and its hash holds. Must not write, and must
+//! show a line that it does not know.
+
+use super::super::display::format_time;
+use super::describe_role;
+use super::prices::token_prices;
+use accounts::db::audit::AuditRow;
+use accounts::prices::{PRICES_ACT, PriceChange, parse_price_changes};
+use accounts::{Accounts, Role};
+use credits::money::Micro;
+use credits::price_list::{PriceList, TokenPrices};
+use ledger::StoreError;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Maximum number of models whose new prices a sentence names.
+const MAX_MODELS: usize = 5;
+
+/// The actions and what a filter calls them.
+pub const ACTS: [(&str, &str); 30] = [
+    ("account.create", "Account created"),
+    ("account.create-link", "Password link made"),
+    ("account.use-link", "Password link used"),
+    ("account.set-password", "Password set"),
+    ("account.role", "Role changed"),
+    ("account.suspend", "Account suspended"),
+    ("account.resume", "Account resumed"),
+    ("account.delete", "Account deleted"),
+    ("account.limit", "Rate limits of an account"),
+    ("account.extend-trial", "Trial extended"),
+    ("account.grant", "Credits granted"),
+    ("account.topup", "Credits sold"),
+    ("account.adjust", "Balance corrected"),
+    ("request.refund", "Request refunded"),
+    ("account.read", "Account read"),
+    ("key.create", "Key created"),
+    ("key.set", "Key changed"),
+    ("key.rotate", "Key rotated"),
+    ("key.enable", "Key enabled"),
+    ("key.disable", "Key disabled"),
+    ("key.revoke", "Key revoked"),
+    ("invite.create", "Invitations created"),
+    ("invite.withdraw", "Invitation revoked"),
+    (PRICES_ACT, "Prices changed"),
+    ("ledger.verify", "Ledger verified"),
+    ("ledger.seal", "Ledger sealed"),
+    ("ledger.archive", "Ledger archived"),
+    ("ledger.reindex", "Ledger indexed anew"),
+    ("ledger.rebuild-aggregates", "Totals rebuilt"),
+    ("refused", "Refused"),
+];
+
+/// The e-mails of accounts and the names of keys that lines name by their ids.
+pub struct AuditNames {
+    emails: BTreeMap<String, String>,
+    /// Name, account.
+    keys: BTreeMap<String, (String, String)>,
+}
+
+impl AuditNames {
+    /// Reads what `rows` need, each once.
+    pub fn load(accounts: &Accounts, rows: &[AuditRow]) -> Result<Self, StoreError> {
+        let mut names = Self {
+            emails: BTreeMap::new(),
+            keys: BTreeMap::new(),
+        };
+        for row in rows {
+            for id in [&row.actor, &row.object] {
+                names.load_id(accounts, id)?;
+            }
+            if let Some(account) = json(&row.after)["account"].as_str() {
+                names.load_id(accounts, account)?;
+            }
+        }
+        Ok(names)
+    }
+
+    fn load_id(&mut self, accounts: &Accounts, id: &str) -> Result<(), StoreError> {
+        if id.starts_with("acct_") && !self.emails.contains_key(id) {
+            if let Some(account) = accounts.find(id)? {
+                self.emails.insert(id.to_owned(), account.email);
+            }
+        } else if id.starts_with("key_")
+            && !self.keys.contains_key(id)
+            && let Some((account, key)) = accounts.api_keys().key(None, id)?
+        {
+            self.load_id(accounts, &account)?;
+            self.keys.insert(id.to_owned(), (key.name, account));
+        }
+        Ok(())
+    }
+
+    /// The e-mail of an account, who runs commands, or the text itself.
+    pub fn person(&self, id: &str) -> String {
+        match (self.emails.get(id), id) {
+            (Some(email), _) => email.clone(),
+            (None, "config file") => "The config file".to_owned(),
+            (None, id) if id.starts_with("uid ") => format!("The command line ({id})"),
+            (None, id) => id.to_owned(),
+        }
+    }
+
+    fn key(&self, id: &str) -> String {
+        match self.keys.get(id) {
+            Some((name, account)) => format!("the key ‘{name}’ of {}", self.person(account)),
+            None => format!("the key {id}"),
+        }
+    }
+
+    /// The account that a line is about.
+    pub fn account(&self, row: &AuditRow) -> Option<String> {
+        let of_key = self
+            .keys
+            .get(&row.object)
+            .map(|(_, account)| account.clone());
+        let of_detail = || json(&row.after)["account"].as_str().map(ToOwned::to_owned);
+        match row.object.starts_with("acct_") {
+            true => Some(row.object.clone()),
+            false => of_key.or_else(of_detail),
+        }
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or(Value::Null)
+}
+
+/// Returns what happened, without who did it.
+pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
+    let line = Line {
+        row,
+        before: json(&row.before),
+        after: json(&row.after),
+        names,
+    };
+    match row.act.split_once('.') {
+        Some(("account", act)) => line.account(act),
+        Some(("key", act)) => line.key(act),
+        _ => line.other(),
+    }
+}
+
+/// A line with its JSON parsed.
+struct Line<'a> {
+    row: &'a AuditRow,
+    before: Value,
+    after: Value,
+    names: &'a AuditNames,
+}
+
+impl Line<'_> {
+    fn word(&self, name: &str) -> String {
+        self.after[name].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The account that the line is about.
+    fn whom(&self) -> String {
+        self.names.person(&self.row.object)
+    }
+
+    fn reference(&self) -> String {
+        match self.word("ref") {
+            reference if reference.is_empty() => String::new(),
+            reference => format!(", reference {reference}"),
+        }
+    }
+
+    fn account(&self, act: &str) -> String {
+        let Self {
+            row, before, after, ..
+        } = self;
+        let (whom, credits, reference) = (self.whom(), self.word("credits"), self.reference());
+        let role = |value: &Value| role_text(value["role"].as_str()).unwrap_or("account holder");
+        let is_own = row.actor == row.object;
+        match act {
+            "create" => {
+                let trial = match self.word("trial") {
+                    trial if trial.is_empty() => "without a trial".to_owned(),
+                    trial => format!("with a trial of {trial} credits"),
+                };
+                format!("created the account {whom} ({}) {trial}", role(after))
+            }
+            "create-link" => format!("made a password link for {whom}"),
+            "use-link" if is_own => "used a password link".to_owned(),
+            "use-link" => format!("used a password link of {whom}"),
+            "set-password" => format!("set the password of {whom}"),
+            "role" => format!(
+                "changed the role of {whom} from {} to {}",
+                role(before),
+                role(after)
+            ),
+            "suspend" => format!("suspended {whom}"),
+            "resume" => format!("resumed {whom}"),
+            "delete" if is_own => "deleted the own account".to_owned(),
+            "delete" => format!("deleted the account {whom}"),
+            "limit" => format!(
+                "set the rate limits of {whom}: {}",
+                list(&changes_of(&before["rates"], &after["rates"], &RATES))
+            ),
+            "extend-trial" => format!(
+                "extended the trial of {whom} from {} to {}",
+                time(&before["trial_ends_at_ms"]),
+                time(&after["trial_ends_at_ms"]),
+            ),
+            "grant" => format!("granted {credits} credits to {whom}{reference}"),
+            "topup" => format!("sold {credits} credits to {whom}{reference}"),
+            "adjust" => {
+                let (verb, amount, to) = match credits.strip_prefix('-') {
+                    Some(amount) => ("deducted", amount, "from"),
+                    None => ("added", credits.as_str(), "to"),
+                };
+                let reason = self.word("reason");
+                format!("{verb} {amount} credits {to} {whom} as a correction: {reason}{reference}")
+            }
+            "read" => {
+                let page = self.word("page");
+                let what = match (after["receipt"].as_str(), after["conversation"].as_str()) {
+                    (Some(id), _) => format!("the receipt {id}"),
+                    (None, Some(id)) => format!("the conversation {id}"),
+                    (None, None) if page == "activity.csv" => "the file of responses".to_owned(),
+                    (None, None) => format!("the {page}"),
+                };
+                format!("read {what} of {whom}")
+            }
+            // A line of another version of the program.
+            act => format!("account.{act} {whom}"),
+        }
+    }
+
+    fn key(&self, act: &str) -> String {
+        let Self {
+            row, before, after, ..
+        } = self;
+        let key = self.names.key(&row.object);
+        match act {
+            "create" => {
+                let set = settings_changes(&Value::Null, &after["settings"]);
+                let set = match set.is_empty() {
+                    true => String::new(),
+                    false => format!(", {}", list(&set)),
+                };
+                format!(
+                    "created the key ‘{}’ of {}{set}",
+                    self.word("name"),
+                    self.whom()
+                )
+            }
+            "set" => key_set(&key, &before["settings"], &after["settings"]),
+            "rotate" => {
+                let minutes = after["overlap_ms"].as_i64().unwrap_or_default() / 60_000;
+                format!("rotated {key}: the old one works for another {minutes} minutes")
+            }
+            "enable" => format!("enabled {key}"),
+            "disable" => format!("disabled {key}"),
+            "revoke" => format!("revoked {key}"),
+            act => format!("key.{act} {key}"),
+        }
+    }
+
+    fn other(&self) -> String {
+        let Self { row, after, .. } = self;
+        let object = &row.object;
+        match row.act.as_str() {
+            "request.refund" => {
+                let amount = match self.word("credits") {
+                    amount if amount.is_empty() => "all that was left of".to_owned(),
+                    amount => format!("{amount} credits of"),
+                };
+                let of = match after["account"].as_str() {
+                    Some(account) => format!(" of {}", self.names.person(account)),
+                    None => String::new(),
+                };
+                let reference = self.reference();
+                format!("refunded {amount} the request {object}{of}{reference}")
+            }
+            "invite.create" => match after["ids"].as_array().map(Vec::len) {
+                Some(1) => "created an invitation".to_owned(),
+                count => format!("created {} invitations", count.unwrap_or_default()),
+            },
+            "invite.withdraw" => format!("revoked the invitation {object}"),
+            PRICES_ACT => match parse_price_changes(row) {
+                Ok(changes) => prices(&changes, row.before.is_empty()),
+                Err(_) => "changed prices".to_owned(),
+            },
+            "ledger.verify" => "started an audit of the ledger".to_owned(),
+            "ledger.seal" => "sealed entries of the ledger".to_owned(),
+            "ledger.archive" => "archived sealed entries of the ledger".to_owned(),
+            "ledger.reindex" => "made the index of the ledger anew".to_owned(),
+            "ledger.rebuild-aggregates" => "rebuilt the totals of the ledger".to_owned(),
+            "refused" => {
+                let (act, why) = (self.word("act"), self.word("why"));
+                let title = ACTS.iter().find(|(name, _)| *name == act);
+                let title = title
+                    .map_or(act.as_str(), |(_, title)| title)
+                    .to_lowercase();
+                // The text of an error may end with a detail as JSON.
+                let why = why.split(" {").next().unwrap_or_default();
+                format!("was refused ({title}, {}): {why}", self.whom())
+            }
+            other => format!("{other} {}", self.whom()),
+        }
+    }
+}
+
+fn role_text(name: Option<&str>) -> Option<&'static str> {
+    describe_role(Role::parse(name?)?)
+}
+
+fn time(ms: &Value) -> String {
+    ms.as_i64().map_or_else(|| "none".to_owned(), format_time)
+}
+
+/// The rates of keys and accounts: member, and its name in a sentence.
+const RATES: [(&str, &str); 3] = [
+    ("requests_per_minute", "requests a minute"),
+    ("tokens_per_minute", "tokens a minute"),
+    ("concurrent", "concurrent requests"),
+];
+
+fn changes_of(before: &Value, after: &Value, members: &[(&str, &str)]) -> Vec<String> {
+    let number = |value: &Value| match value.as_u64() {
+        Some(0) => "no limit".to_owned(),
+        Some(number) => number.to_string(),
+        None => "the default".to_owned(),
+    };
+    let changed = members
+        .iter()
+        .filter(|(member, _)| before[*member] != after[*member]);
+    changed
+        .map(|(member, name)| {
+            let new = number(&after[*member]);
+            match before[*member].is_null() {
+                true => format!("{new} {name}"),
+                false => format!("from {} to {new} {name}", number(&before[*member])),
+            }
+        })
+        .collect()
+}
+
+fn list(parts: &[String]) -> String {
+    match parts {
+        [] => "nothing".to_owned(),
+        parts => parts.join(", "),
+    }
+}
+
+/// A limit as `2 credits a day`.
+fn limit_text(limit: &Value) -> Option<(String, String)> {
+    let period = match limit["period"].as_str()? {
+        "total" => "credits in total".to_owned(),
+        period => format!("credits a {period}"),
+    };
+    Some((limit["credits"].as_str()?.to_owned(), period))
+}
+
+/// What a change of a key's settings set, without its limit.
+fn settings_changes(before: &Value, after: &Value) -> Vec<String> {
+    let mut parts = Vec::new();
+    if before.is_null() {
+        let limit = limit_text(&after["spend_limit"]);
+        parts.extend(limit.map(|(amount, period)| format!("with a limit of {amount} {period}")));
+    }
+    if before["expires_at_ms"] != after["expires_at_ms"] {
+        parts.push(match after["expires_at_ms"].as_i64() {
+            Some(ms) => format!("expiring {}", format_time(ms)),
+            None => "without expiry".to_owned(),
+        });
+    }
+    if before["allowed_models"] != after["allowed_models"] {
+        let models = after["allowed_models"].as_array().into_iter().flatten();
+        let models: Vec<_> = models.filter_map(Value::as_str).collect();
+        parts.push(match models.is_empty() {
+            true => "for all models".to_owned(),
+            false => format!("for {} only", models.join(", ")),
+        });
+    }
+    if before["scope"] != after["scope"] {
+        parts.push(match after["scope"].as_str() {
+            Some(scope) => format!("for {scope} only"),
+            None => "for everything".to_owned(),
+        });
+    }
+    parts.extend(changes_of(&before["rates"], &after["rates"], &RATES));
+    parts
+}
+
+fn key_set(key: &str, old: &Value, new: &Value) -> String {
+    // Lines of an earlier version do not say what was before.
+    if old.is_null() {
+        return format!("set {key}: {}", list(&settings_changes(&Value::Null, new)));
+    }
+    let limits = (
+        limit_text(&old["spend_limit"]),
+        limit_text(&new["spend_limit"]),
+    );
+    let mut parts = Vec::new();
+    if old["spend_limit"] != new["spend_limit"] {
+        parts.push(match limits {
+            (Some((from, one)), Some((to, other))) if one == other => {
+                let number = |text: &str| text.parse::<Micro>().unwrap_or(Micro::ZERO);
+                let verb = match number(&to) < number(&from) {
+                    true => "lowered",
+                    false => "raised",
+                };
+                format!("{verb} the limit of {key} from {from} to {to} {one}")
+            }
+            (Some((from, one)), Some((to, other))) => {
+                format!("changed the limit of {key} from {from} {one} to {to} {other}")
+            }
+            (None, Some((to, period))) => format!("set the limit of {key} to {to} {period}"),
+            (_, None) => format!("removed the limit of {key}"),
+        });
+    }
+    let others = settings_changes(old, new);
+    if !others.is_empty() {
+        let what = list(&others);
+        parts.push(match parts.is_empty() {
+            true => format!("changed {key}: {what}"),
+            false => format!("made it {what}"),
+        });
+    }
+    match parts.is_empty() {
+        true => format!("saved {key} without a change"),
+        false => parts.join("; "),
+    }
+}
+
+/// What changed in the prices. `is_first`: no line was before.
+fn prices(changes: &[PriceChange], is_first: bool) -> String {
+    let count = |count: usize| match count {
+        1 => "1 model".to_owned(),
+        count => format!("{count} models"),
+    };
+    if is_first {
+        return format!("set the first prices, of {}", count(changes.len()));
+    }
+    let mut parts: Vec<_> = changes.iter().take(MAX_MODELS).map(price_change).collect();
+    if changes.len() > MAX_MODELS {
+        parts.push(format!("and of {} more", count(changes.len() - MAX_MODELS)));
+    }
+    format!("changed prices: {}", parts.join("; "))
+}
+
+fn price_change(change: &PriceChange) -> String {
+    let rates = |price: &PriceList| {
+        token_prices(&TokenPrices {
+            input: price.input,
+            cache_read: price.cache_read,
+            cache_write_5m: price.cache_write_5m,
+            cache_write_1h: price.cache_write_1h,
+            output: price.output,
+        })
+    };
+    let model = &change.model;
+    match (&change.before, &change.after) {
+        (Some(old), Some(new)) => {
+            let pairs = rates(old).into_iter().zip(rates(new));
+            let changed: Vec<_> = pairs
+                .filter(|(old, new)| old.1 != new.1)
+                .map(|((name, old), (_, new))| format!("{name} {old} → {new}"))
+                .collect();
+            match changed.is_empty() {
+                true => format!("{model}: prices of features or tiers"),
+                false => format!("{model}: {}", changed.join(", ")),
+            }
+        }
+        (None, Some(new)) => {
+            let rates = rates(new);
+            let [input, .., output] = &rates;
+            format!("{model} is new, input {}, output {}", input.1, output.1)
+        }
+        (_, None) => format!("{model} is not offered any more"),
+    }
+}
