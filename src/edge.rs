@@ -22,6 +22,7 @@ mod intake;
 pub mod learn;
 mod local_api;
 mod malformed;
+mod model_lookup;
 mod outbound;
 mod pages;
 pub mod panics;
@@ -159,8 +160,7 @@ impl ProxyHttp for Gateway {
     ) -> Result<Box<HttpPeer>> {
         match &mut ctx.stage {
             Stage::Admitted(call) => {
-                let trace = ctx.record.trace.as_deref_mut();
-                upstream::select_vendor_peer(self, trace, call).await
+                upstream::select_vendor_peer(self, &mut ctx.record, call).await
             }
             Stage::Sidecar(_) => upstream::select_sidecar_peer(self),
             _ => Err(upstream::no_upstream()),
@@ -272,8 +272,9 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestContext,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        if let Some(call) = ctx.call() {
-            upstream::handle_connect_failure(&self.resolver, call, &mut error);
+        if let Stage::Admitted(call) = &mut ctx.stage {
+            let request = (&mut **call, ctx.record.request_id.as_str());
+            upstream::handle_connect_failure(&self.resolver, request, &mut error);
         }
         error
     }
@@ -291,7 +292,8 @@ impl ProxyHttp for Gateway {
         let retry = match &mut ctx.stage {
             Stage::Admitted(call) => {
                 response::inspect_broken_response(call, surface);
-                let retry = upstream::retry_broken_attempt(call, &mut error, client_reused);
+                let request = (&mut **call, ctx.record.request_id.as_str());
+                let retry = upstream::retry_broken_attempt(request, &mut error, client_reused);
                 if retry {
                     settlement::count_unbilled_tokens(call);
                     call.response.abandon_attempt();

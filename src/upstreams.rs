@@ -4,14 +4,16 @@
 //! This module must not do I/O: the edge reports the outcome of each request and each health check.
 //! The state survives a reload of the config. Next: `upstreams/endpoint.rs` (one endpoint),
 //! `upstreams/breaker.rs`, `upstreams/vendor_key.rs`, `upstreams/budget.rs`,
-//! `upstreams/load_balancer.rs`.
+//! `upstreams/load_balancer.rs`, `upstreams/failures.rs` (their lines in the log).
 
 pub mod breaker;
 mod budget;
 mod endpoint;
+mod failures;
 mod learned;
 pub mod load_balancer;
 mod lock;
+mod recent;
 #[cfg(test)]
 mod tests;
 mod vendor_key;
@@ -19,8 +21,10 @@ mod vendor_key;
 use budget::{RetryAllowance, RetryBudget};
 use config::Limits;
 use config::catalog::CatalogVendor;
-pub use endpoint::{CoolDownReason, EndpointLease, EndpointState};
+pub use endpoint::{CoolDownReason, CountedFailure, EndpointLease, EndpointState};
 use endpoint::{EndpointAvailability, MonitoredEndpoint};
+use failures::FailureLog;
+pub use failures::{LastFailure, MAX_WORDS_CHARS, VendorFailure, VendorFailureCause};
 use learned::LearnedMembers;
 use load_balancer::{Candidate, SmoothRoundRobin};
 use lock::lock;
@@ -63,12 +67,27 @@ impl EndpointRegistry {
         let all: Vec<_> = lock(&self.0).values().cloned().collect();
         let mut states: Vec<_> = all
             .iter()
-            .flat_map(|pool| pool.endpoints.iter().map(|endpoint| endpoint.state(now)))
+            .flat_map(|pool| {
+                let endpoints = pool.endpoints.iter();
+                endpoints.map(|endpoint| endpoint.state(&pool.key, now))
+            })
             .collect();
         states.sort_by(|one, other| {
             (&one.vendor, &one.endpoint).cmp(&(&other.vendor, &other.endpoint))
         });
         states
+    }
+
+    /// Logs the failures of the vendors: one line for each vendor, cause and minute. Call it every
+    /// second. `all`: also the failures whose line is not due, because the process ends.
+    pub fn log_failures(&self, now: Instant, all: bool) {
+        let pools: Vec<_> = lock(&self.0).values().cloned().collect();
+        for pool in pools {
+            let kind = pool.vendor.name.as_str();
+            for line in pool.failures.take_lines(now, all) {
+                log::warn!(kind; "vendor `{kind}`: {line}");
+            }
+        }
     }
 }
 
@@ -87,6 +106,7 @@ pub struct EndpointPool {
     /// Limit on how often the gateway may retry failed requests at this vendor.
     budget: Arc<Mutex<RetryBudget>>,
     learned: Arc<Mutex<LearnedMembers>>,
+    failures: Arc<FailureLog>,
     /// When an answer in no known form was last logged.
     unknown_form_logged: Mutex<Option<Instant>>,
 }
@@ -124,6 +144,7 @@ pub enum EndpointUnavailable {
 impl EndpointPool {
     fn new(vendor: &Arc<CatalogVendor>, before: Option<&Self>) -> Self {
         let mut names = HashMap::new();
+        let failures = before.map_or_else(Arc::default, |before| Arc::clone(&before.failures));
         let endpoints = vendor.endpoints.iter().map(|endpoint| {
             // The config may list the same address twice.
             let number = names
@@ -141,6 +162,7 @@ impl EndpointPool {
                 endpoint,
                 *number,
                 known.map(Arc::as_ref),
+                &failures,
             ))
         });
         let endpoints: Vec<Arc<MonitoredEndpoint>> = endpoints.collect();
@@ -163,6 +185,7 @@ impl EndpointPool {
             key,
             budget,
             learned,
+            failures,
             unknown_form_logged: Mutex::default(),
         }
     }

@@ -9,6 +9,7 @@
 //! (paths that need no vendor).
 
 mod call;
+mod credit_refusal;
 mod header;
 mod idempotency_key;
 mod local;
@@ -361,7 +362,7 @@ fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
                 continue;
             }
             if seen.is_some_and(|seen| seen != key) {
-                return Err(Failure::from_kind(Kind::BadKey));
+                return Err(Failure::new(Kind::BadKey, TWO_KEYS));
             }
             seen = Some(key);
             if has_scheme || *name != AUTHORIZATION {
@@ -369,14 +370,28 @@ fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
             }
         }
     }
-    found.ok_or_else(|| {
-        Failure::from_kind(if has_key_header {
-            Kind::BadKey
-        } else {
-            Kind::MissingKey
-        })
+    found.ok_or_else(|| match (seen, has_key_header) {
+        (Some(_), _) => Failure::new(Kind::BadKey, NO_SCHEME),
+        (None, true) => Failure::new(Kind::BadKey, foreign_key()),
+        (None, false) => Failure::from_kind(Kind::MissingKey),
     })
 }
+
+const TWO_KEYS: &str =
+    "The API key is not valid: the request has two different keys. Send one of them.";
+const NO_SCHEME: &str = "The API key is not valid in this form. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.";
+
+/// The message for a text that is no key of any gateway. It does not repeat the text, which may be
+/// the key of a vendor.
+fn foreign_key() -> String {
+    format!(
+        "The API key is not valid: a key of this gateway begins with `{}` and is complete. A vendor's own key does not work here; create one in the dashboard.",
+        accounts::KEY_PREFIX
+    )
+}
+
+/// The message for a well-formed key that no account has.
+const UNKNOWN_KEY: &str = "The API key is not valid: it was revoked, or belongs to another gateway. Create one in the dashboard.";
 
 /// Returns the account and the key that pay.
 async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
@@ -386,12 +401,10 @@ async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Pr
         .authenticate(key, clock::now_ms())
         .await
         .map_err(|refusal| match refusal {
-            AuthError::BadKey => Failure::from_kind(Kind::BadKey),
+            AuthError::BadKey => Failure::new(Kind::BadKey, UNKNOWN_KEY),
             AuthError::KeyExpired => Failure::from_kind(Kind::KeyExpired),
             AuthError::KeyDisabled => Failure::from_kind(Kind::KeyDisabled),
-            AuthError::AccountSuspended => {
-                Failure::new(Kind::KeyDisabled, "This account is suspended.")
-            }
+            AuthError::AccountSuspended => Failure::from_kind(Kind::AccountSuspended),
             AuthError::TooManyLookups => Failure::from_kind(Kind::KeyLookups),
             AuthError::Unavailable(error) => {
                 log::error!("cannot check a key: {error}");

@@ -24,7 +24,7 @@ pub async fn finish_request(
     session: &mut Session,
     ctx: &mut RequestContext,
 ) {
-    if let Some(call) = ctx.call() {
+    if let Stage::Admitted(call) = &mut ctx.stage {
         // A client that left, or was given up, gets no end of the framing: the response would look
         // complete. Its connection closes with the wrapper, without waiting for a write.
         if !call.exchange.progress().has_client_left() {
@@ -34,7 +34,7 @@ pub async fn finish_request(
         // A draining process waits for this request, and so also for the outcome of its idempotency
         // key.
         call.exchange.wait_for_decision().await;
-        upstream::finish_attempt(call);
+        upstream::finish_attempt(call, &ctx.record.request_id);
     }
     record_request(recorders, ctx);
 }

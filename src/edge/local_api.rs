@@ -6,6 +6,7 @@
 mod models;
 
 use super::gateway::Gateway;
+use super::model_lookup::find_model;
 use super::respond;
 use super::route::LocalEndpoint;
 use super::state::RequestContext;
@@ -105,13 +106,10 @@ pub async fn send_answer(
                 session.req_header().uri.query().unwrap_or_default(),
             )?
         }
-        LocalEndpoint::Model(id) => match settings.catalog.find(&id) {
-            Some(model) if principal.settings.allows(&model.id) => {
-                models::describe(model, &model.id, ctx.record.surface)
-            }
-            Some(_) => return Err(Failure::model_not_allowed(&id)),
-            None => return Err(Failure::model_not_found(&id)),
-        },
+        LocalEndpoint::Model(id) => {
+            let model = find_model(settings, principal, &id)?;
+            models::describe(model, &model.id, ctx.record.surface)
+        }
         LocalEndpoint::Credits => json::balance(
             &gateway
                 .admission

@@ -16,6 +16,7 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 mod unprocessed;
+mod vendor_failure;
 
 pub use attempts::{
     MAX_ADDRESSES_PER_ENDPOINT, finish_attempt, handle_connect_failure, handle_refusal,
@@ -23,6 +24,7 @@ pub use attempts::{
 };
 pub use reasoning_retry::retry_without_reasoning;
 pub use refused_member::{leave_out_refused, retry_without_member};
+pub use vendor_failure::{note_error_body, note_error_event};
 
 use super::gateway::Gateway;
 use super::respond;
@@ -30,7 +32,7 @@ use super::silence_timer::BACKSTOP_FACTOR;
 use super::state::admitted::AdmittedRequest;
 use super::state::record::RequestRecord;
 use super::state::sidecar::SidecarRequest;
-use super::trace::{RequestTrace, TRACEPARENT};
+use super::trace::TRACEPARENT;
 use config::Limits;
 use config::address::FORWARDING_FIELDS;
 use http::{Method, Version, header};
@@ -74,7 +76,7 @@ const PAGE_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Returns the peer of the next attempt at a vendor.
 pub async fn select_vendor_peer(
     gateway: &Gateway,
-    trace: Option<&mut RequestTrace>,
+    record: &mut RequestRecord,
     call: &mut AdmittedRequest,
 ) -> Result<Box<HttpPeer>> {
     attempts::begin_attempt(&gateway.endpoint_registry, call).await?;
@@ -84,10 +86,11 @@ pub async fn select_vendor_peer(
             "the endpoint is no longer configured",
         );
     };
-    if let Some(trace) = trace {
+    if let Some(trace) = record.trace.as_deref_mut() {
         trace.begin_attempt(&endpoint.authority);
     }
-    let address = attempts::resolve_address(&gateway.resolver, call, &endpoint).await?;
+    let request = (&mut *call, record.request_id.as_str());
+    let address = attempts::resolve_address(&gateway.resolver, request, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     let limits = &call.settings.limits;
     set_timeouts(&mut peer, limits);
@@ -200,6 +203,7 @@ pub fn build_vendor_header(
     call.attempts.was_sent = true;
     if let Some(attempt) = &mut call.attempt {
         attempt.has_refused = false;
+        attempt.words.clear();
     }
     call.failure = None;
     call.response.answered_at = None;

@@ -4,8 +4,10 @@
 //! This file must not do I/O and must not choose an endpoint.
 
 use super::breaker::{BreakerPermit, BreakerRules, BreakerState, CircuitBreaker};
+use super::failures::{FailureKind, FailureLog, LastFailure, VendorFailure};
 use super::load_balancer::Candidate;
 use super::lock::lock;
+use super::recent::{RecentAttempts, RecentOutcomes};
 use super::vendor_key::{VendorKey, VendorKeyLease};
 use base::telemetry::METRICS;
 use config::Limits;
@@ -38,6 +40,14 @@ pub struct EndpointState {
     /// Models that the vendor asked the gateway to pause on this endpoint, and the remaining
     /// seconds.
     pub cooling_seconds: Vec<(String, u64)>,
+    /// Whether the vendor refuses the gateway's key or its account has no credit, so that only
+    /// requests that test this go there.
+    pub key_refused: bool,
+    /// Seconds until the next such request, if that is known.
+    pub key_tested_in_seconds: Option<u64>,
+    pub recent: RecentAttempts,
+    /// `None` if no attempt has failed since this process started.
+    pub last_failure: Option<LastFailure>,
 }
 
 /// Why the vendor asked the gateway to pause.
@@ -98,6 +108,8 @@ pub(super) struct MonitoredEndpoint {
     seed: u64,
     /// Shared with the same endpoint of the previous config.
     pub(super) health: Arc<Mutex<EndpointHealth>>,
+    /// Shared with the vendor's other endpoints.
+    failures: Arc<FailureLog>,
 }
 
 pub(super) struct EndpointHealth {
@@ -112,6 +124,8 @@ pub(super) struct EndpointHealth {
     h2_violations: u64,
     /// Separates the connections of now from older ones, which no request uses any more.
     connection_group: u64,
+    recent: RecentOutcomes,
+    last_failure: Option<LastFailure>,
 }
 
 /// A pause that a vendor requested for one model.
@@ -143,6 +157,7 @@ impl MonitoredEndpoint {
         endpoint: &VendorEndpoint,
         number: u32,
         known: Option<&Self>,
+        failures: &Arc<FailureLog>,
     ) -> Self {
         let label = endpoint.label();
         let seed = Sha256::digest(format!("{label} {number}"))
@@ -158,6 +173,8 @@ impl MonitoredEndpoint {
                 wants_http1: false,
                 h2_violations: 0,
                 connection_group: 0,
+                recent: RecentOutcomes::new(Instant::now()),
+                last_failure: None,
             }))
         };
         let health = known.map_or_else(fresh, |known| Arc::clone(&known.health));
@@ -174,6 +191,7 @@ impl MonitoredEndpoint {
             max_concurrent,
             seed,
             health,
+            failures: Arc::clone(failures),
         };
         monitored.publish_health(&lock(&monitored.health));
         monitored
@@ -268,6 +286,7 @@ impl MonitoredEndpoint {
             began: now,
             is_probe,
             is_decided: false,
+            has_failed: false,
             connection_group: 0,
         })
     }
@@ -302,7 +321,12 @@ impl MonitoredEndpoint {
             .set(i64::from(is_healthy));
     }
 
-    pub(super) fn state(&self, now: Instant) -> EndpointState {
+    pub(super) fn state(&self, key: &VendorKey, now: Instant) -> EndpointState {
+        let (key_refused, key_until) = match key.permit(now) {
+            BreakerPermit::Allowed => (false, None),
+            BreakerPermit::Probe => (true, Some(now)),
+            BreakerPermit::Blocked(until) => (true, until),
+        };
         let health = lock(&self.health);
         let (breaker, until) = match health.breaker.state() {
             BreakerState::Closed => ("closed", None),
@@ -328,6 +352,10 @@ impl MonitoredEndpoint {
             opens_in_seconds: until.map_or(0, seconds),
             passes_checks: health.passes_checks,
             cooling_seconds,
+            key_refused,
+            key_tested_in_seconds: key_until.map(seconds),
+            recent: health.recent.summarize(now),
+            last_failure: health.last_failure.clone(),
         }
     }
 }
@@ -352,7 +380,23 @@ pub struct EndpointLease {
     began: Instant,
     is_probe: bool,
     is_decided: bool,
+    /// Whether the attempt has failed and not begun to succeed since.
+    has_failed: bool,
     connection_group: u64,
+}
+
+/// The line of the log that a failure is counted in.
+#[derive(Clone)]
+pub struct CountedFailure {
+    log: Arc<FailureLog>,
+    kind: FailureKind,
+}
+
+impl CountedFailure {
+    /// Counts that another attempt answered the request.
+    pub fn count_answered(&self) {
+        self.log.count_answered(self.kind);
+    }
 }
 
 impl EndpointLease {
@@ -398,10 +442,35 @@ impl EndpointLease {
         lock(&self.endpoint.health).wants_http1
     }
 
+    /// Counts a failure of this attempt for the log and for the endpoint's state. Its breaker does
+    /// not change.
+    pub fn count_failure(
+        &mut self,
+        failure: &VendorFailure<'_>,
+        at_ms: i64,
+        now: Instant,
+    ) -> CountedFailure {
+        self.has_failed = true;
+        lock(&self.endpoint.health).last_failure = Some(failure.to_last(at_ms));
+        let log = &self.endpoint.failures;
+        CountedFailure {
+            kind: log.add(&self.endpoint.label, failure, now),
+            log: Arc::clone(log),
+        }
+    }
+
+    /// Whether a failure of this attempt was counted and no success has followed.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
     /// Records that the endpoint has begun a successful response. Its breaker closes, and its pause
     /// for this model ends. The rest of the response may still fail.
-    pub fn record_response(&self, model: &str) {
+    pub fn record_response(&mut self, model: &str, now: Instant) {
+        self.has_failed = false;
         let mut health = lock(&self.endpoint.health);
+        let after = now.saturating_duration_since(self.began);
+        health.recent.record_first_byte(after, now);
         health.breaker.record_response(self.began);
         // A request that began before the pause says nothing about the state after it.
         if health
@@ -504,9 +573,11 @@ impl EndpointLease {
 impl Drop for EndpointLease {
     fn drop(&mut self) {
         let mut health = lock(&self.endpoint.health);
+        let now = Instant::now();
         health.in_flight = health.in_flight.saturating_sub(1);
+        health.recent.record_end(self.has_failed, now);
         if self.is_probe && !self.is_decided {
-            health.breaker.release_probe(Instant::now());
+            health.breaker.release_probe(now);
         }
     }
 }

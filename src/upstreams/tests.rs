@@ -131,9 +131,9 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let later = now + Duration::from_secs(60);
     // One of the endpoint's own conversations tries it and succeeds.
     let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
-    let probe = pool.choose(of_key(mix_bits(own)), later).unwrap();
+    let mut probe = pool.choose(of_key(mix_bits(own)), later).unwrap();
     assert_eq!(probe.index, 1);
-    probe.record_response("m");
+    probe.record_response("m", now);
     let after: Vec<_> = (0..300)
         .map(|key| index(&pool, of_key(mix_bits(key)), later))
         .collect();
@@ -147,7 +147,7 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
         tried: &[1, 2],
         ..any()
     };
-    let state = |at| pool.endpoints[0].state(at).breaker;
+    let state = |at| pool.endpoints[0].state(&pool.key, at).breaker;
     fail(&pool, 0, 2, now);
     assert_eq!(state(now), "closed");
     pool.choose(only_a, now)
@@ -170,7 +170,7 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
     assert_eq!((probes.len(), others, state(later)), (1, 29, "half_open"));
     // After a probe without a verdict, the next request may try.
     drop(probes);
-    assert_eq!(pool.endpoints[0].state(later).breaker, "open");
+    assert_eq!(pool.endpoints[0].state(&pool.key, later).breaker, "open");
     let probe = std::iter::repeat_with(|| pool.choose(any(), later).unwrap())
         .take(5)
         .find(|lease| lease.index == 0);
@@ -222,13 +222,13 @@ fn what_began_before_a_breaker_opened_does_not_close_it() {
     };
     let mut old = pool.choose(only_a, now).unwrap();
     fail(&pool, 0, 3, now + SECOND);
-    old.record_response("m");
+    old.record_response("m", now);
     old.record_success(&limits(), now + 2 * SECOND);
-    assert_eq!(pool.endpoints[0].state(now).breaker, "open");
+    assert_eq!(pool.endpoints[0].state(&pool.key, now).breaker, "open");
     pool.choose(only_a, now + 2 * SECOND)
         .unwrap()
         .record_success(&limits(), now + 2 * SECOND);
-    assert_eq!(pool.endpoints[0].state(now).breaker, "closed");
+    assert_eq!(pool.endpoints[0].state(&pool.key, now).breaker, "closed");
 }
 
 #[test]
@@ -281,8 +281,11 @@ fn where_every_breaker_is_open_the_least_bad_is_tried() {
     let mut lease = pool.choose(any(), now).unwrap();
     lease.record_failure(&limits(), now);
     assert_eq!(soonest(&pool), before);
-    pool.choose(any(), now).unwrap().record_response("m");
-    assert_eq!(pool.endpoints[before].state(now).breaker, "closed");
+    pool.choose(any(), now).unwrap().record_response("m", now);
+    assert_eq!(
+        pool.endpoints[before].state(&pool.key, now).breaker,
+        "closed"
+    );
 }
 
 fn soonest(pool: &EndpointPool) -> usize {
@@ -387,7 +390,7 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
         EndpointRegistry::default().pool_for(&vendor(vec![endpoint("a", 1)])),
         Instant::now(),
     );
-    let before = pool.choose(any(), now).unwrap();
+    let mut before = pool.choose(any(), now).unwrap();
     cool(&pool, now + SECOND);
     let left = |after: u32| pool.choose(any(), now + SECOND * after).err();
     let cooling = |left: u32| {
@@ -399,12 +402,12 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
     assert_eq!(left(1), cooling(60));
     assert_eq!(left(2), None, "the first one tries");
     assert_eq!(left(2), cooling(59), "and no other");
-    before.record_response("m");
+    before.record_response("m", now);
     assert_eq!(left(2), cooling(59), "what began before says nothing");
-    let probe = pool.choose(any(), now + 3 * SECOND).unwrap();
-    probe.record_response("n");
+    let mut probe = pool.choose(any(), now + 3 * SECOND).unwrap();
+    probe.record_response("n", now);
     assert_eq!(left(3), cooling(58), "of another model");
-    probe.record_response("m");
+    probe.record_response("m", now);
     assert!(
         (0..20).all(|_| left(3).is_none()),
         "it answers: all are let through"
@@ -542,7 +545,7 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
         unchecked
             .endpoints
             .iter()
-            .all(|track| track.state(now).passes_checks)
+            .all(|track| track.state(&unchecked.key, now).passes_checks)
     );
 }
 
@@ -579,7 +582,9 @@ fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() 
     drop(probe);
     assert!(pool.choose(instead(), later + 9 * SECOND).is_err());
     let last = later + 13 * SECOND;
-    pool.choose(instead(), last).unwrap().record_response("m");
+    pool.choose(instead(), last)
+        .unwrap()
+        .record_response("m", now);
     assert!((0..9).all(|_| pool.choose(instead(), last).is_ok()));
 }
 
@@ -611,7 +616,7 @@ fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_
         now,
     )
     .unwrap()
-    .record_response("m");
+    .record_response("m", now);
     let chosen: Vec<_> = (0..6).map(|_| index(&pool, instead(), now)).collect();
     assert!(
         chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0),
@@ -743,7 +748,7 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
     drop(first.pop());
     first.push(next().unwrap());
     assert_eq!(next().err(), Some(EndpointUnavailable::KeyUnconfirmed));
-    first[0].record_response("m");
+    first[0].record_response("m", now);
     assert!((0..50).all(|_| next().is_ok()));
 }
 

@@ -37,19 +37,29 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
         let message = message(&Request::get(path).bearer(&account.key));
         assert!(message.contains("Add `/v1`"), "{path}: {message}");
     }
-    for path in [
-        "/v1/none",
-        "/embeddings",
-        "/api/none",
-        "/v1/embeddings",
-        "/v1/v1/none",
-    ] {
+    for path in ["/v1/none", "/api/none", "/v1/v1/none"] {
         let message = message(&Request::post(path, "{}").bearer(&account.key));
         assert!(
             message.contains("Set the client's base address") && !message.contains("Add `"),
             "{path}: {message}"
         );
         assert!(!message.contains("Drop"), "{path}: {message}");
+    }
+    for path in [
+        "/v1/embeddings",
+        "/embeddings",
+        "/v1/messages/batches",
+        "/v1/responses/resp_1",
+    ] {
+        let request = Request::post(path, "{}").bearer(&account.key);
+        let answer = world.ask(&request);
+        assert_eq!(answer.status, 404, "{path}");
+        assert_eq!(answer.json()["error"]["code"], "not_supported", "{path}");
+        let message = message(&request);
+        assert!(
+            message.contains("does not serve") && message.contains("/v1/responses"),
+            "{path}: {message}"
+        );
     }
     // The gateway still serves these paths, which it accepts with either kind of base address.
     for path in [

@@ -738,3 +738,117 @@ fn an_answer_in_the_wrong_form_changes_nothing_of_the_next_endpoint_s() {
     assert_eq!((bad.calls(), good.calls()), (1, 2));
     world.close();
 }
+
+#[test]
+fn a_failing_vendor_is_a_few_lines_of_the_log_with_cause_number_and_a_request() {
+    let busy = error(
+        "overloaded_error",
+        "",
+        "Busy, says sim-alpha-key of org-Ab12cd.",
+    );
+    let (busy, good) = (Scripted::start(json(503, &busy)), Simulator::start(None));
+    let cut = Scripted::start(vec![stream_head(), piece(": nothing\n\n"), Step::Close]);
+    let nobody = crate::world::free_port();
+    let world = Plan::default()
+        .turns()
+        .endpoints_of(&[busy.port], &[nobody, cut.port, good.port])
+        .limit("breaker_failures", 0)
+        .limit("attempts", 3)
+        .limit("retry_budget_percent", 100)
+        .start();
+    let account = world.account();
+    let ids: Vec<_> = (0..6)
+        .map(|_| {
+            let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            answer.request_id()
+        })
+        .collect();
+    let busy = world.ask(&Messages.whole(&account.key, "input=1"));
+    assert_eq!(busy.status, 529, "{}", busy.text());
+    let line = |cause: &str| {
+        wait_for(cause, SOON, || {
+            let log = world.log();
+            let line = log.lines().find(|line| line.contains(cause))?;
+            Some(line.to_owned())
+        })
+    };
+    for line in [
+        line("no connection (\"Connection refused"),
+        line("status 200, the answer broke off"),
+    ] {
+        for part in [
+            "vendor `beta`: ",
+            "; model beta-5.2; ",
+            " answered by another attempt; for example request req_",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(!line.contains("none answered"), "{line}");
+        assert!(ids.iter().any(|id| line.contains(id)), "{line}");
+    }
+    let line = line("vendor `alpha`: 1 failure in ");
+    for part in [
+        "status 503, overloaded (\"Busy, says [key] of [organization].\")",
+        "none answered",
+        &busy.request_id(),
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let log = world.log();
+    assert!(
+        !log.contains("sim-alpha-key") && !log.contains("org-Ab"),
+        "{log}"
+    );
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("answered by another attempt"));
+    assert!((3..=5).contains(&lines.count()), "{log}");
+    let listed = crate::client::ask(world.admin, &crate::client::Request::get("/upstreams")).json();
+    let of = |port: u16| {
+        let listed = listed.as_array().unwrap().iter();
+        let mut found = listed.filter(|one| {
+            one["endpoint"]
+                .as_str()
+                .unwrap()
+                .ends_with(&port.to_string())
+        });
+        found.next().unwrap().clone()
+    };
+    assert_eq!(of(good.port)["recent"]["failed"], 0);
+    assert!(of(good.port)["recent"]["first_byte_p50_ms"].is_u64());
+    let failed = of(nobody);
+    assert_eq!(failed["recent"]["failed"], failed["recent"]["ended"]);
+    assert_eq!(failed["last_failure"]["cause"], "no connection");
+    assert_eq!(of(good.port)["last_failure"], serde_json::Value::Null);
+    world.close();
+}
+
+#[test]
+fn a_vendor_that_complains_about_a_limit_of_the_gateways_own_is_not_heard_alone() {
+    let words = "max_tokens: must be above 4000.";
+    let strict = Scripted::start(json(400, &error("invalid_request_error", "", words)));
+    let world = Plan::default().endpoints(&[strict.port]).start();
+    let account = world.funded(1_000_000);
+    for (surface, limit) in [(Chat, "max_completion_tokens"), (Messages, "max_tokens")] {
+        let ask = |tokens: u64| {
+            let body = serde_json::json!({"model": surface.model(), limit: tokens,
+                "messages": [{"role": "user", "content": "hello"}]});
+            let answer = world.ask(&surface.request(&account.key, &body));
+            assert_eq!(answer.status, 400, "{}", answer.text());
+            answer.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(ask(100), words, "the caller's own limit");
+        let message = ask(8_000);
+        let begin = format!("The gateway had changed this request: it set `{limit}` to ");
+        assert!(message.starts_with(&begin), "{message}");
+        assert!(
+            message.ends_with(&format!("The vendor then answered: {words}")),
+            "{message}"
+        );
+    }
+    world.close();
+}

@@ -31,9 +31,11 @@ const TABLE: &[Row] = &[
     (Kind::BadKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
     (Kind::KeyExpired, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
     (Kind::KeyDisabled, (403, INVALID, Some("key_disabled")), (403, "permission_error"), None, NEVER),
+    (Kind::AccountSuspended, (403, INVALID, Some("account_suspended")), (403, "permission_error"), None, NEVER),
     (Kind::ModelNotAllowed, (403, INVALID, Some("model_not_allowed")), (403, "permission_error"), None, NEVER),
     (Kind::ModelNotFound, (404, INVALID, Some("model_not_found")), (404, "not_found_error"), None, NEVER),
     (Kind::UnknownPath, (404, INVALID, None), (404, "not_found_error"), None, NEVER),
+    (Kind::NotSupported, (404, INVALID, Some("not_supported")), (404, "not_found_error"), None, NEVER),
     (Kind::WrongMethod, (405, INVALID, None), (405, INVALID), None, OPEN),
     (Kind::NoWebSocket, (426, INVALID, Some("web_socket_not_supported")), (426, INVALID), None, OPEN),
     (Kind::InsufficientCredits, (402, "insufficient_quota", Some("insufficient_credits")), (402, "billing_error"), None, NEVER),
@@ -151,9 +153,11 @@ fn is_known(kind: Kind) -> bool {
         | Kind::BadKey
         | Kind::KeyExpired
         | Kind::KeyDisabled
+        | Kind::AccountSuspended
         | Kind::ModelNotAllowed
         | Kind::ModelNotFound
         | Kind::UnknownPath
+        | Kind::NotSupported
         | Kind::WrongMethod
         | Kind::NoWebSocket
         | Kind::InsufficientCredits
@@ -209,7 +213,7 @@ fn is_known(kind: Kind) -> bool {
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 58);
+    assert_eq!(TABLE.len(), 60);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE
         .iter()
@@ -250,7 +254,7 @@ fn words_that_clients_look_for_are_there() {
         let body: Value = serde_json::from_slice(&failure.render(surface, "r").body).unwrap();
         body["error"]["message"].as_str().unwrap().to_owned()
     };
-    let missing = Failure::model_not_found("x/y");
+    let missing = Failure::model_not_found("x/y", &[]);
     assert_eq!(
         message(&missing, Chat),
         "The model `x/y` does not exist or you do not have access to it."

@@ -48,7 +48,10 @@ pub use error::AccountError;
 pub use invite::{Invite, InviteState};
 #[cfg(any(test, feature = "fixtures"))]
 pub use key::generate as generate_key;
-pub use key::{hash as hash_key, is_well_formed as parse_key, shown_text as shown_key_text};
+pub use key::{
+    PREFIX as KEY_PREFIX, hash as hash_key, is_well_formed as parse_key,
+    shown_text as shown_key_text,
+};
 pub use limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
 pub use mailbox::email_key;

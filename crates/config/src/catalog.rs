@@ -11,6 +11,7 @@ mod endpoint;
 mod fixture;
 mod secret;
 
+use crate::suggest::similar;
 pub use alias::AliasPattern;
 use credits::price_list::PriceList;
 pub use endpoint::{ActiveHealthCheck, EndpointAuth, HttpVersion, VendorEndpoint};
@@ -24,6 +25,9 @@ use llm_protocol::request::RequestSummary;
 pub use secret::Secret;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Maximum length of a name that [`Catalog::near_names`] compares, in bytes: a client chooses it.
+const MAX_NEAR_BYTES: usize = 128;
 
 /// All configured models, in the order of the config file.
 #[derive(Debug, Default)]
@@ -221,5 +225,104 @@ impl Catalog {
     pub fn prices(&self) -> impl Iterator<Item = (&str, &PriceList)> {
         let models = self.models.iter();
         models.map(|model| (model.id.as_str(), &*model.price))
+    }
+
+    /// Returns up to `max` names of models that a caller who wrote `name` may have meant, the
+    /// nearest first, among those that it `may_use`: names spelt alike, then names with a word in
+    /// common. A model is named once.
+    pub fn near_names(
+        &self,
+        name: &str,
+        may_use: impl Fn(&CatalogModel) -> bool,
+        max: usize,
+    ) -> Vec<&str> {
+        if name.len() > MAX_NEAR_BYTES {
+            return Vec::new();
+        }
+        let usable = self.models.iter().filter(|model| may_use(model));
+        let names: Vec<(&str, &str)> = usable
+            .flat_map(|model| {
+                let exact = model.aliases.iter().filter(|alias| !alias.contains('*'));
+                let names = std::iter::once(&model.id).chain(exact);
+                names.map(|name| (name.as_str(), model.id.as_str()))
+            })
+            .collect();
+        let words = |text: &str| -> Vec<String> {
+            text.split(|letter: char| !letter.is_alphanumeric())
+                .filter(|word| word.chars().any(char::is_alphabetic))
+                .map(str::to_lowercase)
+                .collect()
+        };
+        let asked = words(name);
+        let shared = |known: &str| {
+            words(known)
+                .iter()
+                .filter(|word| asked.contains(word))
+                .count()
+        };
+        let mut related: Vec<_> = names
+            .iter()
+            .map(|(known, _)| (shared(known), *known))
+            .filter(|(count, _)| *count > 0)
+            .collect();
+        related.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        let alike = similar(name, names.iter().map(|(known, _)| *known));
+        let all = alike
+            .into_iter()
+            .chain(related.into_iter().map(|(_, known)| known));
+        let mut found: Vec<(&str, &str)> = Vec::new();
+        for known in all {
+            let model = names.iter().find(|(name, _)| *name == known);
+            let Some(&(known, id)) = model.filter(|_| found.len() < max) else {
+                continue;
+            };
+            if !found.iter().any(|(_, found)| *found == id) {
+                found.push((known, id));
+            }
+        }
+        found.into_iter().map(|(known, _)| known).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use credits::price_list::PriceList;
+
+    fn catalog(names: &[(&str, &[&str])]) -> Catalog {
+        let model = |(id, aliases): &(&str, &[&str])| CatalogModel {
+            id: (*id).to_owned(),
+            aliases: aliases.iter().map(|&alias| alias.to_owned()).collect(),
+            ..CatalogModel::in_test(
+                Protocol::Chat,
+                PriceList::new([credits::money::Micro::ZERO; 5]),
+            )
+        };
+        Catalog::new(names.iter().map(model).collect())
+    }
+
+    #[test]
+    fn near_names_are_spelt_alike_or_share_a_word_and_are_the_callers_own() {
+        let catalog = catalog(&[
+            ("alpha-opus-4-7", &["opus", "claude-*"]),
+            ("alpha-sonnet-4-6", &[]),
+            ("beta-5.2", &[]),
+            ("beta-5.2-mini", &[]),
+            ("beta-5.2-nano", &[]),
+        ]);
+        for (name, near) in [
+            ("alpha-opus-4.7", &["alpha-opus-4-7"][..]),
+            ("anthropic/opus-4-7", &["alpha-opus-4-7"]),
+            ("BETA-5.2", &["beta-5.2", "beta-5.2-mini", "beta-5.2-nano"]),
+            ("gemini", &[]),
+            ("4-7", &[]),
+            (&"opus-".repeat(100), &[]),
+        ] {
+            assert_eq!(
+                catalog.near_names(name, |model| model.id != "alpha-sonnet-4-6", 3),
+                near,
+                "{name}"
+            );
+        }
     }
 }

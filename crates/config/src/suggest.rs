@@ -4,6 +4,11 @@
 
 /// The known word that is most similar to `word`, if one is similar enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    similar(word, known).first().copied()
+}
+
+/// The known words that are similar to `word`, the most similar one first.
+pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let word = word.to_lowercase();
     // Up to a third of the letters may differ, but at least one and at most three.
     let max_distance = (word.chars().count() / 3).clamp(1, 3);
@@ -17,10 +22,11 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         }
     };
     let candidates = known.into_iter().map(|known| (distance_to(known), known));
-    candidates
+    let mut near: Vec<_> = candidates
         .filter(|(distance, _)| *distance <= max_distance)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    near.into_iter().map(|(_, known)| known).collect()
 }
 
 /// `; did you mean "WORD"?`, or an empty text.

@@ -385,6 +385,13 @@ impl Quote {
         }
         largest_fitting(self.output_floor.max(1), self.output_limit, fits)
     }
+
+    /// The largest output limit, up to the requested one, that `available` pays for, whether or not
+    /// it is worth running; `None` if not even the input is paid.
+    pub fn payable_output(&self, available: Micro) -> Option<u64> {
+        let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
+        largest_fitting(0, self.output_limit, fits)
+    }
 }
 
 /// The largest number from `min` to `max` that fits. The fitting numbers must be contiguous from

@@ -13,11 +13,13 @@ use serde::Serialize;
 mod constructors;
 mod context_length;
 mod kind;
+mod own_changes;
 mod refused_member;
 mod responses;
 mod scrub;
 mod surface_message;
 mod table;
+mod unserved;
 mod vendor;
 
 pub use constructors::{ExtraHeaders, Failure};
@@ -26,7 +28,7 @@ pub use refused_member::{named_members, refused_member};
 pub(crate) use vendor::UNKNOWN_FORM;
 pub use vendor::{
     VendorError, from_vendor_error, from_vendor_response, parse_retry_after as retry_after_seconds,
-    refuses_key, unknown_form_excerpt,
+    refuses_key, shorten_words, unknown_form_excerpt,
 };
 
 /// A failure as an HTTP response.

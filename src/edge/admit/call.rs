@@ -13,6 +13,7 @@ use super::reserve::ReservedRequest;
 use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
 use crate::edge::gateway::Gateway;
 use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines};
+use crate::edge::model_lookup::find_model;
 use crate::edge::outbound::{self, OutboundRequest};
 use crate::edge::shutdown::Shutdown;
 use crate::edge::state::admitted::AdmittedRequest;
@@ -23,7 +24,6 @@ use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
 use crate::edge::upstream;
 use crate::idempotency::{self, BodyHash, ReplayedResponse};
-use accounts::Principal;
 use bytes::Bytes;
 use config::Settings;
 use config::catalog::CatalogModel;
@@ -145,7 +145,7 @@ pub async fn prepare(
     outbound_request.reject_if_strict(dropped.as_slice())?;
     outbound_request.reject_if_strict(&summary.rewritten)?;
     if !operation.free {
-        pacing::wait_for_ledger(gateway, session, surface, &principal.account_id).await?;
+        pacing::wait_for_ledger(gateway, session, &principal.account_id).await?;
     }
     let encoding_work = outbound_request.encoding_work();
     let slot = before_cutoff(gateway, cpu.slot(encoding_work, session)).await?;
@@ -363,23 +363,6 @@ fn parse_request(
         conversation,
         count,
     })
-}
-
-/// Returns the model with this id or alias, if the key may use it. Keys are bound to ids.
-fn find_model<'a>(
-    settings: &'a Settings,
-    principal: &Principal,
-    name: &str,
-) -> Result<&'a Arc<CatalogModel>, Failure> {
-    let model = settings
-        .catalog
-        .find(name)
-        .ok_or_else(|| Failure::model_not_found(name))?;
-    if principal.settings.allows(&model.id) {
-        Ok(model)
-    } else {
-        Err(Failure::model_not_allowed(name))
-    }
 }
 
 impl OutboundRequest<'_> {

@@ -4,9 +4,9 @@
 //! This file must not read a body or reserve credit: `admit/call.rs` repeats these checks once the
 //! price is known.
 
-use super::idempotency_key;
 use super::operation::ApiOperation;
-use crate::billing::backlog::BacklogReason;
+use super::{credit_refusal, idempotency_key};
+use crate::billing::backlog::{BacklogReason, BacklogRefusal};
 use crate::billing::holds::Payer;
 use crate::billing::{PendingRequests, ReserveError};
 use crate::edge::activity::PendingAdmission;
@@ -18,7 +18,7 @@ use base::clock;
 use config::Settings;
 use credits::limits::RequestLimits;
 use credits::money::Micro;
-use credits::pricing;
+use credits::pricing::{self, Quote};
 use credits::rates::FreeUse;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
@@ -97,7 +97,9 @@ pub async fn authorize(
             );
             false
         }
-        Err(refused) => return Err(refusal_failure(operation.surface, &refused)),
+        Err(refused) => {
+            return Err(refusal_failure(operation.surface, &refused, settings, None));
+        }
     };
     Ok(HeaderAdmission {
         share,
@@ -156,22 +158,18 @@ fn min_cost(settings: &Settings) -> Micro {
         .unwrap_or_default()
 }
 
-/// Returns the failure for a hold that was refused.
-pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Failure {
+/// Returns the failure for a hold that was refused. `asked`: the request's quote, if its body was
+/// read, and whether its output limit may not be lowered.
+pub(super) fn refusal_failure(
+    surface: Protocol,
+    refused: &ReserveError,
+    settings: &Settings,
+    asked: Option<(&Quote, bool)>,
+) -> Failure {
     match refused {
-        ReserveError::Insufficient { available, needed } => Failure::new(
-            Kind::InsufficientCredits,
-            format!(
-                "Insufficient credits: {available} are available, and this request needs at least {needed}."
-            ),
-        ),
-        ReserveError::TrialExpired => Failure::from_kind(Kind::TrialExpired),
-        ReserveError::KeySpendLimit { free } => Failure::new(
-            Kind::KeySpendLimit,
-            format!(
-                "This key's spend limit leaves {free} credits, which is too few for this request."
-            ),
-        ),
+        ReserveError::Insufficient { .. }
+        | ReserveError::TrialExpired
+        | ReserveError::KeySpendLimit { .. } => credit_refusal::failure(refused, settings, asked),
         ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
         ReserveError::TooManyOpen { limit } => Failure::new(
             Kind::TooManyOpen,
@@ -180,16 +178,19 @@ pub(super) fn refusal_failure(surface: Protocol, refused: &ReserveError) -> Fail
             ),
         ),
         ReserveError::Busy => Failure::from_kind(Kind::Overloaded),
-        ReserveError::Backlog(refusal) => {
-            let kind = match refusal.reason {
-                BacklogReason::Share | BacklogReason::Delayed => Kind::LedgerBacklog,
-                BacklogReason::Full => Kind::LedgerUnavailable,
-            };
-            Failure::from_kind(kind).with_retry_after(refusal.retry_after_seconds)
-        }
+        ReserveError::Backlog(refusal) => backlog_failure(*refusal),
         ReserveError::Unavailable(why) => {
             log::error!("cannot reserve credits: {why}");
             Failure::from_kind(Kind::LedgerUnavailable)
         }
     }
+}
+
+/// Returns the failure for a request that the ledger's backlog has no room for.
+pub(super) fn backlog_failure(refusal: BacklogRefusal) -> Failure {
+    let kind = match refusal.reason {
+        BacklogReason::Share | BacklogReason::Delayed => Kind::LedgerBacklog,
+        BacklogReason::Full => Kind::LedgerUnavailable,
+    };
+    Failure::from_kind(kind).with_retry_after(refusal.retry_after_seconds)
 }

@@ -3,11 +3,9 @@
 //! The body has been read by then, so the gateway notices a client that leaves meanwhile. This file
 //! must not decide who waits, or for how long: `billing/backlog.rs` does.
 
-use super::header::refusal_failure;
-use crate::billing::ReserveError;
+use super::header::backlog_failure;
 use crate::edge::cpu_pool::{client_left, wait_for_client_close};
 use crate::edge::gateway::Gateway;
-use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use pingora::proxy::Session;
 
@@ -18,7 +16,6 @@ use pingora::proxy::Session;
 pub async fn wait_for_ledger(
     gateway: &Gateway,
     session: &mut Session,
-    surface: Protocol,
     account: &str,
 ) -> Result<(), Failure> {
     let Some(backlog) = gateway
@@ -28,8 +25,7 @@ pub async fn wait_for_ledger(
     else {
         return Ok(());
     };
-    let refused = |refusal| refusal_failure(surface, &ReserveError::Backlog(refusal));
-    let Some((delay, _guard)) = backlog.delay(account).map_err(refused)? else {
+    let Some((delay, _guard)) = backlog.delay(account).map_err(backlog_failure)? else {
         return Ok(());
     };
     tokio::select! {
@@ -37,5 +33,5 @@ pub async fn wait_for_ledger(
         () = wait_for_client_close(session) => return Err(client_left()),
     }
     // The backlog may have grown in that time.
-    backlog.check(account).map_err(refused)
+    backlog.check(account).map_err(backlog_failure)
 }

@@ -91,14 +91,14 @@ impl OutboundRequest<'_> {
                     | ReserveError::KeySpendLimit { .. }
                     | ReserveError::TrialExpired,
                 ) => {}
-                Err(refused) => return Err(refusal_failure(self.surface, &refused)),
+                Err(refused) => return Err(self.refusal(&refused, &max_quote)),
             }
         }
         let reserved = self
             .reserve(gateway, cpu, principal, &quoted.quote, self.strict)
             .await;
         let (mut hold, limit) =
-            reserved.map_err(|refused| refusal_failure(self.surface, &refused))?;
+            reserved.map_err(|refused| self.refusal(&refused, &quoted.quote))?;
         let usage_bounds = quoted.quote.usage_bounds(limit);
         let encoded = clamped(quoted, limit)?;
         hold.record_cache_marks(encoded.cache_marks);
@@ -108,6 +108,15 @@ impl OutboundRequest<'_> {
             fallbacks: None,
             usage_bounds,
         })
+    }
+
+    fn refusal(&self, refused: &ReserveError, quote: &Quote) -> Failure {
+        refusal_failure(
+            self.surface,
+            refused,
+            self.settings,
+            Some((quote, self.strict)),
+        )
     }
 
     /// Reserves credit. `exact`: reserve the whole output limit or nothing.

@@ -3,7 +3,7 @@
 //!
 //! This file must not decide whether another attempt is possible: `edge/upstream.rs` does.
 
-use super::fault::log_unknown_form;
+use super::fault::{after_own_changes, log_unknown_form};
 use crate::edge::intake::{
     BodyHolders, BodyLimits, BodyShare, DecodeAttempt, DeferredHead, decode,
 };
@@ -92,7 +92,10 @@ pub(super) fn process_error(
         &model.id,
     )
     .redact_secret(model.vendor.api_key.reveal());
-    if upstream::handle_refusal(call, status, &failure, failure::refuses_key(status, &body)) {
+    let failure = after_own_changes(call, failure);
+    upstream::note_error_body(call, &body);
+    let refuses_key = failure::refuses_key(status, &body);
+    if upstream::handle_refusal((call, request_id), status, &failure, refuses_key) {
         return Err(Error::explain(
             ErrorType::HTTPStatus(status),
             "the vendor answered with an error",

@@ -5,7 +5,6 @@
 
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::upstream;
-use config::catalog::CatalogModel;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::vendor_response::UpstreamError;
 use std::time::Instant;
@@ -19,8 +18,9 @@ pub(super) fn handle_fault(
     fault: &UpstreamError,
     nothing_generated: bool,
 ) -> Failure {
-    let failure = fault_failure(&call.model, fault);
+    let failure = fault_failure(call, fault);
     if let UpstreamError::Vendor(error) = fault {
+        upstream::note_error_event(call, error);
         if let Some(attempt) = &mut call.attempt {
             attempt.has_refused = nothing_generated;
         }
@@ -53,8 +53,18 @@ pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8])
 
 /// Returns the failure that the client gets for a fault in a response. Removes the vendor's key,
 /// which a vendor may quote.
-fn fault_failure(model: &CatalogModel, fault: &UpstreamError) -> Failure {
-    fault
+fn fault_failure(call: &AdmittedRequest, fault: &UpstreamError) -> Failure {
+    let model = &call.model;
+    let failure = fault
         .to_failure(&model.vendor.profile, &model.upstream_model, &model.id)
-        .redact_secret(model.vendor.api_key.reveal())
+        .redact_secret(model.vendor.api_key.reveal());
+    after_own_changes(call, failure)
+}
+
+/// Puts the gateway's own changes of the request before the words of a vendor that complains about
+/// them.
+pub(super) fn after_own_changes(call: &AdmittedRequest, failure: Failure) -> Failure {
+    let limit = call.usage_bounds.output / call.response.choices.max(1);
+    let why = "what the model takes and the account's credits pay for";
+    failure.after_own_changes(&call.warnings, (limit, why))
 }

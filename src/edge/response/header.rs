@@ -64,7 +64,8 @@ pub fn filter_header(
     };
     let retry_after =
         text("retry-after").map(|value| normalize_retry_after(value, clock::now_ms()));
-    if upstream::record_status(call, status, retry_after.as_deref()) {
+    let request = (&mut *call, record.request_id.as_str());
+    if upstream::record_status(request, status, retry_after.as_deref()) {
         return Error::e_explain(
             ErrorType::HTTPStatus(status),
             "the vendor answered with this status",

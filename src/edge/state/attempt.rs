@@ -3,7 +3,7 @@
 //!
 //! This file must not decide whether another attempt follows: `upstream/retry_rules.rs` does.
 
-use crate::upstreams::{EndpointLease, EndpointPool};
+use crate::upstreams::{CountedFailure, EndpointLease, EndpointPool};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -41,14 +41,17 @@ pub struct AttemptHistory {
     pub has_left_out_member: bool,
     /// Whether a vendor may have begun to work on the request.
     pub was_sent: bool,
+    /// The failures that no later attempt has answered yet.
+    pub failed: Vec<CountedFailure>,
 }
 
 impl AttemptHistory {
     /// Returns the state before the first attempt at the next model.
-    pub fn for_next_model(&self) -> Self {
+    pub fn for_next_model(&mut self) -> Self {
         Self {
             at_earlier_models: self.count(),
             was_sent: self.was_sent,
+            failed: std::mem::take(&mut self.failed),
             ..Self::default()
         }
     }
@@ -80,6 +83,8 @@ pub struct Attempt {
     pub socket: Option<RawFd>,
     /// Whether the vendor reported that it failed without generating anything.
     pub has_refused: bool,
+    /// What the vendor's error says, for the log.
+    pub words: String,
 }
 
 impl Attempt {
@@ -89,6 +94,7 @@ impl Attempt {
             addresses: Vec::new(),
             socket: None,
             has_refused: false,
+            words: String::new(),
         }
     }
 }

@@ -9,11 +9,13 @@ use super::next_model::select_next_fallback;
 use super::reasoning_retry::retry_without_reasoning;
 use super::retry_rules::{count_budget_exhausted, count_failover};
 use super::unprocessed::{is_connection_lost, is_unprocessed, wants_http1};
+use super::vendor_failure::{self, NO_RESPONSE};
 use crate::edge::intake::AbortReason;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::attempt::{Attempt, NextAttempt};
 use crate::upstreams::{
     CoolDownReason, EndpointLease, EndpointQuery, EndpointRegistry, EndpointUnavailable,
+    VendorFailureCause,
 };
 use base::telemetry::METRICS;
 use config::catalog::VendorEndpoint;
@@ -130,14 +132,16 @@ fn unavailable_failure(why: EndpointUnavailable) -> Failure {
 /// Returns an error if the endpoint's name does not resolve.
 pub async fn resolve_address(
     resolver: &EndpointResolver,
-    call: &mut AdmittedRequest,
+    (call, request_id): (&mut AdmittedRequest, &str),
     endpoint: &VendorEndpoint,
 ) -> Result<SocketAddr> {
     let found = resolver
         .address(endpoint, call.tried_addresses(), &call.settings.limits)
         .await;
     let address = found.map_err(|error| {
-        count_attempt(call, 0);
+        count_attempt(call, NO_RESPONSE);
+        let cause = (VendorFailureCause::NameResolution, None);
+        vendor_failure::count(call, request_id, cause, error.to_string());
         call.failure = Some(Failure::from_kind(Kind::UpstreamUnreachable));
         call.mark_endpoint_failed();
         let context = format!("cannot resolve {}", endpoint.host);
@@ -155,7 +159,7 @@ pub async fn resolve_address(
 /// endpoint.
 pub fn handle_connect_failure(
     resolver: &EndpointResolver,
-    call: &mut AdmittedRequest,
+    (call, request_id): (&mut AdmittedRequest, &str),
     error: &mut Error,
 ) {
     if is_connection_lost(error) && call.try_repeat() {
@@ -163,7 +167,8 @@ pub fn handle_connect_failure(
         error.set_retry(true);
         return;
     }
-    count_attempt(call, 0);
+    count_attempt(call, NO_RESPONSE);
+    vendor_failure::count_connect_failure(call, request_id, error);
     let timed_out = matches!(
         error.etype(),
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
@@ -190,7 +195,11 @@ pub fn handle_connect_failure(
 
 /// Updates the endpoint's state by the status of its response. Returns true if the gateway tries
 /// another endpoint instead of passing the response on.
-pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Option<&str>) -> bool {
+pub fn record_status(
+    (call, request_id): (&mut AdmittedRequest, &str),
+    status: u16,
+    retry_after: Option<&str>,
+) -> bool {
     count_attempt(call, status);
     let (limits, now) = (&call.settings.limits, Instant::now());
     let why = if status == 429 {
@@ -210,7 +219,7 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
             // 501: an endpoint does not have to offer everything.
             500 | 502.. => lease.record_failure(limits, now),
             // The rest of the response may still fail.
-            200..300 => lease.record_response(model),
+            200..300 => lease.record_response(model, now),
             // The body says whose fault it is.
             400..500 => {}
             // The endpoint works and rejects only this request.
@@ -218,6 +227,10 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
         }
     }
     let reason = match status {
+        200..300 => {
+            vendor_failure::count_answered(call);
+            return false;
+        }
         408 => "status_408",
         500..=599 => "status_5xx",
         _ => return false,
@@ -226,15 +239,17 @@ pub fn record_status(call: &mut AdmittedRequest, status: u16, retry_after: Optio
         return false;
     }
     let model = &call.model;
-    // In case no other endpoint is available after all.
-    call.failure = Some(failure::from_vendor_response(
+    let failure = failure::from_vendor_response(
         &model.vendor.profile,
         status,
         retry_after,
         b"",
         &model.upstream_model,
         &model.id,
-    ));
+    );
+    vendor_failure::count_refusal(call, request_id, status, &failure);
+    // In case no other endpoint is available after all.
+    call.failure = Some(failure);
     true
 }
 
@@ -247,11 +262,12 @@ pub fn record_protocol_switch(call: &AdmittedRequest) {
 /// tries another endpoint instead of sending the error. `call.failure` holds the failure that the
 /// client gets if none is available after all.
 pub fn handle_refusal(
-    call: &mut AdmittedRequest,
+    (call, request_id): (&mut AdmittedRequest, &str),
     status: u16,
     failure: &Failure,
     refuses_key: bool,
 ) -> bool {
+    vendor_failure::count_refusal(call, request_id, status, failure);
     if refuses_key {
         handle_refused_key(call, failure.kind);
     } else if let Some(attempt) = call.attempt.as_mut().filter(|_| status < 500) {
@@ -343,7 +359,11 @@ pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
 }
 
 /// Whether the gateway repeats an attempt that broke off, at this endpoint or another.
-pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reused: bool) -> bool {
+pub fn retry_broken_attempt(
+    (call, request_id): (&mut AdmittedRequest, &str),
+    error: &mut Error,
+    reused: bool,
+) -> bool {
     if call.attempts.next == NextAttempt::SameEndpointOtherBody {
         return true;
     }
@@ -384,7 +404,7 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         .take()
         .or_else(|| call.response.failure_from_status(&call.model));
     if call.failure.is_none() {
-        count_attempt(call, 0);
+        count_attempt(call, NO_RESPONSE);
     }
     // A status or an error event is an explicit refusal, however late it arrives.
     let has_refused = call
@@ -400,6 +420,9 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
         && call.try_repeat()
     {
         return true;
+    }
+    if call.exchange.progress().is_vendor_fault() {
+        vendor_failure::count_break(call, request_id);
     }
     let kind = call.failure.as_ref().map(|failure| failure.kind);
     if let (Some(status), Some(kind)) = (error_status, kind)
@@ -418,20 +441,25 @@ pub fn retry_broken_attempt(call: &mut AdmittedRequest, error: &mut Error, reuse
 
 /// Updates the endpoint's state by the whole response, at the end of the request. A client that
 /// disconnected says nothing about the endpoint.
-pub fn finish_attempt(call: &mut AdmittedRequest) {
+pub fn finish_attempt(call: &mut AdmittedRequest, request_id: &str) {
+    let progress = call.exchange.progress();
+    let is_success = progress.is_completed() && call.failure.is_none();
+    let is_counted = |attempt: &Attempt| attempt.lease.has_failed();
+    if !is_success && progress.is_vendor_fault() && !call.attempt.as_ref().is_some_and(is_counted) {
+        vendor_failure::count_break(call, request_id);
+    }
     let Some(Attempt { mut lease, .. }) = call.attempt.take() else {
         return;
     };
-    let progress = call.exchange.progress();
     let (limits, now) = (&call.settings.limits, Instant::now());
-    if progress.is_completed() && call.failure.is_none() {
+    if is_success {
         lease.record_success(limits, now);
     } else if progress.is_vendor_fault() {
         lease.record_failure(limits, now);
     }
 }
 
-/// Counts the outcome of an attempt. Status 0 means that there was no response.
+/// Counts the outcome of an attempt.
 fn count_attempt(call: &AdmittedRequest, status: u16) {
     let label = call
         .attempt

@@ -124,7 +124,8 @@ impl EndpointResolver {
             .any(|address| !tried.contains(&address))
     }
 
-    /// Starts a thread that resolves names and checks endpoints for as long as the process lives.
+    /// Starts a thread that resolves names, checks endpoints and logs the vendors' failures for as
+    /// long as the process lives.
     ///
     /// # Errors
     /// Returns an error if the thread or its runtime cannot be started.
@@ -139,6 +140,7 @@ impl EndpointResolver {
         let watch = async move {
             loop {
                 self.tick(&settings.load(), &endpoint_registry);
+                endpoint_registry.log_failures(Instant::now(), false);
                 tokio::time::sleep(TICK_INTERVAL).await;
             }
         };

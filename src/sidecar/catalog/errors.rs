@@ -68,7 +68,13 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
     (
         Kind::KeyDisabled,
         "key_disabled",
-        "The key is disabled, or the account is suspended",
+        "The key is disabled",
+        "Enable it on the page of the key, or use another key",
+    ),
+    (
+        Kind::AccountSuspended,
+        "account_suspended",
+        "The account of the key is suspended",
         "Ask the operator",
     ),
     (
@@ -81,13 +87,19 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
         Kind::ModelNotFound,
         "model_not_found",
         "The model does not exist",
-        "Check the id against the table above",
+        "Use a name that the message suggests, or one of the table above",
     ),
     (
         Kind::UnknownPath,
         NO_CODE,
         "The path does not exist",
         "Check the base address: with /v1 for chat and responses, without it for messages",
+    ),
+    (
+        Kind::NotSupported,
+        "not_supported",
+        "The path belongs to an API that the gateway does not serve, such as embeddings",
+        "Use one of the paths that the message names, or the vendor itself",
     ),
     (
         Kind::WrongMethod,

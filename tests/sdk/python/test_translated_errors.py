@@ -304,7 +304,7 @@ def test_a_suspended_account_is_refused_once(naps, surface, model):
     error = asked.fails(model, prompt())
     assert isinstance(error, asked.error.PermissionDeniedError)
     kind, code = words(surface, error)
-    assert (kind, code) == ({"chat": INVALID, "messages": "permission_error"}[surface], "key_disabled")
+    assert (kind, code) == ({"chat": INVALID, "messages": "permission_error"}[surface], "account_suspended")
     assert attempts(asked.client) == 1
 
 

@@ -6,6 +6,7 @@
 
 use super::kind::Kind;
 use super::table;
+use super::unserved::{SERVED, unserved_api};
 use crate::Protocol;
 use std::error::Error;
 use std::fmt::{Display, Formatter};
@@ -135,9 +136,18 @@ impl Failure {
         Failure::new(Kind::InvalidRequest, message).with_param(param)
     }
 
-    /// The catalog does not have the model.
-    pub fn model_not_found(model: &str) -> Self {
-        Failure::for_model(Kind::ModelNotFound, model)
+    /// The catalog does not have the model. `near`: ids that the caller may have meant.
+    pub fn model_not_found(model: &str, near: &[&str]) -> Self {
+        let mut failure = Failure::for_model(Kind::ModelNotFound, model);
+        if let Some((last, others)) = near.split_last() {
+            let mut named: String = others.iter().map(|id| format!("`{id}`, ")).collect();
+            if !others.is_empty() {
+                named.truncate(named.len() - 2);
+                named.push_str(" or ");
+            }
+            failure.message = format!("did you mean {named}`{last}`?");
+        }
+        failure
     }
 
     /// The key may not use this model.
@@ -160,8 +170,18 @@ impl Failure {
         failure
     }
 
-    /// The path does not exist. `base_url`: the gateway's public address.
+    /// The path does not exist, or belongs to an API that the gateway does not serve. `base_url`: the
+    /// gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
+        if let Some(api) = unserved_api(path) {
+            let (method, path) = (truncate_echo(method), truncate_echo(path));
+            return Failure::new(
+                Kind::NotSupported,
+                format!(
+                    "This gateway does not serve {api} ({method} {path}). It serves {SERVED}, below {base_url}."
+                ),
+            );
+        }
         let hint = match detect_base_url_mistake(path) {
             Some(BaseUrlMistake::ExtraVersion) => {
                 " Remove one `/v1` from the client's base address."

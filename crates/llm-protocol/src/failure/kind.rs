@@ -26,9 +26,13 @@ pub enum Kind {
     BadKey,
     KeyExpired,
     KeyDisabled,
+    /// The account of the key is suspended.
+    AccountSuspended,
     ModelNotAllowed,
     ModelNotFound,
     UnknownPath,
+    /// The path belongs to a known API that the gateway does not serve.
+    NotSupported,
     WrongMethod,
     /// The client asked for a WebSocket.
     NoWebSocket,

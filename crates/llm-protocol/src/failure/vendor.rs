@@ -203,6 +203,29 @@ impl VendorError {
         (!empty || object.is_some()).then_some(found)
     }
 
+    /// Parses an error of any known shape, or else a short text. An error in no known form has no
+    /// words.
+    pub fn parse_any(body: &[u8]) -> VendorError {
+        VendorError::parse(body)
+            .or_else(|| plain_error(body))
+            .unwrap_or_default()
+    }
+
+    /// Returns what the error says, as the operator's log may show it, on one line: without
+    /// `secret`, the vendor's key, and without what the caller may not see either.
+    pub fn words_for_log(&self, upstream_model: &str, public_model: &str, secret: &str) -> String {
+        let codes = [&self.code, &self.error_type];
+        let code = codes.into_iter().flatten().next();
+        let said = if self.message.trim().is_empty() {
+            code
+        } else {
+            Some(&self.message)
+        };
+        let mut text = said.cloned().unwrap_or_default();
+        redact(&mut text, secret);
+        scrub::scrub_message(&text, upstream_model, public_model)
+    }
+
     fn has_code(&self, words: &[&str]) -> bool {
         [&self.error_type, &self.code]
             .into_iter()
@@ -409,6 +432,16 @@ pub fn unknown_form_excerpt(
     redact(&mut text, secret);
     text.truncate(text.floor_char_boundary(MAX_EXCERPT_BYTES));
     Some(scrub::scrub_message(&text, upstream_model, public_model))
+}
+
+/// Shortens words to this number of characters, and makes them one line.
+pub fn shorten_words(words: &str, max_chars: usize) -> String {
+    let mut line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((cut, _)) = line.char_indices().nth(max_chars) {
+        line.truncate(cut);
+        line.push('…');
+    }
+    line
 }
 
 /// Returns whether a vendor's response with an error status refuses the operator's key or account,

@@ -1,0 +1,104 @@
+//! The APIs of OpenAI, Anthropic and their followers that the gateway does not serve, by path: a
+//! client that calls one is set up well, and needs another answer than one with a wrong address.
+//!
+//! Read next: `failure/constructors.rs`.
+
+/// What the gateway serves, as messages name it.
+pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
+    /v1/messages/count_tokens, /v1/responses and /v1/responses/input_tokens, and GET /v1/models";
+
+/// A path below `/v1`, and the name of its API. A path that ends in `/` stands for all longer ones
+/// only; any other also for itself.
+const UNSERVED: &[(&str, &str)] = &[
+    // OpenAI
+    ("embeddings", "embeddings"),
+    ("completions", "the older text completions"),
+    ("edits", "edits"),
+    ("images", "images"),
+    ("audio", "audio"),
+    ("videos", "videos"),
+    ("moderations", "moderations"),
+    ("realtime", "realtime sessions"),
+    ("files", "files"),
+    ("uploads", "uploads"),
+    ("batches", "batches"),
+    ("fine_tuning", "fine-tuning"),
+    ("fine-tunes", "fine-tuning"),
+    ("vector_stores", "vector stores"),
+    ("assistants", "assistants"),
+    ("threads", "assistants"),
+    ("conversations", "stored conversations"),
+    ("chat/completions/", "stored completions"),
+    ("responses/compact", "compaction of responses"),
+    ("responses/", "stored responses"),
+    ("containers", "containers"),
+    ("evals", "evals"),
+    ("chatkit", "ChatKit"),
+    ("engines", "engines"),
+    ("organization", "the administration of an organization"),
+    // Anthropic
+    ("messages/batches", "batches"),
+    ("complete", "the older text completions"),
+    ("skills", "skills"),
+    ("organizations", "the administration of an organization"),
+    ("agents", "managed agents"),
+    ("sessions", "managed agents"),
+    ("environments", "managed agents"),
+    // Others
+    ("rerank", "reranking"),
+    ("score", "reranking"),
+    ("ocr", "OCR"),
+    ("fim/completions", "fill-in-the-middle completions"),
+];
+
+/// Returns the name of the API that this path belongs to, if the gateway does not serve it. The path
+/// may begin with any number of `/v1`.
+pub(super) fn unserved_api(path: &str) -> Option<&'static str> {
+    let mut below = path;
+    while let Some(rest) = below
+        .strip_prefix("/v1")
+        .filter(|rest| rest.starts_with('/'))
+    {
+        below = rest;
+    }
+    let below = below.strip_prefix('/')?;
+    UNSERVED
+        .iter()
+        .find(|(known, _)| {
+            below.strip_prefix(known).is_some_and(|rest| {
+                let is_longer = !rest.is_empty();
+                if known.ends_with('/') {
+                    is_longer
+                } else {
+                    !is_longer || rest.starts_with('/')
+                }
+            })
+        })
+        .map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_path_names_its_api_and_a_served_or_unknown_one_none() {
+        for (path, name) in [
+            ("/v1/embeddings", Some("embeddings")),
+            ("/embeddings", Some("embeddings")),
+            ("/v1/v1/embeddings", Some("embeddings")),
+            ("/v1/images/generations", Some("images")),
+            ("/v1/responses/resp_1/cancel", Some("stored responses")),
+            ("/v1/messages/batches/b/results", Some("batches")),
+            ("/v1/responses", None),
+            ("/v1/responses/", None),
+            ("/v1/chat/completions", None),
+            ("/v1/embeddingsx", None),
+            ("/dashboard/sessions", None),
+            ("/v1", None),
+            ("", None),
+        ] {
+            assert_eq!(unserved_api(path), name, "{path}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a caller whose account cannot pay reads: the tokens that it asked for, those that its
+//! credits pay for, the cause, and where there are more credits.
+//!
+//! This file must not decide whether a request can be paid.
+
+use crate::billing::ReserveError;
+use config::Settings;
+use credits::money::Micro;
+use credits::pricing::Quote;
+use llm_protocol::failure::{Failure, Kind};
+use std::fmt::Write as _;
+
+/// Returns the failure for credits that do not suffice. `asked`: the request's quote, if its body
+/// was read, and whether its output limit may not be lowered.
+pub(super) fn failure(
+    refused: &ReserveError,
+    settings: &Settings,
+    asked: Option<(&Quote, bool)>,
+) -> Failure {
+    let (kind, cause, payable) = match refused {
+        ReserveError::KeySpendLimit { free } => (
+            Kind::KeySpendLimit,
+            format!("This key's spend limit leaves {free} credits."),
+            *free,
+        ),
+        ReserveError::TrialExpired => (
+            Kind::TrialExpired,
+            "The trial has ended, and its credits have expired.".to_owned(),
+            Micro::ZERO,
+        ),
+        ReserveError::Insufficient { available, .. } => (
+            Kind::InsufficientCredits,
+            format!("Insufficient credits: {available} are available."),
+            *available,
+        ),
+        _ => return Failure::from_kind(Kind::Internal),
+    };
+    let mut message = cause;
+    // A `String` takes every write.
+    let _ = match asked {
+        Some((quote, is_exact)) => {
+            write!(message, " {}", describe_tokens(quote, is_exact, payable))
+        }
+        None => write!(
+            message,
+            " This request asks for at least 1 input and 1 output token; 0 are affordable, of any model."
+        ),
+    };
+    if kind == Kind::KeySpendLimit {
+        let _ = write!(
+            message,
+            " Raise the limit at {}/dashboard/keys, or use another key.",
+            settings.base_url
+        );
+    }
+    let _ = write!(message, " {}", where_to_get_credits(settings));
+    Failure::new(kind, message)
+}
+
+/// Names the tokens that the request asks for, and how many of them `payable` credits pay for.
+fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
+    let reach = quote.reaches.iter();
+    let input = reach.map(|reach| reach.input_tokens).max().unwrap_or(0);
+    let asked = quote.output_limit;
+    // Strict mode lowers no limit.
+    let needed = if is_exact {
+        asked
+    } else {
+        quote.output_floor.min(asked)
+    };
+    let each = if quote.choices > 1 {
+        format!(" for each of {} answers", quote.choices)
+    } else {
+        String::new()
+    };
+    let affordable = match quote.payable_output(payable) {
+        Some(0) | None => "0 of these output tokens are affordable".to_owned(),
+        Some(tokens) => format!("{tokens} of these output tokens are affordable"),
+    };
+    let advice = match quote.payable_output(payable) {
+        None => "the input alone costs more: shorten it",
+        Some(_) => "shorten the input or ask for less output",
+    };
+    format!(
+        "This request asks for up to {asked} output tokens{each} after an input of up to {input} tokens, \
+         which can cost {}; {affordable}, and {} credits for {needed} are the least; {advice}.",
+        quote.cost(asked),
+        quote.cost(needed),
+    )
+}
+
+/// The one place that says where an account holder gets credits.
+fn where_to_get_credits(settings: &Settings) -> String {
+    match &settings.support {
+        Some(support) => format!("For more credits: {}", support.shown()),
+        None => format!("Your credits: {}/dashboard", settings.base_url),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use credits::pricing::WorstCase;
+
+    fn settings(support: &str) -> Settings {
+        let text = include_str!("../../../conf/local.yaml");
+        let support = format!("support: {support:?}\n{text}");
+        config::parse(&support, &|_| None).unwrap()
+    }
+
+    /// 1 000 input tokens at 1 000 credits per million and up to 8 000 output tokens at 2 000.
+    fn quote() -> Quote {
+        let reach = WorstCase {
+            input_tokens: 1_000,
+            input_price: Micro::new(1_000_000_000),
+            output_price: Micro::new(2_000_000_000),
+        };
+        Quote::flat(reach, 1, 8_000, 256)
+    }
+
+    #[test]
+    fn every_refusal_names_the_tokens_the_cause_and_an_address() {
+        let settings_of = settings("");
+        let base = &settings_of.base_url;
+        let credits = |micro| Micro::new(micro);
+        let insufficient = ReserveError::Insufficient {
+            available: credits(1_200_000),
+            needed: credits(1_512_000),
+        };
+        let shown = failure(&insufficient, &settings_of, Some((&quote(), false)));
+        assert_eq!(
+            shown.message,
+            format!(
+                "Insufficient credits: 1.2 are available. This request asks for up to 8000 output tokens \
+                 after an input of up to 1000 tokens, which can cost 17; 100 of these output tokens are \
+                 affordable, and 1.512 credits for 256 are the least; shorten the input or ask for less \
+                 output. Your credits: {base}/dashboard"
+            )
+        );
+        let key = ReserveError::KeySpendLimit { free: credits(10) };
+        let shown = failure(
+            &key,
+            &settings("mailto:help@corp.example"),
+            Some((&quote(), false)),
+        )
+        .message;
+        for part in [
+            "This key's spend limit leaves 0.00001 credits.",
+            "0 of these output tokens are affordable",
+            "the input alone costs more",
+            &format!("{base}/dashboard/keys"),
+            "For more credits: help@corp.example",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let trial = failure(&ReserveError::TrialExpired, &settings_of, None);
+        assert_eq!(trial.kind, Kind::TrialExpired);
+        for part in [
+            "The trial has ended",
+            "at least 1 input",
+            "0 are affordable",
+            base,
+        ] {
+            assert!(trial.message.contains(part), "{part}: {}", trial.message);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Which failed attempts are the vendor's or the operator's to mend, and their cause, as the log
+//! and the service page name it.
+//!
+//! A request that the vendor rightly refuses is no such failure. This file must not change what the
+//! client gets, nor a breaker.
+
+use crate::edge::intake::AbortReason;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::upstreams::{MAX_WORDS_CHARS, VendorFailure, VendorFailureCause};
+use base::clock;
+use llm_protocol::failure::{self, Failure, Kind, VendorError};
+use pingora::{Error, ErrorType};
+use std::time::Instant;
+
+/// Status of an attempt to which no response came.
+pub(super) const NO_RESPONSE: u16 = 0;
+
+/// Counts a failure of the running attempt. `words`: what the vendor or the operating system said.
+pub(super) fn count(
+    call: &mut AdmittedRequest,
+    request_id: &str,
+    (cause, status): (VendorFailureCause, Option<u16>),
+    words: String,
+) {
+    let Some(attempt) = &mut call.attempt else {
+        return;
+    };
+    let failure = VendorFailure {
+        cause,
+        status,
+        words,
+        model: &call.model.id,
+        request_id,
+    };
+    let counted = attempt
+        .lease
+        .count_failure(&failure, clock::now_ms(), Instant::now());
+    call.attempts.failed.push(counted);
+}
+
+/// Counts a response with an error status, if it is the vendor's or the operator's to mend.
+pub(super) fn count_refusal(
+    call: &mut AdmittedRequest,
+    request_id: &str,
+    status: u16,
+    failure: &Failure,
+) {
+    if let Some(cause) = cause_of_failure(failure.kind, status) {
+        let words = take_words(call);
+        count(call, request_id, (cause, Some(status)), words);
+    }
+}
+
+/// Counts an attempt that broke off or was given up, unless the failure is the request's own.
+pub(super) fn count_break(call: &mut AdmittedRequest, request_id: &str) {
+    let status = match call.response.error_status() {
+        Some(status) => status,
+        None if call.response.answered_at.is_some() => 200,
+        None => NO_RESPONSE,
+    };
+    let of_silence = match call.exchange.progress().ended {
+        Some(AbortReason::FirstByte) => Some(VendorFailureCause::FirstByteTimeout),
+        Some(AbortReason::Idle) => Some(VendorFailureCause::Silence),
+        _ => None,
+    };
+    let has_words = call
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| !attempt.words.is_empty());
+    let cause = match (&call.failure, of_silence) {
+        (_, Some(silence)) => Some(silence),
+        (None, None) => Some(VendorFailureCause::Broken),
+        // An error inside a 200, or an answer that is none.
+        (Some(failure), None) if failure.kind == Kind::UpstreamFailed && status < 400 => {
+            Some(match has_words {
+                true => VendorFailureCause::ServerError,
+                false => VendorFailureCause::Unreadable,
+            })
+        }
+        (Some(failure), None) => cause_of_failure(failure.kind, status),
+    };
+    if let Some(cause) = cause {
+        let words = take_words(call);
+        let status = (status != NO_RESPONSE).then_some(status);
+        count(call, request_id, (cause, status), words);
+    }
+}
+
+/// Counts a connection that could not be opened.
+pub(super) fn count_connect_failure(call: &mut AdmittedRequest, request_id: &str, error: &Error) {
+    let cause = match error.etype() {
+        ErrorType::ConnectTimedout => VendorFailureCause::ConnectTimeout,
+        ErrorType::TLSHandshakeTimedout
+        | ErrorType::TLSHandshakeFailure
+        | ErrorType::InvalidCert
+        | ErrorType::HandshakeError => VendorFailureCause::Tls,
+        _ => VendorFailureCause::Connect,
+    };
+    let root = error.root_cause();
+    let words = match root.downcast_ref::<Error>() {
+        Some(error) => error.etype().as_str().to_owned(),
+        None => root.to_string(),
+    };
+    count(call, request_id, (cause, None), shorten(&words));
+}
+
+/// Keeps what a vendor's error response says until the failure is counted.
+pub fn note_error_body(call: &mut AdmittedRequest, body: &[u8]) {
+    note_words(call, &VendorError::parse_any(body), "");
+}
+
+/// Keeps what an error inside a vendor's answer says until the failure is counted.
+pub fn note_error_event(call: &mut AdmittedRequest, error: &VendorError) {
+    note_words(call, error, "an error without words");
+}
+
+fn note_words(call: &mut AdmittedRequest, error: &VendorError, if_none: &str) {
+    let model = &call.model;
+    let words = error.words_for_log(
+        &model.upstream_model,
+        &model.id,
+        model.vendor.api_key.reveal(),
+    );
+    let words = if words.is_empty() { if_none } else { &words };
+    if let Some(attempt) = &mut call.attempt {
+        attempt.words = shorten(words);
+    }
+}
+
+/// Records that an attempt has begun to answer, after others that failed.
+pub(super) fn count_answered(call: &mut AdmittedRequest) {
+    for failed in call.attempts.failed.drain(..) {
+        failed.count_answered();
+    }
+}
+
+fn take_words(call: &mut AdmittedRequest) -> String {
+    let attempt = call.attempt.as_mut();
+    attempt.map_or_else(String::new, |attempt| std::mem::take(&mut attempt.words))
+}
+
+fn shorten(words: &str) -> String {
+    failure::shorten_words(words, MAX_WORDS_CHARS)
+}
+
+/// Returns the cause of a failure of this kind; `None` if the request caused it, or the gateway's
+/// own limits.
+fn cause_of_failure(kind: Kind, status: u16) -> Option<VendorFailureCause> {
+    Some(match kind {
+        Kind::RateLimited => VendorFailureCause::RateLimited,
+        Kind::Overloaded => VendorFailureCause::Overloaded,
+        Kind::VendorRequestTimeout => VendorFailureCause::RequestTimeout,
+        Kind::VendorRefusedUs => VendorFailureCause::KeyRefused,
+        Kind::VendorQuota => VendorFailureCause::NoCredit,
+        Kind::VendorModelMissing => VendorFailureCause::ModelMissing,
+        Kind::UpstreamFailed if (400..500).contains(&status) => VendorFailureCause::PathRefused,
+        Kind::UpstreamFailed | Kind::UpstreamTimeout => VendorFailureCause::ServerError,
+        Kind::UpstreamClosed | Kind::UpstreamUnreachable => VendorFailureCause::Broken,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_another_vendor_may_answer_is_a_failure_of_this_one() {
+        for kind in Kind::ALL {
+            assert_eq!(
+                cause_of_failure(*kind, 500).is_some(),
+                kind.is_retryable_elsewhere(),
+                "{kind:?}"
+            );
+        }
+    }
+}
