@@ -553,9 +553,15 @@ fn print_verdict(
         let (findings, debits) = (verdict.findings.len(), verdict.debits);
         writeln!(
             out,
-            "{findings} findings in {} entries, {debits} debits, {} refunds, {} adjustments, {} accounts",
-            verdict.entries, verdict.refunds, verdict.adjustments, verdict.accounts
+            "{findings} findings in {}, {debits} debits, {} refunds, {} adjustments, {} accounts",
+            verdict.scope(),
+            verdict.refunds,
+            verdict.adjustments,
+            verdict.accounts
         )?;
+        if verdict.sealed_entries > 0 && !verdict.reads_sealed {
+            writeln!(out, "`ledger verify --all` reads the sealed entries too")?;
+        }
     }
     Ok(if verdict.findings.is_empty() {
         ExitCode::SUCCESS

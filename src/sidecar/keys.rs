@@ -132,7 +132,7 @@ fn rows(app: &SidecarState, user: &CurrentUser) -> Result<Vec<KeyListRow>, PageE
         .keys(&user.account.id)?
         .into_iter()
         .filter(|key| !is_over(key))
-        .map(|key| row(app, key))
+        .map(|key| row(app, user, key))
         .collect()
 }
 
@@ -309,7 +309,7 @@ fn key_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<KeyPage,
         choices: KeyFormOptions::new(app, &KeySettingsForm::from_settings(&key.settings)),
         rates: settings::rates_in_force(app, &user.account.id, &key.settings.rates)?,
         once: new_nonce()?,
-        key: row(app, key)?,
+        key: row(app, user, key)?,
         overlaps: ROTATION_OVERLAPS,
         asks_password: needs_password(user),
         done: None,

@@ -83,6 +83,11 @@ impl Frame {
         }
     }
 
+    /// Whether the signed-in user's account is suspended, so that its keys do not work.
+    pub fn is_suspended(&self) -> bool {
+        self.viewer.as_ref().is_some_and(|viewer| viewer.suspended)
+    }
+
     /// The frame of a public page, with the menu of the reader's account if there is a session.
     pub fn for_anyone(title: &'static str, user: Option<&CurrentUser>) -> Self {
         user.map_or_else(|| Self::public(title), |user| Self::new(title, user))

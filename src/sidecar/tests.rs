@@ -594,6 +594,8 @@ async fn pages_that_send_to_the_operator_name_the_configured_contact() {
             .unwrap()
             .id;
         let suspended = accounts::AccountStatus::Suspended;
+        let keys = world.accounts.api_keys();
+        keys.create_key(&id, "laptop", now_ms()).unwrap();
         world.accounts.set_status(&id, suspended).unwrap();
         let token = world
             .accounts
@@ -611,6 +613,11 @@ async fn pages_that_send_to_the_operator_name_the_configured_contact() {
                 "{support}"
             );
         }
+        assert!(page.body.contains("account suspended") && !page.body.contains("data-live="));
+        let keys = world
+            .get("/dashboard/keys", &format!("gw-session={token}"))
+            .await;
+        assert!(keys.body.contains("does not work: account suspended"));
     }
 }
 

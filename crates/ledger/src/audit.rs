@@ -178,7 +178,11 @@ fn check_entries(
     // recent endings.
     let requests = journal::read_requests(data_dir)?;
     let mut pace = Pace::new(audit.share);
-    let mut report = LedgerAuditReport::default();
+    let mut report = LedgerAuditReport {
+        sealed_entries: start.head.seq.unsigned_abs(),
+        reads_sealed: fingerprint.is_some(),
+        ..LedgerAuditReport::default()
+    };
     let mut walk = ledger.checks().walk(start.after_seq())?;
     let mut on_sealed = |done| {
         on_progress(AuditProgress {

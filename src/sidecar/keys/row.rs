@@ -7,7 +7,7 @@ use super::super::error::PageError;
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
 use super::settings::describe_settings;
-use accounts::{ApiKey, ApiKeyStatus};
+use accounts::{AccountStatus, ApiKey, ApiKeyStatus};
 use base::clock::now_ms;
 use credits::limits::Period;
 
@@ -29,7 +29,7 @@ pub struct KeyListRow {
     pub limits: Vec<String>,
 }
 
-pub fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
+pub fn row(app: &SidecarState, user: &CurrentUser, key: ApiKey) -> Result<KeyListRow, PageError> {
     let now_ms = now_ms();
     let limit = key.settings.spend_limit;
     let spend = app.billing.key_spend(
@@ -43,6 +43,8 @@ pub fn row(app: &SidecarState, key: ApiKey) -> Result<KeyListRow, PageError> {
         limits: describe_settings(&key.settings, limit.map(|_| spend.spent)),
         status: if expired {
             "expired"
+        } else if live && user.account.status == AccountStatus::Suspended {
+            "does not work: account suspended"
         } else {
             key.status.name()
         },

@@ -86,7 +86,7 @@ pub async fn confirm_revoke(
 }
 
 fn revoke_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<Response, PageError> {
-    let key = row(app, find_live_key(app, user, id)?)?;
+    let key = row(app, user, find_live_key(app, user, id)?)?;
     let page = RevokePage {
         frame: Frame::new("Keys", user),
         csrf: user.csrf.clone(),

@@ -12,7 +12,7 @@ use super::super::state::SidecarState;
 use super::verify::RunningAuditView;
 use crate::billing::Receipt;
 use crate::notify::mail::{self, MailKind};
-use crate::upstreams::EndpointState;
+use crate::upstreams::{EndpointState, LastFailure};
 use accounts::db::mail::QueueMailOutcome;
 use askama::Template;
 use axum::extract::State;
@@ -35,6 +35,11 @@ struct EndpointRow {
     /// Number of running requests; `None` if this process does not know.
     running: Option<String>,
     health: String,
+    /// `2 of 40 failed`; empty if no attempt has ended, or this process does not know.
+    recent: String,
+    /// `180 ms · 2 400 ms`: median and 95th percentile of the time to the first byte.
+    first_byte: String,
+    last_failure: Option<LastFailure>,
 }
 
 struct HoldsView {
@@ -51,6 +56,8 @@ struct ServicePage {
     /// The user is an administrator and may make changes.
     may_act: bool,
     endpoints: Vec<EndpointRow>,
+    /// Whether this process sends requests to vendors, and so knows how they end.
+    sends_requests: bool,
     holds: Option<HoldsView>,
     /// Debits for which the vendor reported more usage than the request can have caused, each with
     /// its account.
@@ -101,6 +108,34 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
             None => state.in_flight.to_string(),
         }),
         health: state.map_or_else(|| "Unknown to this process".to_owned(), describe_health),
+        recent: state.map(describe_recent).unwrap_or_default(),
+        first_byte: state.map(describe_first_byte).unwrap_or_default(),
+        last_failure: state.and_then(|state| state.last_failure.clone()),
+    }
+}
+
+/// Describes how the attempts of the last minutes ended.
+fn describe_recent(state: &EndpointState) -> String {
+    let recent = &state.recent;
+    match recent.ended {
+        0 => "no requests".to_owned(),
+        ended => format!(
+            "{} of {} failed",
+            display::group_digits(recent.failed),
+            display::group_digits(ended)
+        ),
+    }
+}
+
+fn describe_first_byte(state: &EndpointState) -> String {
+    let recent = &state.recent;
+    match (recent.first_byte_p50_ms, recent.first_byte_p95_ms) {
+        (Some(median), Some(slow)) => format!(
+            "{} ms · {} ms",
+            display::group_digits(median),
+            display::group_digits(slow)
+        ),
+        _ => "–".to_owned(),
     }
 }
 
@@ -108,6 +143,9 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
 fn describe_health(state: &EndpointState) -> String {
     let mut words = Vec::new();
     match state.breaker {
+        "open" if state.opens_in_seconds == 0 => {
+            words.push("Circuit open: too many failures; the next request tries it".to_owned())
+        }
         "open" => words.push(format!(
             "Circuit open: too many failures; next try in {} s",
             state.opens_in_seconds
@@ -119,6 +157,14 @@ fn describe_health(state: &EndpointState) -> String {
     }
     if !state.passes_checks {
         words.push("Circuit open: its health check fails".to_owned());
+    }
+    if state.key_refused {
+        let next = match state.key_tested_in_seconds {
+            Some(0) => "the next request tests it".to_owned(),
+            Some(seconds) => format!("next test in {seconds} s"),
+            None => "a request tests it now".to_owned(),
+        };
+        words.push(format!("Key refused, or no credit at the vendor; {next}"));
     }
     for (model, seconds) in &state.cooling_seconds {
         words.push(format!(
@@ -205,6 +251,7 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         endpoints,
+        sends_requests: app.endpoint_registry.is_some(),
         holds,
         implausible,
         running: running.map(RunningAuditView::new),

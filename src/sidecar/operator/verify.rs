@@ -123,8 +123,10 @@ fn failed(began: i64) -> LedgerAuditResult {
 fn describe_report(report: &LedgerAuditReport, began: i64) -> LedgerAuditResult {
     let count = report.findings.len();
     let of = format!(
-        "{} entries, {} debits, {} accounts",
-        report.entries, report.debits, report.accounts
+        "{}, {} debits, {} accounts",
+        report.scope(),
+        report.debits,
+        report.accounts
     );
     let outcome = if count == 0 {
         format!("No findings in {of}.")

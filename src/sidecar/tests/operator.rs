@@ -12,6 +12,7 @@ mod refund;
 use super::*;
 use crate::billing::{AuditProgress, AuditStep};
 use crate::sidecar::ledger_audit::LedgerAuditResult;
+use crate::upstreams::{EndpointQuery, VendorFailure, VendorFailureCause};
 use accounts::{AccountStatus, Actor};
 
 struct Root {
@@ -660,6 +661,42 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     );
     endpoints.set_health_check_result(0, true);
     assert_eq!(health().await, all);
+    let now = std::time::Instant::now();
+    let query = EndpointQuery {
+        model: "m",
+        key: None,
+        has_instead: false,
+        has_waited: false,
+        tried: &[],
+    };
+    endpoints
+        .choose(query, now)
+        .unwrap()
+        .record_response("m", now);
+    let mut refused = endpoints.choose(query, now).unwrap();
+    let failure = VendorFailure {
+        cause: VendorFailureCause::KeyRefused,
+        status: Some(401),
+        words: "No such <key>".into(),
+        model: "alpha-opus-4-7",
+        request_id: "req_1",
+    };
+    refused.count_failure(&failure, now_ms(), now);
+    refused.record_refused_key(&settings.limits, now);
+    drop(refused);
+    let page = beside
+        .get("/dashboard/operator/service", &cookie)
+        .await
+        .body;
+    for shown in [
+        "1 of 2 failed",
+        "0 ms · 0 ms",
+        "status 401, it refuses the gateway&#39;s key (“No such &#60;key&#62;”); alpha-opus-4-7, \
+         request <a href=\"/dashboard/operator/activity/req_1\"><code>req_1</code></a>",
+        "Key refused, or no credit at the vendor; next test in ",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
 }
 
 fn between_tags(text: &str) -> String {

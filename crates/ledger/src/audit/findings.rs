@@ -15,7 +15,12 @@ pub struct LedgerAuditReport {
     pub refunds: u64,
     pub adjustments: u64,
     pub accounts: u64,
+    /// Entries that were read. Debits, refunds and adjustments are those among them.
     pub entries: u64,
+    /// Entries in sealed segments. Their signatures were checked.
+    pub sealed_entries: u64,
+    /// Whether the sealed entries are among those that were read.
+    pub reads_sealed: bool,
 }
 
 /// One violation of an invariant.
@@ -29,10 +34,60 @@ pub struct Finding {
 }
 
 impl LedgerAuditReport {
+    /// Describes how many entries the audit covered.
+    pub fn scope(&self) -> String {
+        let Self {
+            entries,
+            sealed_entries,
+            reads_sealed,
+            ..
+        } = self;
+        match (sealed_entries, reads_sealed) {
+            (0, _) => format!("{entries} entries"),
+            (sealed, true) => format!("{entries} entries ({sealed} of them in sealed segments)"),
+            (sealed, false) => format!(
+                "{entries} entries that are not sealed and the signatures of {sealed} sealed ones"
+            ),
+        }
+    }
+
     /// Adds a finding about an entry, up to a maximum.
     pub(crate) fn add_finding(&mut self, rule: &'static str, seq: i64, message: String) {
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(Finding { rule, seq, message });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_how_many_entries_it_covers_and_how_many_are_sealed() {
+        for (entries, sealed_entries, reads_sealed, text) in [
+            (7, 0, true, "7 entries"),
+            (7, 0, false, "7 entries"),
+            (
+                1,
+                500,
+                false,
+                "1 entries that are not sealed and the signatures of 500 sealed ones",
+            ),
+            (
+                501,
+                500,
+                true,
+                "501 entries (500 of them in sealed segments)",
+            ),
+        ] {
+            let report = LedgerAuditReport {
+                entries,
+                sealed_entries,
+                reads_sealed,
+                ..LedgerAuditReport::default()
+            };
+            assert_eq!(report.scope(), text);
         }
     }
 }
