@@ -13,6 +13,7 @@ mod readiness;
 mod reload;
 mod series;
 mod server_handle;
+mod settings_diff;
 mod sidecar;
 mod signals;
 mod standby;
@@ -555,6 +556,7 @@ fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
     if !handle.succeeded.load(Ordering::Acquire) {
         database_logs::write_back(&handle.settings.load().data_dir);
     }
+    handle.endpoints.log_failures(Instant::now(), true);
     handle.access.flush(ACCESS_LOG_FLUSH_TIMEOUT);
     handle.traces.flush(TRACES_FLUSH_TIMEOUT);
     match cut {

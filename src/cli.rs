@@ -360,6 +360,7 @@ fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
             .collect();
         let report = serde_json::json!({
             "faults": [], "warnings": warnings, "models": models, "calls": calls,
+            "skipped_vendors": settings.skipped_vendors,
         });
         writeln!(out, "{report}")?;
     } else {
@@ -371,6 +372,9 @@ fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
             models.join(", ")
         )?;
         vendors::print_calls(&mut out, &settings.catalog)?;
+        for skipped in &settings.skipped_vendors {
+            writeln!(out, "{}: {skipped}", file.display())?;
+        }
         for ConfigFault { line, key, message } in &settings.warnings {
             writeln!(out, "{}:{line}: {key}: warning: {message}", file.display())?;
         }

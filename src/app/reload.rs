@@ -8,6 +8,7 @@
 //! it was admitted.
 
 use super::certificate::ReloadableCertificate;
+use super::settings_diff;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use base::telemetry::METRICS;
@@ -204,6 +205,10 @@ impl ConfigReloader {
         }
         report_pending_keys(&waiting);
         log_warnings(&new);
+        match settings_diff::describe(&old, &new).as_slice() {
+            [] => log::info!("the reload changed no setting that is in force"),
+            changes => log::info!("the reload changed: {}", changes.join("; ")),
+        }
         self.settings.store(Arc::new(new));
         Ok(())
     }
@@ -291,11 +296,15 @@ fn retain_fixed_settings(
     waiting
 }
 
-/// Logs the flaws of the config file with which the gateway runs all the same.
+/// Logs the flaws of the config file with which the gateway runs all the same, and the vendors that
+/// it does not use.
 pub fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
         let kind = warning.key.as_str();
         log::warn!(kind; "{kind}: {}", warning.message);
+    }
+    for skipped in &settings.skipped_vendors {
+        log::info!("{skipped}");
     }
 }
 

@@ -26,8 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the admitting process may take to publish its holds. It does so every 20 ms; on a machine
-/// whose processors are all busy, some seconds were seen. A request waits that long at most.
+/// How long the admitting process may take to publish its holds. It does so every 20 ms; on a
+/// machine whose processors are all busy, some seconds were seen. A request waits that long at
+/// most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum number of claims that a request makes. A retry knows the holds that made the previous

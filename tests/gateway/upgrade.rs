@@ -109,6 +109,12 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
         taken(&endings),
         crash::FUNDS - world.standing(&account).balance
     );
+    let said = world.log();
+    let errors: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains(" ERROR "))
+        .collect();
+    assert!(errors.is_empty(), "an upgrade is no error: {errors:?}");
     println!(
         "{} answers and {count} streams through an upgrade",
         log.whole.len()

@@ -6,6 +6,7 @@
 
 use crate::administrator::{self, AdminApi};
 use crate::client::{self, Request};
+use crate::config_file::shipped;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -28,7 +29,6 @@ pub fn binary() -> &'static str {
     })
 }
 
-const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const SHIPPED_ENDPOINTS: &str = r#"endpoints: [{url: "http://127.0.0.1:9100"}]"#;
 /// Whether the simulated vendors speak HTTP/2 over TLS, as the real ones do
 /// (`GATEWAY_TEST_VENDORS=h2`). Otherwise they speak HTTP/1.1 without TLS.
@@ -424,7 +424,8 @@ impl World {
             format!("endpoints: [{}]{sticky}", endpoints.join(", "))
         };
         let data = &self.data;
-        let (alpha, beta) = SHIPPED
+        let shipped = shipped();
+        let (alpha, beta) = shipped
             .split_once("  beta:")
             .expect("the shipped file's vendor beta");
         let alpha = replace(alpha, SHIPPED_ENDPOINTS, &list(&plan.alpha));

@@ -85,7 +85,7 @@ impl Network {
 }
 
 /// The proxies whose forwarding headers the gateway trusts. Empty by default.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<Network>);
 
 impl FromIterator<Network> for TrustedProxies {

@@ -69,6 +69,7 @@ pub use raw::{
     Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
     SignupMode,
 };
+use serde::Serialize;
 pub use signup::SignupSettings;
 use source::cannot_read;
 pub use source::{FileChecks, FileStamp, SourceFile};
@@ -108,6 +109,8 @@ pub struct Settings {
     /// When entries are sealed, and when segments are archived.
     pub ledger: LedgerSettings,
     pub catalog: Catalog,
+    /// Vendors without a key, whose models are not served.
+    pub skipped_vendors: Vec<SkippedVendor>,
     /// Rate limits of keys and accounts that have no limits of their own.
     pub rate_limits: RateLimits,
     pub limits: Limits,
@@ -123,6 +126,32 @@ pub struct Settings {
     pub sources: Vec<SourceFile>,
     /// Flaws with which the gateway runs all the same.
     pub warnings: Vec<ConfigFault>,
+}
+
+/// A vendor that the gateway does not use, because its `api_key` is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedVendor {
+    pub name: String,
+    /// Ids of its models, which are not served.
+    pub models: Vec<String>,
+}
+
+impl std::fmt::Display for SkippedVendor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, models } = self;
+        write!(
+            formatter,
+            "vendor {name} is skipped, because its api_key is empty; "
+        )?;
+        match models.as_slice() {
+            [] => write!(formatter, "it has no models"),
+            models => write!(
+                formatter,
+                "its models are not served: {}",
+                models.join(", ")
+            ),
+        }
+    }
 }
 
 /// Reads the file, with this process's environment, and looks at the files that it names.
@@ -271,6 +300,7 @@ impl ConfigValidator {
         let version_headers = version_headers(&config.limits, &vendors);
         self.models()
             .check_min_output(config.limits.min_output_tokens, &config.models);
+        let skipped_vendors = skipped_vendors(&vendors, &config.models);
         let catalog = self.models().catalog(config.models, &vendors);
         let cors = self.network().cors(&config.cors);
         let traces = config
@@ -298,6 +328,7 @@ impl ConfigValidator {
             support,
             ledger,
             catalog,
+            skipped_vendors,
             rate_limits: config.rate_limits,
             limits: config.limits,
             access_log,
@@ -328,6 +359,25 @@ impl ConfigValidator {
             );
         }
     }
+}
+
+/// Returns the vendors that are not used, by name. In a file without faults, those have no key.
+fn skipped_vendors(
+    vendors: &HashMap<String, VendorEntry>,
+    models: &[raw::Model],
+) -> Vec<SkippedVendor> {
+    let unused = vendors.iter().filter(|(_, entry)| entry.vendor.is_none());
+    let mut skipped: Vec<_> = unused
+        .map(|(name, _)| SkippedVendor {
+            name: name.clone(),
+            models: (models.iter())
+                .filter(|model| model.vendor == *name)
+                .map(|model| model.id.clone())
+                .collect(),
+        })
+        .collect();
+    skipped.sort_by(|one, other| one.name.cmp(&other.name));
+    skipped
 }
 
 fn version_headers(limits: &Limits, vendors: &HashMap<String, VendorEntry>) -> Vec<String> {

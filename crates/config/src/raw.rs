@@ -245,7 +245,7 @@ pub const MAX_RATE: u64 = 1_000_000_000;
 
 /// Default rate limits of each key, and of all keys of an account together. Those of a single key
 /// or account (`key set`, `account limit`) take precedence.
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateLimits {
     pub key: Rates,
@@ -253,7 +253,7 @@ pub struct RateLimits {
 }
 
 /// 0: no limit; at most 1 000 000 000.
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rates {
     /// Requests per minute. Over it: 429.

@@ -4,7 +4,7 @@ use super::raw::{self, SignupMode};
 use super::validator::ConfigValidator;
 use credits::money::Micro;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignupSettings {
     pub mode: SignupMode,
     pub trial_credits: Micro,
