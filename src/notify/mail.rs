@@ -221,10 +221,10 @@ impl MailDispatcher {
         let Some(mail) = settings.mail.clone() else {
             return Err(SendFailure::later("`mail` is not in the config any more"));
         };
-        let (composer, row, base_url) = (Arc::clone(&self), row.clone(), settings.base_url.clone());
+        let (composer, row, settings) = (Arc::clone(&self), row.clone(), Arc::clone(&settings));
         let from = mail.clone();
         let composed =
-            tokio::task::spawn_blocking(move || composer.compose(&row, &from, &base_url, now_ms));
+            tokio::task::spawn_blocking(move || composer.compose(&row, &from, &settings, now_ms));
         let message = composed
             .await
             .map_err(|error| SendFailure::later(&error.to_string()))??;
@@ -236,9 +236,10 @@ impl MailDispatcher {
         &self,
         row: &OutgoingMailRow,
         mail: &MailSettings,
-        base_url: &str,
+        settings: &Settings,
         now_ms: i64,
     ) -> Result<lettre::Message, SendFailure> {
+        let base_url = &settings.base_url;
         let kind = MailKind::from_name(&row.kind)
             .ok_or_else(|| SendFailure::never("this program does not know this kind of mail"))?;
         if now_ms - row.created_at_ms > kind.lifetime_ms() {
@@ -265,7 +266,8 @@ impl MailDispatcher {
                     .url(base_url),
             ),
         };
-        let text = MailText::new(kind, &row.detail, link.as_deref(), base_url);
+        let product = &settings.brand.name;
+        let text = MailText::new(kind, &row.detail, link.as_deref(), base_url, product);
         smtp::build(mail, &row.id, &account.email, text)
     }
 

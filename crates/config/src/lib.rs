@@ -14,6 +14,7 @@
 pub mod address;
 mod aliases;
 mod base_url;
+mod brand;
 mod capabilities;
 pub mod catalog;
 mod certificate;
@@ -54,6 +55,7 @@ use crate::address::TrustedProxies;
 use crate::catalog::Catalog;
 use base::telemetry::access::LogDestination;
 use base::telemetry::traces::TraceExportConfig;
+pub use brand::{BrandLogo, BrandSettings, LogoKind};
 pub use certificate::load_certificate;
 pub use command::{CommandSettings, load_for_command};
 pub use cors::CorsOrigins;
@@ -105,6 +107,7 @@ pub struct Settings {
     /// `None`: the gateway sends no mail.
     pub mail: Option<MailSettings>,
     pub notifications: NotificationSettings,
+    pub brand: BrandSettings,
     pub support: Option<SupportContact>,
     /// When entries are sealed, and when segments are archived.
     pub ledger: LedgerSettings,
@@ -293,6 +296,7 @@ impl ConfigValidator {
         self.check_ledger_home(&ledger, store.as_ref(), sidecar);
         let mail = config.mail.and_then(|mail| self.mail(mail));
         let notifications = self.notifications(&config.notifications);
+        let brand = self.brand(&config.brand);
         let support = self.support(&config.support);
         self.check_rates("rate_limits.key", &config.rate_limits.key);
         self.check_rates("rate_limits.account", &config.rate_limits.account);
@@ -325,6 +329,7 @@ impl ConfigValidator {
             signup: signup?,
             mail,
             notifications,
+            brand,
             support,
             ledger,
             catalog,

@@ -26,6 +26,8 @@ pub struct Config {
     pub mail: Option<Mail>,
     #[serde(default)]
     pub notifications: Notifications,
+    #[serde(default)]
+    pub brand: Brand,
     /// Whom account holders ask for help: a text of at most 200 characters. If it begins with
     /// `https://`, `http://` or `mailto:`, it becomes a link.
     #[serde(default)]
@@ -111,6 +113,35 @@ pub struct Mail {
 
 fn five_hundred() -> u32 {
     500
+}
+
+/// How the product shows itself, on pages and in mails.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Brand {
+    /// Name of the product, in titles, pages and mails: a text of at most 40 characters.
+    pub name: String,
+    /// File of the logo, which is also the icon of the browser's tab: SVG or PNG, at most 32768
+    /// bytes. An SVG file may only draw: no scripts, event handlers, styles, images, or references
+    /// to anything outside of the file. Without it, pages show a built-in mark.
+    pub logo: Option<String>,
+    /// Accent colour of links and buttons, such as `"#3b5bdb"`. Pages darken or lighten it where
+    /// text would be hard to read.
+    pub accent: Option<String>,
+}
+
+impl Default for Brand {
+    fn default() -> Self {
+        Self {
+            name: brand_name(),
+            logo: None,
+            accent: None,
+        }
+    }
+}
+
+pub(super) fn brand_name() -> String {
+    "Model gateway".to_owned()
 }
 
 /// What account holders may let the gateway send them.

@@ -8,7 +8,7 @@ use super::yaml::{YamlNode, YamlValue, join};
 use serde_json::Value;
 
 /// Keys whose values are texts for readers, which may contain anything.
-const FREE_TEXTS: [&str; 2] = ["support", "mail.from"];
+const FREE_TEXTS: [&str; 3] = ["support", "mail.from", "brand.name"];
 
 /// Substitutes `${NAME}` and `${NAME:-default}` in every string. `env` returns the value of an
 /// environment variable for the key at a path.

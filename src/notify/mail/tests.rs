@@ -186,7 +186,7 @@ async fn a_reset_mail_has_a_link_that_works_and_is_stored_nowhere() {
     for header in [
         "From: Gateway <g@example.com>\r\n",
         "To: ann@example.com\r\n",
-        "Subject: Set a new password\r\n",
+        "Subject: Model gateway: Set a new password\r\n",
         "Auto-Submitted: auto-generated\r\n",
         "Message-ID: <mail_",
         "Date: ",
@@ -421,7 +421,9 @@ fn every_kind_has_a_text_and_no_value_adds_a_line() {
     for kind in MailKind::ALL {
         assert_eq!(MailKind::from_name(kind.name()), Some(kind));
         let link = kind.link_purpose().map(|_| "https://gw.example/LINK");
-        let text = MailText::new(kind, &detail.to_string(), link, "https://gw.example");
+        let (detail, url) = (detail.to_string(), "https://gw.example");
+        let text = MailText::new(kind, &detail, link, url, "Acme AI");
+        assert!(text.subject.starts_with("Acme AI: "), "{kind:?}");
         assert!(text.body.contains("https://gw.example"), "{kind:?}");
         assert_eq!(text.body.contains("/LINK"), link.is_some(), "{kind:?}");
         assert!(
@@ -431,6 +433,6 @@ fn every_kind_has_a_text_and_no_value_adds_a_line() {
         assert!(text.body.len() < 1_000 && text.body.is_ascii(), "{kind:?}");
     }
     assert_eq!(MailKind::from_name("other"), None);
-    let empty = MailText::new(MailKind::LowBalance, "not JSON", None, "https://gw.example");
+    let empty = MailText::new(MailKind::LowBalance, "not JSON", None, "", "");
     assert!(empty.body.contains("has ? credits left"));
 }

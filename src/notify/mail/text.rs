@@ -12,13 +12,20 @@ const MAX_VALUE_CHARS: usize = 200;
 /// Subject and body of a mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MailText {
-    pub subject: &'static str,
+    pub subject: String,
     pub body: String,
 }
 
 impl MailText {
     /// `detail`: a JSON object with the values of this kind. `link`: for kinds that have one.
-    pub(super) fn new(kind: MailKind, detail: &str, link: Option<&str>, base_url: &str) -> Self {
+    /// `product`: name of the product.
+    pub(super) fn new(
+        kind: MailKind,
+        detail: &str,
+        link: Option<&str>,
+        base_url: &str,
+        product: &str,
+    ) -> Self {
         let detail: Value = serde_json::from_str(detail).unwrap_or_default();
         let value = |name: &str| printable(detail[name].as_str().unwrap_or("?"));
         let link = link.unwrap_or(base_url);
@@ -83,7 +90,7 @@ impl MailText {
             ),
         };
         Self {
-            subject,
+            subject: format!("{product}: {subject}"),
             body: text,
         }
     }

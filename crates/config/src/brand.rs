@@ -1,0 +1,380 @@
+//! The section `brand`: name, logo and accent colour of the product, as pages and mails show them.
+//!
+//! A logo is served from the gateway's own address, so a script in it could act for who opens it.
+//! An SVG file may therefore contain only elements that draw, and refer only to its own parts. Must
+//! not know a page.
+
+use super::raw;
+use super::source::{FileChecks, SourceFile};
+use super::validator::ConfigValidator;
+use base::regular_file::open_regular;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Maximum length of `brand.name`, in characters.
+const MAX_NAME_CHARS: usize = 40;
+
+/// Maximum size of a logo: every page loads it.
+const MAX_LOGO_BYTES: usize = 32_768;
+
+/// First bytes of each PNG file.
+const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+/// Elements of an SVG file that only draw.
+const DRAWING_ELEMENTS: &[&str] = &[
+    "circle",
+    "clipPath",
+    "defs",
+    "desc",
+    "ellipse",
+    "g",
+    "line",
+    "linearGradient",
+    "mask",
+    "path",
+    "pattern",
+    "polygon",
+    "polyline",
+    "radialGradient",
+    "rect",
+    "stop",
+    "svg",
+    "symbol",
+    "text",
+    "title",
+    "tspan",
+    "use",
+];
+
+/// How the product shows itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrandSettings {
+    /// As in the file: pages escape it.
+    pub name: String,
+    /// `None`: the built-in one.
+    pub logo: Option<BrandLogo>,
+    /// Red, green and blue. `None`: the built-in one.
+    pub accent: Option<[u8; 3]>,
+}
+
+impl Default for BrandSettings {
+    fn default() -> Self {
+        Self {
+            name: raw::brand_name(),
+            logo: None,
+            accent: None,
+        }
+    }
+}
+
+/// A file that passed the checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrandLogo {
+    pub kind: LogoKind,
+    pub bytes: Arc<[u8]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogoKind {
+    Svg,
+    Png,
+}
+
+impl LogoKind {
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Svg => "svg",
+            Self::Png => "png",
+        }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Svg => "image/svg+xml",
+            Self::Png => "image/png",
+        }
+    }
+}
+
+impl ConfigValidator {
+    pub(super) fn brand(&mut self, section: &raw::Brand) -> BrandSettings {
+        let name = section.name.trim();
+        let length = name.chars().count();
+        if !(1..=MAX_NAME_CHARS).contains(&length) {
+            let says = format!("must have 1 to {MAX_NAME_CHARS} characters, not {length}");
+            self.add_fault("brand.name", says);
+        }
+        if name.chars().any(char::is_control) {
+            self.add_fault("brand.name", "must be one line, without control characters");
+        }
+        let accent = section.accent.as_deref().and_then(|text| {
+            let colour = parse_colour(text);
+            if colour.is_none() {
+                let says = format!("must be a colour such as \"#3b5bdb\", not {text:?}");
+                self.add_fault("brand.accent", says);
+            }
+            colour
+        });
+        let logo = section.logo.as_deref().and_then(|file| self.logo(file));
+        BrandSettings {
+            name: name.to_owned(),
+            logo,
+            accent,
+        }
+    }
+
+    fn logo(&mut self, file: &str) -> Option<BrandLogo> {
+        // Commands show no page.
+        if !matches!(self.file_checks, FileChecks::Edge | FileChecks::Sidecar) {
+            return None;
+        }
+        self.sources.push(SourceFile::from_path(Path::new(file)));
+        match read_logo(Path::new(file)) {
+            Ok(logo) => Some(logo),
+            Err(fault) => {
+                self.add_fault("brand.logo", fault);
+                None
+            }
+        }
+    }
+}
+
+/// Parses `#rrggbb`.
+fn parse_colour(text: &str) -> Option<[u8; 3]> {
+    let digits = text.strip_prefix('#').filter(|digits| digits.len() == 6)?;
+    let channel = |at: usize| {
+        let digits = digits.get(at..at + 2)?;
+        u8::from_str_radix(digits, 16)
+            .ok()
+            .filter(|_| !digits.starts_with('+'))
+    };
+    Some([channel(0)?, channel(2)?, channel(4)?])
+}
+
+/// Reads a file up to one byte more than a logo may have.
+fn read_start(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(file)?
+        .take(MAX_LOGO_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_logo(file: &Path) -> Result<BrandLogo, String> {
+    let shown = file.display();
+    let bytes =
+        read_start(file).map_err(|error| format!("cannot read the logo {shown}: {error}"))?;
+    if bytes.len() > MAX_LOGO_BYTES {
+        return Err(format!(
+            "the logo {shown} is larger than {MAX_LOGO_BYTES} bytes: every page loads it, so make it smaller"
+        ));
+    }
+    if bytes.starts_with(PNG_SIGNATURE) {
+        return Ok(BrandLogo {
+            kind: LogoKind::Png,
+            bytes: bytes.into(),
+        });
+    }
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| format!("the logo {shown} is neither an SVG nor a PNG file"))?;
+    check_svg(text).map_err(|fault| format!("the logo {shown} {fault}"))?;
+    Ok(BrandLogo {
+        kind: LogoKind::Svg,
+        bytes: bytes.into(),
+    })
+}
+
+/// Checks that an SVG file only draws. It must be written without document types and entities.
+fn check_svg(text: &str) -> Result<(), String> {
+    let mut rest = text.trim_start_matches('\u{feff}').trim_start();
+    let mut is_first = true;
+    while let Some(start) = rest.find('<') {
+        rest = rest.get(start..).unwrap_or_default();
+        let end_mark = if rest.starts_with("<!--") {
+            "-->"
+        } else if rest.starts_with("<?xml ") {
+            "?>"
+        } else if rest.starts_with("</") {
+            ">"
+        } else {
+            let (name, after) = check_element(rest)?;
+            if is_first && name != "svg" {
+                return Err("is neither an SVG nor a PNG file".to_owned());
+            }
+            is_first = false;
+            rest = after;
+            continue;
+        };
+        let end = rest
+            .find(end_mark)
+            .ok_or_else(|| "has a tag without an end".to_owned())?;
+        rest = rest.get(end + end_mark.len()..).unwrap_or_default();
+    }
+    if is_first {
+        return Err("is neither an SVG nor a PNG file".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks the element whose tag `text` begins with; returns its name and what follows the tag.
+fn check_element(text: &str) -> Result<(&str, &str), String> {
+    let broken = || "has a tag that cannot be read".to_owned();
+    let inside = text.strip_prefix('<').ok_or_else(broken)?;
+    let (name, mut rest) = split_name(inside);
+    if !DRAWING_ELEMENTS.contains(&name) {
+        return Err(format!(
+            "contains the element <{name}>: only elements that draw are allowed, no scripts, styles, \
+             images, animations or document types"
+        ));
+    }
+    loop {
+        rest = rest.trim_start();
+        if let Some(after) = rest.strip_prefix("/>").or_else(|| rest.strip_prefix('>')) {
+            return Ok((name, after));
+        }
+        let (attribute, after) = split_name(rest);
+        let value = after.trim_start().strip_prefix('=').map(str::trim_start);
+        let value = value.ok_or_else(broken)?;
+        let quote = value.chars().next().filter(|one| ['"', '\''].contains(one));
+        let quote = quote.ok_or_else(broken)?;
+        let (value, after) = value
+            .get(1..)
+            .and_then(|value| value.split_once(quote))
+            .ok_or_else(broken)?;
+        check_attribute(attribute, value)?;
+        rest = after;
+    }
+}
+
+fn split_name(text: &str) -> (&str, &str) {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-_:.".contains(letter);
+    let end = text.find(|letter| !is_name(letter)).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn check_attribute(name: &str, value: &str) -> Result<(), String> {
+    let name = name.to_ascii_lowercase();
+    if name.is_empty() {
+        return Err("has a tag that cannot be read".to_owned());
+    }
+    if name.starts_with("on") {
+        return Err(format!("contains the event handler `{name}`: remove it"));
+    }
+    let refers_outside = match name.as_str() {
+        "href" | "xlink:href" | "src" => !value.starts_with('#'),
+        // A name space is a name, which nothing loads.
+        _ if name == "xmlns" || name.starts_with("xmlns:") => false,
+        // An escape could hide an address.
+        _ => {
+            let value = value.to_ascii_lowercase();
+            let urls = value.matches("url(").count();
+            let own = value.matches("url(#").count();
+            urls != own || value.contains("//") || value.contains('\\') || value.contains('&')
+        }
+    };
+    if refers_outside {
+        return Err(format!(
+            "refers to something outside of the file in `{name}`: only references to its own parts, \
+             such as \"#a\", are allowed"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "<?xml version=\"1.0\"?>\n<!-- ours -->\n<svg xmlns=\"http://www.w3.org/2000/svg\" \
+        viewBox='0 0 32 32'><defs><linearGradient id=\"a\"><stop offset='0' stop-color='#fff'/>\
+        </linearGradient></defs><g fill=\"url(#a)\"><path d=\"M1 2z\"/><use href=\"#b\"/></g><title>A > B</title></svg>";
+
+    #[test]
+    fn an_svg_logo_may_only_draw() {
+        assert_eq!(check_svg(GOOD), Ok(()));
+        for (bad, says) in [
+            ("<svg><script>alert(1)</script></svg>", "<script>"),
+            ("<svg><SCRIPT/></svg>", "<SCRIPT>"),
+            ("<svg><style>a{}</style></svg>", "<style>"),
+            ("<svg><foreignObject/></svg>", "<foreignObject>"),
+            ("<svg><image href='#a'/></svg>", "<image>"),
+            ("<svg><animate/></svg>", "<animate>"),
+            ("<svg><a href='#a'/></svg>", "<a>"),
+            ("<!DOCTYPE svg><svg/>", "<>"),
+            ("<svg onload='alert(1)'/>", "event handler `onload`"),
+            ("<svg OnLoad = \"x\"/>", "event handler `onload`"),
+            ("<svg><g/onclick='x'/></svg>", "cannot be read"),
+            ("<svg><use href='https://a.example/x#y'/></svg>", "`href`"),
+            ("<svg><use xlink:href=' #a'/></svg>", "`xlink:href`"),
+            ("<svg><use href='&#106;avascript:x'/></svg>", "`href`"),
+            ("<svg fill='url(https://a.example)'/>", "`fill`"),
+            ("<svg style='background:URL(//a)'/>", "`style`"),
+            ("<svg style='background:u\\72l(//a)'/>", "`style`"),
+            ("<svg style='background:&#117;rl(x)'/>", "`style`"),
+            ("<svg a=b/>", "cannot be read"),
+            ("<svg a='b", "cannot be read"),
+            ("<svg", "cannot be read"),
+            ("<svg><!-- ", "without an end"),
+            ("<html/>", "<html>"),
+            ("<g/>", "neither"),
+            ("text", "neither"),
+            ("", "neither"),
+        ] {
+            let fault = check_svg(bad).unwrap_err();
+            assert!(fault.contains(says), "{bad}: {fault}");
+        }
+    }
+
+    #[test]
+    fn a_logo_is_a_file_of_limited_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("logo");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            read_logo(&file)
+        };
+        let png = read(b"\x89PNG\r\n\x1a\n0").unwrap();
+        assert_eq!(png.kind.content_type(), "image/png");
+        let padded = |size: usize| format!("{GOOD:<size$}");
+        let svg = read(padded(MAX_LOGO_BYTES).as_bytes()).unwrap();
+        assert_eq!(svg.kind, LogoKind::Svg);
+        let fault = read(padded(MAX_LOGO_BYTES + 1).as_bytes()).unwrap_err();
+        assert!(fault.contains("32768"), "{fault}");
+        assert!(read(b"\xff\xd8").unwrap_err().contains("neither"));
+        let none = read_logo(&folder.path().join("none")).unwrap_err();
+        assert!(none.contains("cannot read the logo"), "{none}");
+    }
+
+    #[test]
+    fn a_colour_has_six_digits() {
+        assert_eq!(parse_colour("#3B5bdb"), Some([0x3b, 0x5b, 0xdb]));
+        for bad in [
+            "3b5bdb", "#fff", "#3b5bdg", "#+b5bdb", "#3b5bdb0", "red", "#ééé",
+        ] {
+            assert_eq!(parse_colour(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_brand_has_a_name_of_limited_length() {
+        let with = |name: &str| {
+            let brand = format!("brand: {{name: {name:?}}}\n");
+            crate::parse(&(brand + include_str!("../../../conf/local.yaml")), &|_| {
+                None
+            })
+        };
+        assert_eq!(with("Acme <b>").unwrap().brand.name, "Acme <b>");
+        assert!(with(&"é".repeat(40)).is_ok());
+        for bad in ["", " ", "a\nb", &"é".repeat(41)] {
+            let error = format!("{:?}", with(bad).unwrap_err());
+            assert!(error.contains("brand.name"), "{error}");
+        }
+        let accent = "brand: {accent: blue}\n".to_owned();
+        let error = crate::parse(
+            &(accent + include_str!("../../../conf/local.yaml")),
+            &|_| None,
+        );
+        assert!(format!("{:?}", error.unwrap_err()).contains("brand.accent"));
+    }
+}
