@@ -13,15 +13,15 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = "x86_64-unknown-linux-gnu"
 CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
-# Embedded in the binary beside the crates: the chart library of the dashboard.
+# Embedded in the binary beside the crates: the font of the dashboard.
 VENDORED = [
     {
-        "name": "uplot",
-        "version": "1.6.32",
-        "license": "MIT",
-        "repository": "https://github.com/leeoniya/uPlot",
-        "file": "dashboard/static/vendor/uplot-1.6.32.js",
-        "text": "dashboard/static/vendor/uplot-LICENSE",
+        "name": "@fontsource-variable/inter",
+        "version": "5.3.0",
+        "license": "OFL-1.1",
+        "repository": "https://github.com/rsms/inter",
+        "file": "dashboard/static/vendor/inter-5.3.0.woff2",
+        "text": "dashboard/static/vendor/inter-LICENSE",
     }
 ]
 

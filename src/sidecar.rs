@@ -13,6 +13,7 @@ mod alerts;
 mod assets;
 mod authz;
 mod blocking;
+mod brand;
 mod browser;
 mod catalog;
 mod confirm;
@@ -79,6 +80,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     activity::routes,
     alerts::routes,
     assets::routes,
+    brand::routes,
     catalog::routes,
     conversations::routes,
     keys::routes,
@@ -116,7 +118,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
             Arc::clone(&app),
             security_headers::add_security_headers,
         ))
-        .layer(from_fn(page::note_path))
+        .layer(from_fn_with_state(Arc::clone(&app), page::set_context))
         .with_state(app)
 }
 

@@ -1,4 +1,4 @@
-// Scripts of the pages: update an account live, show local times, copy a text, draw charts from tables.
+// Scripts of all pages: update an account live, show times, open rows, copy a text.
 // Everything works without this file: a reload or the tables show the same.
 "use strict";
 
@@ -7,7 +7,38 @@ const RETRY_MS_MAX = 15000;
 // The gateway sends an event every 5 s. After this time without one, the page marks its data as stale.
 const SILENCE_MS = 12000;
 
-const CHART_HEIGHT = 220;
+/** Puts a number or a text into an element. An amount is complete as text; the style shows its first decimals (`LiveAmount`). */
+function showText(element, text) {
+  if (!element.dataset.decimals) {
+    element.textContent = text;
+    return;
+  }
+  const decimals = Number(element.dataset.decimals);
+  const part = (name, content) => Object.assign(document.createElement("span"), { className: name, textContent: content });
+  const [whole, fraction = ""] = text.split(".");
+  const parts = [...whole].map((digit, index) => {
+    const left = whole.length - index;
+    return left > 1 && left % 3 === 1 && digit !== "-" ? part("thousands", digit) : digit;
+  });
+  const shown = fraction.slice(0, decimals);
+  if (shown) parts.push(`.${shown}`);
+  if (fraction.length > decimals) parts.push(part("rest", fraction.slice(decimals)));
+  if (shown.length < decimals) {
+    const pad = part("", "");
+    pad.dataset.pad = `${shown ? "" : "."}${"0".repeat(decimals - shown.length)}`;
+    parts.push(pad);
+  }
+  element.replaceChildren(...parts);
+}
+
+/** Ticks the steps of a new account; `done` has one digit for each. */
+function showSteps(list, done) {
+  [...(list?.children ?? [])].forEach((step, index) => {
+    const isDone = done[index] === "1";
+    step.classList.toggle("done", isDone);
+    step.querySelector("[data-done]").textContent = isDone ? ", done" : "";
+  });
+}
 
 function showLive(section) {
   const mark = section.querySelector("[data-live-state]");
@@ -55,10 +86,14 @@ function showLive(section) {
     source.addEventListener("error", again);
     source.addEventListener("beat", heard);
     source.addEventListener("balance", (event) => {
-      for (const [field, text] of Object.entries(JSON.parse(event.data))) {
+      const fields = JSON.parse(event.data);
+      for (const [field, text] of Object.entries(fields)) {
         const element = section.querySelector(`[data-live-field="${field}"]`);
-        if (element && element.textContent !== text) element.textContent = text;
+        if (element && element.textContent !== text) showText(element, text);
+        const bar = section.querySelector(`[data-live-value="${field}"]`);
+        if (bar) bar.value = text;
       }
+      showSteps(section.querySelector("[data-live-steps]"), fields.steps ?? "");
       heard();
     });
     source.addEventListener("responses", (event) => {
@@ -84,21 +119,52 @@ function showLive(section) {
   if (!document.hidden) start();
 }
 
+const [MINUTE_S, HOUR_S, DAY_S] = [60, 3600, 86400];
+const RENEW_MS = 30000;
 const LOCAL_TIME = new Intl.DateTimeFormat("en", {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
   hourCycle: "h23", timeZoneName: "short",
 });
+const LOCAL_DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const LOCAL_YEAR = new Intl.DateTimeFormat("en-GB", { year: "numeric", month: "short", day: "numeric" });
 
-/** Replaces each UTC time by the reader's own, in the same form: "2026-11-21 13:00:00 GMT+1". The title keeps the UTC time. */
-function showLocalTimes(root) {
-  for (const element of root.querySelectorAll("time[datetime]")) {
-    const parts = LOCAL_TIME.formatToParts(new Date(element.dateTime));
-    const part = Object.fromEntries(parts.map(({ type, value }) => [type, value]));
-    element.textContent = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
-    // A label names what is seen.
-    const labelled = element.closest("[aria-label]");
-    if (labelled) labelled.ariaLabel = labelled.ariaLabel.replace(element.title, element.textContent);
+/** The reader's own time, exactly: "2026-11-21 13:00:00 GMT+1". */
+function exactTime(date) {
+  const part = Object.fromEntries(LOCAL_TIME.formatToParts(date).map(({ type, value }) => [type, value]));
+  return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+}
+
+/** "5 min ago" on the same day, "21 Nov, 13:00" in the same year, else "21 Nov 2025". */
+function shortTime(date, now) {
+  const seconds = (now - date) / 1000;
+  if (seconds >= 0 && seconds < DAY_S) {
+    if (seconds < MINUTE_S) return "just now";
+    return seconds < HOUR_S ? `${Math.floor(seconds / MINUTE_S)} min ago` : `${Math.floor(seconds / HOUR_S)} h ago`;
   }
+  const isNear = date.getFullYear() === now.getFullYear() || Math.abs(seconds) < 90 * DAY_S;
+  return (isNear ? LOCAL_DAY : LOCAL_YEAR).format(date);
+}
+
+/** Replaces each UTC time by the reader's own. The title keeps the UTC time. On documents (`data-exact`) it has seconds. */
+function showLocalTimes(root) {
+  const now = new Date();
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const date = new Date(element.dateTime);
+    const text = element.closest("[data-exact]") ? exactTime(date) : shortTime(date, now);
+    if (element.textContent !== text) element.textContent = text;
+  }
+}
+
+/** On paper, a time is read later, and elsewhere. */
+function showPrintedTimes() {
+  for (const element of document.querySelectorAll("time[title]")) element.textContent = element.title;
+}
+
+/** Opens the link of a row that was clicked beside it. */
+function openRow(event) {
+  const link = event.target.closest("tr")?.querySelector("a.row-link");
+  if (!link || event.target.closest("a, button, input, select, label, summary") || !getSelection().isCollapsed) return;
+  link.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, ctrlKey: event.ctrlKey, metaKey: event.metaKey, shiftKey: event.shiftKey }));
 }
 
 function addCopyButton(place, text, mark, what) {
@@ -129,126 +195,12 @@ function addCopyButton(place, text, mark, what) {
   place.append(button);
 }
 
-/** Reads the columns of a table that belong together, in order of their `data-x`. */
-function readTable(table, group) {
-  const heads = [...table.tHead.rows[0].cells];
-  const rows = [...table.tBodies[0].rows].sort((a, b) => a.dataset.x - b.dataset.x);
-  const columns = heads.map((head, index) => ({ head, index })).filter(({ head }) => head.dataset.series === group);
-  const number = (cell) => Number(cell.dataset.n ?? cell.querySelector("data")?.value ?? cell.textContent);
-  return {
-    x: rows.map((row) => Number(row.dataset.x)),
-    labels: rows.map((row) => row.cells[0].textContent),
-    series: columns.map(({ head, index }) => ({
-      name: head.textContent,
-      colour: head.dataset.colour,
-      values: rows.map((row) => number(row.cells[index])),
-    })),
-  };
-}
-
-const HOUR_S = 3600;
-const DAY_S = 86400;
-// Distances between the times at an axis: hours, days, months of 30 days, years. A chart uses none that is below its own
-// interval, or the same day would stand there twice.
-const TICK_SECONDS = [
-  ...[1, 2, 3, 4, 6, 8, 12].map((hours) => hours * HOUR_S),
-  ...[1, 2, 3, 4, 5, 7, 10, 15, 30, 60, 90, 120, 180, 365, 730, 1825, 3650].map((days) => days * DAY_S),
-];
-
-/** The text below a bar that stands for `step` seconds. Charts are in UTC. */
-function tickText(step, seconds) {
-  const form = step <= HOUR_S
-    ? { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }
-    : step <= DAY_S ? { day: "numeric", month: "short" } : { month: "short", year: "numeric" };
-  return new Date(seconds * 1000).toLocaleString("en", { ...form, timeZone: "UTC" });
-}
-
-/** Stacked bars, the first series at the bottom. The table beside it says the same. An event "redraw" draws the table's new contents. */
-function drawChart(figure) {
-  if (typeof uPlot === "undefined") return;
-  const unit = figure.dataset.unit;
-  // Seconds from one bar to the next. Without it, the bars are turns.
-  const step = Number(figure.dataset.step ?? 0);
-  const canvas = document.createElement("div");
-  canvas.className = "chart";
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Chart of ${unit}. The table has the same data.`);
-  const legend = document.createElement("figcaption");
-  const readout = document.createElement("p");
-  readout.className = "hint readout";
-  figure.append(legend, canvas, readout);
-
-  let [x, labels, series, swatches, plot] = [[], [], [], [], null];
-
-  const write = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
-  const tell = (index) => {
-    const at = index ?? x.length - 1;
-    const parts = series.filter(({ values }) => values[at] > 0).map(({ name, values }) => `${name} ${write(values[at])}`);
-    const sum = series.reduce((total, { values }) => total + values[at], 0);
-    const all = parts.length > 1 ? `: ${parts.join(", ")}` : "";
-    readout.textContent = `${step ? "" : "Turn "}${labels[at]}: ${write(sum)} ${unit}${all}`;
-  };
-
-  const build = () => {
-    const sums = series.map((_, top) => x.map((_, i) => series.slice(0, top + 1).reduce((sum, one) => sum + one.values[i], 0)));
-    const ink = getComputedStyle(figure);
-    const axis = { stroke: ink.color, grid: { stroke: ink.borderTopColor, width: 1 }, ticks: { stroke: ink.borderTopColor } };
-    const bars = uPlot.paths.bars({ size: [0.7, 36] });
-    const margin = step ? step / 2 : 0.5;
-    return new uPlot(
-      {
-        width: Math.max(figure.clientWidth, 200),
-        height: CHART_HEIGHT,
-        legend: { show: false },
-        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-        cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { show: false } },
-        scales: {
-          x: { time: step > 0, range: (_, low, high) => [low - margin, high + margin] },
-          y: { range: (_, low, high) => [0, (high || 1) * 1.08] },
-        },
-        axes: [
-          { ...axis, space: 60, ...(step ? { incrs: TICK_SECONDS.filter((seconds) => seconds >= step), values: (_, ticks) => ticks.map((tick) => tickText(step, tick)) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
-          { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { notation: "compact" })) },
-        ],
-        // The highest sum comes first: each later series covers its lower part.
-        series: [
-          {},
-          ...series.map((one, i) => ({ label: one.name, paths: bars, points: { show: false }, width: 0, fill: getComputedStyle(swatches[i]).getPropertyValue("outline-color") })).reverse(),
-        ],
-        hooks: { setCursor: [(plot) => tell(plot.cursor.idx)] },
-      },
-      [x, ...sums.reverse()],
-      canvas,
-    );
-  };
-
-  const draw = () => {
-    plot?.destroy();
-    plot = null;
-    const table = document.getElementById(figure.dataset.chart);
-    if (table) ({ x, labels, series } = readTable(table, figure.dataset.group ?? ""));
-    figure.hidden = x.length === 0 || series.length === 0;
-    if (figure.hidden) return;
-    swatches = series.map(({ name, colour }) => {
-      const item = document.createElement("span");
-      item.className = `legend colour-${colour}`;
-      item.textContent = name;
-      return item;
-    });
-    legend.replaceChildren(...swatches);
-    plot = build();
-    tell(null);
-  };
-
-  draw();
-  figure.addEventListener("redraw", draw);
-  new ResizeObserver(() => plot?.setSize({ width: Math.max(figure.clientWidth, 200), height: CHART_HEIGHT })).observe(figure);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-}
-
-// By then, the page's other scripts have run: the one that draws charts is among them.
 document.addEventListener("DOMContentLoaded", () => {
   showLocalTimes(document);
+  setInterval(() => showLocalTimes(document), RENEW_MS);
+  addEventListener("beforeprint", showPrintedTimes);
+  addEventListener("afterprint", () => showLocalTimes(document));
+  document.addEventListener("click", openRow);
   document.querySelectorAll("[data-live]").forEach(showLive);
   document.querySelectorAll("pre").forEach((block) => {
     const code = block.querySelector("code");
@@ -258,7 +210,6 @@ document.addEventListener("DOMContentLoaded", () => {
     const code = place.querySelector("code");
     addCopyButton(place, () => code.textContent, code, code.textContent);
   });
-  document.querySelectorAll("[data-chart]").forEach(drawChart);
   document.querySelectorAll("[data-print]").forEach((button) => {
     button.hidden = false;
     button.addEventListener("click", () => print());

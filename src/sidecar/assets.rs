@@ -67,6 +67,13 @@ struct AssetVariant {
     bytes: Bytes,
 }
 
+/// A hash of a file's contents, for its name.
+pub fn short_hash(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    let bytes = digest.iter().take(8);
+    bytes.fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
 /// A static file. Its name contains a hash of its contents, so that browsers can cache it forever.
 pub struct Asset {
     pub name: String,
@@ -76,20 +83,22 @@ pub struct Asset {
 }
 
 impl Asset {
-    fn new(stem: &str, extension: &str, content_type: &'static str, bytes: &'static [u8]) -> Self {
-        let digest = Sha256::digest(bytes);
-        let hash = digest
-            .iter()
-            .take(8)
-            .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    fn new(
+        stem: &str,
+        extension: &str,
+        content_type: &'static str,
+        bytes: impl Into<Bytes>,
+    ) -> Self {
+        let bytes = bytes.into();
+        let hash = short_hash(&bytes);
         let plain = AssetVariant {
             coding: None,
             etag: format!("\"{hash}\""),
-            bytes: Bytes::from_static(bytes),
+            bytes: bytes.clone(),
         };
         let coded = AssetCoding::ALL.into_iter().filter_map(|coding| {
             // Writing to memory does not fail. If it did, the plain file would be sent.
-            let encoded = coding.encode(bytes).ok()?;
+            let encoded = coding.encode(&bytes).ok()?;
             let etag = format!("\"{hash}-{}\"", coding.name());
             (encoded.len() < bytes.len()).then(|| AssetVariant {
                 coding: Some(coding),
@@ -104,7 +113,7 @@ impl Asset {
         }
     }
 
-    fn style(stem: &str, bytes: &'static [u8]) -> Self {
+    fn style(stem: &str, bytes: impl Into<Bytes>) -> Self {
         Self::new(stem, "css", "text/css; charset=utf-8", bytes)
     }
 
@@ -170,43 +179,52 @@ fn parse_quality(text: &str) -> u16 {
     }
 }
 
-pub static STYLE: LazyLock<Asset> =
-    LazyLock::new(|| Asset::style("style", include_bytes!("../../dashboard/static/style.css")));
+/// The font of the pages; `scripts/subset-font` makes the file. Vendored; the license is next to it
+/// in `inter-LICENSE`.
+pub static FONT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/vendor/inter-5.3.0.woff2");
+    Asset::new("inter", "woff2", "font/woff2", &bytes[..])
+});
+pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    let text = include_str!("../../dashboard/static/style.css");
+    let text = text.replace("url(inter.woff2)", &format!("url({})", FONT.name));
+    Asset::style("style", text.into_bytes())
+});
 pub static SCRIPT: LazyLock<Asset> =
-    LazyLock::new(|| Asset::script("app", include_bytes!("../../dashboard/static/app.js")));
+    LazyLock::new(|| Asset::script("app", &include_bytes!("../../dashboard/static/app.js")[..]));
 /// The built-in logo.
 pub static MARK: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/mark.svg");
-    Asset::new("mark", "svg", "image/svg+xml", bytes)
-});
-/// Vendored; the license is next to it in `uplot-LICENSE`.
-pub static CHART_STYLE: LazyLock<Asset> = LazyLock::new(|| {
-    let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.css");
-    Asset::style("uplot", bytes)
+    Asset::new("mark", "svg", "image/svg+xml", &bytes[..])
 });
 pub static CHART_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
-    let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.js");
-    Asset::script("uplot", bytes)
+    let bytes = include_bytes!("../../dashboard/static/charts.js");
+    Asset::script("charts", &bytes[..])
+});
+pub static DOCS_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/docs.js");
+    Asset::script("docs", &bytes[..])
 });
 pub static PLAYGROUND_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/playground.js");
-    Asset::script("playground", bytes)
+    Asset::script("playground", &bytes[..])
 });
 pub static SPENDING_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/spending.js");
-    Asset::script("spending", bytes)
+    Asset::script("spending", &bytes[..])
 });
 pub static AUDIT_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/audit.js");
-    Asset::script("audit", bytes)
+    Asset::script("audit", &bytes[..])
 });
 
 /// All static files. A new file is a line here.
-static ASSETS: [&LazyLock<Asset>; 8] = [
+static ASSETS: [&LazyLock<Asset>; 9] = [
+    &DOCS_SCRIPT,
+    &FONT,
     &STYLE,
     &SCRIPT,
     &MARK,
-    &CHART_STYLE,
     &CHART_SCRIPT,
     &PLAYGROUND_SCRIPT,
     &SPENDING_SCRIPT,
@@ -303,6 +321,11 @@ mod tests {
     async fn every_file_has_the_same_contents_in_each_coding() {
         for asset in ASSETS {
             let plain = &asset.variants[0].bytes;
+            // A font is compressed as it is.
+            if asset.content_type.starts_with("font/") {
+                assert_eq!(asset.variants.len(), 1, "{}", asset.name);
+                continue;
+            }
             assert_eq!(asset.variants.len(), 3, "{}", asset.name);
             for (accept, coding) in [("br", "br"), ("gzip", "gzip"), ("identity", "")] {
                 let asked = headers(&[(header::ACCEPT_ENCODING, accept)]);
@@ -345,20 +368,9 @@ mod tests {
     }
 
     #[test]
-    fn what_draws_the_charts_is_the_release_that_it_says_it_is() {
-        let sha256 = |bytes: &[u8]| {
-            Sha256::digest(bytes)
-                .iter()
-                .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-        };
-        // `dist/uPlot.iife.min.js` and `dist/uPlot.min.css` of uplot 1.6.32 in the npm registry.
-        assert_eq!(
-            sha256(&CHART_SCRIPT.variants[0].bytes),
-            "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
-        );
-        assert_eq!(
-            sha256(&CHART_STYLE.variants[0].bytes),
-            "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
-        );
+    fn the_font_stays_small_and_is_named_by_the_style() {
+        assert!(FONT.variants[0].bytes.len() <= 40 * 1_024);
+        let style = std::str::from_utf8(&STYLE.variants[0].bytes).unwrap();
+        assert!(style.contains(&format!("url({})", FONT.name)));
     }
 }

@@ -1,20 +1,23 @@
-//! The public catalog: available models, their prices and how to call them, as a page and as JSON.
+//! The public documentation: how to call the gateway, the models with their prices, billing and
+//! errors, as pages; and the catalog as JSON.
 
 mod errors;
 mod limitations;
 
+use super::assets::DOCS_SCRIPT;
 use super::display;
 use super::page::{Frame, html_for_anyone, with_no_cache};
 use super::session::OptionalUser;
-use super::setup::{ClientGroup, GuideView, client_groups};
+use super::setup::{ClientGroup, FirstCall, client_groups};
 use super::state::SidecarState;
-use accounts::MAX_LIVE_KEYS;
+use accounts::{ApiKey, ApiKeyStatus, MAX_LIVE_KEYS};
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use base::clock::now_ms;
 use config::catalog::CatalogModel;
 use credits::money::Micro;
 use credits::price_list::{PriceList, TokenPrices};
@@ -29,7 +32,23 @@ use std::sync::Arc;
 /// Public.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
-        .route("/docs", get(docs))
+        .route("/docs", get(|app, user| docs(app, user, DocsPart::Start)))
+        .route(
+            "/docs/clients",
+            get(|app, user| docs(app, user, DocsPart::Clients)),
+        )
+        .route(
+            "/docs/models",
+            get(|app, user| docs(app, user, DocsPart::Models)),
+        )
+        .route(
+            "/docs/billing",
+            get(|app, user| docs(app, user, DocsPart::Billing)),
+        )
+        .route(
+            "/docs/errors",
+            get(|app, user| docs(app, user, DocsPart::Errors)),
+        )
         .route("/docs/models.json", get(models_json))
 }
 
@@ -110,14 +129,66 @@ struct TokenClassRow {
     prices: Vec<String>,
 }
 
+/// A page of the documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DocsPart {
+    Start,
+    Clients,
+    Models,
+    Billing,
+    Errors,
+}
+
+impl DocsPart {
+    /// In the order in which the navigation shows them.
+    const ALL: [Self; 5] = [
+        Self::Start,
+        Self::Clients,
+        Self::Models,
+        Self::Billing,
+        Self::Errors,
+    ];
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Start => "/docs",
+            Self::Clients => "/docs/clients",
+            Self::Models => "/docs/models",
+            Self::Billing => "/docs/billing",
+            Self::Errors => "/docs/errors",
+        }
+    }
+
+    /// As the navigation shows it.
+    fn title(self) -> &'static str {
+        match self {
+            Self::Start => "Start",
+            Self::Clients => "Clients",
+            Self::Models => "Models",
+            Self::Billing => "Billing",
+            Self::Errors => "Errors",
+        }
+    }
+
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Start => "Documentation",
+            other => other.title(),
+        }
+    }
+}
+
 #[derive(Template)]
 #[template(path = "docs.html")]
 struct DocsPage {
     frame: Frame,
+    part: DocsPart,
     base_url: String,
     models: Vec<Arc<CatalogModel>>,
-    /// Requests by curl.
-    first_call: Option<GuideView>,
+    /// A request in several languages.
+    first_calls: Vec<FirstCall>,
+    /// Name of the reader's key for them, if they are signed in and have one.
+    key_name: Option<String>,
     clients: Vec<ClientGroup>,
     live_keys_max: i64,
     errors: Vec<errors::ErrorRow>,
@@ -183,18 +254,44 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
     audio.chain(tools).chain(factors).collect()
 }
 
-async fn docs(State(app): State<Arc<SidecarState>>, OptionalUser(user): OptionalUser) -> Response {
+async fn docs(
+    State(app): State<Arc<SidecarState>>,
+    OptionalUser(user): OptionalUser,
+    part: DocsPart,
+) -> Response {
     let settings = app.settings.load();
+    let key = user
+        .as_ref()
+        .and_then(|user| first_key(&app, &user.account.id));
     let page = DocsPage {
-        frame: Frame::for_anyone("Documentation", user.as_ref()),
+        frame: Frame::for_anyone("Documentation", user.as_ref()).with_script(&DOCS_SCRIPT),
+        part,
         base_url: settings.base_url.clone(),
         models: settings.catalog.models().to_vec(),
-        first_call: GuideView::for_docs(&settings),
+        first_calls: match part {
+            DocsPart::Start => FirstCall::all(&settings, key.as_ref()),
+            _ => Vec::new(),
+        },
+        key_name: key.map(|key| key.name),
         clients: client_groups(),
         live_keys_max: MAX_LIVE_KEYS,
         errors: errors::rows(),
     };
     html_for_anyone(&page, user.as_ref())
+}
+
+/// The first key of the reader that a client can have.
+fn first_key(app: &SidecarState, account: &str) -> Option<ApiKey> {
+    let keys = app.accounts.api_keys().keys(account);
+    let keys = keys.map_err(|error| {
+        log::warn!("sidecar: cannot read the keys of a reader of the documentation: {error}");
+    });
+    let is_usable = |key: &ApiKey| {
+        key.status == ApiKeyStatus::Active
+            && !key.is_of_playground()
+            && !key.settings.has_expired(now_ms())
+    };
+    keys.ok()?.into_iter().find(is_usable)
 }
 
 async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {

@@ -1,22 +1,22 @@
 //! Numbers, times and amounts as pages show them.
 //!
-//! [`Timestamp`] and [`Credits`] write an element with the exact value, which a browser shows when
-//! the pointer is over it. An element cannot stand in an attribute: use `text()` and `exact()`
-//! there. Must not know a page.
+//! [`Timestamp`], [`Credits`] and [`BalanceAmount`] write an element with the exact value, which a
+//! browser shows when the pointer is over it. An element cannot stand in an attribute: use `text()`
+//! and `exact()` there. Must not know a page.
 
 use askama::filters::HtmlSafe;
 use base::clock::rfc3339;
 use credits::money::Micro;
 use std::fmt;
 
-/// From this amount on, credits are shown with two decimals: 100 credits.
-const HUNDRED_CREDITS: u64 = 100_000_000;
-
 /// Decimals of an amount in micro-credits.
 const MICRO_DECIMALS: u32 = 6;
 
-/// Decimals that amounts below 100 credits have at least.
-const USUAL_DECIMALS: u32 = 4;
+/// Decimals of a cost.
+const COST_DECIMALS: u32 = 4;
+
+/// Decimals of a balance.
+const BALANCE_DECIMALS: u32 = 2;
 
 /// A time, in ms since 1970. Pages show it in UTC; their script replaces that by the local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl fmt::Display for Timestamp {
 // Consists of digits and letters from this file.
 impl HtmlSafe for Timestamp {}
 
-/// An amount of credits, rounded so that a reader can compare it: `300.00` for 299.999128. The
-/// exact amount is the value and the title of its element.
+/// A cost, rounded so that a reader can compare it: `0.4079` for 0.407863. The exact amount is the
+/// value and the title of its element.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Credits(pub Micro);
 
@@ -59,69 +59,108 @@ impl Credits {
         self.0.to_string()
     }
 
-    /// Two decimals from 100 credits on; below, four. Below 1 credit as many more as four
-    /// significant digits need, so that no amount above zero is shown as zero.
+    /// Four decimals, rounded half away from zero; six if it would be shown as zero.
     fn rounded(self) -> String {
         let micro = self.0.get();
-        let sign = if micro < 0 { "-" } else { "" };
         let exact = micro.unsigned_abs();
-        if exact == 0 {
-            return "0".to_owned();
-        }
-        let decimals = decimals(exact);
-        let rounded = round_to(exact, decimals);
-        // 99.99996 becomes 100.00, not 100.0000.
-        let decimals = decimals.min(self::decimals(rounded));
-        let per_credit = 10_u64.pow(MICRO_DECIMALS);
-        let fraction = format!("{:06}", rounded % per_credit);
-        let is_kept = |(index, _): &(usize, char)| *index < decimals as usize;
-        let mut shown: String = fraction
-            .chars()
-            .enumerate()
-            .filter(is_kept)
-            .map(|(_, digit)| digit)
-            .collect();
-        while shown.len() > USUAL_DECIMALS as usize && shown.ends_with('0') {
-            shown.pop();
-        }
-        format!("{sign}{}.{shown}", group_digits(rounded / per_credit))
+        let unit = 10_u64.pow(MICRO_DECIMALS - COST_DECIMALS);
+        let shown = match exact {
+            0 => return "0".to_owned(),
+            amount if amount < unit => decimal_text(amount, MICRO_DECIMALS),
+            amount => decimal_text((amount + unit / 2) / unit, COST_DECIMALS),
+        };
+        format!("{}{shown}", if micro < 0 { "-" } else { "" })
     }
 }
 
-/// Number of decimals with which an amount above zero is shown.
-fn decimals(micro: u64) -> u32 {
-    let per_credit = 10_u64.pow(MICRO_DECIMALS);
-    match micro {
-        HUNDRED_CREDITS.. => 2,
-        amount if amount >= per_credit => USUAL_DECIMALS,
-        amount => {
-            let zeros = MICRO_DECIMALS - 1 - amount.max(1).ilog10();
-            (zeros + USUAL_DECIMALS).min(MICRO_DECIMALS)
-        }
-    }
-}
-
-/// Rounds to a number of decimals of a credit, half away from zero.
-fn round_to(micro: u64, decimals: u32) -> u64 {
-    let unit = 10_u64.pow(MICRO_DECIMALS - decimals);
-    (micro + unit / 2) / unit * unit
+/// Formats `number` ÷ 10^`decimals`, with groups of digits.
+fn decimal_text(number: u64, decimals: u32) -> String {
+    let unit = 10_u64.pow(decimals);
+    let (whole, fraction) = (group_digits(number / unit), number % unit);
+    format!("{whole}.{fraction:0width$}", width = decimals as usize)
 }
 
 impl fmt::Display for Credits {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (exact, rounded) = (self.exact(), self.rounded());
-        if exact == rounded {
-            return out.write_str(&exact);
-        }
-        write!(
-            out,
-            "<data value=\"{exact}\" title=\"{exact} credits\">{rounded}</data>"
-        )
+        write_amount(out, &self.exact(), &self.rounded())
     }
 }
 
 // Consists of digits and letters from this file.
 impl HtmlSafe for Credits {}
+
+fn write_amount(out: &mut fmt::Formatter<'_>, exact: &str, shown: &str) -> fmt::Result {
+    if exact == shown {
+        return out.write_str(exact);
+    }
+    write!(
+        out,
+        "<data value=\"{exact}\" title=\"{exact} credits\">{shown}</data>"
+    )
+}
+
+/// A balance: `299.99` for 299.999128. It is rounded down, so that a page never shows more than
+/// there is. The exact amount is the value and the title of its element.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BalanceAmount(pub Micro);
+
+impl fmt::Display for BalanceAmount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micro = self.0.get();
+        if micro == 0 {
+            return out.write_str("0");
+        }
+        let unit = 10_u64.pow(MICRO_DECIMALS - BALANCE_DECIMALS);
+        let shown = decimal_text(micro.unsigned_abs() / unit, BALANCE_DECIMALS);
+        let sign = if micro < 0 { "-" } else { "" };
+        write_amount(out, &self.0.to_string(), &format!("{sign}{shown}"))
+    }
+}
+
+// Consists of digits and letters from this file.
+impl HtmlSafe for BalanceAmount {}
+
+/// An exact amount whose text is complete and whose picture is short, for numbers that change while
+/// the page is open: the style hides the digits after the first decimals and sets thousands apart.
+/// `showAmount` in `app.js` does the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveAmount<'a> {
+    /// As from [`Credits::exact`].
+    pub exact: &'a str,
+    /// Number of decimals that are visible.
+    pub decimals: usize,
+}
+
+impl fmt::Display for LiveAmount<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, fraction) = self.exact.split_once('.').unwrap_or((self.exact, ""));
+        let digits = whole.trim_start_matches('-').len();
+        for (index, digit) in whole.chars().enumerate() {
+            let left = whole.len() - index;
+            let is_group = digits > 3 && left > 1 && left % 3 == 1 && digit != '-';
+            match is_group {
+                true => write!(out, "<span class=\"thousands\">{digit}</span>")?,
+                false => write!(out, "{digit}")?,
+            }
+        }
+        let (shown, rest) = fraction.split_at(fraction.len().min(self.decimals));
+        if !shown.is_empty() {
+            write!(out, ".{shown}")?;
+        }
+        if !rest.is_empty() {
+            write!(out, "<span class=\"rest\">{rest}</span>")?;
+        }
+        let missing = self.decimals - shown.len();
+        if missing > 0 {
+            let point = if shown.is_empty() { "." } else { "" };
+            write!(out, "<span data-pad=\"{point}{:0<missing$}\"></span>", "")?;
+        }
+        Ok(())
+    }
+}
+
+// Consists of digits and letters from this file: `exact` comes from an amount.
+impl HtmlSafe for LiveAmount<'_> {}
 
 /// Formats `200000` as `200 000`, with narrow no-break spaces.
 pub fn group_digits(number: u64) -> String {
@@ -168,30 +207,21 @@ mod tests {
         for (micro, shown) in [
             (0, "0"),
             (1, "0.000001"),
-            (872, "0.000872"),
+            (99, "0.000099"),
+            (100, "0.0001"),
+            (872, "0.0009"),
             (1_000, "0.0010"),
-            (1_234, "0.001234"),
-            (12_000, "0.0120"),
-            (12_345, "0.01235"),
-            (99_999, "0.1000"),
-            (105_700, "0.1057"),
+            (12_345, "0.0123"),
+            (12_350, "0.0124"),
             (500_000, "0.5000"),
-            (999_949, "0.9999"),
-            (999_950, "1.0000"),
-            (1_000_000, "1.0000"),
             (1_000_049, "1.0000"),
             (1_000_050, "1.0001"),
-            (99_999_949, "99.9999"),
-            (99_999_950, "100.00"),
-            (100_000_000, "100.00"),
-            (299_999_128, "300.00"),
-            (999_990_000, "999.99"),
-            (999_995_000, "1\u{202f}000.00"),
-            (1_000_000_000_000, "1\u{202f}000\u{202f}000.00"),
-            (MAX_MICRO, "9\u{202f}007\u{202f}199\u{202f}254.74"),
+            (99_999_950, "100.0000"),
+            (299_999_128, "299.9991"),
+            (1_000_000_000_000, "1\u{202f}000\u{202f}000.0000"),
+            (MAX_MICRO, "9\u{202f}007\u{202f}199\u{202f}254.7410"),
             (-1, "-0.000001"),
             (-1_500_000, "-1.5000"),
-            (-MAX_MICRO, "-9\u{202f}007\u{202f}199\u{202f}254.74"),
         ] {
             assert_eq!(Credits(Micro::new(micro)).rounded(), shown, "{micro}");
         }
@@ -202,14 +232,49 @@ mod tests {
         let amount = Credits(Micro::new(299_999_128));
         assert_eq!(
             amount.to_string(),
-            "<data value=\"299.999128\" title=\"299.999128 credits\">300.00</data>"
+            "<data value=\"299.999128\" title=\"299.999128 credits\">299.9991</data>"
         );
         assert_eq!(amount.exact(), "299.999128");
         // Without an element, where nothing was rounded.
         assert_eq!(Credits::ZERO.to_string(), "0");
-        assert_eq!(Credits(Micro::new(872)).to_string(), "0.000872");
+        assert_eq!(Credits(Micro::new(72)).to_string(), "0.000072");
         let whole = Credits(Micro::new(300_000_000)).to_string();
         assert!(whole.starts_with("<data value=\"300\""), "{whole}");
+    }
+
+    #[test]
+    fn a_balance_is_never_rounded_up() {
+        for (micro, shown) in [
+            (9_999, "0.00"),
+            (299_999_128, "299.99"),
+            (12_766_356_150, "12\u{202f}766.35"),
+            (-1_505_000, "-1.50"),
+        ] {
+            let text = BalanceAmount(Micro::new(micro)).to_string();
+            assert!(text.contains(&format!(">{shown}<")), "{text}");
+        }
+        for (micro, text) in [(0, "0"), (10_000, "0.01"), (1_250_000, "1.25")] {
+            assert_eq!(BalanceAmount(Micro::new(micro)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_live_amount_has_all_its_digits_as_text() {
+        for (exact, decimals, markup) in [
+            ("300", 2, "300<span data-pad=\".00\"></span>"),
+            ("298.7", 2, "298.7<span data-pad=\"0\"></span>"),
+            ("298.75", 2, "298.75"),
+            ("299.999128", 2, "299.99<span class=\"rest\">9128</span>"),
+            (
+                "1234567.5",
+                4,
+                "<span class=\"thousands\">1</span>23<span class=\"thousands\">4</span>567.5<span data-pad=\"000\"></span>",
+            ),
+            ("-1234", 0, "-<span class=\"thousands\">1</span>234"),
+            ("-123", 0, "-123"),
+        ] {
+            assert_eq!(LiveAmount { exact, decimals }.to_string(), markup);
+        }
     }
 
     #[test]

@@ -6,14 +6,15 @@
 //! sidecar shuts down.
 
 use super::activity::{ActivityRow, latest};
-use super::display::format_time;
+use super::display::{LiveAmount, format_time, percent};
 use super::error::PageError;
 use super::session::CurrentUser;
 use super::spending::{SpendRate, format_time_left};
 use super::state::SidecarState;
 use super::stream_slots::StreamSlot;
 use super::viewed_account::ViewedAccount;
-use crate::billing::{Balance, Billing};
+use crate::billing::Balance;
+use accounts::{ApiKey, ApiKeyStatus};
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
@@ -53,22 +54,87 @@ pub struct BalanceView {
     pub trial: String,
     pub today: String,
     pub pace: String,
+    /// The part of the trial's credits that is left, 0 to 100; empty without a running trial.
+    pub trial_percent: String,
+    /// For key, client and first answer: `1` if it is there, else `0`.
+    pub steps: String,
+}
+
+impl BalanceView {
+    pub fn balance_amount(&self) -> LiveAmount<'_> {
+        balance_amount(&self.balance)
+    }
+
+    pub fn available_amount(&self) -> LiveAmount<'_> {
+        balance_amount(&self.available)
+    }
+
+    pub fn held_amount(&self) -> LiveAmount<'_> {
+        balance_amount(&self.held)
+    }
+
+    pub fn today_amount(&self) -> LiveAmount<'_> {
+        LiveAmount {
+            exact: &self.today,
+            decimals: 4,
+        }
+    }
+}
+
+fn balance_amount(exact: &str) -> LiveAmount<'_> {
+    LiveAmount { exact, decimals: 2 }
+}
+
+/// How far a new account is: on the way to its first answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstSteps {
+    pub has_key: bool,
+    /// With the first answer, a client is set up too.
+    pub has_answer: bool,
+}
+
+impl FirstSteps {
+    pub fn load(app: &SidecarState, account: &str) -> Result<Self, StoreError> {
+        let has_answer = app.billing.pages().last_ending_seq(account)? > 0;
+        let keys = match has_answer {
+            true => Vec::new(),
+            false => app.accounts.api_keys().keys(account)?,
+        };
+        let is_active = |key: &ApiKey| key.status == ApiKeyStatus::Active;
+        Ok(Self {
+            has_key: has_answer || keys.iter().any(is_active),
+            has_answer,
+        })
+    }
+
+    pub fn is_complete(self) -> bool {
+        self.has_answer
+    }
+
+    fn text(self) -> String {
+        let steps = [self.has_key, self.has_answer, self.has_answer];
+        let marks = steps.map(|is_done| if is_done { '1' } else { '0' });
+        marks.iter().collect()
+    }
 }
 
 /// Values that change more slowly than a balance.
 pub struct SpendingSnapshot {
     granted: Option<Micro>,
     pace: SpendRate,
+    steps: FirstSteps,
 }
 
 impl SpendingSnapshot {
-    pub fn load(billing: &Billing, account: &str, now_ms: i64) -> Result<Self, StoreError> {
+    pub fn load(app: &SidecarState, account: &str, now_ms: i64) -> Result<Self, StoreError> {
+        let billing = &app.billing;
         let spent = billing
             .reports()
             .hourly_spend(account, SpendRate::first_hour(now_ms))?;
         Ok(Self {
             granted: billing.pages().trial_granted(account)?,
             pace: SpendRate::new(&spent, now_ms),
+            steps: FirstSteps::load(app, account)?,
         })
     }
 
@@ -86,6 +152,12 @@ impl SpendingSnapshot {
             }
             Some(trial) => format!("Trial ended {}", format_time(trial.ends_at_ms)),
         };
+        let active = balance.trial.as_ref().filter(|trial| trial.active);
+        let trial_percent = active.map(|trial| {
+            let micro = |amount: Micro| amount.or_zero().get().unsigned_abs();
+            let granted = self.granted.unwrap_or(trial.credits_left);
+            percent(micro(trial.credits_left), micro(granted)).to_string()
+        });
         BalanceView {
             balance: balance.balance.to_string(),
             held: balance.held.to_string(),
@@ -93,6 +165,8 @@ impl SpendingSnapshot {
             trial,
             today: self.pace.today.to_string(),
             pace: self.pace.describe(balance.available, now_ms),
+            trial_percent: trial_percent.unwrap_or_default(),
+            steps: self.steps.text(),
         }
     }
 }
@@ -139,8 +213,7 @@ impl LiveStream {
         }
         if self.snapshot.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
             self.snapshot = Some(
-                SpendingSnapshot::load(&self.app.billing, &self.slot.account, now_ms)
-                    .map_err(failed)?,
+                SpendingSnapshot::load(&self.app, &self.slot.account, now_ms).map_err(failed)?,
             );
         }
         self.reads += 1;

@@ -3,13 +3,12 @@
 
 use super::activity::{ActivityRow, latest};
 use super::error::PageError;
-use super::live::{BalanceView, SpendingSnapshot, live};
+use super::live::{BalanceView, FirstSteps, SpendingSnapshot, live};
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::spending::{self, MonthlySpending};
 use super::state::SidecarState;
 use super::viewed_account::ViewedAccount;
-use accounts::ApiKeyStatus;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -39,7 +38,7 @@ struct OverviewPage {
     shown: BalanceView,
     /// Why no more requests are possible, if so.
     over: Option<&'static str>,
-    has_key: bool,
+    steps: FirstSteps,
     rows: Vec<ActivityRow>,
     month: MonthlySpending,
     base_url: String,
@@ -67,8 +66,9 @@ async fn overview(
         .is_some_and(|word| word == "had");
     let account = &user.account.id;
     let now_ms = now_ms();
-    let keys = app.accounts.api_keys().keys(account)?;
-    let snapshot = SpendingSnapshot::load(&app.billing, account, now_ms)?;
+    let snapshot = SpendingSnapshot::load(&app, account, now_ms)?;
+    let settings = app.settings.load();
+    let order = spending::model_order(&settings);
     let balance = app.billing.balance(account, now_ms)?;
     let waits = app.accounts.one_time_links().has_waiting_trial(account)?;
     let over = match &balance.trial {
@@ -82,17 +82,18 @@ async fn overview(
             .with_index_lag(app.billing.pages().index_lag()),
         shown: snapshot.to_view(&balance, now_ms),
         over,
-        has_key: keys.iter().any(|key| key.status == ApiKeyStatus::Active),
+        steps: FirstSteps::load(&app, account)?,
         rows: latest(&app, &ViewedAccount::own(&user.account.id))?,
         month: spending::monthly_spending(
             &app.billing
                 .reports()
                 .hourly_spend(account, spending::first_hour_of_month(now_ms))?,
+            &order,
             now_ms,
         ),
         unverified: waits.then(|| user.account.email.clone()),
         had_trial: had_trial && balance.trial.is_none(),
-        base_url: app.settings.load().base_url.clone(),
+        base_url: settings.base_url.clone(),
     };
     Ok(html(StatusCode::OK, &page))
 }

@@ -1,41 +1,65 @@
 //! Parts common to all pages: the frame with its navigation.
 
-use super::assets::{Asset, CHART_SCRIPT, CHART_STYLE, MARK, SCRIPT, STYLE};
+use super::assets::{Asset, CHART_SCRIPT, FONT, SCRIPT, STYLE};
 use super::authz::may_view;
+use super::brand::PageBrand;
 use super::menu::Menu;
 use super::session::CurrentUser;
+use super::state::SidecarState;
 use accounts::AccountStatus;
 use askama::Template;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
-use config::SupportContact;
+use config::{BrandSettings, SupportContact};
+use std::sync::Arc;
+
+/// What a frame takes from the request that its page answers.
+#[derive(Clone)]
+struct PageContext {
+    /// Path of the request.
+    path: String,
+    brand: PageBrand,
+}
 
 tokio::task_local! {
-    /// Path of the request that the current task answers.
-    static PATH: String;
+    /// The context of the request that the current task answers.
+    static CONTEXT: PageContext;
 }
 
-/// Middleware: [`Frame`] finds out which page it is for.
-pub async fn note_path(request: Request, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
-    PATH.scope(path, next.run(request)).await
+/// Middleware: sets the context of the pages.
+pub async fn set_context(
+    State(app): State<Arc<SidecarState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let context = PageContext {
+        path: request.uri().path().to_owned(),
+        brand: PageBrand::new(&app.settings.load().brand),
+    };
+    CONTEXT.scope(context, next.run(request)).await
 }
 
-/// Empty outside of a request.
-fn current_path() -> String {
-    PATH.try_with(String::clone).unwrap_or_default()
+impl PageContext {
+    /// Outside of a request, the context of no page.
+    fn current() -> Self {
+        CONTEXT.try_with(Self::clone).unwrap_or_else(|_| Self {
+            path: String::new(),
+            brand: PageBrand::new(&BrandSettings::default()),
+        })
+    }
 }
 
 /// Values of the frame template.
 pub struct Frame {
     pub title: &'static str,
-    /// Names of the styles, and of the scripts in the order in which they run.
-    pub styles: Vec<&'static str>,
+    /// Name of the style, and of the scripts in the order in which they run.
+    pub style: &'static str,
     pub scripts: Vec<&'static str>,
-    /// Address of the logo, which is also the icon of the tab.
-    pub logo: String,
+    pub brand: PageBrand,
+    /// Name of the font's file.
+    pub font: &'static str,
     pub menu: Menu,
     pub viewer: Option<FrameUser>,
     /// Passwords and keys cross a network unencrypted.
@@ -55,12 +79,14 @@ pub struct FrameUser {
 
 impl Frame {
     pub fn public(title: &'static str) -> Self {
+        let context = PageContext::current();
         Self {
             title,
-            styles: vec![&STYLE.name],
+            style: &STYLE.name,
             scripts: vec![&SCRIPT.name],
-            logo: format!("/dashboard/static/{}", MARK.name),
-            menu: Menu::public(&current_path()),
+            brand: context.brand,
+            font: &FONT.name,
+            menu: Menu::public(&context.path),
             viewer: None,
             insecure: false,
             support: None,
@@ -74,8 +100,9 @@ impl Frame {
             csrf: user.csrf.clone(),
             suspended: user.account.status == AccountStatus::Suspended,
         };
+        let path = PageContext::current().path;
         Self {
-            menu: Menu::signed_in(may_view(&user.account), &current_path()),
+            menu: Menu::signed_in(may_view(&user.account), &path),
             viewer: Some(viewer),
             insecure: user.insecure,
             support: user.support.clone(),
@@ -93,6 +120,12 @@ impl Frame {
         user.map_or_else(|| Self::public(title), |user| Self::new(title, user))
     }
 
+    /// The address at which the operator can be asked, if the settings have one.
+    pub fn support_link(&self) -> Option<&str> {
+        let contact = self.support.as_ref()?;
+        contact.is_link.then_some(contact.text.as_str())
+    }
+
     /// Says how many of the newest entries are not indexed. A page that reads the index asks for
     /// the number after that.
     #[must_use]
@@ -102,14 +135,7 @@ impl Frame {
 
     #[must_use]
     pub fn with_charts(self) -> Self {
-        self.with_style(&CHART_STYLE).with_script(&CHART_SCRIPT)
-    }
-
-    /// Adds a style that only some pages need.
-    #[must_use]
-    pub fn with_style(mut self, style: &'static Asset) -> Self {
-        self.styles.push(&style.name);
-        self
+        self.with_script(&CHART_SCRIPT)
     }
 
     /// Adds a script that only some pages need. It can use what `app.js` defines.

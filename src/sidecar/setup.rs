@@ -27,6 +27,13 @@ use std::sync::Arc;
 /// Client of a new key whose form names none: it works on every machine.
 const DEFAULT_CLIENT: &str = "curl";
 
+/// Clients whose guides are a request in a language, and the language.
+const FIRST_CALL_LANGUAGES: [(&str, &str); 3] = [
+    ("curl", "curl"),
+    ("openai-python", "Python"),
+    ("openai-node", "Node.js"),
+];
+
 /// Public below `/docs`, else for account holders.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
@@ -71,15 +78,6 @@ impl GuideView {
         }
     }
 
-    /// The guide for requests without any client program; `None` if the catalog is empty.
-    pub fn for_docs(settings: &Settings) -> Option<Self> {
-        let guide = client_guides::find_guide(DEFAULT_CLIENT)?;
-        let key = SetupKey::in_environment();
-        let models = settings.catalog.models().to_vec();
-        let context = SetupContext::new(&settings.base_url, key, models, None, guide)?;
-        Some(Self::new(guide, &context))
-    }
-
     /// True if files or lines read the key from the environment.
     fn reads_variable(&self) -> bool {
         let texts = self.files.iter().map(|file| &file.text);
@@ -90,6 +88,30 @@ impl GuideView {
 
     fn has_config_files(&self) -> bool {
         self.files.iter().any(|file| !file.is_commands())
+    }
+}
+
+/// A request in one language, as the documentation shows it.
+pub struct FirstCall {
+    pub name: &'static str,
+    pub view: GuideView,
+}
+
+impl FirstCall {
+    /// The guides of the languages, for a model that `key` may use.
+    pub fn all(settings: &Settings, key: Option<&ApiKey>) -> Vec<Self> {
+        let models = match key {
+            Some(key) => allowed_models(settings, key),
+            None => settings.catalog.models().to_vec(),
+        };
+        let call = |(client, name): (&str, &'static str)| {
+            let guide = client_guides::find_guide(client)?;
+            let key = SetupKey::in_environment();
+            let context = SetupContext::new(&settings.base_url, key, models.clone(), None, guide)?;
+            let view = GuideView::new(guide, &context);
+            Some(Self { name, view })
+        };
+        FIRST_CALL_LANGUAGES.into_iter().filter_map(call).collect()
     }
 }
 

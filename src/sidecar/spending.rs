@@ -3,6 +3,7 @@
 //! All times are UTC, and the pages say so. Must not read entries, of which the ledger keeps sums;
 //! only for what caches saved it has none, and the page reads the latest entries.
 
+mod colours;
 mod month;
 mod query;
 mod rate;
@@ -26,6 +27,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use base::clock::now_ms;
+use config::Settings;
 pub use month::{MonthlySpending, first_hour_of_month, monthly_spending};
 pub use query::{SpendingChoice, SpendingGroup, SpendingPeriod, SpendingQuery, encode};
 pub use rate::{SpendRate, format_time_left};
@@ -61,6 +63,12 @@ struct CacheSavings {
     saved: Credits,
     /// There are more responses than were counted.
     is_cut: bool,
+}
+
+/// The models of the catalog, in the order that decides their colours on charts.
+pub fn model_order(settings: &Settings) -> Vec<&str> {
+    let models = settings.catalog.models().iter();
+    models.map(|model| model.id.as_str()).collect()
 }
 
 async fn spending(
@@ -131,7 +139,9 @@ fn load(
             "There are too many keys and models for one page. Choose fewer days.",
         ));
     }
-    let mut report = SpendingReport::new(period, group, &rows);
+    let settings = app.settings.load();
+    let order = model_order(&settings);
+    let mut report = SpendingReport::new(period, group, &rows, &order);
     if group == SpendingGroup::Key {
         let ids = report.group_ids().into_iter();
         let names = KeyNames::load(&app.accounts, account, ids)?;

@@ -12,7 +12,10 @@ import { BASE_URL, command, eventually, prompt } from '../world/client.mjs';
 import { PAGE_BYTES_MAX, launch, person, ruleFaults } from './browser.mjs';
 
 const TABLET = 768;
-const WIDTHS = [360, TABLET, 1440];
+const DESK = 1024;
+const WIDTHS = [360, 390, TABLET, DESK, 1440];
+/** Widths at which the rules of accessibility are checked: those between have the layout of one of them. */
+const RULE_WIDTHS = [360, 1440];
 const HEIGHT = 900;
 const PASSWORD = 'a long password of theirs';
 const CLICKS_MAX = 3;
@@ -161,14 +164,26 @@ function layoutFaults() {
       faults.push(`cut: ${part.textContent.trim()}`);
     }
   }
+  // The header is one line: the name stands beside nothing that wraps.
+  const brand = document.querySelector('.brand span');
+  if (brand.getClientRects().length !== 1 || brand.offsetHeight > 32) faults.push('the header has more than one line');
+  if (innerWidth >= 1024 && document.querySelector('.site .top')?.offsetHeight > 64) faults.push('the header has more than one line');
   const isShown = (element) => element.checkVisibility() && element.getClientRects().length > 0;
   for (const table of document.querySelectorAll('table')) {
-    const headers = [...table.querySelectorAll('thead tr:last-child > th')];
+    // Between a phone and a desk, a table leaves out columns of which its row's page has more.
+    const isExtra = (cell) => cell.matches('.extra') && innerWidth < 1280;
+    const headers = [...table.querySelectorAll('thead tr:last-child > th')].filter((header) => !isExtra(header));
     const region = table.closest('.scroll');
     const name = region?.getAttribute('aria-label') ?? 'a table';
     if (!region) faults.push(`${name}: no region that scrolls`);
     if (headers.every(isShown)) continue;
     if (region.scrollWidth > region.clientWidth) faults.push(`${name}: ${region.scrollWidth} px in ${region.clientWidth} px`);
+    // Rows of two lines: what, how much and when; the rest is on the page that the row opens.
+    if (table.matches('.two')) {
+      for (const cell of table.querySelectorAll('tbody :is(.a, .b, .c)')) if (!isShown(cell)) faults.push(`${name}: a line lacks ${cell.className}`);
+      if (!table.querySelector('.a')) faults.push(`${name}: no first line`);
+      continue;
+    }
     for (const row of table.querySelectorAll('tbody tr')) {
       if (row.querySelector('[scope="rowgroup"]')) continue;
       if (row.cells.length !== headers.length) faults.push(`${name}: ${row.cells.length} cells below ${headers.length} headers`);
@@ -216,7 +231,7 @@ async function findFaults(audience, { colorScheme, javaScriptEnabled }) {
       await page.setViewportSize({ width, height: HEIGHT });
       add(`${width} px`, await page.evaluate(layoutFaults));
       await keep(page, `${audience}-${name}-${width}-${colorScheme}${javaScriptEnabled ? '' : '-static'}`);
-      if (!javaScriptEnabled || audience === 'viewer' || width === TABLET) continue;
+      if (!javaScriptEnabled || audience === 'viewer' || !RULE_WIDTHS.includes(width)) continue;
       add(`${width} px`, await ruleFaults(page));
       if (width < TABLET && path !== world.pages[audience][0][1]) continue;
       await page.emulateMedia({ colorScheme: 'dark' });

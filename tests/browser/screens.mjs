@@ -69,18 +69,20 @@ try {
   await page.getByLabel('Email', { exact: true }).fill(EMAIL);
   await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
   await page.getByRole('button', { name: 'Sign in', exact: true }).click();
+  await page.waitForURL('**/dashboard/operator');
+  await page.goto('/dashboard');
   await page.locator('[data-live-state].live').waitFor();
   const keep = async (name) => page.screenshot({ path: `${SCREENS}${name}.png` });
   await keep('overview');
   await page.goto(`/dashboard/activity/${receipt}`);
   await keep('receipt');
   await page.getByRole('link', { name: /^[0-9a-f]{16}$/ }).click();
-  await page.locator('figure canvas').first().waitFor();
+  await page.locator('figure .chart svg').first().waitFor();
   await keep('conversation');
   await page.goto('/docs#models');
   await keep('catalog');
   await page.goto('/dashboard/spending?range=7d&by=model');
-  await page.locator('figure canvas').first().waitFor();
+  await page.locator('figure .chart svg').first().waitFor();
   await keep('spending');
   await page.goto('/dashboard/playground');
   // Only the simulated vendor sees what it shall answer.

@@ -193,7 +193,7 @@ fn the_list_has_ids_alone_unless_aliases_are_asked_for_and_says_what_clients_rea
         document["models"][3]["aliases"],
         json!(["gpt-5.2", "gpt-*-mini", "claude-haiku-mine"])
     );
-    let docs = world.ask(&Request::get("/docs")).text();
+    let docs = world.ask(&Request::get("/docs/models")).text();
     assert!(
         docs.contains("<code>gpt-*-mini</code>"),
         "the catalog page shows aliases"

@@ -130,7 +130,7 @@ pub fn page(
     account: Account,
 ) -> Result<OperatorAccountPage, PageError> {
     let now_ms = now_ms();
-    let shown = SpendingSnapshot::load(&app.billing, &account.id, now_ms)?
+    let shown = SpendingSnapshot::load(app, &account.id, now_ms)?
         .to_view(&app.billing.balance(&account.id, now_ms)?, now_ms);
     let entries = app
         .billing

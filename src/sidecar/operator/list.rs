@@ -5,7 +5,7 @@
 
 use super::super::authz::{Operator, may_administer};
 use super::super::blocking::run_blocking;
-use super::super::display::{Credits, Timestamp, group_digits};
+use super::super::display::{BalanceAmount, Credits, Timestamp, group_digits};
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::spending::encode;
@@ -67,7 +67,7 @@ pub struct AccountListQuery {
 
 struct AccountFundsRow {
     account: Account,
-    balance: Credits,
+    balance: BalanceAmount,
     spent: Credits,
 }
 
@@ -195,12 +195,11 @@ fn rows(
     let ids: Vec<_> = shown.iter().map(|account| account.id.clone()).collect();
     let balances = billing.pages().balances(&ids, now_ms)?;
     let spends = billing.reports().spend_since(&ids, first_day)?;
-    let amount = |sums: &BTreeMap<String, Micro>, id: &str| {
-        Credits(sums.get(id).copied().unwrap_or(Micro::ZERO))
-    };
+    let amount =
+        |sums: &BTreeMap<String, Micro>, id: &str| sums.get(id).copied().unwrap_or(Micro::ZERO);
     let rows = shown.into_iter().map(|account| AccountFundsRow {
-        balance: amount(&balances, &account.id),
-        spent: amount(&spends, &account.id),
+        balance: BalanceAmount(amount(&balances, &account.id)),
+        spent: Credits(amount(&spends, &account.id)),
         account,
     });
     Ok((rows.collect(), count))

@@ -6,11 +6,11 @@
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
-use super::super::display::{Credits, group_digits, percent};
+use super::super::display::{BalanceAmount, Credits, group_digits, percent};
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::spending::{
-    SpendingChoice, SpendingGroup, SpendingPeriod, SpendingReport, encode,
+    SpendingChoice, SpendingGroup, SpendingPeriod, SpendingReport, encode, model_order,
 };
 use super::super::state::SidecarState;
 use crate::billing::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
@@ -64,7 +64,7 @@ struct Totals {
     active: String,
     suspended: String,
     deleted: String,
-    balances: Credits,
+    balances: BalanceAmount,
     spent_today: Credits,
     writeoffs: Credits,
 }
@@ -144,7 +144,9 @@ pub async fn show(
     let period = SpendingPeriod::from_last_days(days, now_ms);
     let work = Arc::clone(&app);
     let loaded = run_blocking(move || load(&work, days, group, now_ms)).await??;
-    let mut report = SpendingReport::new(&period, group, &loaded.rows);
+    let settings = app.settings.load();
+    let order = model_order(&settings);
+    let mut report = SpendingReport::new(&period, group, &loaded.rows, &order);
     let name = |id: &str| loaded.emails.get(id).cloned();
     for (series, row) in report.series.iter_mut().zip(&report.groups) {
         if let Some(name) = row.id.as_deref().and_then(name) {
@@ -281,7 +283,7 @@ fn load(
             active: group_digits(counts.active),
             suspended: group_digits(counts.suspended),
             deleted: group_digits(counts.deleted),
-            balances: Credits(app.billing.pages().balance_total(now_ms)?),
+            balances: BalanceAmount(app.billing.pages().balance_total(now_ms)?),
             spent_today: sum_of(today, |day| day.sum.credits),
             writeoffs: sum_of(today - WRITEOFF_DAYS + 1, |day| day.writeoff),
         },

@@ -3,6 +3,7 @@
 //!
 //! Must not read the ledger: the caller passes hourly totals.
 
+use super::colours::{OTHERS_COLOUR, assign_colours};
 use crate::billing::activity::SpendTotals;
 use crate::billing::usage::{HOUR_MS, HourlySpend};
 use crate::sidecar::display::{Credits, group_digits, percent};
@@ -49,12 +50,32 @@ pub struct DailySpending {
     pub total: Credits,
 }
 
+impl MonthlySpending {
+    /// The curve of the credits per day from the first day of use on, as the path of an SVG that is
+    /// 100 wide and 30 high. `None` before the second day.
+    pub fn sparkline(&self) -> Option<String> {
+        let micro = |day: &DailySpending| day.total.0.or_zero().get().unsigned_abs();
+        let first = self.days.iter().position(|day| micro(day) > 0)?;
+        let days = self.days.get(first..)?;
+        let (last, highest) = (days.len().checked_sub(1)?, days.iter().map(micro).max()?);
+        if last == 0 {
+            return None;
+        }
+        let points = days.iter().enumerate().map(|(index, day)| {
+            let y = 28 - percent(micro(day), highest) * 26 / 100;
+            format!("{} {y}", index * 100 / last)
+        });
+        Some(format!("M{}", points.collect::<Vec<_>>().join("L")))
+    }
+}
+
 /// The first hour of the period of `CHART_DAYS` days that ends today.
 pub fn first_hour_of_month(now_ms: i64) -> i64 {
     (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (CHART_DAYS - 1)).saturating_mul(DAY_HOURS)
 }
 
-pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
+/// `order`: the models of the catalog, which have the colours of their positions.
+pub fn monthly_spending(spent: &[HourlySpend], order: &[&str], now_ms: i64) -> MonthlySpending {
     let mut sums: Vec<(String, SpendTotals)> = Vec::new();
     for HourlySpend { model, sum, .. } in spent {
         match sums.iter_mut().find(|(name, _)| name == model) {
@@ -66,6 +87,8 @@ pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
         b.credits.cmp(&a.credits).then_with(|| a_name.cmp(b_name))
     });
     let others = sums.split_off(sums.len().min(MAX_CHART_SERIES));
+    let names: Vec<_> = sums.iter().map(|(name, _)| name.as_str()).collect();
+    let colours = assign_colours(&names, order);
     if !others.is_empty() {
         let all = others
             .iter()
@@ -96,7 +119,7 @@ pub fn monthly_spending(spent: &[HourlySpend], now_ms: i64) -> MonthlySpending {
     }
     let models = sums
         .iter()
-        .zip(1..)
+        .zip(colours.into_iter().chain([OTHERS_COLOUR]))
         .map(|((model, sum), colour)| model_sum(model, sum, total, colour))
         .collect();
     MonthlySpending {
@@ -163,7 +186,7 @@ mod tests {
             spent(HOUR, "a", 1),
             spent(HOUR, "b", 6),
         ];
-        let shown = monthly_spending(&rows, NOW);
+        let shown = monthly_spending(&rows, &["b"], NOW);
         assert_eq!(
             (shown.days.len(), shown.total.exact(), shown.is_empty),
             (30, "8".to_owned(), false)
@@ -174,6 +197,17 @@ mod tests {
             .map(|sum| (sum.model.as_str(), sum.percent, sum.cached_percent))
             .collect();
         assert_eq!(models, [("b", 75, 75), ("a", 25, 75)]);
+        assert_eq!(shown.models[0].colour, 1, "the position in the catalog");
+        let sparkline = shown.sparkline().unwrap();
+        assert!(
+            sparkline.starts_with("M0 25L3 28L") && sparkline.ends_with("L100 2"),
+            "{sparkline}"
+        );
+        assert_eq!(
+            monthly_spending(&rows[1..], &[], NOW).sparkline(),
+            None,
+            "one day"
+        );
         let day = |index: usize| {
             (
                 shown.days[index].date.as_str(),
@@ -186,7 +220,7 @@ mod tests {
         );
         // More models than colours: the remaining ones share a column, and no spending is lost.
         rows.extend((0..20).map(|n| spent(HOUR, &format!("m{n:02}"), 1)));
-        let shown = monthly_spending(&rows, NOW);
+        let shown = monthly_spending(&rows, &["b"], NOW);
         assert_eq!(
             (
                 shown.models.len(),
@@ -200,6 +234,6 @@ mod tests {
                 .fold(Micro::ZERO, |sum, one| sum.plus(one.0))
                 == day.total.0
         }));
-        assert!(monthly_spending(&[], NOW).is_empty);
+        assert!(monthly_spending(&[], &[], NOW).is_empty);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Must not read the ledger: the caller passes its sums.
 
+use super::colours::{OTHERS_COLOUR, assign_colours};
 use super::month::MAX_CHART_SERIES;
 use super::query::{SpendingGroup, SpendingPeriod, day_text, encode};
 use crate::billing::activity::SpendTotals;
@@ -101,7 +102,13 @@ fn others(groups: usize, kept: usize) -> String {
 }
 
 impl SpendingReport {
-    pub fn new(period: &SpendingPeriod, group: SpendingGroup, rows: &[UsageRow]) -> Self {
+    /// `order`: the models of the catalog, which have the colours of their positions.
+    pub fn new(
+        period: &SpendingPeriod,
+        group: SpendingGroup,
+        rows: &[UsageRow],
+        order: &[&str],
+    ) -> Self {
         let group_id = |row: &UsageRow| match group {
             SpendingGroup::Key => row.key_id.clone(),
             SpendingGroup::Time => String::new(),
@@ -126,6 +133,12 @@ impl SpendingReport {
             .map(|(index, (id, _))| (id.as_str(), index.min(MAX_CHART_SERIES)))
             .collect();
         let columns = sums.len().min(MAX_CHART_SERIES + 1);
+        let named = sums.iter().take(MAX_CHART_SERIES);
+        let named: Vec<_> = named.map(|(id, _)| id.as_str()).collect();
+        let colours = match group {
+            SpendingGroup::Time => vec![1],
+            _ => assign_colours(&named, order),
+        };
         let mut times: BTreeMap<i64, (SpendTotals, Vec<Credits>)> = all_times(period)
             .into_iter()
             .map(|time| (time, (SpendTotals::default(), vec![Credits::ZERO; columns])))
@@ -165,8 +178,8 @@ impl SpendingReport {
                 SpendingGroup::Account => "Account",
                 SpendingGroup::Time => "",
             },
-            series: series(&sums, group),
-            groups: group_rows(period, group, &sums, all),
+            series: series(&sums, group, &colours),
+            groups: group_rows(period, group, &sums, all, &colours),
             times: times.into_iter().map(time_row).collect(),
             total: SpendingSum::new(all, all.credits),
             is_empty: rows.is_empty(),
@@ -199,13 +212,22 @@ impl SpendingReport {
     }
 }
 
-fn series(sums: &[(String, SpendTotals)], group: SpendingGroup) -> Vec<SpendingSeries> {
+/// The colour of the group at `index`: those after the last of `colours` share one.
+fn colour_at(colours: &[usize], index: usize) -> usize {
+    colours.get(index).copied().unwrap_or(OTHERS_COLOUR)
+}
+
+fn series(
+    sums: &[(String, SpendTotals)],
+    group: SpendingGroup,
+    colours: &[usize],
+) -> Vec<SpendingSeries> {
     let named = |(index, (id, _)): (usize, &(String, SpendTotals))| SpendingSeries {
         name: match group {
             SpendingGroup::Time => "Credits".to_owned(),
             _ => id.clone(),
         },
-        colour: index + 1,
+        colour: colour_at(colours, index),
     };
     let mut series: Vec<_> = sums
         .iter()
@@ -216,7 +238,7 @@ fn series(sums: &[(String, SpendTotals)], group: SpendingGroup) -> Vec<SpendingS
     if sums.len() > MAX_CHART_SERIES {
         series.push(SpendingSeries {
             name: others(sums.len(), MAX_CHART_SERIES),
-            colour: MAX_CHART_SERIES + 1,
+            colour: OTHERS_COLOUR,
         });
     }
     series
@@ -227,6 +249,7 @@ fn group_rows(
     group: SpendingGroup,
     sums: &[(String, SpendTotals)],
     all: SpendTotals,
+    colours: &[usize],
 ) -> Vec<SpendingGroupRow> {
     let field = match group {
         SpendingGroup::Model => Some("model"),
@@ -240,7 +263,7 @@ fn group_rows(
         key_shown: None,
         is_revoked: false,
         sum: SpendingSum::new(*sum, all.credits),
-        colour: index.min(MAX_CHART_SERIES) + 1,
+        colour: colour_at(colours, index),
         activity_url: field.map(|field| activity_url(period, Some((field, id)))),
     };
     let (shown, rest) = sums.split_at(sums.len().min(MAX_GROUP_ROWS));
@@ -255,7 +278,7 @@ fn group_rows(
             key_shown: None,
             is_revoked: false,
             sum: SpendingSum::new(sum, all.credits),
-            colour: MAX_CHART_SERIES + 1,
+            colour: OTHERS_COLOUR,
             activity_url: None,
         });
     }
@@ -350,13 +373,22 @@ mod tests {
             row(TODAY, "a", "", 1_000_001),
             row(TODAY, "b", "", 6_000_000),
         ];
-        let report = SpendingReport::new(&period("range=30d"), SpendingGroup::Model, &rows);
+        let report = SpendingReport::new(
+            &period("range=30d"),
+            SpendingGroup::Model,
+            &rows,
+            &["a", "b"],
+        );
         let groups: Vec<_> = report
             .groups
             .iter()
             .map(|group| (group.name.as_str(), group.sum.percent, group.colour))
             .collect();
-        assert_eq!(groups, [("b", 74, 1), ("a", 25, 2)]);
+        assert_eq!(
+            groups,
+            [("b", 74, 2), ("a", 25, 1)],
+            "colours of the catalog"
+        );
         assert_eq!(
             report.groups[1].activity_url.as_deref(),
             Some("activity?from=2026-10-25&to=2026-11-23&model=a")
@@ -394,7 +426,7 @@ mod tests {
         let rows: Vec<_> = (0..150)
             .map(|n| row(TODAY, "", &format!("key_{n:03}"), 1_000 + n))
             .collect();
-        let report = SpendingReport::new(&period("range=7d"), SpendingGroup::Key, &rows);
+        let report = SpendingReport::new(&period("range=7d"), SpendingGroup::Key, &rows, &[]);
         let sum = report.total.credits.0.get();
         let expected: i64 = rows.iter().map(|row| row.sum.credits.get()).sum();
         assert_eq!(sum, expected);
@@ -408,13 +440,13 @@ mod tests {
         );
         assert_eq!(report.series.len(), MAX_CHART_SERIES + 1);
         assert_eq!(report.series[MAX_CHART_SERIES].name, "143 others");
-        assert_eq!(report.groups[99].colour, MAX_CHART_SERIES + 1);
+        assert_eq!(report.groups[99].colour, OTHERS_COLOUR);
         let today = &report.times[6];
         assert_eq!(total(today.credits.iter().copied()), sum);
         // At the limits, nothing is shared.
         for (count, series, groups) in [(7, 7, 7), (8, 8, 8), (100, 8, 100)] {
             let report =
-                SpendingReport::new(&period("range=7d"), SpendingGroup::Key, &rows[..count]);
+                SpendingReport::new(&period("range=7d"), SpendingGroup::Key, &rows[..count], &[]);
             assert_eq!((report.series.len(), report.groups.len()), (series, groups));
         }
     }
@@ -426,6 +458,7 @@ mod tests {
             &period("range=24h"),
             SpendingGroup::Time,
             &[row(hour, "", "", 7)],
+            &[],
         );
         assert_eq!(
             (day.times.len(), day.interval_name, day.step_s),
@@ -441,6 +474,7 @@ mod tests {
             &period("from=2025-12-15&to=2026-11-23"),
             SpendingGroup::Model,
             &[row(november - 11, "a", "", 1), row(november, "a", "", 2)],
+            &[],
         );
         assert_eq!((year.times.len(), year.interval_name), (12, "Month"));
         let (first, last) = (&year.times[0], &year.times[11]);
@@ -452,7 +486,7 @@ mod tests {
         assert_eq!(last.activity_url, "activity?from=2026-11-01&to=2026-11-23");
         assert_eq!(total(year.times.iter().map(|time| time.sum.credits)), 3);
 
-        let nothing = SpendingReport::new(&period("range=7d"), SpendingGroup::Time, &[]);
+        let nothing = SpendingReport::new(&period("range=7d"), SpendingGroup::Time, &[], &[]);
         assert!(nothing.is_empty && nothing.series.is_empty());
         assert_eq!(nothing.total.average, Credits::ZERO);
     }

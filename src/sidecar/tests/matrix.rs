@@ -4,6 +4,7 @@ mod account;
 mod activity;
 mod alerts;
 mod assets;
+mod brand;
 mod catalog;
 mod conversations;
 mod keys;
@@ -26,6 +27,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("activity", activity::ROUTES),
     ("alerts", alerts::ROUTES),
     ("assets", assets::ROUTES),
+    ("brand", brand::ROUTES),
     ("catalog", catalog::ROUTES),
     ("conversations", conversations::ROUTES),
     ("keys", keys::ROUTES),

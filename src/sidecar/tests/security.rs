@@ -202,7 +202,7 @@ impl People {
 }
 
 fn hardened(response: &TestResponse, what: &str, https: bool) {
-    let csp = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+    let csp = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; \
                form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
     for (name, value) in [
         ("content-security-policy", csp),
@@ -401,7 +401,12 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
                 hardened(&response, &what, https);
                 let kept = response.headers.get("cache-control").map(String::as_str);
                 let expected = match *path {
-                    "/docs" if account.is_empty() => "no-cache",
+                    "/docs" | "/docs/clients" | "/docs/models" | "/docs/billing"
+                    | "/docs/errors"
+                        if account.is_empty() =>
+                    {
+                        "no-cache"
+                    }
                     "/docs/models.json" => "no-cache",
                     "/dashboard/live" if response.status == 200 => "no-cache",
                     _ => "no-store",

@@ -37,7 +37,7 @@ async fn each_client_of_the_list_has_a_page_with_the_chosen_key_and_model() {
     let world = world(&[]).await;
     let (cookie, key) = account_with_key(&world, "a@example.com", &[]).await;
     let list = world.get("/dashboard/setup", &cookie).await;
-    let docs = world.get("/docs", "").await;
+    let docs = world.get("/docs/clients", "").await;
     for guide in guides() {
         let path = format!("/dashboard/setup/{}", guide.id);
         assert!(list.body.contains(&format!("href=\"{path}\"")), "{path}");

@@ -126,19 +126,21 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
     spend(&root.world, "many00@example.com", 4);
     let spent = billing.reports().spend_since(&ids, 0).unwrap();
     assert_eq!(spent.get(&tried).map(|spent| spent.get()), Some(4_000));
-    let amount = |micro| crate::sidecar::display::Credits(Micro::new(micro)).to_string();
+    use crate::sidecar::display::{BalanceAmount, Credits};
+    let amount = |micro| Credits(Micro::new(micro)).to_string();
+    let balance = |micro| BalanceAmount(Micro::new(micro)).to_string();
     let row = root.get("/dashboard/operator/accounts?q=many00").await;
     assert_eq!(cell(&row, "Spent in 30 days"), amount(4_000));
-    assert_eq!(cell(&row, "Balance"), amount(996_000));
+    assert_eq!(cell(&row, "Balance"), balance(996_000));
     let other = root
         .get("/dashboard/operator/accounts?q=a@example.com")
         .await;
     assert_eq!(cell(&other, "Spent in 30 days"), "0");
-    assert_eq!(cell(&other, "Balance"), amount(5_000_000));
+    assert_eq!(cell(&other, "Balance"), balance(5_000_000));
     // Nobody else spent anything.
     let overview = root.get("/dashboard/operator").await;
-    for (sum, micro) in [("spent", 4_000), ("balances", 5_996_000)] {
-        let shown = format!("data-testid=\"{sum}\">{}</dd>", amount(micro));
+    for (sum, text) in [("spent", amount(4_000)), ("balances", balance(5_996_000))] {
+        let shown = format!("data-testid=\"{sum}\">{text}</dd>");
         assert!(overview.body.contains(&shown), "{shown}: {}", overview.body);
     }
     let accounts = &root.world.accounts;
