@@ -1,5 +1,5 @@
-//! The role of an account, its deletion, and what operators read of it: receipts. The audit log says
-//! who read whose receipts, one line a day.
+//! The role of an account, its deletion, and what operators read of it: receipts. The audit log
+//! says who read whose receipts, one line a day.
 //!
 //! Must not post to the ledger, and must not change an administrator or make one: a key that is
 //! stolen could.

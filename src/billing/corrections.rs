@@ -6,7 +6,7 @@
 use super::views::Corrections;
 use credits::money::Micro;
 use ledger::StoreError;
-use ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund};
+use ledger::{BalanceChange, BalanceChangeKind, Claim, PostingResult, Refund, TrialExtension};
 
 /// Maximum length of a reference, such as the number of an invoice or a ticket.
 pub const MAX_REFERENCE_CHARS: usize = 200;
@@ -90,6 +90,19 @@ impl Corrections<'_> {
     pub fn post_refund(&self, refund: &Refund<'_>) -> Result<PostingResult, StoreError> {
         check_reference(refund.reference)?;
         self.0.0.ledger.changes().refund(refund)
+    }
+
+    /// Moves the end of a running trial to a later time.
+    ///
+    /// # Errors
+    /// Returns an error if the account has no running trial, if its trial ends later already, if a
+    /// shared store decides when it ends, or if the ledger cannot be written.
+    pub fn extend_trial(&self, extension: &TrialExtension<'_>) -> Result<(), StoreError> {
+        if self.0.0.shared.is_some() {
+            let why = "a shared store has the ends of trials: grant credits instead".to_owned();
+            return Err(StoreError::Refused(why));
+        }
+        self.0.0.ledger.changes().extend_trial(extension)
     }
 
     /// Changes a balance manually, once per reference. Grants and top-ups only add credit. A

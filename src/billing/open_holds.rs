@@ -27,8 +27,8 @@ pub struct RunningRequest {
 }
 
 impl Billing {
-    /// Returns a request of this machine whose end the ledger does not have yet, by its id: it runs,
-    /// or its end waits in a journal. `None` also if a shared store has the reservations.
+    /// Returns a request of this machine whose end the ledger does not have yet, by its id: it
+    /// runs, or its end waits in a journal. `None` also if a shared store has the reservations.
     ///
     /// # Errors
     /// Returns an error if a journal cannot be read.

@@ -118,12 +118,13 @@ pub enum AccountCommand {
         /// Account id or e-mail.
         account: String,
     },
-    /// Change what an account may do besides using its own keys. The last administrator who can sign
-    /// in keeps the role.
+    /// Change what an account may do besides using its own keys. The last administrator who can
+    /// sign in keeps the role.
     Role {
         /// Account id or e-mail.
         account: String,
-        /// `operator` changes all accounts, `viewer` reads the operator pages, `holder` has neither.
+        /// `operator` changes all accounts, `viewer` reads the operator pages, `holder` has
+        /// neither.
         #[arg(value_parser = parse_role)]
         role: Role,
     },

@@ -6,9 +6,9 @@
 //! shows and changes one, with `status.rs`, `people.rs`, `refund.rs` and `keys.rs`;
 //! `operator/reading.rs` shows its activity, receipts and spending. `operator/service.rs` shows the
 //! state of the gateway, `operator/models.rs` and `operator/prices.rs` prices,
-//! `operator/invites.rs` manages invitations, `operator/audit.rs` shows the audit log. Every handler
-//! takes an `Operator` or an `OperatorForm` (`authz.rs`); for all other users these pages do not
-//! exist (404).
+//! `operator/invites.rs` manages invitations, `operator/audit.rs` shows the audit log. Every
+//! handler takes an `Operator` or an `OperatorForm` (`authz.rs`); for all other users these pages
+//! do not exist (404).
 
 mod account;
 mod audit;
@@ -20,12 +20,14 @@ mod new_account;
 mod overview;
 mod people;
 mod prices;
+mod rates;
 mod reading;
 mod refund;
 mod search;
 mod sentences;
 mod service;
 mod status;
+mod trial;
 mod verify;
 
 use super::state::SidecarState;
@@ -55,6 +57,12 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             "/dashboard/operator/accounts/{id}/resume",
             post(|app, id, form| set_status(app, id, form, AccountStatus::Active)),
         )
+        .route("/dashboard/operator/accounts/{id}/rates", post(rates::set))
+        .route(
+            "/dashboard/operator/accounts/{id}/trial",
+            post(trial::extend),
+        )
+        .route("/dashboard/operator/accounts/{id}/keys", post(keys::create))
         .route(
             "/dashboard/operator/accounts/{id}/role",
             post(people::set_role),

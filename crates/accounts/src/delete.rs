@@ -1,5 +1,5 @@
-//! Deletion of an account by its holder or an administrator: revokes its keys, ends its sessions, forgets its e-mail
-//! and makes it available again.
+//! Deletion of an account by its holder or an administrator: revokes its keys, ends its sessions,
+//! forgets its e-mail and makes it available again.
 //!
 //! The ledger keeps its entries, under an id that identifies nobody. Running requests are finished
 //! and billed. If the account had a trial, `app.db` keeps a keyed hash of its e-mail, so that its

@@ -88,4 +88,4 @@ pub use writer::posting::{
     BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
 };
 pub use writer::store_events::{IngestEvent, PartitionLocation};
-pub use writer::trial::Posting;
+pub use writer::trial::{Posting, TrialExtension};

@@ -1,6 +1,6 @@
-//! One account on the operator pages: its balance, keys and latest entries, postings to it,
-//! and a link that sets its password. `operator/status.rs`, `operator/refund.rs` and
-//! `operator/keys.rs` change it too.
+//! One account on the operator pages: its balance, usage, keys and latest entries, postings to it,
+//! and a link that sets its password. `operator/status.rs`, `people.rs`, `refund.rs`, `rates.rs`,
+//! `trial.rs` and `keys.rs` change it too.
 //!
 //! All of these changes require the administrator's password once in ten minutes. The ledger
 //! decides which postings are allowed.
@@ -9,7 +9,7 @@ use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
-use super::super::display::Timestamp;
+use super::super::display::{Credits, Timestamp, group_digits};
 use super::super::error::PageError;
 use super::super::form::{self, FormStop};
 use super::super::live::SpendingSnapshot;
@@ -17,12 +17,15 @@ use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use super::describe_role;
+use super::trial::MAX_EXTENSION_DAYS;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
+use crate::billing::usage::{UsageQuery, UsageSpan};
 use crate::document;
 use accounts::{
-    Account, AccountError, AccountStatus, Actor, ApiKey, ApiKeyStatus, LinkPurpose, Role,
+    Account, AccountError, AccountStatus, Actor, ApiKey, ApiKeyStatus, LinkPurpose,
+    MAX_KEY_NAME_CHARS, NewKey, RateSettings, Role,
 };
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -32,23 +35,44 @@ use axum::response::Response;
 use base::clock::now_ms;
 use credits::money::Micro;
 use ledger::StoreError;
-use ledger::{BalanceChange, BalanceChangeKind, PostingResult};
+use ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, PostingResult};
 use serde::Deserialize;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Maximum number of entries shown.
 const MAX_ENTRY_ROWS: u32 = 20;
 
+/// Days of the usage shown, today included. Days are UTC.
+const USAGE_DAYS: i64 = 30;
+
+/// Maximum number of models in the usage shown.
+const MAX_USAGE_ROWS: usize = 8;
+
+const DAY_MS: i64 = 86_400_000;
+
 struct AccountEntryRow {
+    seq: i64,
     at: Timestamp,
     kind: String,
     reference: String,
     change: String,
     balance_after: String,
+    /// The entry is the end of a request, which has a receipt.
+    is_ending: bool,
     /// The entry is a debit of this account, which can be refunded.
     is_debit: bool,
     /// Actor and reason, if an operator posted the entry.
     details: String,
+}
+
+/// What an account spent on a model in the time of the usage shown.
+struct UsageByModel {
+    model: String,
+    credits: Credits,
+    responses: String,
+    tokens_in: String,
+    tokens_out: String,
 }
 
 struct RoleChoice {
@@ -87,8 +111,23 @@ pub struct OperatorAccountPage {
     held: String,
     available: String,
     trial: String,
+    /// In the last [`USAGE_DAYS`] days, the most expensive first.
+    usage: Vec<UsageByModel>,
+    spent: Credits,
+    usage_days: i64,
     keys: Vec<ApiKey>,
     entries: Vec<AccountEntryRow>,
+    /// The trial runs, so it can be extended.
+    has_trial: bool,
+    max_extension_days: i64,
+    pub trial_fault: Option<String>,
+    pub rates: RatesForm,
+    pub rates_fault: Option<String>,
+    /// A key that was just created, in plain text. It cannot be shown again.
+    pub new_key: Option<NewKey>,
+    pub new_key_name: String,
+    pub new_key_fault: Option<String>,
+    key_name_max: usize,
     /// A posting requires the password again.
     asks_password: bool,
     pub done: Option<String>,
@@ -106,6 +145,25 @@ pub struct OperatorAccountPage {
     submitted: PostingForm,
     reference_max: usize,
     reason_max: usize,
+}
+
+/// The values of the form for rate limits.
+#[derive(Default, Clone)]
+pub struct RatesForm {
+    pub requests_per_minute: String,
+    pub tokens_per_minute: String,
+    pub concurrent: String,
+}
+
+impl From<RateSettings> for RatesForm {
+    fn from(rates: RateSettings) -> Self {
+        let text = |rate: Option<u64>| rate.map(|rate| rate.to_string()).unwrap_or_default();
+        Self {
+            requests_per_minute: text(rates.requests_per_minute),
+            tokens_per_minute: text(rates.tokens_per_minute),
+            concurrent: text(rates.concurrent),
+        }
+    }
 }
 
 /// The values of the form for refunds.
@@ -130,34 +188,15 @@ pub fn page(
     account: Account,
 ) -> Result<OperatorAccountPage, PageError> {
     let now_ms = now_ms();
-    let shown = SpendingSnapshot::load(app, &account.id, now_ms)?
-        .to_view(&app.billing.balance(&account.id, now_ms)?, now_ms);
+    let balance = app.billing.balance(&account.id, now_ms)?;
+    let has_trial = balance.trial.as_ref().is_some_and(|trial| trial.active);
+    let shown = SpendingSnapshot::load(app, &account.id, now_ms)?.to_view(&balance, now_ms);
     let entries = app
         .billing
         .receipts()
         .entries(&account.id, None, MAX_ENTRY_ROWS)?;
-    let entries = entries.iter().map(|entry| {
-        let row = document::entry(entry)?;
-        let word = |name: &str| {
-            row.get(name)
-                .and_then(|value| value.as_str())
-                .map(ToOwned::to_owned)
-        };
-        let words = [
-            word("model"),
-            word("reason"),
-            word("actor").map(|actor| format!("by {actor}")),
-        ];
-        Ok(AccountEntryRow {
-            at: Timestamp(entry.at_ms),
-            is_debit: entry.kind == "debit",
-            kind: entry.kind.clone(),
-            reference: entry.reference.clone(),
-            change: entry.change().to_string(),
-            balance_after: entry.bal_paid.plus(entry.bal_trial).to_string(),
-            details: words.into_iter().flatten().collect::<Vec<_>>().join(" · "),
-        })
-    });
+    let entries = entries.iter().map(|entry| entry_row(app, entry));
+    let (usage, spent) = usage(app, &account.id, now_ms)?;
     Ok(OperatorAccountPage {
         frame: Frame::new("Account", user).with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
@@ -168,6 +207,18 @@ pub fn page(
         held: shown.held,
         available: shown.available,
         trial: shown.trial,
+        usage,
+        spent,
+        usage_days: USAGE_DAYS,
+        rates: app.accounts.account_rates(&account.id)?.into(),
+        rates_fault: None,
+        has_trial,
+        max_extension_days: MAX_EXTENSION_DAYS,
+        trial_fault: None,
+        new_key: None,
+        new_key_name: String::new(),
+        new_key_fault: None,
+        key_name_max: MAX_KEY_NAME_CHARS,
         keys: app.accounts.api_keys().keys(&account.id)?,
         entries: entries.collect::<Result<_, StoreError>>()?,
         asks_password: !user.confirmed,
@@ -188,6 +239,66 @@ pub fn page(
     })
 }
 
+fn entry_row(app: &SidecarState, entry: &LedgerEntry) -> Result<AccountEntryRow, StoreError> {
+    let row = document::entry(entry)?;
+    let word = |name: &str| {
+        row.get(name)
+            .and_then(|value| value.as_str())
+            .map(ToOwned::to_owned)
+    };
+    let actor = match word("actor") {
+        Some(actor) => {
+            let found = app.accounts.find(&actor)?;
+            Some(format!("by {}", found.map_or(actor, |it| it.email)))
+        }
+        None => None,
+    };
+    let words = [word("model"), word("reason"), actor];
+    Ok(AccountEntryRow {
+        seq: entry.seq,
+        at: Timestamp(entry.at_ms),
+        is_ending: entry.is_ending(),
+        is_debit: entry.kind == "debit",
+        kind: entry.kind.clone(),
+        reference: entry.reference.clone(),
+        change: entry.change().to_string(),
+        balance_after: entry.bal_paid.plus(entry.bal_trial).to_string(),
+        details: words.into_iter().flatten().collect::<Vec<_>>().join(" · "),
+    })
+}
+
+/// What the account spent in the last days, by model, and in all.
+fn usage(
+    app: &SidecarState,
+    account: &str,
+    now_ms: i64,
+) -> Result<(Vec<UsageByModel>, Credits), StoreError> {
+    let today = now_ms.div_euclid(DAY_MS);
+    let query = UsageQuery {
+        by_model: true,
+        ..UsageQuery::new(UsageSpan::Days(today - USAGE_DAYS + 1, today + 1))
+    };
+    let mut rows = app
+        .billing
+        .reports()
+        .usage(account, &query, None, u32::MAX)?;
+    rows.sort_by_key(|row| Reverse(row.sum.credits));
+    let spent = rows
+        .iter()
+        .fold(Micro::ZERO, |sum, row| sum.plus(row.sum.credits));
+    let shown = rows
+        .into_iter()
+        .take(MAX_USAGE_ROWS)
+        .map(|row| UsageByModel {
+            model: row.model,
+            credits: Credits(row.sum.credits),
+            responses: group_digits(row.sum.responses),
+            tokens_in: group_digits(row.sum.input),
+            tokens_out: group_digits(row.sum.output),
+        });
+    Ok((shown.collect(), Credits(spent)))
+}
+
 /// Finds an account by its id only: an e-mail must not be in a URL.
 pub fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
     app.accounts
@@ -201,6 +312,8 @@ pub struct AccountPageQuery {
     /// Id of the request that the form for refunds begins with.
     #[serde(default)]
     request: String,
+    /// Number of an entry that the page shows, also if it is not one of the latest.
+    entry: Option<i64>,
 }
 
 pub async fn show(
@@ -209,15 +322,25 @@ pub async fn show(
     Path(id): Path<String>,
     query: Result<Query<AccountPageQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(AccountPageQuery { request }) = query.map_err(|_| PageError::NotFound)?;
+    let Query(AccountPageQuery { request, entry }) = query.map_err(|_| PageError::NotFound)?;
     let account = find(&app, &id)?;
-    let page = OperatorAccountPage {
+    let found = match entry {
+        Some(seq) => app.billing.receipts().find_entry(&seq.to_string())?,
+        None => None,
+    };
+    let found = found.filter(|entry| entry.account == account.id);
+    let mut page = OperatorAccountPage {
         refund: RefundForm {
             request_id: request,
             ..RefundForm::default()
         },
         ..page(&app, &user, account)?
     };
+    if let Some(entry) = found
+        && !page.entries.iter().any(|row| row.seq == entry.seq)
+    {
+        page.entries.push(entry_row(&app, &entry)?);
+    }
     Ok(html(StatusCode::OK, &page))
 }
 
@@ -234,6 +357,8 @@ enum PostingKind {
     Grant,
     TopUp,
     Adjust,
+    /// An adjustment whose amount is written without its sign.
+    Deduct,
 }
 
 impl PostingOrder {
@@ -242,6 +367,7 @@ impl PostingOrder {
             "grant" => PostingKind::Grant,
             "topup" => PostingKind::TopUp,
             "adjustment" => PostingKind::Adjust,
+            "deduction" => PostingKind::Deduct,
             _ => return Err("Choose the kind of posting.".into()),
         };
         let amount = submitted
@@ -255,16 +381,23 @@ impl PostingOrder {
             ));
         }
         match kind {
-            PostingKind::Adjust if !is_valid_reason(&submitted.reason) => Err(format!(
-                "An adjustment needs a reason of at most {MAX_REASON_CHARS} characters."
-            )),
+            PostingKind::Adjust | PostingKind::Deduct if !is_valid_reason(&submitted.reason) => {
+                Err(format!(
+                    "A correction needs a reason of at most {MAX_REASON_CHARS} characters."
+                ))
+            }
             PostingKind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
-            PostingKind::Grant | PostingKind::TopUp if !amount.is_positive() => {
+            PostingKind::Grant | PostingKind::TopUp | PostingKind::Deduct
+                if !amount.is_positive() =>
+            {
                 Err("Credits must be above 0.".into())
             }
             _ => Ok(Self {
                 kind,
-                amount,
+                amount: match kind {
+                    PostingKind::Deduct => Micro::ZERO.minus(amount),
+                    _ => amount,
+                },
                 reference: submitted.reference.clone(),
                 reason: submitted.reason.clone(),
             }),
@@ -280,7 +413,7 @@ impl PostingOrder {
         let kind = match self.kind {
             PostingKind::Grant => BalanceChangeKind::Grant,
             PostingKind::TopUp => BalanceChangeKind::TopUp,
-            PostingKind::Adjust => BalanceChangeKind::Adjust {
+            PostingKind::Adjust | PostingKind::Deduct => BalanceChangeKind::Adjust {
                 reason: &self.reason,
             },
         };

@@ -1,4 +1,5 @@
-//! The audit log as a page: what administrators and the config file did, as sentences, newest first.
+//! The audit log as a page: what administrators and the config file did, as sentences, newest
+//! first.
 //!
 //! Must not change anything.
 

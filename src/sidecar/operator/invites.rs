@@ -37,7 +37,10 @@ struct InvitesPage {
     csrf: String,
     /// The user is an administrator and may make changes.
     may_act: bool,
-    /// Sign-up requires a code.
+    mode: &'static str,
+    /// What the mode of sign-up makes of an invitation.
+    meaning: &'static str,
+    /// An invitation opens an account now.
     in_force: bool,
     rows: Vec<Invite>,
     now_ms: i64,
@@ -49,10 +52,30 @@ struct InvitesPage {
     days_max: i64,
 }
 
+/// The name of a mode of sign-up, and what an invitation does in it.
+fn describe_mode(mode: SignupMode) -> (&'static str, &'static str) {
+    match mode {
+        SignupMode::Invite => (
+            "by invitation",
+            "Only somebody with a code can sign up. Each code opens one account.",
+        ),
+        SignupMode::Open => (
+            "open",
+            "Anybody can sign up without a code, so an invitation does nothing now.",
+        ),
+        SignupMode::Closed => (
+            "closed",
+            "Nobody can sign up, also not with a code, so an invitation does nothing now. To let \
+             somebody in, open an account for them.",
+        ),
+    }
+}
+
 fn describe_state(state: InviteState) -> &'static str {
     match state {
         InviteState::Withdrawn => "revoked",
-        InviteState::Open | InviteState::Used | InviteState::Expired => state.name(),
+        InviteState::Open => "unused",
+        InviteState::Used | InviteState::Expired => state.name(),
     }
 }
 
@@ -66,11 +89,15 @@ fn page(
     let invites = app.accounts.invitations().list(before, ROWS_PER_PAGE + 1)?;
     let is_last = invites.len() <= page_rows;
     let rows: Vec<_> = invites.into_iter().take(page_rows).collect();
+    let signup = app.settings.load().signup.mode;
+    let (mode, meaning) = describe_mode(signup);
     Ok(InvitesPage {
         frame: Frame::new("Invitations", user),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
-        in_force: app.settings.load().signup.mode == SignupMode::Invite,
+        mode,
+        meaning,
+        in_force: signup == SignupMode::Invite,
         older: rows.last().filter(|_| !is_last).map(|last| last.id.clone()),
         rows,
         now_ms,

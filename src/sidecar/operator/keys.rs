@@ -1,21 +1,26 @@
-//! The keys of an account, for administrators: disable, enable and revoke. What stops a client asks
-//! first.
+//! The keys of an account, for administrators: create, disable, enable and revoke. What stops a
+//! client asks first.
 //!
-//! Must not show a key, and must not change a key of another account than that of the page.
+//! Must not show a key but the one that was just created, and must not change a key of another
+//! account than that of the page.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::error::PageError;
-use super::super::form;
+use super::super::form::{self, FormStop};
+use super::super::page::html;
+use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use super::account::{find, page};
 use crate::shared_credit::wait_until_published;
-use accounts::ApiKeyStatus;
+use accounts::{Account, AccountError, Actor, ApiKeyStatus, KeySettings};
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;
+use serde_json::json;
 use std::sync::Arc;
 
 /// Ids of an account and of a key.
@@ -26,6 +31,52 @@ pub enum KeyStatusChange {
     Enable,
     Disable,
     Revoke,
+}
+
+/// Responds with the page itself instead of a redirect: the key cannot be read again later.
+pub async fn create(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    OperatorForm { mut form, by }: OperatorForm,
+) -> Result<Response, PageError> {
+    let account = find(&app, &id)?;
+    let name = form.field("name").trim().to_owned();
+    let outcome = create_key(&app, &account, &name, &mut form, by).await;
+    form::respond(outcome, |fault| {
+        let mut page = page(&app, &form.user, account)?;
+        page.new_key_fault = Some(fault);
+        page.new_key_name = name;
+        Ok(page)
+    })
+}
+
+async fn create_key(
+    app: &Arc<SidecarState>,
+    account: &Account,
+    name: &str,
+    form: &mut SignedForm,
+    by: Actor,
+) -> Result<Response, FormStop> {
+    require_recent_password(app, form).await?;
+    let (accounts, id, name) = (app.accounts.clone(), account.id.clone(), name.to_owned());
+    let created = run_blocking(move || {
+        let at_ms = now_ms();
+        let (settings, acting) = (KeySettings::default(), accounts.with_actor(&by, at_ms));
+        let what = json!({"name": name, "settings": settings});
+        let new = acting.record_then_run("key.create", &id, &what, || {
+            let keys = accounts.api_keys();
+            keys.create_key_with(&id, &name, &settings, at_ms)
+        })?;
+        wait_until_published(&accounts, &new.key_id);
+        Ok::<_, AccountError>(new)
+    });
+    let new = created.await?.map_err(|error| match error {
+        AccountError::Store(error) => FormStop::from(error),
+        error => FormStop::invalid(format!("Cannot create a key: {error}.")),
+    })?;
+    let mut page = page(app, &form.user, account.clone())?;
+    page.new_key = Some(new);
+    Ok(html(StatusCode::CREATED, &page))
 }
 
 pub async fn change(

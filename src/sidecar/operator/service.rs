@@ -1,4 +1,5 @@
-//! The state of the gateway: endpoints and their health, holds, mail, and the last ledger audit, which `operator/verify.rs` starts.
+//! The state of the gateway: endpoints and their health, holds, mail, and the last ledger audit,
+//! which `operator/verify.rs` starts.
 
 use super::super::assets::AUDIT_SCRIPT;
 use super::super::authz::{Operator, OperatorForm, may_administer};

@@ -285,7 +285,8 @@ fn group_rows(
     rows
 }
 
-/// The address of the activity page of the period, relative to this page, with one more field of the filter.
+/// The address of the activity page of the period, relative to this page, with one more field of
+/// the filter.
 fn activity_url(period: &SpendingPeriod, field: Option<(&str, &str)>) -> String {
     let mut fields = vec![
         ("from", period.first_day.as_str()),

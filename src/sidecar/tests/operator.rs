@@ -381,6 +381,10 @@ async fn invitations_are_shown_once() {
     assert_eq!(made.status, 201);
     let codes = made.inside("new-invites").to_owned();
     assert_eq!(codes.lines().count(), 3);
+    assert!(
+        made.inside("mode")
+            .contains("an invitation does nothing now")
+    );
     let listed = root.get("/dashboard/operator/invites").await.body;
     assert!(
         codes.lines().all(|code| !listed.contains(code)),

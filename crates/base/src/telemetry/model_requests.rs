@@ -24,8 +24,8 @@ pub struct ModelRequests {
 }
 
 impl ModelRequests {
-    /// Returns the lowest bound in seconds within which so many percent of the requests that a bound
-    /// covers ended; `None` if there are none.
+    /// Returns the lowest bound in seconds within which so many percent of the requests that a
+    /// bound covers ended; `None` if there are none.
     pub fn seconds_within(&self, percent: u64) -> Option<f64> {
         let timed = self.within_seconds.last().map_or(0, |(_, count)| *count);
         let wanted = timed.saturating_mul(percent).div_ceil(100).max(1);

@@ -13,14 +13,16 @@ use crate::audit::walk::LedgerWalk;
 use crate::{Ledger, LedgerAccountRow, LedgerEntry, PostingDetail};
 use base::clock::rfc3339;
 use credits::money::Micro;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(crate) struct PostingRules {
     /// Accounts that were granted according to `app.db`, with the ends of their trials, in ms since
     /// 1970; `None` if there is no `app.db`. An account of the ledger is removed when checked.
     granted: Option<HashMap<String, Option<i64>>>,
-    /// Ends of trials according to their grants.
+    /// Ends of trials according to the last entry that has one.
     trial_ends: HashMap<Box<str>, i64>,
+    /// Accounts whose trial was extended after their sign-up.
+    extended: HashSet<Box<str>>,
     /// Position and time of lapses.
     lapses: HashMap<Box<str>, (i64, i64)>,
     refunds: Vec<RefundSeen>,
@@ -38,6 +40,7 @@ impl PostingRules {
         Self {
             granted,
             trial_ends: HashMap::new(),
+            extended: HashSet::new(),
             lapses: HashMap::new(),
             refunds: Vec::new(),
         }
@@ -58,9 +61,13 @@ impl PostingRules {
                     report.add_finding("detail", entry.seq, message);
                 }
             }
-            ("trial", Ok(detail)) => self
-                .trial_ends
-                .extend(detail.trial_ends_at_ms.map(|ends| (account(), ends))),
+            ("trial", Ok(detail)) => {
+                let ends = detail.trial_ends_at_ms.map(|ends| (account(), ends));
+                self.trial_ends.extend(ends);
+                if entry.d_trial == Micro::ZERO {
+                    self.extended.insert(account());
+                }
+            }
             ("trial" | "grant" | "topup", Err(_)) => {
                 report.add_finding("detail", entry.seq, "the detail cannot be read".into());
             }
@@ -94,7 +101,8 @@ impl PostingRules {
         let promised = self
             .granted
             .as_mut()
-            .and_then(|granted| granted.remove(&row.id));
+            .and_then(|granted| granted.remove(&row.id))
+            .filter(|_| !self.extended.contains(row.id.as_str()));
         let entered = self.trial_ends.remove(row.id.as_str()).map(Some);
         let differs = [promised, entered]
             .into_iter()

@@ -10,7 +10,7 @@ use super::posting::{
     BalanceChange, PostingResult, Refund, SqlFailure, insert_change, insert_store_debit,
 };
 use super::store_events::{IngestEvent, enter_event};
-use super::trial::{Posting, insert_posting};
+use super::trial::{Posting, TrialExtension, insert_extension, insert_posting};
 use crate::StoreError;
 use crate::entry::ending::ending_detail;
 use crate::reader::chain::EntryReference;
@@ -123,6 +123,17 @@ impl LedgerChanges<'_> {
         Ok(posted.is_new)
     }
 
+    /// Moves the end of a running trial to a later time. The entry changes no balance: it keeps the
+    /// new end, so that the chain of hashes covers it.
+    ///
+    /// # Errors
+    /// Returns an error if the account has no running trial, if its trial ends later already, or if
+    /// the ledger cannot be written.
+    pub fn extend_trial(&self, extension: &TrialExtension<'_>) -> Result<(), StoreError> {
+        self.append_posting("", LedgerChange::TrialEnd(*extension))
+            .map(drop)
+    }
+
     /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
     /// debit, made now or earlier; `None` if nothing can be entered: its account is not open, or a
     /// segment that may have the request is missing.
@@ -195,6 +206,7 @@ impl LedgerChanges<'_> {
                 insert_store_debit(transaction, change, *taken, sql)?
             }
             LedgerChange::Refund(refund) => self.insert_refund(transaction, refund, sql)?,
+            LedgerChange::TrialEnd(extension) => insert_extension(transaction, extension, sql)?,
         };
         outcomes.push(AppendOutcome::Posted(posted));
         Ok(())
@@ -243,6 +255,7 @@ fn sql_failure(change: &LedgerChange<'_>) -> SqlFailure {
         LedgerChange::Balance { .. } | LedgerChange::StoreDebit { .. } => {
             |source| StoreError::sqlite("change a balance", source)
         }
+        LedgerChange::TrialEnd(_) => |source| StoreError::sqlite("extend a trial", source),
         LedgerChange::Refund(_) => |source| StoreError::sqlite("refund a debit", source),
         LedgerChange::Event(_) => {
             |source| StoreError::sqlite("enter the shared store's events", source)

@@ -5,7 +5,7 @@
 use super::claim::ClaimsOnAccount;
 use super::posting::{BalanceChange, PostingResult, Refund};
 use super::store_events::IngestEvent;
-use super::trial::Posting;
+use super::trial::{Posting, TrialExtension};
 use crate::entry::ending::Ending;
 use credits::money::CreditSplit;
 
@@ -41,6 +41,8 @@ pub enum LedgerChange<'a> {
         taken: CreditSplit,
     },
     Refund(Refund<'a>),
+    /// A later end of a running trial.
+    TrialEnd(TrialExtension<'a>),
     /// What the shared store reports.
     Event(&'a IngestEvent),
 }

@@ -91,7 +91,7 @@ pub struct Refund<'a> {
     pub at_ms: i64,
 }
 
-/// Detail of an entry that an operator posted.
+/// Detail of an entry that no request caused.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct PostingDetail {
     /// On every refund: the request whose debit is refunded.
@@ -103,7 +103,7 @@ pub struct PostingDetail {
     /// Account of the administrator who posted the change; `None` for the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// On a trial's grant: the end of the trial, in ms since 1970.
+    /// On a trial's grant, and on its extension: the end of the trial, in ms since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ends_at_ms: Option<i64>,
 }
@@ -121,7 +121,7 @@ impl PostingDetail {
         }
     }
 
-    fn encode(&self) -> Result<String, StoreError> {
+    pub(super) fn encode(&self) -> Result<String, StoreError> {
         let Self {
             request_id,
             reason,
@@ -343,7 +343,7 @@ pub(super) fn unchanged(
 }
 
 /// Posts `entry` and fills in its balances.
-fn post_entry(
+pub(super) fn post_entry(
     transaction: &Transaction<'_>,
     mut entry: LedgerEntry,
     sql: SqlFailure,

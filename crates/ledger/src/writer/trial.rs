@@ -1,9 +1,10 @@
 //! Changes of a balance that no request caused and nobody ordered: a trial's credits at sign-up,
-//! and their expiry. Each counts once by its reference.
+//! and their expiry. Each counts once by its reference. And a later end of a running trial, which
+//! changes no balance.
 //!
 //! Must not decide when a trial ends.
 
-use super::posting::{PostingDetail, PostingResult, trial_end, unchanged};
+use super::posting::{PostingDetail, PostingResult, SqlFailure, post_entry, trial_end, unchanged};
 use crate::StoreError;
 use crate::entry::LedgerEntry;
 use crate::sqlite::to_json;
@@ -11,7 +12,7 @@ use crate::statements::chain::{append, balances};
 use crate::statements::lookup::find_entry;
 use crate::views::LedgerRows;
 use credits::money::Micro;
-use rusqlite::Transaction;
+use rusqlite::{Transaction, params};
 
 /// A change of a balance that no request caused and nobody ordered: a sign-up's trial, and its
 /// expiry.
@@ -23,6 +24,58 @@ pub struct Posting<'a> {
     pub d_paid: Micro,
     pub d_trial: Micro,
     pub at_ms: i64,
+}
+
+/// A later end of a running trial.
+#[derive(Debug, Clone, Copy)]
+pub struct TrialExtension<'a> {
+    pub account: &'a str,
+    /// The new end, in ms since 1970.
+    pub ends_at_ms: i64,
+    /// Account of the administrator who extends the trial.
+    pub actor: Option<&'a str>,
+    pub at_ms: i64,
+}
+
+/// Moves the end of a running trial, and enters it.
+pub(super) fn insert_extension(
+    transaction: &Transaction<'_>,
+    extension: &TrialExtension<'_>,
+    sql: SqlFailure,
+) -> Result<PostingResult, StoreError> {
+    let TrialExtension {
+        account,
+        ends_at_ms,
+        actor,
+        at_ms,
+    } = *extension;
+    // After its end, a trial's credits expire once: it does not begin again.
+    let Some(old) = trial_end(transaction, account)
+        .map_err(sql)?
+        .filter(|old| *old > at_ms)
+    else {
+        let why = format!("account {account} has no running trial: grant credits instead");
+        return Err(StoreError::Refused(why));
+    };
+    if ends_at_ms <= old {
+        let why = format!("the trial of account {account} does not end before that");
+        return Err(StoreError::Refused(why));
+    }
+    transaction
+        .execute(
+            "UPDATE account SET trial_ends_at = ?2 WHERE id = ?1",
+            params![account, ends_at_ms],
+        )
+        .map_err(sql)?;
+    let detail = PostingDetail {
+        trial_ends_at_ms: Some(ends_at_ms),
+        actor: actor.map(ToOwned::to_owned),
+        ..PostingDetail::default()
+    };
+    let reference = format!("trial:{account}:{ends_at_ms}");
+    let parts = (Micro::ZERO, Micro::ZERO);
+    let entry = LedgerEntry::new("trial", &reference, account, at_ms, parts, detail.encode()?);
+    post_entry(transaction, entry, sql)
 }
 
 impl LedgerRows<'_> {

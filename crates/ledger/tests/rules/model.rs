@@ -636,6 +636,7 @@ impl Books {
                 self.change(change, None, Some(*taken), fault)
             }
             LedgerChange::Refund(refund) => self.refund(refund, fault),
+            LedgerChange::TrialEnd(_) => unreachable!("no command of these rules extends a trial"),
         };
         posted.map(AppendOutcome::Posted)
     }

@@ -26,6 +26,21 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "POST",
+        "/dashboard/operator/accounts/{id}/trial",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/rates",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/keys",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
         "/dashboard/operator/accounts/{id}/role",
         [303, 404, 404, 403, 404],
     ),

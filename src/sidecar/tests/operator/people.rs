@@ -1,4 +1,5 @@
-//! Tests the change of a role and the deletion of an account by an administrator.
+//! Tests what an administrator changes of an account: its role, its rates, its keys, its trial; and
+//! its deletion.
 
 use super::*;
 
@@ -87,4 +88,74 @@ async fn an_account_is_deleted_after_its_email_is_typed_and_its_entries_stay() {
     let own = format!("/dashboard/operator/accounts/{}/delete", own.unwrap().id);
     let fields = "confirmation=root@example.com&confirmed=yes";
     assert_eq!(root.post(&own, fields).await.status, 409);
+}
+
+#[tokio::test]
+async fn the_account_page_sets_rates_and_creates_a_key_that_it_shows_once() {
+    let root = root().await;
+    let fields = "requests_per_minute=60&tokens_per_minute=&concurrent=0";
+    assert_eq!(root.post(&root.path("rates"), fields).await.status, 200);
+    let rates = root.world.accounts.account_rates(&root.account).unwrap();
+    assert_eq!(
+        (
+            rates.requests_per_minute,
+            rates.tokens_per_minute,
+            rates.concurrent
+        ),
+        (Some(60), None, Some(0))
+    );
+    for bad in [
+        "concurrent=-1",
+        "concurrent=x",
+        "concurrent=99999999999999999999",
+    ] {
+        let refused = root.post(&root.path("rates"), bad).await;
+        assert_eq!(refused.status, 422, "{bad}");
+        assert!(refused.body.contains("id=\"rates-fault\""));
+    }
+    let made = root.post(&root.path("keys"), "name=ci").await;
+    assert_eq!(made.status, 201);
+    let key = made.inside("new-key").to_owned();
+    let found = root.world.accounts.api_keys().authenticate(&key, now_ms());
+    assert_eq!(*found.unwrap().account_id, *root.account);
+    let page = root.get(root.path("").trim_end_matches('/')).await;
+    assert!(!page.body.contains(&key) && page.body.contains(">ci<"));
+    assert_eq!(root.post(&root.path("keys"), "name=").await.status, 422);
+    assert_eq!(
+        root.acts(),
+        ["account.limit", "key.create", "key.create", "refused"]
+    );
+}
+
+#[tokio::test]
+async fn a_running_trial_is_extended_and_the_audit_of_the_ledger_agrees() {
+    let root = root().await;
+    let now = now_ms();
+    let trial = credits::trial::Trial {
+        credits: credits::money::Micro::new(5_000_000),
+        ends_at_ms: now + 60_000,
+    };
+    let new = NewAccount {
+        email: "tried@example.com",
+        password: None,
+        role: Role::Member,
+        trial: Some(trial),
+    };
+    let (accounts, billing) = (&root.world.accounts, &root.world.billing);
+    let tried = open_account(accounts, billing.ledger(), &new, now).unwrap();
+    let path = format!("/dashboard/operator/accounts/{}/trial", tried.id);
+    for bad in ["days=0", "days=366", "days=x", ""] {
+        assert_eq!(root.post(&path, bad).await.status, 422, "{bad}");
+    }
+    assert_eq!(root.post(&root.path("trial"), "days=7").await.status, 409);
+    assert_eq!(root.post(&path, "days=7").await.status, 200);
+    let week = 7 * 86_400_000;
+    let balance = billing.balance(&tried.id, now + week).unwrap();
+    assert!(balance.trial.unwrap().active);
+    assert_eq!(balance.balance.to_string(), "5");
+    let later = billing.balance(&tried.id, now + week + 60_000).unwrap();
+    assert!(!later.trial.unwrap().active);
+    let report = billing.verify(now_ms()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!(root.acts(), ["account.extend-trial"]);
 }
