@@ -68,7 +68,7 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
         run(&["account", "create", "--email", &email, "--password-stdin"]);
         assert_eq!(
             run(&["account", "list"]).as_array().unwrap().len(),
-            round + 1
+            2 * round + 1
         );
         run(&[
             "account",
@@ -80,6 +80,25 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
         ]);
         run(&["account", "show", &email]);
         run(&["account", "set-password", &email, "--password-stdin"]);
+        for (role, name) in [
+            ("viewer", "viewer"),
+            ("operator", "administrator"),
+            ("holder", "member"),
+        ] {
+            let args = ["account", "role", &email, role];
+            if name == "member" {
+                // The last operator who can sign in stays one. The second round finds another.
+                if round == 0 {
+                    assert_eq!(run_bare(&config, &args, "").status.code(), Some(1));
+                }
+                let email = format!("root{round}@example.com");
+                let root = ["account", "create", "--admin", "--password-stdin", "--email", &email];
+                run(&root);
+            }
+            assert_eq!(run(&args)["role"], name);
+        }
+        let unknown = ["account", "role", &email, "king"];
+        assert_eq!(run_bare(&config, &unknown, "").status.code(), Some(64));
         let key = run(&[
             "key",
             "create",

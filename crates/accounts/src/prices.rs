@@ -80,6 +80,9 @@ impl Accounts {
             };
             Ok(Some((change, by.clone(), now_ms)))
         })?;
+        if changed > 0 {
+            log::info!("the config file changed prices; the audit log names {changed} models");
+        }
         Ok(changed)
     }
 

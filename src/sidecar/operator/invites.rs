@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;
 use config::SignupMode;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
@@ -43,6 +44,8 @@ struct InvitesPage {
     /// An invitation opens an account now.
     in_force: bool,
     rows: Vec<Invite>,
+    /// E-mails of the accounts that the rows name.
+    emails: BTreeMap<String, String>,
     now_ms: i64,
     older: Option<String>,
     first: bool,
@@ -99,6 +102,7 @@ fn page(
         meaning,
         in_force: signup == SignupMode::Invite,
         older: rows.last().filter(|_| !is_last).map(|last| last.id.clone()),
+        emails: emails(app, &rows)?,
         rows,
         now_ms,
         first: before.is_none(),
@@ -107,6 +111,28 @@ fn page(
         at_once_max: MAX_INVITES_PER_BATCH,
         days_max: MAX_INVITE_MS / DAY_MS,
     })
+}
+
+impl InvitesPage {
+    /// The e-mail of an account; for another actor, its name.
+    fn person<'p>(&'p self, id: &'p str) -> &'p str {
+        self.emails.get(id).map_or(id, String::as_str)
+    }
+}
+
+fn emails(app: &SidecarState, rows: &[Invite]) -> Result<BTreeMap<String, String>, PageError> {
+    let mut emails = BTreeMap::new();
+    for id in rows
+        .iter()
+        .flat_map(|row| std::iter::once(&row.created_by).chain(&row.used_by))
+    {
+        if !emails.contains_key(id)
+            && let Some(account) = app.accounts.find(id)?
+        {
+            emails.insert(id.clone(), account.email);
+        }
+    }
+    Ok(emails)
 }
 
 pub async fn show(
