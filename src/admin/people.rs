@@ -129,7 +129,8 @@ pub async fn receipt(
 ) -> JsonResult {
     let Path(request_id) = request_id?;
     app.run_write(move |app| {
-        let none = || AdminError::NotFound(format!("no request {request_id:?} has ended"));
+        let none =
+            || AdminError::NotFound(format!("no request with the id {request_id} has ended"));
         let charge = app.billing.pages().request_charge(&request_id)?;
         let charge = charge.ok_or_else(none)?;
         let what = json!({"receipt": request_id});

@@ -23,6 +23,7 @@ mod prices;
 mod rates;
 mod reading;
 mod refund;
+mod role_text;
 mod search;
 mod sentences;
 mod service;
@@ -31,7 +32,7 @@ mod trial;
 mod verify;
 
 use super::state::SidecarState;
-use accounts::{AccountStatus, Role};
+use accounts::AccountStatus;
 use axum::Router;
 use axum::response::Redirect;
 use axum::routing::{get, post};
@@ -136,13 +137,4 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 
 async fn redirect_to_audit(_: super::authz::Operator) -> Redirect {
     Redirect::to("/dashboard/operator/audit")
-}
-
-/// What a role lets its holder do, in a word or two; `None` for an account holder.
-fn describe_role(role: Role) -> Option<&'static str> {
-    match role {
-        Role::Member => None,
-        Role::Viewer => Some("read-only operator"),
-        Role::Admin => Some("administrator"),
-    }
 }

@@ -92,7 +92,14 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
                     assert_eq!(run_bare(&config, &args, "").status.code(), Some(1));
                 }
                 let email = format!("root{round}@example.com");
-                let root = ["account", "create", "--admin", "--password-stdin", "--email", &email];
+                let root = [
+                    "account",
+                    "create",
+                    "--admin",
+                    "--password-stdin",
+                    "--email",
+                    &email,
+                ];
                 run(&root);
             }
             assert_eq!(run(&args)["role"], name);

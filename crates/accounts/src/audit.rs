@@ -67,7 +67,7 @@ impl AuditChange {
         }
     }
 
-    pub(crate) fn with_before(self, before: &Value) -> Self {
+    fn with_before(self, before: &Value) -> Self {
         Self {
             before: before.to_string(),
             ..self

@@ -4,8 +4,8 @@
 //! lines. So a change is found that was made while no gateway ran. Must not price anything.
 
 use super::accounts::Accounts;
-use super::audit::{Actor, AuditChange};
 use super::views::AuditLog;
+use crate::db::audit::{AuditRow, NewAuditLine};
 use credits::price_list::PriceList;
 use ledger::StoreError;
 use serde_json::json;
@@ -52,10 +52,6 @@ impl Accounts {
         if is_equal(&self.last_prices()?) {
             return Ok(0);
         }
-        let by = Actor {
-            actor: CONFIG_FILE.to_owned(),
-            address: "file".to_owned(),
-        };
         // Two processes can read the same file during an upgrade: the second one finds the line of
         // the first in the same transaction.
         let mut changed = 0;
@@ -73,12 +69,18 @@ impl Accounts {
             }
             let before: BTreeMap<_, _> = models.iter().map(|it| (*it, old.get(*it))).collect();
             let after: BTreeMap<_, _> = models.iter().map(|it| (*it, new.get(it))).collect();
-            let change = AuditChange::new(PRICES_ACT, CONFIG_FILE, &json!(after));
-            let change = match old.is_empty() {
-                true => change,
-                false => change.with_before(&json!(before)),
-            };
-            Ok(Some((change, by.clone(), now_ms)))
+            Ok(Some(NewAuditLine {
+                at_ms: now_ms,
+                actor: CONFIG_FILE.to_owned(),
+                address: "file".to_owned(),
+                act: PRICES_ACT,
+                object: CONFIG_FILE.to_owned(),
+                before: match old.is_empty() {
+                    true => String::new(),
+                    false => json!(before).to_string(),
+                },
+                after: json!(after).to_string(),
+            }))
         })?;
         if changed > 0 {
             log::info!("the config file changed prices; the audit log names {changed} models");
@@ -105,9 +107,7 @@ impl AuditLog<'_> {
 ///
 /// # Errors
 /// Returns an error if the line has other JSON than price lists.
-pub fn parse_price_changes(
-    row: &crate::db::audit::AuditRow,
-) -> Result<Vec<PriceChange>, StoreError> {
+pub fn parse_price_changes(row: &AuditRow) -> Result<Vec<PriceChange>, StoreError> {
     let read = |text: &str| -> Result<BTreeMap<String, Option<PriceList>>, StoreError> {
         if text.is_empty() {
             return Ok(BTreeMap::new());
@@ -132,7 +132,7 @@ pub fn parse_price_changes(
         .collect())
 }
 
-fn parse_lines(rows: &[crate::db::audit::AuditRow]) -> Result<Vec<PriceChange>, StoreError> {
+fn parse_lines(rows: &[AuditRow]) -> Result<Vec<PriceChange>, StoreError> {
     let lines: Result<Vec<_>, _> = rows.iter().map(parse_price_changes).collect();
     Ok(lines?.into_iter().flatten().collect())
 }

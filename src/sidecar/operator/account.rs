@@ -16,8 +16,7 @@ use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
-use super::describe_role;
-use super::trial::MAX_EXTENSION_DAYS;
+use super::role_text::describe_role;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
@@ -45,6 +44,9 @@ const MAX_ENTRY_ROWS: u32 = 20;
 
 /// Days of the usage shown, today included. Days are UTC.
 const USAGE_DAYS: i64 = 30;
+
+/// Maximum number of days by which one form extends a trial.
+pub const MAX_EXTENSION_DAYS: i64 = 365;
 
 /// Maximum number of models in the usage shown.
 const MAX_USAGE_ROWS: usize = 8;

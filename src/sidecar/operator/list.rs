@@ -10,7 +10,7 @@ use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::spending::encode;
 use super::super::state::SidecarState;
-use super::describe_role;
+use super::role_text::describe_role;
 use crate::billing::Billing;
 use accounts::{Account, AccountStatus, Accounts};
 use askama::Template;
@@ -56,7 +56,7 @@ enum AccountOrder {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct AccountListQuery {
+pub struct AccountOrderQuery {
     /// A part of an e-mail, of an id or of the text that a key is shown with.
     q: String,
     /// A value of [`ORDERS`]; any other one means the first of them.
@@ -97,7 +97,7 @@ struct AccountsPage {
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator { user, .. }: Operator,
-    query: Result<Query<AccountListQuery>, QueryRejection>,
+    query: Result<Query<AccountOrderQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let q = query.q.trim().to_owned();

@@ -54,7 +54,7 @@ const GROUPS: [(&str, &str, SpendingGroup); 3] = [
 /// The page's query. An unknown value means the default.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct OverviewQuery {
+pub struct OperatorOverviewQuery {
     range: String,
     by: String,
 }
@@ -90,7 +90,7 @@ struct TopAccount {
 
 #[derive(Template)]
 #[template(path = "operator.html")]
-struct OverviewPage {
+struct OperatorOverviewPage {
     frame: Frame,
     totals: Totals,
     ranges: Vec<SpendingChoice>,
@@ -129,7 +129,7 @@ struct Loaded {
 pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator { user, .. }: Operator,
-    query: Result<Query<OverviewQuery>, QueryRejection>,
+    query: Result<Query<OperatorOverviewQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let (range, range_text, days) = *RANGES
@@ -172,7 +172,7 @@ pub async fn show(
         tokens_out: row.sum.tokens_out.clone(),
     });
     let rows = rows.collect();
-    let page = OverviewPage {
+    let page = OperatorOverviewPage {
         frame: Frame::new("Overview", &user)
             .with_charts()
             .with_index_lag(app.billing.pages().index_lag()),

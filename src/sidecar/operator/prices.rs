@@ -19,7 +19,7 @@ use llm_protocol::usage::ServerTool;
 use std::sync::Arc;
 
 /// When a model had the list.
-struct Period {
+struct PricePeriod {
     model: String,
     from: Timestamp,
     /// `None`: it has it now.
@@ -39,7 +39,7 @@ struct PricePage {
     version: String,
     rows: Vec<PriceRow>,
     /// Latest first.
-    periods: Vec<Period>,
+    periods: Vec<PricePeriod>,
     /// When the ledger got the list.
     stored: Option<Timestamp>,
 }
@@ -73,15 +73,15 @@ pub async fn show(
 }
 
 /// The times in which a model had the list, latest first.
-fn periods(changes: &[PriceChange], version: &str) -> Vec<Period> {
+fn periods(changes: &[PriceChange], version: &str) -> Vec<PricePeriod> {
     let is_it = |price: &Option<PriceList>| price.as_ref().is_some_and(|it| it.version == version);
-    let mut periods: Vec<Period> = Vec::new();
+    let mut periods: Vec<PricePeriod> = Vec::new();
     for change in changes {
         let open = periods
             .iter_mut()
             .find(|period| period.until.is_none() && period.model == change.model);
         match (is_it(&change.after), open) {
-            (true, None) => periods.push(Period {
+            (true, None) => periods.push(PricePeriod {
                 model: change.model.clone(),
                 from: Timestamp(change.at_ms),
                 until: None,

@@ -4,8 +4,8 @@
 //! show a line that it does not know.
 
 use super::super::display::format_time;
-use super::describe_role;
 use super::prices::token_prices;
+use super::role_text::describe_role;
 use accounts::db::audit::AuditRow;
 use accounts::prices::{PRICES_ACT, PriceChange, parse_price_changes};
 use accounts::{Accounts, Role};

@@ -11,7 +11,7 @@ use super::super::form::{self, FormStop};
 use super::super::page::html;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use super::account::{find, page};
+use super::account::{MAX_EXTENSION_DAYS, find, page};
 use accounts::{Account, Actor};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -22,9 +22,6 @@ use serde_json::json;
 use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
-
-/// Maximum number of days by which one form extends a trial.
-pub const MAX_EXTENSION_DAYS: i64 = 365;
 
 pub async fn extend(
     State(app): State<Arc<SidecarState>>,

@@ -6,7 +6,6 @@
 
 use super::rows::first_column;
 use super::views::AuditRows;
-use crate::audit::{Actor, AuditChange};
 use ledger::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 use sha2::{Digest, Sha256};
@@ -25,6 +24,31 @@ pub struct AuditEntry<'a> {
     /// JSON, or empty.
     pub before: &'a str,
     pub after: &'a str,
+}
+
+/// A line that is built in the transaction that appends it.
+pub(crate) struct NewAuditLine {
+    pub at_ms: i64,
+    pub actor: String,
+    pub address: String,
+    pub act: &'static str,
+    pub object: String,
+    pub before: String,
+    pub after: String,
+}
+
+impl NewAuditLine {
+    fn as_entry(&self) -> AuditEntry<'_> {
+        AuditEntry {
+            at_ms: self.at_ms,
+            actor: &self.actor,
+            address: &self.address,
+            act: self.act,
+            object: &self.object,
+            before: &self.before,
+            after: &self.after,
+        }
+    }
 }
 
 /// Which lines a reader wants. A field that is `None` does not matter.
@@ -171,13 +195,13 @@ impl AuditRows<'_> {
     pub(crate) fn append_audit_after(
         &self,
         act: &str,
-        build: impl FnOnce(&[AuditRow]) -> Result<Option<(AuditChange, Actor, i64)>, StoreError>,
+        build: impl FnOnce(&[AuditRow]) -> Result<Option<NewAuditLine>, StoreError>,
     ) -> Result<(), StoreError> {
         self.0.write("write to the audit log", |transaction| {
             let rows = rows_of(transaction, act)?;
             Ok(match build(&rows) {
-                Ok(Some((change, by, at_ms))) => {
-                    append(transaction, &change.to_entry(&by, at_ms))?;
+                Ok(Some(line)) => {
+                    append(transaction, &line.as_entry())?;
                     Ok(())
                 }
                 Ok(None) => Ok(()),

@@ -18,14 +18,14 @@ pub struct ModelRequests {
     pub failed: u64,
     /// Ended with a status of 400 to 499.
     pub refused: u64,
-    /// Number of requests that took at most so many seconds, ascending. Requests that were refused
+    /// Upper bounds in seconds, ascending, each with the number of requests up to it. Requests that were refused
     /// before a model was chosen have no times.
     pub within_seconds: Vec<(f64, u64)>,
 }
 
 impl ModelRequests {
-    /// Returns the lowest bound in seconds within which so many percent of the requests that a
-    /// bound covers ended; `None` if there are none.
+    /// Returns the lowest bound in seconds within which `percent` of the requests ended, of those
+    /// that a bound covers; `None` if there are none.
     pub fn seconds_within(&self, percent: u64) -> Option<f64> {
         let timed = self.within_seconds.last().map_or(0, |(_, count)| *count);
         let wanted = timed.saturating_mul(percent).div_ceil(100).max(1);

@@ -7,7 +7,10 @@ use serde_json::json;
 
 /// The text of each line of the page, newest first.
 fn lines(page: &TestResponse) -> Vec<String> {
-    let rows = page.body.split("data-label=\"What\" class=\"words what\">").skip(1);
+    let rows = page
+        .body
+        .split("data-label=\"What\" class=\"words what\">")
+        .skip(1);
     rows.map(|row| {
         let cell = row.split("</td>").next().unwrap();
         let cell = cell.split(" <a ").next().unwrap();
