@@ -18,8 +18,8 @@ pub struct ModelRequests {
     pub failed: u64,
     /// Ended with a status of 400 to 499.
     pub refused: u64,
-    /// Upper bounds in seconds, ascending, each with the number of requests up to it. Requests that were refused
-    /// before a model was chosen have no times.
+    /// Upper bounds in seconds, ascending, each with the number of requests up to it. Requests that
+    /// were refused before a model was chosen have no times.
     pub within_seconds: Vec<(f64, u64)>,
 }
 
