@@ -174,7 +174,7 @@ function layoutFaults() {
   const isShown = (element) => element.checkVisibility() && element.getClientRects().length > 0;
   for (const table of document.querySelectorAll('table')) {
     // Between a phone and a desk, a table leaves out columns of which its row's page has more.
-    const isExtra = (cell) => cell.matches('.extra') && innerWidth < 1280;
+    const isExtra = (cell) => cell.matches('.extra') && innerWidth < 1408;
     const headers = [...table.querySelectorAll('thead tr:last-child > th')].filter((header) => !isExtra(header));
     const region = table.closest('.scroll');
     const name = region?.getAttribute('aria-label') ?? 'a table';
