@@ -119,10 +119,14 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   const { page, key, faults, context } = await holder();
   assert.match(await page.getByTestId('trial').innerText(), /6 days 23 h left, 300 of 300 credits/);
   await page.locator('[data-live-state].live').waitFor();
+  // The key was made elsewhere after the page was loaded.
+  const steps = (done) => page.waitForFunction((count) => document.querySelectorAll('.checklist .done').length === count, done);
+  await steps(1);
   const before = Number(await page.getByTestId('available').innerText());
   const { requestId, credits } = await turn(key, randomUUID(), 'input=2000 output=100');
   await page.locator(`a[href$="${requestId}"]`).waitFor();
   await page.waitForFunction((text) => document.querySelector('[data-testid="today"]').innerText === text, credits);
+  await steps(3);
   await page.waitForFunction(() => / credits per hour since .* last /.test(document.querySelector('[data-testid="pace"]').innerText));
   assert.equal(Number(await page.getByTestId('available').innerText()), before - Number(credits));
 
@@ -138,7 +142,13 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
 
   await page.reload();
   assert.equal(await page.locator('figure .chart svg').count(), 1);
+  assert.equal(await page.locator('.checklist').count(), 0, 'the steps are done');
   await page.getByText('Credits per day as a table').click();
+  await page.locator('.chart').press('End');
+  const tip = await page.locator('.tip').innerText();
+  assert.ok(tip.startsWith(await page.locator('#days tbody tr').last().locator('th').innerText()), tip);
+  await page.locator('.chart').press('Escape');
+  assert.ok(!(await page.locator('.tip').isVisible()));
   assert.equal(await page.locator('#days tbody tr').count(), 30);
   assert.equal(await exactCredits(page.locator('#days tbody tr').last().locator('td').first()), credits);
   const unexpected = faults.filter((fault) => !fault.includes('net::ERR_FAILED'));
@@ -339,6 +349,21 @@ test('a model has an address of its own, and its id a button that copies it', as
     assert.deepEqual(model.lost_in_translation.map(({ surface }) => surface), translated, id);
     assert.ok(model.lost_in_translation.every(({ members }) => members.length > 0), id);
   }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('the documentation is searched, and has a request in three languages', async () => {
+  const { page, faults, context } = await person(browser);
+  await page.goto('/docs');
+  await page.getByLabel('Search the documentation').fill('estimated cost');
+  await page.locator('#docs-results').getByRole('link', { name: 'Estimated costs' }).click();
+  await page.waitForURL(/\/docs\/billing#estimated$/);
+  await page.getByRole('navigation', { name: 'Documentation' }).getByRole('link', { name: 'Start' }).click();
+  await page.getByText('Python', { exact: true }).click();
+  const code = page.locator('.panel pre');
+  assert.ok(await code.filter({ hasText: 'from openai import OpenAI' }).first().isVisible());
+  assert.ok(!(await code.filter({ hasText: 'curl "' }).first().isVisible()));
   assert.deepEqual(faults, []);
   await context.close();
 });
