@@ -13,7 +13,7 @@ import { launch, person } from './browser.mjs';
 
 const SCREENS = fileURLToPath(new URL('../../docs/screens/', import.meta.url));
 const WIDE = { width: 1440, height: 1000 };
-const PHONE = { width: 360, height: 780 };
+const PHONE = { width: 390, height: 844 };
 const EMAIL = 'ada@example.com';
 const PASSWORD = randomUUID();
 
@@ -79,7 +79,7 @@ try {
   await page.getByRole('link', { name: /^[0-9a-f]{16}$/ }).click();
   await page.locator('figure .chart svg').first().waitFor();
   await keep('conversation');
-  await page.goto('/docs#models');
+  await page.goto('/docs/models');
   await keep('catalog');
   await page.goto('/dashboard/spending?range=7d&by=model');
   await page.locator('figure .chart svg').first().waitFor();
@@ -97,6 +97,9 @@ try {
   await keep('playground');
   await page.goto(`/dashboard/operator/accounts/${accountId}`);
   await keep('operator');
+  await page.goto('/dashboard/operator');
+  await page.locator('figure .chart svg').first().waitFor();
+  await keep('operator-overview');
   await page.emulateMedia({ colorScheme: 'dark' });
   await page.setViewportSize(PHONE);
   await page.goto('/dashboard');
