@@ -6,20 +6,24 @@
 //! configured text, so `format.rs` escapes each for the language of its file. Only the `export`
 //! line contains a key, and the client's own file if the client reads no variable. Must not do I/O
 //! and must not know a page. Next: `guide.rs` (the clients), `guide_text.rs` (what templates can
-//! name), `claude_code.rs`, `tried.rs` (versions that ran with these files).
+//! name), `claude_code.rs`, `usual_turn.rs` (what a turn costs), `tried.rs` (versions that ran with
+//! these files).
 
 mod claude_code;
 mod format;
 mod guide;
 mod guide_text;
+mod native;
 mod setup;
 #[cfg(test)]
 mod tests;
 mod tried;
+mod usual_turn;
 
-pub use guide::{ClientGuide, ClientKind, find_guide, guides};
+pub use guide::{ClientGuide, ClientKind, ModelRole, find_guide, guides};
 use guide_text::GuideText;
 pub use setup::{ClientSetup, KEY_VARIABLE, SetupContext, SetupFile, SetupKey, VariableValue};
+pub use usual_turn::UsualTurn;
 
 impl ClientGuide {
     pub fn build(&self, context: &SetupContext<'_>) -> ClientSetup {

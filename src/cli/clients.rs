@@ -18,7 +18,8 @@ use std::io::Write;
 pub struct ClientsArgs {
     /// Client to set up. Leave it out to list all clients.
     client: Option<String>,
-    /// Model that the client uses first. Default: the first one that needs no translation.
+    /// Model that the client uses first. Default: of those that need no translation, the one with
+    /// the middle price.
     #[arg(long, value_name = "ID", requires = "client")]
     model: Option<String>,
     /// Environment variable that holds the gateway key.
@@ -116,6 +117,7 @@ fn setup_json(guide: &ClientGuide, context: &SetupContext<'_>, setup: &ClientSet
         "models": models,
         "key_variable": context.key.variable,
         "files": setup.files,
+        "instead_of_files": setup.instead_of_files,
         "environment": texts.collect::<serde_json::Map<_, _>>(),
         "key_environment": with_key,
         "commands": setup.commands,
@@ -128,6 +130,9 @@ fn setup_json(guide: &ClientGuide, context: &SetupContext<'_>, setup: &ClientSet
 fn print_setup(out: &mut impl Write, setup: &ClientSetup, key: &SetupKey) -> std::io::Result<()> {
     for file in &setup.files {
         writeln!(out, "# {}\n\n{}\n", file.path, file.text)?;
+    }
+    if let Some(lines) = &setup.instead_of_files {
+        writeln!(out, "# In a terminal, instead of the file\n\n{lines}\n")?;
     }
     let terminal = setup.terminal(key);
     if !terminal.is_empty() {

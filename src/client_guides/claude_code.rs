@@ -4,6 +4,7 @@
 //! by a known one and by variables. What they do was measured with 2.1.330. Must not name a model
 //! with a larger context than the catalog's.
 
+use super::guide::{ClientGuide, ModelRole};
 use super::setup::SetupContext;
 use config::catalog::CatalogModel;
 
@@ -64,7 +65,8 @@ fn context_variable(context: &SetupContext<'_>) -> Option<u64> {
 /// The values of the settings file.
 pub struct ClaudeSettings<'a> {
     pub chosen: String,
-    pub small: String,
+    /// The variable of each tier, and its model.
+    pub tiers: Vec<(String, String)>,
     pub context_tokens: Option<u64>,
     pub needs_output_limit: bool,
     /// Rows of the picker.
@@ -78,7 +80,14 @@ pub struct PickerRow<'a> {
 }
 
 impl<'a> ClaudeSettings<'a> {
-    pub fn new(context: &'a SetupContext<'_>) -> Self {
+    pub fn new(guide: &ClientGuide, context: &'a SetupContext<'_>) -> Self {
+        let tiers = guide.roles.iter().filter_map(|role| match role {
+            ModelRole::Tier(tier) => Some((
+                format!("ANTHROPIC_DEFAULT_{}_MODEL", tier.to_ascii_uppercase()),
+                model_name(context.model_for(*role)),
+            )),
+            ModelRole::Chosen | ModelRole::Small => None,
+        });
         let context_tokens = context_variable(context);
         let rows = context.models().iter().map(|model| PickerRow {
             name: model_name(model),
@@ -88,7 +97,7 @@ impl<'a> ClaudeSettings<'a> {
         });
         Self {
             chosen: model_name(context.model()),
-            small: model_name(context.cheapest_model()),
+            tiers: tiers.collect(),
             context_tokens,
             needs_output_limit: context.model().max_output_tokens < DEFAULT_OUTPUT_TOKENS,
             rows: rows.collect(),

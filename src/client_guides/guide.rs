@@ -38,6 +38,40 @@ impl ClientKind {
     }
 }
 
+/// What a client uses a model for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ModelRole {
+    /// All that the user asks, unless they choose another model.
+    Chosen,
+    /// Small tasks in the background, such as titles.
+    Small,
+    /// What the client asks of its vendor's tier with this name.
+    Tier(&'static str),
+}
+
+impl ModelRole {
+    /// As pages show it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chosen => "the chosen model",
+            Self::Small => "small tasks",
+            Self::Tier(tier) => tier,
+        }
+    }
+}
+
+/// The roles of clients with one model, with a second one for small tasks, and of Claude Code,
+/// which knows the tiers of its vendor.
+const ONE_MODEL: &[ModelRole] = &[ModelRole::Chosen];
+const TWO_MODELS: &[ModelRole] = &[ModelRole::Chosen, ModelRole::Small];
+const CLAUDE_TIERS: &[ModelRole] = &[
+    ModelRole::Chosen,
+    ModelRole::Tier("fable"),
+    ModelRole::Tier("opus"),
+    ModelRole::Tier("sonnet"),
+    ModelRole::Tier("haiku"),
+];
+
 /// A client program and how to set it up.
 pub struct ClientGuide {
     /// Part of the page's address, and the argument of `model-gateway clients`.
@@ -46,6 +80,8 @@ pub struct ClientGuide {
     pub kind: ClientKind,
     /// Surfaces that the client can use, the one for most models first.
     pub surfaces: Surfaces,
+    /// What its files name a model for.
+    pub roles: &'static [ModelRole],
 }
 
 impl ClientGuide {
@@ -60,7 +96,12 @@ impl ClientGuide {
             name,
             kind,
             surfaces,
+            roles: ONE_MODEL,
         }
+    }
+
+    const fn with_roles(self, roles: &'static [ModelRole]) -> Self {
+        Self { roles, ..self }
     }
 
     /// The surfaces, as pages show them.
@@ -93,11 +134,11 @@ const ALL_MESSAGES_FIRST: Surfaces = &[Protocol::Messages, Protocol::Chat, Proto
 
 /// By kind.
 const GUIDES: &[ClientGuide] = &[
-    agent("claude-code", "Claude Code", MESSAGES),
+    agent("claude-code", "Claude Code", MESSAGES).with_roles(CLAUDE_TIERS),
     agent("codex", "Codex", RESPONSES),
     agent("codex-chat", "Codex, up to 0.80", CHAT),
-    agent("opencode", "opencode", CHAT_AND_MESSAGES),
-    agent("aider", "aider", CHAT_AND_MESSAGES),
+    agent("opencode", "opencode", CHAT_AND_MESSAGES).with_roles(TWO_MODELS),
+    agent("aider", "aider", CHAT_AND_MESSAGES).with_roles(TWO_MODELS),
     agent("cline", "Cline", CHAT),
     agent("continue", "Continue", CHAT_AND_MESSAGES),
     agent("copilot-cli", "Copilot CLI", ALL),

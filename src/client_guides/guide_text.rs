@@ -9,9 +9,9 @@
 use super::claude_code::ClaudeSettings;
 use super::format::quoted;
 use super::guide::ClientGuide;
+use super::native::{best_surface, is_native};
 use super::setup::{
-    ClientSetup, FileFormat, SetupContext, SetupFile, VariableValue, best_surface, is_native,
-    prompt_tokens,
+    ClientSetup, FileFormat, SetupContext, SetupFile, VariableValue, prompt_tokens,
 };
 use askama::Template;
 use config::catalog::CatalogModel;
@@ -166,7 +166,7 @@ impl ModelGroup<'_> {
 fn parse(text: &str) -> ClientSetup {
     let mut setup = ClientSetup::default();
     for part in text.trim().trim_start_matches('@').split("\n@") {
-        let (kind, part) = part.split_once(' ').unwrap_or_default();
+        let (kind, part) = part.split_once([' ', '\n']).unwrap_or_default();
         match kind {
             "file" => {
                 let (path, text) = part.split_once('\n').unwrap_or_default();
@@ -184,6 +184,7 @@ fn parse(text: &str) -> ClientSetup {
             "key" => setup
                 .environment
                 .push((part.to_owned(), VariableValue::Key)),
+            "instead" => setup.instead_of_files = Some(part.to_owned()),
             "command" => setup.commands.push(part.to_owned()),
             "run" => setup.run = Some(part.to_owned()),
             _ => setup.notes.push(part.replace('\n', " ")),

@@ -3,9 +3,10 @@
 //! Must not know a client.
 
 use super::format::shell_word;
-use super::guide::ClientGuide;
+use super::guide::{ClientGuide, ModelRole};
+use super::native::is_native;
+use super::usual_turn::comparable_cost;
 use config::catalog::CatalogModel;
-use llm_protocol::Protocol;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ pub struct SetupContext<'a> {
 
 impl<'a> SetupContext<'a> {
     /// Returns `None` if there is no model. If `chosen` is not one of the models, the guide uses
-    /// the first model that the client's first surface reaches without translation.
+    /// one that the client's first surface reaches without translation: of these, the one with the
+    /// middle price.
     pub fn new(
         base_url: &'a str,
         key: SetupKey,
@@ -62,11 +64,12 @@ impl<'a> SetupContext<'a> {
     ) -> Option<Self> {
         let named = models.iter().position(|model| Some(&*model.id) == chosen);
         let first = guide.surfaces.first().copied();
-        let native = models
-            .iter()
-            .position(|model| first.is_some_and(|surface| is_native(model, surface)));
-        let chosen = named.or(native).unwrap_or(0);
-        (!models.is_empty()).then_some(Self {
+        let needs_no_translation =
+            |model: &CatalogModel| first.is_some_and(|surface| is_native(model, surface));
+        let chosen = named
+            .or_else(|| middle_price(&models, needs_no_translation))
+            .or_else(|| middle_price(&models, |_| true))?;
+        Some(Self {
             base_url,
             key,
             models,
@@ -83,29 +86,54 @@ impl<'a> SetupContext<'a> {
         &self.models
     }
 
-    /// The model with the lowest prices, for small background tasks.
+    /// The model with the lowest price, for small background tasks.
     pub fn cheapest_model(&self) -> &CatalogModel {
-        let price = |model: &Arc<CatalogModel>| (model.price.output, model.price.input);
         self.models
             .iter()
-            .min_by_key(|model| price(model))
+            .min_by_key(|model| comparable_cost(model))
             .unwrap_or(&self.models[self.chosen])
+    }
+
+    /// The model that the client should use in a role. A tier gets the model whose upstream has
+    /// the tier in its name, the chosen one before others; without one it gets the model with the
+    /// middle price, so that no name leads to the most expensive model by default.
+    pub fn model_for(&self, role: ModelRole) -> &CatalogModel {
+        match role {
+            ModelRole::Chosen => self.model(),
+            ModelRole::Small => self.cheapest_model(),
+            ModelRole::Tier(tier) => {
+                let chosen = Some(self.chosen).filter(|_| is_of_tier(self.model(), tier));
+                let named = || self.models.iter().position(|model| is_of_tier(model, tier));
+                let found = chosen
+                    .or_else(named)
+                    .or_else(|| middle_price(&self.models, |_| true));
+                &self.models[found.unwrap_or(self.chosen)]
+            }
+        }
     }
 }
 
-/// True if the gateway passes requests of this surface on to the model's vendor untranslated.
-pub fn is_native(model: &CatalogModel, surface: Protocol) -> bool {
-    let by_responses = model.by_responses.iter();
-    model.passes_through(surface)
-        || by_responses
-            .into_iter()
-            .any(|model| model.passes_through(surface))
+/// Whether the name of the vendor's model has this word: `opus` is one of `claude-opus-4-7`.
+fn is_of_tier(model: &CatalogModel, tier: &str) -> bool {
+    let words = model
+        .upstream_model
+        .split(|letter: char| !letter.is_ascii_alphanumeric());
+    words
+        .into_iter()
+        .any(|word| word.eq_ignore_ascii_case(tier))
 }
 
-/// The surface that a client uses with a model: the model's own if the client has it.
-pub fn best_surface(model: &CatalogModel, offered: &[Protocol]) -> Protocol {
-    let own = offered.iter().find(|surface| is_native(model, **surface));
-    own.or(offered.first()).copied().unwrap_or(Protocol::Chat)
+/// Place of the model with the middle price among those that `fits` accepts: of two in the middle,
+/// the cheaper one, and of equal prices the first.
+fn middle_price(
+    models: &[Arc<CatalogModel>],
+    fits: impl Fn(&CatalogModel) -> bool,
+) -> Option<usize> {
+    let mut places: Vec<_> = (0..models.len())
+        .filter(|place| fits(&models[*place]))
+        .collect();
+    places.sort_by_key(|place| comparable_cost(&models[*place]));
+    places.get(places.len().saturating_sub(1) / 2).copied()
 }
 
 /// Maximum prompt: the context without the output limit, but at least half of the context.
@@ -169,6 +197,8 @@ pub enum VariableValue {
 #[derive(Debug, Default)]
 pub struct ClientSetup {
     pub files: Vec<SetupFile>,
+    /// Shell lines that do for one terminal what the files do for all.
+    pub instead_of_files: Option<String>,
     pub environment: Vec<(String, VariableValue)>,
     /// Shell lines to run once.
     pub commands: Vec<String>,

@@ -132,6 +132,7 @@ fn every_file_parses_whatever_the_address_the_key_and_the_model_are_called() {
                 let (models, id) = (awkward.clone(), Some(&*chosen.id));
                 let setup = build_with(guide, HOSTILE_URL, key.clone(), models, id);
                 shell.push(setup.terminal(key));
+                shell.extend(setup.instead_of_files);
                 for file in setup.files {
                     parse(&file);
                     match file.format {
@@ -326,6 +327,43 @@ fn an_unknown_model_is_replaced_by_one_that_needs_no_translation() {
 }
 
 #[test]
+fn no_client_starts_with_a_model_that_costs_more_than_the_middle_one() {
+    let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
+    for guide in guides() {
+        let key = SetupKey::in_environment();
+        let models = settings.catalog.models().to_vec();
+        let context = SetupContext::new("https://gw.example", key, models, None, guide).unwrap();
+        let expected = match guide.surfaces[0] {
+            Protocol::Messages => "alpha-sonnet-4-6",
+            Protocol::Chat => "beta-5.2",
+            // No vendor of this catalog has the responses API.
+            Protocol::Responses => "alpha-sonnet-4-6",
+        };
+        assert_eq!(context.model().id, expected, "{}", guide.id);
+        let small = context.model_for(ModelRole::Small);
+        assert_eq!(small.id, "alpha-haiku-4-5-20251001");
+    }
+}
+
+#[test]
+fn a_usual_turn_of_an_agent_costs_what_the_prices_say() {
+    let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
+    let turns = ClientKind::TerminalAgent.usual_turns();
+    let costs = |id: &str| {
+        let model = settings.catalog.find(id).unwrap();
+        let costs: Vec<_> = turns
+            .iter()
+            .map(|turn| turn.cost(model).to_string())
+            .collect();
+        costs
+    };
+    // (15 000 · 375 + 100 · 1500) ÷ 10^6; (1 500 · 375 + 18 000 · 30 + 500 · 1500) ÷ 10^6.
+    assert_eq!(costs("alpha-sonnet-4-6"), ["5.775", "1.8525"]);
+    // A chat vendor has no price for writes: 15 000 · 175 + 100 · 1400, and so on.
+    assert_eq!(costs("beta-5.2"), ["2.765", "1.2775"]);
+}
+
+#[test]
 fn a_key_is_only_in_its_export_line_and_in_the_file_of_a_client_that_reads_no_variable() {
     let key = SetupKey::with_text("gw-sk-0123");
     for guide in guides() {
@@ -347,6 +385,8 @@ fn a_key_is_only_in_its_export_line_and_in_the_file_of_a_client_that_reads_no_va
         let uses_key =
             |text: &str| text.contains("GATEWAY_KEY") || text.contains("GATEWAY_API_KEY");
         let terminal = setup.terminal(&SetupKey::in_environment());
+        let instead = setup.instead_of_files.as_deref().unwrap_or_default();
+        assert!(!instead.contains("gw-sk-"), "{}", guide.id);
         let anywhere = setup.files.iter().any(|file| uses_key(&file.text));
         let by_hand = guide.id == "vscode";
         assert!(by_hand || anywhere || uses_key(&terminal), "{}", guide.id);
@@ -363,6 +403,7 @@ fn another_variable_can_hold_the_key() {
         let setup = build_with(guide, "https://gw.example", key.clone(), models(), None);
         let mut text = setup.terminal(&key);
         text.extend(setup.files.iter().map(|file| file.text.as_str()));
+        text.extend(setup.instead_of_files.as_deref());
         assert!(!text.contains("GATEWAY_KEY"), "{}: {text}", guide.id);
     }
 }

@@ -5,11 +5,14 @@
 //! the page of a new key has it. The public pages below `/docs` show the files for the whole
 //! catalog. Must not know what a client reads: that is in `client_guides.rs`.
 
+use super::display::Credits;
 use super::error::PageError;
 use super::page::{Frame, html, html_for_anyone};
 use super::session::{CurrentUser, OptionalUser};
 use super::state::SidecarState;
-use crate::client_guides::{self, ClientGuide, ClientKind, SetupContext, SetupFile, SetupKey};
+use crate::client_guides::{
+    self, ClientGuide, ClientKind, SetupContext, SetupFile, SetupKey, UsualTurn,
+};
 use accounts::{ApiKey, ApiKeyStatus};
 use askama::Template;
 use axum::Router;
@@ -64,17 +67,40 @@ pub fn client_groups() -> Vec<ClientGroup> {
 #[template(path = "setup_files.html")]
 pub struct GuideView {
     files: Vec<SetupFile>,
+    instead_of_files: Option<String>,
     terminal: String,
     notes: Vec<String>,
+    turns: &'static [UsualTurn],
+    /// A row for each model that the files name for something.
+    costs: Vec<TurnCosts>,
+}
+
+/// What the usual turns cost with one model.
+struct TurnCosts {
+    role: &'static str,
+    model: String,
+    credits: Vec<Credits>,
 }
 
 impl GuideView {
     fn new(guide: &ClientGuide, context: &SetupContext<'_>) -> Self {
         let setup = guide.build(context);
+        let turns = guide.kind.usual_turns();
+        let costs = guide.roles.iter().map(|role| {
+            let model = context.model_for(*role);
+            TurnCosts {
+                role: role.as_str(),
+                model: model.id.clone(),
+                credits: turns.iter().map(|turn| Credits(turn.cost(model))).collect(),
+            }
+        });
         Self {
             terminal: setup.terminal(&context.key),
             files: setup.files,
+            instead_of_files: setup.instead_of_files,
             notes: setup.notes,
+            turns,
+            costs: costs.collect(),
         }
     }
 
@@ -82,6 +108,7 @@ impl GuideView {
     fn reads_variable(&self) -> bool {
         let texts = self.files.iter().map(|file| &file.text);
         texts
+            .chain(&self.instead_of_files)
             .chain([&self.terminal])
             .any(|text| text.contains(client_guides::KEY_VARIABLE))
     }
@@ -136,6 +163,14 @@ impl NewKeySetup {
     }
 }
 
+/// The keys that the account holder can put into a client, in the order of the page of keys. The
+/// text of a key of the playground is in a browser's memory only.
+fn usable_keys(app: &SidecarState, account: &str) -> Result<Vec<ApiKey>, PageError> {
+    let mut keys = app.accounts.api_keys().keys(account)?;
+    keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
+    Ok(keys)
+}
+
 /// Models of the catalog that the key may use.
 fn allowed_models(settings: &Settings, key: &ApiKey) -> Vec<Arc<CatalogModel>> {
     let models = settings.catalog.models().iter();
@@ -160,13 +195,8 @@ async fn list(
     query: Result<Query<SetupQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.unwrap_or_default();
-    let is_own = |key: &ApiKey| key.id == query.key && key.status != ApiKeyStatus::Revoked;
-    let is_known = app
-        .accounts
-        .api_keys()
-        .keys(&user.account.id)?
-        .iter()
-        .any(is_own);
+    let keys = usable_keys(&app, &user.account.id)?;
+    let is_known = keys.iter().any(|key| key.id == query.key);
     let page = SetupPage {
         frame: Frame::new("Set up", &user),
         groups: client_groups(),
@@ -261,11 +291,7 @@ async fn show(
 ) -> Result<Response, PageError> {
     let guide = require_guide(&client)?;
     let Query(query) = query.unwrap_or_default();
-    let keys = app.accounts.api_keys().keys(&user.account.id)?;
-    let keys: Vec<_> = keys
-        .into_iter()
-        .filter(|key| key.status != ApiKeyStatus::Revoked)
-        .collect();
+    let keys = usable_keys(&app, &user.account.id)?;
     let now_ms = now_ms();
     let refusal = |key: &ApiKey| {
         if key.settings.has_expired(now_ms) {

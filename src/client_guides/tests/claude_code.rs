@@ -98,3 +98,60 @@ fn a_model_behaves_as_the_nearest_known_one() {
         assert_eq!(variable, expected, "{upstream} with {context}");
     }
 }
+
+/// The chosen model and the models of the tiers fable, opus, sonnet and haiku, in the file and in
+/// the lines that replace it.
+fn tiers(models: &[Arc<CatalogModel>], chosen: Option<&str>) -> [String; 5] {
+    let guide = find_guide("claude-code").unwrap();
+    let key = SetupKey::in_environment();
+    let setup = build_with(guide, "https://gw.example", key, models.to_vec(), chosen);
+    let settings = parse(&setup.files[0]);
+    let lines = setup.instead_of_files.unwrap();
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.lines().all(|line| line.starts_with("export ")));
+    check_shell(std::slice::from_ref(&lines));
+    let chosen = settings["model"].as_str().unwrap().to_owned();
+    assert!(
+        lines.contains(&format!("ANTHROPIC_MODEL=\"{chosen}\"")),
+        "{lines}"
+    );
+    let tier = |tier: &str| {
+        let name = format!("ANTHROPIC_DEFAULT_{tier}_MODEL");
+        let model = settings["env"][&name].as_str().unwrap().to_owned();
+        assert!(lines.contains(&format!("{name}=\"{model}\"")), "{lines}");
+        model
+    };
+    [
+        chosen,
+        tier("FABLE"),
+        tier("OPUS"),
+        tier("SONNET"),
+        tier("HAIKU"),
+    ]
+}
+
+#[test]
+fn each_tier_gets_the_model_of_its_name_and_a_missing_one_the_middle_price() {
+    let settings = config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap();
+    let all = settings.catalog.models();
+    let [opus, sonnet, haiku, cheap, dear] = [0, 1, 2, 3, 4].map(|place| &*all[place].id);
+    assert_eq!((cheap, dear), ("beta-5.2", "beta-5.5"));
+    // No model is a Fable: the middle price of the five is that of the Sonnet.
+    assert_eq!(tiers(all, None), [sonnet, sonnet, opus, sonnet, haiku]);
+    assert_eq!(tiers(all, Some(dear)), [dear, sonnet, opus, sonnet, haiku]);
+    // Of two, the cheaper one, also if the dearer one is chosen.
+    assert_eq!(
+        tiers(&all[3..], Some(dear)),
+        [dear, cheap, cheap, cheap, cheap]
+    );
+    // The chosen one of two models of a tier; otherwise the first.
+    let newer = Arc::new(CatalogModel {
+        id: "opus-2".to_owned(),
+        upstream_model: "vendor/Claude-Opus-5.1".to_owned(),
+        ..CatalogModel::in_test(Protocol::Messages, price())
+    });
+    let both = [Arc::clone(&all[0]), newer];
+    assert_eq!(tiers(&both, Some("opus-2"))[2], "opus-2");
+    assert_eq!(tiers(&both, Some(opus))[2], opus);
+    assert_eq!(tiers(&both, None)[2], opus);
+}

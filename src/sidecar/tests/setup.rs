@@ -131,6 +131,49 @@ async fn a_key_of_another_account_and_a_revoked_key_are_not_found() {
 }
 
 #[tokio::test]
+async fn the_key_of_the_playground_is_not_offered_to_a_client() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let token = cookie.split_once('=').unwrap().1;
+    let five = "5".parse().unwrap();
+    let playground = world
+        .accounts
+        .api_keys()
+        .create_playground_key(&account, token, five, now_ms())
+        .unwrap()
+        .key_id;
+    let page = world.get("/dashboard/setup/codex", &cookie).await;
+    assert!(page.body.contains("You have no key yet."));
+    assert!(!page.body.contains(&playground));
+    let named = format!("/dashboard/setup/codex?key={playground}");
+    assert_eq!(world.get(&named, &cookie).await.status, 404);
+    let list = format!("/dashboard/setup?key={playground}");
+    assert!(!world.get(&list, &cookie).await.body.contains(&playground));
+}
+
+#[tokio::test]
+async fn a_page_says_what_a_usual_turn_costs_with_each_model_that_its_files_name() {
+    let world = world(&[]).await;
+    let page = world.get("/docs/clients/claude-code", "").await;
+    let (_, costs) = page.body.split_once("data-testid=\"turn-costs\"").unwrap();
+    let (costs, _) = costs.split_once("</table>").unwrap();
+    assert!(costs.contains("15000 tokens in, none of them cached, 100 out"));
+    for (role, model, first) in [
+        ("opus", "alpha-opus-4-7", "9.625"),
+        ("sonnet", "alpha-sonnet-4-6", "5.775"),
+        ("haiku", "alpha-haiku-4-5-20251001", "1.925"),
+    ] {
+        let row = format!("<th scope=\"row\">{role}</th><td>{model}</td>");
+        let (_, rest) = costs.split_once(&row).expect(role);
+        let (cells, _) = rest.split_once("</tr>").unwrap();
+        assert!(cells.contains(first), "{role}: {cells}");
+    }
+    let page = world.get("/docs/clients/curl", "").await;
+    assert!(page.body.contains("One request"));
+}
+
+#[tokio::test]
 async fn a_disabled_key_is_marked_and_another_one_comes_first() {
     let world = world(&[]).await;
     let (cookie, first) = account_with_key(&world, "a@example.com", &["beta-5.2"]).await;
