@@ -43,6 +43,7 @@ pub mod statement;
 mod tests;
 pub mod usage;
 pub mod usage_report;
+mod usual_reserve;
 mod views;
 
 pub use backup::Backup;
@@ -61,4 +62,5 @@ pub use ledger::audit::{
 pub use open_holds::OpenHolds;
 pub use receipt::Receipt;
 pub use service::CreditService;
+pub use usual_reserve::UsualReserve;
 pub use views::{BillingPages, BillingUpkeep, Corrections, Receipts, UsageReports};

@@ -12,6 +12,7 @@ mod activity;
 mod alerts;
 mod assets;
 mod authz;
+mod banners;
 mod blocking;
 mod brand;
 mod browser;

@@ -15,7 +15,7 @@ use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
-use crate::notify::alerts::{AlertRules, FiredTimes, save_rules};
+use crate::notify::alerts::{AlertRules, FiredAlert, FiredRule, save_rules};
 use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
     ResendOutcome, WebhookUrl, Webhooks,
@@ -51,6 +51,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/alerts", get(show))
         .route("/dashboard/alerts/rules", post(save))
+        .route("/dashboard/alerts/seen", post(dismiss))
         .route("/dashboard/alerts/webhook", post(set_webhook))
         .route("/dashboard/alerts/webhook/rotate", post(rotate))
         .route("/dashboard/alerts/webhook/remove", post(remove))
@@ -67,8 +68,10 @@ struct AlertsPage {
     /// The form with a fault, and the fault.
     fault: Option<(AlertsForm, String)>,
     rules: AlertRulesForm,
-    low_balance_fired: Option<Timestamp>,
-    spend_fired: Option<Timestamp>,
+    /// The rules that have fired, and what became of their notices.
+    fired: Vec<(FiredAlert, Timestamp, String)>,
+    /// There are rules, and nothing to send alerts to.
+    has_no_destination: bool,
     mail: AlertMail,
     email: String,
     offers_webhooks: bool,
@@ -144,6 +147,20 @@ impl AlertsPage {
         self.mail == AlertMail::Unverified
     }
 
+    /// When the low balance alert fired last, and where it went.
+    fn low_balance_fired(&self) -> Option<(Timestamp, &str)> {
+        self.fired_of(FiredRule::LowBalance)
+    }
+
+    fn spend_fired(&self) -> Option<(Timestamp, &str)> {
+        self.fired_of(FiredRule::Spend)
+    }
+
+    fn fired_of(&self, rule: FiredRule) -> Option<(Timestamp, &str)> {
+        let of_rule = self.fired.iter().find(|(fired, ..)| fired.rule == rule);
+        of_rule.map(|(_, at, notices)| (*at, notices.as_str()))
+    }
+
     /// Values and texts of the periods, and the chosen one.
     fn periods(&self) -> Vec<(&'static str, bool)> {
         PERIODS
@@ -189,6 +206,7 @@ impl From<DeliveryLogRow> for DeliveryView {
 fn done_message(done: Option<&str>) -> Option<&'static str> {
     match done? {
         "rules" => Some("Your alerts were saved. The gateway checks them every 10 seconds."),
+        "seen" => Some("The alert was dismissed. It fires again as the rule says."),
         "webhook" => Some("Your webhook was saved."),
         "rotated" => Some("Your webhook has a new secret."),
         "removed" => Some("Your webhook was removed."),
@@ -202,7 +220,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<AlertsPage, PageError>
     let (account, now_ms) = (&user.account.id, now_ms());
     let settings = app.settings.load();
     let rules = AlertRules::load(&app.accounts, account)?;
-    let fired = FiredTimes::load(&app.accounts, account)?;
+    let fired = FiredAlert::load_all(&app.accounts, account)?;
     let mail = match app.accounts.one_time_links().email_verified_at(account)? {
         _ if settings.mail.is_none() => AlertMail::Off,
         Some(_) => AlertMail::Ready,
@@ -211,6 +229,9 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<AlertsPage, PageError>
     let webhooks = Webhooks::new(&app.accounts);
     let webhook = webhooks.find(account)?;
     let log = webhooks.log(account)?;
+    let gets_mail = rules.mail && mail == AlertMail::Ready;
+    let gets_messages =
+        settings.notifications.webhooks && webhook.as_ref().is_some_and(|it| it.disabled.is_none());
     let session = session_id(&user.token);
     Ok(AlertsPage {
         frame: Frame::new("Alerts", user),
@@ -218,8 +239,14 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<AlertsPage, PageError>
         done: None,
         fault: None,
         rules: AlertRulesForm::from_rules(&rules),
-        low_balance_fired: fired.low_balance_ms.map(Timestamp),
-        spend_fired: fired.spend_ms.map(Timestamp),
+        fired: fired
+            .into_iter()
+            .map(|fired| {
+                let notices = fired.describe_notices();
+                (fired.clone(), Timestamp(fired.at_ms), notices)
+            })
+            .collect(),
+        has_no_destination: !rules.is_empty() && !gets_mail && !gets_messages,
         mail,
         email: user.account.email.clone(),
         offers_webhooks: settings.notifications.webhooks,
@@ -292,6 +319,21 @@ async fn save(
         return Err(PageError::NotFound);
     }
     Ok(Redirect::to("/dashboard/alerts?done=rules").into_response())
+}
+
+/// Dismisses the banner of a rule that has fired.
+async fn dismiss(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let rule = FiredRule::parse(form.field("rule")).ok_or(PageError::NotFound)?;
+    let (accounts, account) = (app.accounts.clone(), form.user.account.id);
+    let mark = move || {
+        let alerts = accounts.database().alerts();
+        alerts.mark_alert_seen(&account, rule.as_str(), now_ms())
+    };
+    run_blocking(mark).await??;
+    Ok(Redirect::to("/dashboard/alerts?done=seen").into_response())
 }
 
 /// Refuses the forms of webhooks if the operator offers none.

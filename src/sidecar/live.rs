@@ -100,7 +100,8 @@ impl FirstSteps {
             true => Vec::new(),
             false => app.accounts.api_keys().keys(account)?,
         };
-        let is_active = |key: &ApiKey| key.status == ApiKeyStatus::Active;
+        let is_active =
+            |key: &ApiKey| key.status == ApiKeyStatus::Active && !key.is_of_playground();
         Ok(Self {
             has_key: has_answer || keys.iter().any(is_active),
             has_answer,
@@ -123,11 +124,32 @@ pub struct SpendingSnapshot {
     granted: Option<Micro>,
     pace: SpendRate,
     steps: FirstSteps,
+    /// What a usual request reserves, and the last response that it is computed from.
+    reserve: (Micro, i64),
 }
 
 impl SpendingSnapshot {
-    pub fn load(app: &SidecarState, account: &str, now_ms: i64) -> Result<Self, StoreError> {
+    /// `former`: the snapshot before this one, whose parts that did not change are used again.
+    pub fn load(
+        app: &SidecarState,
+        account: &str,
+        former: Option<&Self>,
+        now_ms: i64,
+    ) -> Result<Self, StoreError> {
         let billing = &app.billing;
+        let last = billing.pages().last_ending_seq(account)?;
+        let known = former
+            .map(|former| former.reserve)
+            .filter(|(_, seq)| *seq == last);
+        let reserve = match known {
+            Some(known) => known,
+            None => {
+                let usual = billing
+                    .pages()
+                    .usual_reserve(account, &app.settings.load())?;
+                (usual.credits, last)
+            }
+        };
         let spent = billing
             .reports()
             .hourly_spend(account, SpendRate::first_hour(now_ms))?;
@@ -135,6 +157,7 @@ impl SpendingSnapshot {
             granted: billing.pages().trial_granted(account)?,
             pace: SpendRate::new(&spent, now_ms),
             steps: FirstSteps::load(app, account)?,
+            reserve,
         })
     }
 
@@ -164,7 +187,9 @@ impl SpendingSnapshot {
             available: balance.available.to_string(),
             trial,
             today: self.pace.today.to_string(),
-            pace: self.pace.describe(balance.available, now_ms),
+            pace: self
+                .pace
+                .describe(balance.available, self.reserve.0, now_ms),
             trial_percent: trial_percent.unwrap_or_default(),
             steps: self.steps.text(),
         }
@@ -212,9 +237,9 @@ impl LiveStream {
             session.ok_or(())?;
         }
         if self.snapshot.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
-            self.snapshot = Some(
-                SpendingSnapshot::load(&self.app, &self.slot.account, now_ms).map_err(failed)?,
-            );
+            let former = self.snapshot.as_ref();
+            let snapshot = SpendingSnapshot::load(&self.app, &self.slot.account, former, now_ms);
+            self.snapshot = Some(snapshot.map_err(failed)?);
         }
         self.reads += 1;
         self.silent += 1;

@@ -156,6 +156,11 @@ impl Menu {
         }
     }
 
+    /// Whether the page is one for operators.
+    pub fn is_of_operators(&self) -> bool {
+        self.home == OPERATOR_PATH
+    }
+
     pub fn is_current(&self, entry: &MenuEntry) -> bool {
         self.current == Some(entry.path)
     }

@@ -2,10 +2,12 @@
 //! responses.
 
 use super::activity::{ActivityRow, latest};
+use super::authz::may_view;
 use super::error::PageError;
 use super::live::{BalanceView, FirstSteps, SpendingSnapshot, live};
+use super::menu;
 use super::page::{Frame, html};
-use super::session::CurrentUser;
+use super::session::{CurrentUser, OptionalUser};
 use super::spending::{self, MonthlySpending};
 use super::state::SidecarState;
 use super::viewed_account::ViewedAccount;
@@ -17,18 +19,28 @@ use axum::http::StatusCode;
 use axum::response::{Redirect, Response};
 use axum::routing::get;
 use base::clock::now_ms;
+use config::SignupMode;
 use serde::Deserialize;
 use std::sync::Arc;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
-        .route("/", get(redirect_to_overview))
+        .route("/", get(redirect_to_first_page))
         .route("/dashboard", get(overview))
         .route("/dashboard/live", get(live))
 }
 
-async fn redirect_to_overview() -> Redirect {
-    Redirect::to("/dashboard")
+/// Leads to the first page of a user; a visitor who may sign up, to the form for that.
+async fn redirect_to_first_page(
+    State(app): State<Arc<SidecarState>>,
+    OptionalUser(user): OptionalUser,
+) -> Redirect {
+    let may_sign_up = app.settings.load().signup.mode == SignupMode::Open;
+    Redirect::to(match user {
+        Some(user) => menu::first_path(may_view(&user.account)),
+        None if may_sign_up => "/dashboard/sign-up",
+        None => "/dashboard",
+    })
 }
 
 #[derive(Template)]
@@ -36,8 +48,6 @@ async fn redirect_to_overview() -> Redirect {
 struct OverviewPage {
     frame: Frame,
     shown: BalanceView,
-    /// Why no more requests are possible, if so.
-    over: Option<&'static str>,
     steps: FirstSteps,
     rows: Vec<ActivityRow>,
     month: MonthlySpending,
@@ -66,22 +76,16 @@ async fn overview(
         .is_some_and(|word| word == "had");
     let account = &user.account.id;
     let now_ms = now_ms();
-    let snapshot = SpendingSnapshot::load(&app, account, now_ms)?;
+    let snapshot = SpendingSnapshot::load(&app, account, None, now_ms)?;
     let settings = app.settings.load();
     let order = spending::model_order(&settings);
     let balance = app.billing.balance(account, now_ms)?;
     let waits = app.accounts.one_time_links().has_waiting_trial(account)?;
-    let over = match &balance.trial {
-        _ if waits || balance.balance.is_positive() => None,
-        Some(trial) if !trial.active => Some("Your trial has ended and you have no credits left."),
-        _ => Some("You have no credits left."),
-    };
     let page = OverviewPage {
         frame: Frame::new("Overview", &user)
             .with_charts()
             .with_index_lag(app.billing.pages().index_lag()),
         shown: snapshot.to_view(&balance, now_ms),
-        over,
         steps: FirstSteps::load(&app, account)?,
         rows: latest(&app, &ViewedAccount::own(&user.account.id))?,
         month: spending::monthly_spending(

@@ -2,6 +2,7 @@
 
 use super::assets::{Asset, CHART_SCRIPT, FONT, SCRIPT, STYLE};
 use super::authz::may_view;
+use super::banners::Banner;
 use super::brand::PageBrand;
 use super::menu::Menu;
 use super::session::CurrentUser;
@@ -62,6 +63,7 @@ pub struct Frame {
     pub font: &'static str,
     pub menu: Menu,
     pub viewer: Option<FrameUser>,
+    pub banners: Vec<Banner>,
     /// Passwords and keys cross a network unencrypted.
     pub insecure: bool,
     /// Whom to ask for help, on pages that know the settings.
@@ -88,6 +90,7 @@ impl Frame {
             font: &FONT.name,
             menu: Menu::public(&context.path),
             viewer: None,
+            banners: Vec::new(),
             insecure: false,
             support: None,
             index_lag: 0,
@@ -100,10 +103,16 @@ impl Frame {
             csrf: user.csrf.clone(),
             suspended: user.account.status == AccountStatus::Suspended,
         };
-        let path = PageContext::current().path;
+        let menu = Menu::signed_in(may_view(&user.account), &PageContext::current().path);
+        // An operator's own credits are of no concern there.
+        let banners = match menu.is_of_operators() {
+            true => Vec::new(),
+            false => user.banners.clone(),
+        };
         Self {
-            menu: Menu::signed_in(may_view(&user.account), &path),
+            menu,
             viewer: Some(viewer),
+            banners,
             insecure: user.insecure,
             support: user.support.clone(),
             ..Self::public(title)

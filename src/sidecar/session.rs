@@ -4,6 +4,7 @@
 //! A handler that changes something takes a `SignedForm`, which requires a live session and the
 //! form's own token. Must not know where sessions are stored.
 
+use super::banners::{self, Banner};
 use super::blocking::run_blocking;
 use super::error::PageError;
 use super::listener::PeerAddress;
@@ -35,6 +36,8 @@ pub struct CurrentUser {
     pub confirmed: bool,
     /// Whom the user can ask for help.
     pub support: Option<SupportContact>,
+    /// What stands above every page.
+    pub banners: Vec<Banner>,
 }
 
 /// The signed-in account holder, on a page that anyone may read.
@@ -118,7 +121,13 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             run_blocking(move || accounts.logins().touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
+        // No page fails because its banners cannot be read.
+        let banners = banners::load(app, &session.account, now_ms).unwrap_or_else(|error| {
+            log::warn!("sidecar: cannot read the banners of a page: {error}");
+            Vec::new()
+        });
         Ok(Self {
+            banners,
             account: session.account,
             token,
             csrf,

@@ -1,10 +1,11 @@
 //! Decides when a rule fires: reads balances and spend of the accounts that have rules.
 //!
 //! A low balance fires once, and again after a top-up or after the balance was well above the
-//! amount. Spend fires once in each period. Two processes that see the same never send twice:
-//! `fire_alert` decides in one transaction. Must not send anything.
+//! amount. Spend fires once in each period. A rule that fired while its account had no destination
+//! is only a banner on the pages; it fires once more when there is one. Two processes that see the
+//! same never send twice: `fire_alert` decides in one transaction. Must not send anything.
 
-use super::rules::{AlertRules, LOW_BALANCE_RULE, SPEND_RULE, SpendAlert};
+use super::rules::{AlertRules, DAY_MS, LOW_BALANCE_RULE, SPEND_RULE, SpendAlert};
 use crate::billing::{Billing, PostedFunds};
 use crate::notify::context::NotifyContext;
 use crate::notify::id::new_id;
@@ -30,7 +31,6 @@ const ACCOUNTS_PER_PAGE: u32 = 500;
 /// Maximum number of accounts whose spend is remembered between two checks.
 const MAX_REMEMBERED: usize = 100_000;
 const HOURS_PER_DAY: i64 = 24;
-const DAY_MS: i64 = 86_400_000;
 
 /// Checks the rules until the runtime ends.
 pub async fn run(context: NotifyContext) {
@@ -87,6 +87,27 @@ struct RememberedSpend {
     seq: i64,
     from_hour: i64,
     spent: Micro,
+}
+
+/// Where an account gets its alerts, beside the pages.
+#[derive(Debug, Clone, Copy)]
+struct Destinations {
+    mail: bool,
+    webhook: bool,
+}
+
+impl Destinations {
+    fn new(settings: &Settings, rules: &AlertRules, account: &AlertAccountRow) -> Self {
+        Self {
+            mail: rules.mail && account.is_verified && settings.mail.is_some(),
+            webhook: settings.notifications.webhooks && account.has_webhook,
+        }
+    }
+
+    /// Whether a rule that has fired in this period has sent all that it can.
+    fn are_served(self, before: &FiredAlertRow) -> bool {
+        before.is_sent || !(self.mail || self.webhook)
+    }
 }
 
 /// Checks rules and fires them.
@@ -151,7 +172,7 @@ impl AlertEngine {
     ) -> Result<usize, StoreError> {
         let rules = AlertRules::decode(&account.alerts)?;
         let find = |rule: &str| before.iter().find(|fired| fired.rule == rule);
-        let sends_mail = rules.mail && account.is_verified;
+        let destinations = Destinations::new(&self.settings.load(), &rules, account);
         let mut fired = 0;
         if let Some(threshold) = rules.low_balance {
             let before = find(LOW_BALANCE_RULE);
@@ -159,14 +180,14 @@ impl AlertEngine {
                 &account.id,
                 threshold,
                 before,
-                sends_mail,
+                destinations,
                 now_ms,
             )?);
         }
         if let Some(rule) = rules.spend {
             let before = find(SPEND_RULE);
             fired +=
-                usize::from(self.check_spend(&account.id, rule, before, sends_mail, now_ms)?);
+                usize::from(self.check_spend(&account.id, rule, before, destinations, now_ms)?);
         }
         Ok(fired)
     }
@@ -176,7 +197,7 @@ impl AlertEngine {
         account: &str,
         threshold: Micro,
         before: Option<&FiredAlertRow>,
-        sends_mail: bool,
+        destinations: Destinations,
         now_ms: i64,
     ) -> Result<bool, StoreError> {
         // A sign-up that is not complete yet has no row in the ledger.
@@ -192,13 +213,17 @@ impl AlertEngine {
         }
         // It fires once for each sum of credits ever bought: a top-up makes it a new one.
         let credited = credited.get();
-        if before.is_some_and(|before| before.period_ms >= credited) {
+        let is_done = |before: &FiredAlertRow| {
+            before.period_ms >= credited && destinations.are_served(before)
+        };
+        if before.is_some_and(is_done) {
             return Ok(false);
         }
         let event = WebhookEvent::LowBalance { balance, threshold };
         let detail = json!({"balance": balance, "threshold": threshold});
-        let mail = sends_mail.then_some((MailKind::LowBalance, &detail));
-        self.fire(account, LOW_BALANCE_RULE, credited, event, mail, now_ms)
+        let mail = (MailKind::LowBalance, &detail);
+        let rule = (LOW_BALANCE_RULE, credited);
+        self.fire(account, rule, destinations, event, mail, now_ms)
     }
 
     fn check_spend(
@@ -206,13 +231,16 @@ impl AlertEngine {
         account: &str,
         rule: SpendAlert,
         before: Option<&FiredAlertRow>,
-        sends_mail: bool,
+        destinations: Destinations,
         now_ms: i64,
     ) -> Result<bool, StoreError> {
         let SpendAlert { credits, period } = rule;
         let first_day = period.first_day(now_ms);
         let period_ms = first_day.saturating_mul(DAY_MS);
-        if before.is_some_and(|before| before.period_ms == period_ms) {
+        let is_done = |before: &FiredAlertRow| {
+            before.period_ms == period_ms && destinations.are_served(before)
+        };
+        if before.is_some_and(is_done) {
             return Ok(false);
         }
         let spent = self.spent_since(account, first_day.saturating_mul(HOURS_PER_DAY))?;
@@ -225,8 +253,9 @@ impl AlertEngine {
             period,
         };
         let detail = json!({"spent": spent, "threshold": credits, "period": period});
-        let mail = sends_mail.then_some((MailKind::Spend, &detail));
-        self.fire(account, SPEND_RULE, period_ms, event, mail, now_ms)
+        let mail = (MailKind::Spend, &detail);
+        let rule = (SPEND_RULE, period_ms);
+        self.fire(account, rule, destinations, event, mail, now_ms)
     }
 
     /// Adds up an account's debits, unless none came since the last check.
@@ -256,24 +285,23 @@ impl AlertEngine {
         Ok(spent)
     }
 
-    /// Fires a rule, with what it sends. Returns false if another process was faster.
+    /// Fires a rule in its period, with what it sends. Returns false if another process was faster.
     fn fire(
         &self,
         account: &str,
-        rule: &str,
-        period_ms: i64,
+        (rule, period_ms): (&str, i64),
+        destinations: Destinations,
         event: WebhookEvent,
-        mail: Option<(MailKind, &Value)>,
+        (kind, detail): (MailKind, &Value),
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        let settings = self.settings.load();
-        let mail = match mail.filter(|_| settings.mail.is_some()) {
-            Some((kind, detail)) => Some(mail::new_row(account, kind, detail, now_ms)?),
-            None => None,
+        let mail = match destinations.mail {
+            true => Some(mail::new_row(account, kind, detail, now_ms)?),
+            false => None,
         };
         let (id, body) = (
             new_id("msg_", now_ms)?,
-            event.body(account, &settings.base_url, now_ms),
+            event.body(account, &self.settings.load().base_url, now_ms),
         );
         let delivery = NewDelivery {
             id: &id,
@@ -282,19 +310,12 @@ impl AlertEngine {
             body: &body,
             created_at_ms: now_ms,
         };
-        let fired = FiredAlertRow {
-            rule: rule.to_owned(),
-            period_ms,
-            fired_at_ms: now_ms,
-        };
         let notices = AlertNotices {
             mail: mail.as_ref().map(|mail| (mail, mail::QUEUE_LIMITS)),
-            delivery: settings
-                .notifications
-                .webhooks
-                .then_some((&delivery, MAX_PENDING)),
+            delivery: destinations.webhook.then_some((&delivery, MAX_PENDING)),
         };
-        self.db.alerts().fire_alert(account, &fired, notices)
+        let period = (period_ms, now_ms);
+        self.db.alerts().fire_alert(account, rule, period, notices)
     }
 }
 

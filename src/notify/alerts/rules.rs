@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub const LOW_BALANCE_RULE: &str = "low_balance";
 pub const SPEND_RULE: &str = "spend";
 
+/// A day, in ms.
+pub const DAY_MS: i64 = 86_400_000;
+
 /// The rules of one account. The default has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -34,7 +37,7 @@ pub struct SpendAlert {
 }
 
 impl AlertRules {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.low_balance.is_none() && self.spend.is_none()
     }
 
@@ -67,26 +70,96 @@ impl AlertRules {
     }
 }
 
-/// When each rule fired last; `None` if it can fire.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FiredTimes {
-    pub low_balance_ms: Option<i64>,
-    pub spend_ms: Option<i64>,
+/// A rule that has fired and is not armed again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FiredAlert {
+    pub rule: FiredRule,
+    pub at_ms: i64,
+    /// Start of the period in which more than the amount was spent.
+    pub period_ms: i64,
+    /// Whether the account holder has dismissed its banner.
+    pub is_seen: bool,
+    /// State of the mail about it; `None`: there is none.
+    pub mail: Option<String>,
+    /// State of the webhook's message about it; `None`: there is none.
+    pub delivery: Option<String>,
 }
 
-impl FiredTimes {
+/// The rules that can fire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FiredRule {
+    LowBalance,
+    Spend,
+}
+
+impl FiredRule {
+    pub const ALL: [Self; 2] = [Self::LowBalance, Self::Spend];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LowBalance => LOW_BALANCE_RULE,
+            Self::Spend => SPEND_RULE,
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.as_str() == text)
+    }
+}
+
+impl FiredAlert {
+    /// Returns the rules of an account that have fired.
+    ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn load(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
-        let fired = accounts.database().alerts().fired_alerts(account)?;
-        let find = |rule: &str| {
-            let found = fired.iter().find(|fired| fired.rule == rule);
-            found.map(|fired| fired.fired_at_ms)
-        };
-        Ok(Self {
-            low_balance_ms: find(LOW_BALANCE_RULE),
-            spend_ms: find(SPEND_RULE),
-        })
+    pub fn load_all(accounts: &Accounts, account: &str) -> Result<Vec<Self>, StoreError> {
+        let rows = accounts.database().alerts().fired_alerts(account)?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let notices = accounts.database().alerts().alert_notices(account)?;
+        let fired = rows.into_iter().filter_map(|row| {
+            let notice = notices.iter().find(|notice| notice.rule == row.rule);
+            Some(Self {
+                rule: FiredRule::parse(&row.rule)?,
+                at_ms: row.fired_at_ms,
+                period_ms: row.period_ms,
+                is_seen: row.is_seen,
+                mail: notice.and_then(|notice| notice.mail.clone()),
+                delivery: notice.and_then(|notice| notice.delivery.clone()),
+            })
+        });
+        Ok(fired.collect())
+    }
+
+    /// Whether a spend alert fired in the period that contains `now_ms`.
+    pub fn is_of_period(&self, period: Period, now_ms: i64) -> bool {
+        self.period_ms == period.first_day(now_ms).saturating_mul(DAY_MS)
+    }
+
+    /// Where the alert went, beside the pages, and what became of it there.
+    pub fn describe_notices(&self) -> String {
+        let notices = [
+            ("mail", &self.mail, ["queued", "failed"]),
+            ("webhook", &self.delivery, ["pending", "failed"]),
+        ];
+        let words = notices
+            .into_iter()
+            .filter_map(|(by, state, [waits, failed])| {
+                let word = match state.as_deref()? {
+                    state if state == waits => "waits",
+                    state if state == failed => "failed",
+                    // Sent, or so old that its row is deleted.
+                    _ => "sent",
+                };
+                Some(format!("by {by}: {word}"))
+            });
+        let words: Vec<_> = words.collect();
+        if words.is_empty() {
+            "on these pages only, because it had no destination".to_owned()
+        } else {
+            words.join("; ")
+        }
     }
 }
 

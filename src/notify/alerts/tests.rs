@@ -267,6 +267,26 @@ fn mail_goes_to_verified_addresses_only_and_only_if_the_gateway_sends_mail() {
 }
 
 #[test]
+fn an_alert_that_had_no_destination_is_sent_when_one_appears() {
+    let mut world = world("");
+    let account = world.account("a@example.com", "5");
+    world.rules(&account, low("10"));
+    assert_eq!(world.fired(NOW), 1, "it is a banner");
+    assert_eq!(world.fired(NOW), 0);
+    assert_eq!(world.messages(&account), [""; 0]);
+    let notices = |world: &World| {
+        let fired = FiredAlert::load_all(&world.context.accounts, &account).unwrap();
+        fired[0].describe_notices()
+    };
+    assert!(notices(&world).contains("on these pages only"));
+    world.webhook(&account);
+    assert_eq!(world.fired(NOW), 1);
+    assert_eq!(world.messages(&account), ["credits.low_balance"]);
+    assert_eq!(notices(&world), "by webhook: waits");
+    assert_eq!(world.fired(NOW), 0, "once");
+}
+
+#[test]
 fn two_processes_fire_a_rule_once() {
     let mut world = world("");
     let account = world.account("a@example.com", "5");

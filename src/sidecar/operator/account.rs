@@ -192,7 +192,7 @@ pub fn page(
     let now_ms = now_ms();
     let balance = app.billing.balance(&account.id, now_ms)?;
     let has_trial = balance.trial.as_ref().is_some_and(|trial| trial.active);
-    let shown = SpendingSnapshot::load(app, &account.id, now_ms)?.to_view(&balance, now_ms);
+    let shown = SpendingSnapshot::load(app, &account.id, None, now_ms)?.to_view(&balance, now_ms);
     let entries = app
         .billing
         .receipts()

@@ -37,8 +37,9 @@ impl SpendRate {
         }
     }
 
-    /// Describes the rate of spending, and how long `available` lasts at it.
-    pub fn describe(&self, available: Micro, now_ms: i64) -> String {
+    /// Describes the rate of spending, and how long `available` lasts at it: not at all, if a usual
+    /// request reserves more (`reserve`).
+    pub fn describe(&self, available: Micro, reserve: Micro, now_ms: i64) -> String {
         let since = rfc3339(self.since_ms);
         let since = since.get(11..16).unwrap_or_default();
         if !self.recent.is_positive() {
@@ -57,9 +58,14 @@ impl SpendRate {
         let left = i64::try_from(left)
             .unwrap_or(i64::MAX)
             .saturating_mul(MINUTE_MS);
+        let an_hour = round_to_thousandth(an_hour);
+        if available < reserve {
+            return format!(
+                "{an_hour} credits per hour since {since} UTC; a usual request reserves more than is available"
+            );
+        }
         format!(
-            "{} credits per hour since {since} UTC; at this rate your credits last {}",
-            round_to_thousandth(an_hour),
+            "{an_hour} credits per hour since {since} UTC; at this rate your credits last {}",
             format_time_left(left)
         )
     }
@@ -126,19 +132,23 @@ mod tests {
         // Three credits in ninety minutes are two per hour, so ten credits last five hours.
         let ten = Micro::new(10_000_000);
         let words = "2 credits per hour since 07:00 UTC; at this rate your credits last 5 h 0 min";
-        assert_eq!(pace.describe(ten, now_ms), words);
+        assert_eq!(pace.describe(ten, ten, now_ms), words);
         assert_eq!(
-            pace.describe(ten, now_ms + 59_999),
+            pace.describe(ten, Micro::new(10_000_001), now_ms),
+            "2 credits per hour since 07:00 UTC; a usual request reserves more than is available"
+        );
+        assert_eq!(
+            pace.describe(ten, Micro::ZERO, now_ms + 59_999),
             words,
             "the words change by the minute"
         );
         assert_eq!(
-            SpendRate::new(&rows[..2], now_ms).describe(ten, now_ms),
+            SpendRate::new(&rows[..2], now_ms).describe(ten, Micro::ZERO, now_ms),
             "Nothing spent since 07:00 UTC"
         );
         assert_eq!(
             SpendRate::new(&rows, now_ms)
-                .describe(Micro::ZERO, now_ms)
+                .describe(Micro::ZERO, Micro::ZERO, now_ms)
                 .split("last ")
                 .last(),
             Some("less than a minute")

@@ -312,3 +312,37 @@ async fn the_export_has_rules_webhook_and_messages_but_no_secret() {
         assert!(file.contains(part), "{part}");
     }
 }
+
+#[tokio::test]
+async fn alerts_without_a_destination_are_named_and_a_fired_one_is_a_banner_until_it_is_dismissed()
+{
+    let world = world(&[]).await;
+    let person = person(&world, "a@example.com").await;
+    let page = person
+        .done("rules", "low_balance=1000&spend=&period=day")
+        .await;
+    assert!(page.contains("data-testid=\"no-destination\""));
+    let context = crate::notify::NotifyContext {
+        accounts: world.accounts.clone(),
+        billing: world.billing.clone(),
+        settings: Arc::clone(&world.state.settings),
+    };
+    let mut engine = crate::notify::alerts::AlertEngine::new(&context);
+    assert_eq!(engine.tick(now_ms()).unwrap().fired, 1);
+    let page = person.page().await;
+    assert!(page.contains("on these pages only, because it had no destination"));
+    assert!(!page.contains("Last sent"));
+    let banner = "Alert: your balance, 300 credits, is below 1000.";
+    for path in ["/dashboard", "/dashboard/keys", PAGE] {
+        let page = world.get(path, &person.cookie).await.body;
+        assert!(page.contains(banner), "{path}");
+    }
+    let page = person.done("webhook", "url=https://example.com").await;
+    assert!(!page.contains("no-destination"));
+    assert!(page.contains(banner), "until it is dismissed");
+    assert_eq!(engine.tick(now_ms()).unwrap().fired, 1, "to the webhook");
+    let page = person.done("seen", "rule=low_balance").await;
+    assert!(!page.contains(banner));
+    assert!(page.contains("by webhook: waits"));
+    assert_eq!(person.send("seen", "rule=other").await.status, 404);
+}

@@ -2,10 +2,10 @@
 //!
 //! Must not know what a rule means: the rules are JSON of `account.alerts`.
 
-use super::mail::{self, MailQueueLimits, OutgoingMailRow};
+use super::mail::{self, MailQueueLimits, OutgoingMailRow, QueueMailOutcome};
 use super::rows::first_column;
 use super::views::AlertRows;
-use super::webhooks::{self, NewDelivery};
+use super::webhooks::{self, NewDelivery, QueueDeliveryOutcome};
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -15,6 +15,8 @@ pub struct AlertAccountRow {
     pub id: String,
     /// Whether mail may be sent to its address.
     pub is_verified: bool,
+    /// Whether it has a webhook that is enabled.
+    pub has_webhook: bool,
     /// The rules, as JSON.
     pub alerts: String,
 }
@@ -26,6 +28,21 @@ pub struct FiredAlertRow {
     /// What the rule fires once for: the start of a period, or a number that the rule chooses.
     pub period_ms: i64,
     pub fired_at_ms: i64,
+    /// Whether a mail or a message of the webhook was queued for it that has not failed. A mail
+    /// that failed counts: a server that refuses one address must not be asked again and again.
+    pub is_sent: bool,
+    /// Whether the account holder has dismissed its banner.
+    pub is_seen: bool,
+}
+
+/// What became of the notices of a rule that has fired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AlertNoticeRow {
+    pub rule: String,
+    /// `queued`, `sent` or `failed`; empty if it is not known any more. `None`: no mail.
+    pub mail: Option<String>,
+    /// `pending`, `delivered` or `failed`; empty if it is not known any more. `None`: no message.
+    pub delivery: Option<String>,
 }
 
 /// What an alert sends.
@@ -66,14 +83,16 @@ impl AlertRows<'_> {
         self.0.read("list accounts with alerts", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT id, verified_at_ms IS NOT NULL, alerts FROM account
-                     WHERE alerts <> '' AND status = 'active' AND id > ?1 ORDER BY id LIMIT ?2",
+                    "SELECT id, verified_at_ms IS NOT NULL, alerts,
+                            EXISTS(SELECT 1 FROM webhook WHERE account = id AND disabled_at_ms IS NULL)
+                     FROM account WHERE alerts <> '' AND status = 'active' AND id > ?1 ORDER BY id LIMIT ?2",
                 )?
                 .query_map(params![after, limit], |row| {
                     Ok(AlertAccountRow {
                         id: first_column(row)?,
                         is_verified: row.get(1)?,
                         alerts: row.get(2)?,
+                        has_webhook: row.get(3)?,
                     })
                 })?
                 .collect()
@@ -89,11 +108,10 @@ impl AlertRows<'_> {
     ) -> Result<Vec<(String, FiredAlertRow)>, StoreError> {
         self.0.read("list fired alerts of a page", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT rule, period_ms, fired_at_ms, account FROM alert_state
-                     WHERE account > ?1 AND account <= ?2",
-                )?
-                .query_map([after, last], |row| Ok((row.get(3)?, fired_row(row)?)))?
+                .prepare_cached(&format!(
+                    "SELECT {FIRED_COLUMNS}, account FROM alert_state WHERE account > ?1 AND account <= ?2"
+                ))?
+                .query_map([after, last], |row| Ok((row.get("account")?, fired_row(row)?)))?
                 .collect()
         })
     }
@@ -101,40 +119,102 @@ impl AlertRows<'_> {
     pub fn fired_alerts(&self, account: &str) -> Result<Vec<FiredAlertRow>, StoreError> {
         self.0.read("list fired alerts", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT rule, period_ms, fired_at_ms FROM alert_state WHERE account = ?1 ORDER BY rule",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT {FIRED_COLUMNS} FROM alert_state WHERE account = ?1 ORDER BY rule"
+                ))?
                 .query_map([account], fired_row)?
                 .collect()
         })
     }
 
-    /// Fires a rule and queues what it sends, in one step, so that a crash loses neither. Returns
-    /// false, and sends nothing, if the rule has fired in this period: of two processes, one fires
-    /// it. A full queue of mail does not keep the rule from firing.
+    /// Returns what became of the notices of the rules that have fired.
+    pub fn alert_notices(&self, account: &str) -> Result<Vec<AlertNoticeRow>, StoreError> {
+        self.0.read("list the notices of alerts", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT rule,
+                            ifnull((SELECT state FROM outgoing_mail WHERE id = mail), iif(mail IS NULL, NULL, '')),
+                            ifnull((SELECT state FROM webhook_delivery WHERE id = delivery),
+                                   iif(delivery IS NULL, NULL, ''))
+                     FROM alert_state WHERE account = ?1 ORDER BY rule",
+                )?
+                .query_map([account], |row| {
+                    Ok(AlertNoticeRow {
+                        rule: first_column(row)?,
+                        mail: row.get(1)?,
+                        delivery: row.get(2)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// Records that the account holder has dismissed the banner of a rule. Returns false if the
+    /// rule has not fired, or the banner is dismissed.
+    pub fn mark_alert_seen(
+        &self,
+        account: &str,
+        rule: &str,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        self.0.write("dismiss an alert", |transaction| {
+            let sql = "UPDATE alert_state SET seen_at_ms = ?3
+                       WHERE account = ?1 AND rule = ?2 AND seen_at_ms IS NULL";
+            Ok(transaction.execute(sql, params![account, rule, now_ms])? > 0)
+        })
+    }
+
+    /// Fires a rule and queues what it sends, in one step, so that a crash loses neither. A rule
+    /// that has fired in this period fires again only to send what could not be sent then. Returns
+    /// false, and changes nothing, if there is neither: of two processes, one fires a rule. A full
+    /// queue of mail does not keep a rule from firing; what it would have sent is sent later.
     pub fn fire_alert(
         &self,
         account: &str,
-        fired: &FiredAlertRow,
+        rule: &str,
+        (period_ms, now_ms): (i64, i64),
         notices: AlertNotices<'_>,
     ) -> Result<bool, StoreError> {
         self.0.write("fire an alert", |transaction| {
-            let rows = transaction.execute(
-                "INSERT INTO alert_state(account, rule, period_ms, fired_at_ms) VALUES(?1, ?2, ?3, ?4)
-                 ON CONFLICT(account, rule) DO UPDATE
-                   SET period_ms = excluded.period_ms, fired_at_ms = excluded.fired_at_ms
-                   WHERE period_ms <> excluded.period_ms",
-                params![account, fired.rule, fired.period_ms, fired.fired_at_ms],
-            )?;
-            if rows == 0 {
+            let before: Option<FiredAlertRow> = transaction
+                .prepare_cached(&format!(
+                    "SELECT {FIRED_COLUMNS} FROM alert_state WHERE account = ?1 AND rule = ?2"
+                ))?
+                .query_row([account, rule], fired_row)
+                .optional()?
+                .filter(|before| before.period_ms == period_ms);
+            if before.as_ref().is_some_and(|before| before.is_sent) {
                 return Ok(false);
             }
-            if let Some((row, limits)) = notices.mail {
-                mail::insert(transaction, row, limits)?;
+            let mail = match notices.mail {
+                Some((row, limits))
+                    if mail::insert(transaction, row, limits)? == QueueMailOutcome::Done =>
+                {
+                    Some(&row.id)
+                }
+                _ => None,
+            };
+            let delivery = match notices.delivery {
+                Some((delivery, max_pending))
+                    if webhooks::insert_delivery(transaction, delivery, max_pending)?
+                        != QueueDeliveryOutcome::NoWebhook =>
+                {
+                    Some(delivery.id)
+                }
+                _ => None,
+            };
+            if before.is_some() && mail.is_none() && delivery.is_none() {
+                return Ok(false);
             }
-            if let Some((delivery, max_pending)) = notices.delivery {
-                webhooks::insert_delivery(transaction, delivery, max_pending)?;
-            }
+            transaction.execute(
+                "INSERT INTO alert_state(account, rule, period_ms, fired_at_ms, mail, delivery)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6)
+                 ON CONFLICT(account, rule) DO UPDATE
+                   SET seen_at_ms = iif(period_ms = excluded.period_ms, seen_at_ms, NULL),
+                       period_ms = excluded.period_ms, fired_at_ms = excluded.fired_at_ms,
+                       mail = excluded.mail, delivery = excluded.delivery",
+                params![account, rule, period_ms, now_ms, mail, delivery],
+            )?;
             Ok(true)
         })
     }
@@ -148,10 +228,17 @@ impl AlertRows<'_> {
     }
 }
 
+/// What [`fired_row`] reads.
+const FIRED_COLUMNS: &str = "rule, period_ms, fired_at_ms, seen_at_ms IS NOT NULL AS is_seen,
+    mail IS NOT NULL OR delivery IS NOT NULL AND NOT EXISTS(
+      SELECT 1 FROM webhook_delivery WHERE id = delivery AND state = 'failed') AS is_sent";
+
 fn fired_row(row: &Row<'_>) -> rusqlite::Result<FiredAlertRow> {
     Ok(FiredAlertRow {
-        rule: first_column(row)?,
-        period_ms: row.get(1)?,
-        fired_at_ms: row.get(2)?,
+        rule: row.get("rule")?,
+        period_ms: row.get("period_ms")?,
+        fired_at_ms: row.get("fired_at_ms")?,
+        is_sent: row.get("is_sent")?,
+        is_seen: row.get("is_seen")?,
     })
 }

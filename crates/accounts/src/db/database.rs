@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("006_notices.sql"),
     copy::CREATE_POSITION,
     include_str!("008_audit_search.sql"),
+    include_str!("009_alert_notices.sql"),
 ];
 
 /// The tables whose rows are copied: all.

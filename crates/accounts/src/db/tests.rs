@@ -1,6 +1,6 @@
 //! Tests of the notices in `app.db`: mail, webhooks and alerts, and the migration that brings them.
 
-use super::alerts::{AlertNotices, FiredAlertRow};
+use super::alerts::{AlertNoticeRow, AlertNotices};
 use super::links::OneTimeLinkRow;
 use super::mail::{MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome};
 use super::webhooks::{DeliveryAttempt, NewDelivery, QueueDeliveryOutcome};
@@ -332,12 +332,10 @@ fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
             mail: Some((&row, LIMITS)),
             delivery: Some((&new, 9)),
         };
-        let fired = FiredAlertRow {
-            rule: "spend".to_owned(),
-            period_ms,
-            fired_at_ms: NOW,
-        };
-        db.alerts().fire_alert("a", &fired, notices).unwrap()
+        let period = (period_ms, NOW);
+        db.alerts()
+            .fire_alert("a", "spend", period, notices)
+            .unwrap()
     };
     let waiting = || {
         (
@@ -356,6 +354,12 @@ fn an_alert_fires_once_per_period_and_sends_both_notices_or_none() {
     // The account's mails are at their limit; the webhook gets its delivery all the same.
     assert!(fire("n4", 2));
     assert_eq!(waiting(), (2, 3));
+    let notice = AlertNoticeRow {
+        rule: "spend".to_owned(),
+        mail: None,
+        delivery: Some("pending".to_owned()),
+    };
+    assert_eq!(db.alerts().alert_notices("a").unwrap(), [notice]);
     delete(&db, "a");
     assert_eq!(waiting(), (0, 0));
     assert_eq!(
@@ -409,4 +413,73 @@ fn a_database_of_schema_5_gets_the_tables_and_loses_nothing() {
     );
     delete(&db, "a");
     assert_eq!(db.links().one_time_link(&[7; 32], NOW).unwrap(), None);
+}
+
+#[test]
+fn an_alert_without_a_destination_is_sent_once_there_is_one() {
+    let (_folder, db) = world();
+    let fire = |notices| {
+        db.alerts()
+            .fire_alert("a", "low_balance", (7, NOW), notices)
+            .unwrap()
+    };
+    let fired = || db.alerts().fired_alerts("a").unwrap().remove(0);
+    let none = AlertNotices {
+        mail: None,
+        delivery: None,
+    };
+    assert!(fire(none), "it fires, for the pages");
+    assert!(!fired().is_sent);
+    assert!(!fire(none), "once");
+    let to_webhook = |new| AlertNotices {
+        mail: None,
+        delivery: Some((new, 9)),
+    };
+    let first = delivery("d1", "a", NOW);
+    assert!(!fire(to_webhook(&first)), "the account has no webhook");
+    assert!(
+        db.alerts()
+            .mark_alert_seen("a", "low_balance", NOW)
+            .unwrap()
+    );
+    assert!(
+        !db.alerts()
+            .mark_alert_seen("a", "low_balance", NOW)
+            .unwrap()
+    );
+    db.webhooks()
+        .set_webhook("a", "https://example.com", &[1; 32], NOW)
+        .unwrap();
+    assert!(fire(to_webhook(&first)));
+    assert!(fired().is_sent && fired().is_seen, "its banner stays away");
+    let second = delivery("d2", "a", NOW);
+    assert!(!fire(to_webhook(&second)), "it was sent");
+    // A message that failed for good was not: the rule fires again for the next destination.
+    db.webhooks()
+        .disable_webhook("a", "gone", NOW, None)
+        .unwrap();
+    assert!(!fired().is_sent);
+    db.webhooks()
+        .set_webhook("a", "https://example.org", &[1; 32], NOW)
+        .unwrap();
+    assert!(fire(to_webhook(&second)));
+    assert!(fired().is_sent);
+}
+
+#[test]
+fn what_fired_before_the_notices_were_recorded_counts_as_sent_if_there_is_a_destination() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = AppDb::create_old_version(folder.path(), 7);
+    old.execute_batch(
+        "INSERT INTO account(id, email, admin, status, created_at_ms, verified_at_ms, alerts)
+           VALUES('mailed', 'm@example.com', 0, 'active', 1, 1, '{\"low_balance\":\"1\",\"mail\":true}'),
+                 ('alone', 'a@example.com', 0, 'active', 1, NULL, '{\"low_balance\":\"1\",\"mail\":true}');
+         INSERT INTO alert_state(account, rule, period_ms, fired_at_ms)
+           VALUES('mailed', 'low_balance', 1, 1), ('alone', 'low_balance', 1, 1);",
+    )
+    .unwrap();
+    drop(old);
+    let db = AppDb::open_unchecked(folder.path()).unwrap();
+    let is_sent = |account: &str| db.alerts().fired_alerts(account).unwrap()[0].is_sent;
+    assert_eq!((is_sent("mailed"), is_sent("alone")), (true, false));
 }

@@ -5,6 +5,7 @@ use super::RouteAccess;
 pub const ROUTES: &[RouteAccess] = &[
     ("GET", "/dashboard/alerts", [303, 200, 200, 200, 200]),
     ("POST", "/dashboard/alerts/rules", [303, 303, 303, 303, 303]),
+    ("POST", "/dashboard/alerts/seen", [303, 404, 404, 404, 404]),
     (
         "POST",
         "/dashboard/alerts/webhook",

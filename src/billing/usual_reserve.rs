@@ -1,0 +1,89 @@
+//! What a usual request of an account reserves: below this, the gateway refuses most of its
+//! requests with 402.
+//!
+//! An estimate: what a request reserves depends on its body, which nothing keeps. Must not decide
+//! whether a request is admitted.
+
+use super::activity::ActivityFilter;
+use super::receipt::Receipt;
+use super::views::BillingPages;
+use config::Settings;
+use credits::money::Micro;
+use credits::price_list::PriceList;
+use credits::pricing;
+use ledger::StoreError;
+use llm_protocol::usage::Usage;
+
+/// Number of latest responses that an account's usual request is the median of.
+const RESPONSES: u32 = 20;
+
+/// Bytes of a request for two tokens that the vendor counts: as `billing/estimate.rs` assumes. The
+/// gateway reserves a token for each byte.
+const BYTES_PER_TWO_TOKENS: u64 = 7;
+
+/// The least that a usual request reserves: its input, and the shortest answer to which the gateway
+/// lowers an output limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsualReserve {
+    pub credits: Micro,
+    /// Whether it is the median of the account's latest responses. Otherwise there are none, and it
+    /// is a short request to the cheapest model.
+    pub is_of_account: bool,
+}
+
+impl BillingPages<'_> {
+    /// Returns what a usual request of the account reserves.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn usual_reserve(
+        &self,
+        account: &str,
+        settings: &Settings,
+    ) -> Result<UsualReserve, StoreError> {
+        let output = settings.limits.min_output_tokens;
+        let latest = self.activity(account, &ActivityFilter::default(), None, RESPONSES)?;
+        let mut reserves: Vec<_> = latest
+            .iter()
+            .filter(|receipt| receipt.detail.usage.input_total() > 0)
+            .map(|receipt| least_reserve(receipt, settings, output))
+            .collect();
+        reserves.sort_unstable();
+        if let Some(median) = reserves.get(reserves.len() / 2) {
+            return Ok(UsualReserve {
+                credits: *median,
+                is_of_account: true,
+            });
+        }
+        let models = settings.catalog.models().iter();
+        let cheapest = models
+            .map(|model| reserve(1, false, output, &model.price))
+            .min();
+        Ok(UsualReserve {
+            credits: cheapest.unwrap_or_default(),
+            is_of_account: false,
+        })
+    }
+}
+
+fn least_reserve(receipt: &Receipt, settings: &Settings, output: u64) -> Micro {
+    let usage = &receipt.detail.usage;
+    let bytes = usage.input_total().saturating_mul(BYTES_PER_TWO_TOKENS) / 2;
+    let context = settings
+        .catalog
+        .find(&receipt.detail.model)
+        .map_or(u64::MAX, |model| model.context_tokens);
+    let writes_cache = usage.cache_write_5m + usage.cache_write_1h > 0;
+    reserve(bytes.min(context), writes_cache, output, &receipt.price)
+}
+
+fn reserve(input: u64, writes_cache: bool, output: u64, price: &PriceList) -> Micro {
+    let (input, cache_write_5m) = if writes_cache { (0, input) } else { (input, 0) };
+    let usage = Usage {
+        input,
+        cache_write_5m,
+        output,
+        ..Usage::default()
+    };
+    pricing::cost(&usage, price)
+}

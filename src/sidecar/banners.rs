@@ -1,0 +1,217 @@
+//! The banners above every page of an account holder: what keeps requests from being answered, and
+//! alerts that have fired.
+//!
+//! A banner goes when its condition ends, or when its reader dismisses it. Must not decide whether
+//! a request is refused, or whether a rule fires.
+
+use super::display::format_time;
+use super::state::SidecarState;
+use crate::notify::alerts::{AlertRules, FiredAlert, FiredRule};
+use crate::notify::webhooks::Webhooks;
+use crate::refused_requests::RefusedFilter;
+use accounts::{Account, AccountStatus, ApiKeyStatus};
+use credits::money::Micro;
+use ledger::StoreError;
+
+/// The codes of requests that the account's credits did not cover.
+const CREDIT_CODES: [&str; 2] = ["insufficient_credits", "trial_expired"];
+/// Age of a refusal up to which pages name it: a day.
+const MAX_REFUSAL_AGE_MS: i64 = 86_400_000;
+
+/// A sentence above a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Banner {
+    /// For tests and styles.
+    pub id: &'static str,
+    /// Whether requests are refused until something changes.
+    pub is_bad: bool,
+    pub text: String,
+    /// Where to read more: address and words.
+    pub link: (String, &'static str),
+    /// Whether the page names whom to ask.
+    pub names_support: bool,
+    /// The alert rule that its reader can dismiss.
+    pub dismisses: Option<&'static str>,
+}
+
+impl Banner {
+    fn new(id: &'static str, text: String, link: (&str, &'static str)) -> Self {
+        Self {
+            id,
+            is_bad: false,
+            text,
+            link: (link.0.to_owned(), link.1),
+            names_support: false,
+            dismisses: None,
+        }
+    }
+}
+
+/// Returns the banners for an account. A suspended one has its own, in the frame.
+pub fn load(app: &SidecarState, account: &Account, now_ms: i64) -> Result<Vec<Banner>, StoreError> {
+    if account.status == AccountStatus::Suspended {
+        return Ok(Vec::new());
+    }
+    let mut banners: Vec<_> = credit_banner(app, &account.id, now_ms)?
+        .into_iter()
+        .collect();
+    let rules = AlertRules::load(&app.accounts, &account.id)?;
+    if !rules.is_empty() {
+        banners.extend(alert_banners(app, &account.id, &rules, now_ms)?);
+        banners.extend(webhook_banner(app, &account.id)?);
+    }
+    Ok(banners)
+}
+
+/// Says that requests are refused for want of credits, or most of them.
+fn credit_banner(
+    app: &SidecarState,
+    account: &str,
+    now_ms: i64,
+) -> Result<Option<Banner>, StoreError> {
+    if app.accounts.one_time_links().has_waiting_trial(account)? {
+        return Ok(None);
+    }
+    let balance = app.billing.balance(account, now_ms)?;
+    let settings = app.settings.load();
+    let reserve = app.billing.pages().usual_reserve(account, &settings)?;
+    // What running requests have reserved comes back, in part: that is no want of credits yet.
+    if balance.balance >= reserve.credits && balance.balance.is_positive() {
+        return refusal_banner(app, account, now_ms);
+    }
+    let text = match &balance.trial {
+        _ if balance.balance.is_positive() => format!(
+            "You have {} credits left, and {} reserves about {}: the gateway refuses requests that you cannot pay, with status 402.",
+            balance.balance,
+            if reserve.is_of_account {
+                "a request like your latest ones"
+            } else {
+                "a short request to the cheapest model"
+            },
+            reserve.credits,
+        ),
+        Some(trial) if !trial.active => {
+            "Your trial has ended and you have no credits left. The gateway refuses requests with status 402.".to_owned()
+        }
+        None if !has_ever_used(app, account, now_ms)? => return Ok(None),
+        _ => "You have no credits left. The gateway refuses requests with status 402.".to_owned(),
+    };
+    Ok(Some(Banner {
+        is_bad: true,
+        names_support: true,
+        ..Banner::new("no-credit", text, ("/docs/errors", "What status 402 means"))
+    }))
+}
+
+/// Says that a request was refused for want of credits: for a day, unless another one was answered
+/// since, or credits came.
+fn refusal_banner(
+    app: &SidecarState,
+    account: &str,
+    now_ms: i64,
+) -> Result<Option<Banner>, StoreError> {
+    let Some(refused) = &app.refused else {
+        return Ok(None);
+    };
+    let filter = RefusedFilter {
+        status: Some(402),
+        from_ms: Some(now_ms - MAX_REFUSAL_AGE_MS),
+        ..RefusedFilter::default()
+    };
+    let latest = refused.list(account, &filter, None, 1)?;
+    let Some((_, latest)) = latest.first() else {
+        return Ok(None);
+    };
+    let entries = app.billing.receipts().entries(account, None, 1)?;
+    let has_changed = entries
+        .first()
+        .is_some_and(|entry| entry.at_ms >= latest.at_ms);
+    if has_changed || !CREDIT_CODES.contains(&&*latest.code) {
+        return Ok(None);
+    }
+    let text = format!(
+        "A request of yours was refused with status 402 at {}: {}",
+        format_time(latest.at_ms),
+        latest.message
+    );
+    let path = format!("/dashboard/activity/{}", latest.request_id);
+    Ok(Some(Banner {
+        is_bad: true,
+        names_support: true,
+        ..Banner::new("refused-for-credit", text, (&path, "The request"))
+    }))
+}
+
+/// Whether an account without a trial has had credits or has a key: an administrator may have
+/// neither, and then misses nothing.
+fn has_ever_used(app: &SidecarState, account: &str, now_ms: i64) -> Result<bool, StoreError> {
+    let funds = app.billing.posted_funds(account, now_ms)?;
+    if funds.is_some_and(|funds| funds.credited > Micro::ZERO) {
+        return Ok(true);
+    }
+    let keys = app.accounts.api_keys().keys(account)?;
+    let works =
+        |key: &accounts::ApiKey| key.status == ApiKeyStatus::Active && !key.is_of_playground();
+    Ok(keys.iter().any(works))
+}
+
+/// The alerts that have fired, while their condition holds and nobody has dismissed them.
+fn alert_banners(
+    app: &SidecarState,
+    account: &str,
+    rules: &AlertRules,
+    now_ms: i64,
+) -> Result<Vec<Banner>, StoreError> {
+    let mut banners = Vec::new();
+    for fired in FiredAlert::load_all(&app.accounts, account)? {
+        if fired.is_seen {
+            continue;
+        }
+        let text = match fired.rule {
+            FiredRule::LowBalance => {
+                let balance = app.billing.balance(account, now_ms)?.balance;
+                let threshold = rules.low_balance.filter(|threshold| balance < *threshold);
+                threshold.map(|threshold| {
+                    format!(
+                        "Alert: your balance, {} credits, is below {threshold}.",
+                        balance
+                    )
+                })
+            }
+            FiredRule::Spend => rules
+                .spend
+                .filter(|rule| fired.is_of_period(rule.period, now_ms))
+                .map(|rule| {
+                    format!(
+                        "Alert: you have spent more than {} credits this {} (UTC).",
+                        rule.credits,
+                        rule.period.name()
+                    )
+                }),
+        };
+        if let Some(text) = text {
+            banners.push(Banner {
+                dismisses: Some(fired.rule.as_str()),
+                ..Banner::new("alert", text, ("/dashboard/alerts", "Your alerts"))
+            });
+        }
+    }
+    Ok(banners)
+}
+
+/// Says that alerts do not reach the webhook that they should.
+fn webhook_banner(app: &SidecarState, account: &str) -> Result<Option<Banner>, StoreError> {
+    let is_offered = app.settings.load().notifications.webhooks;
+    let disabled = Webhooks::new(&app.accounts)
+        .find(account)?
+        .and_then(|webhook| webhook.disabled)
+        .filter(|_| is_offered);
+    Ok(disabled.map(|(_, because)| {
+        let text = format!("Your webhook is disabled and gets no alerts: {because}.");
+        Banner::new(
+            "webhook-disabled",
+            text,
+            ("/dashboard/alerts#webhook", "Enable it"),
+        )
+    }))
+}
