@@ -30,8 +30,10 @@ use crate::idempotency::{
 };
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::notify::{self, NotifyContext};
+use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::redis::SharedStore;
 use crate::shared_credit::redis::breaker::StoreBreaker;
+use crate::shared_credit::refusals;
 use crate::shared_credit::store_health::StoreHealthMonitor;
 use crate::shared_credit::{RedisIdempotency, SharedAdmission, SharedBilling, SharedKeys};
 use crate::sidecar::{self as pages, Sidecar};
@@ -131,6 +133,10 @@ pub fn run_with_admission(
     let keys = EmbeddedIdempotency::open(&settings.data_dir, accounts.clone(), credit.clone())?;
     let embedded = Arc::new(EmbeddedAdmission::new(accounts.clone(), credit));
     METRICS.ledger_held.set(1);
+    let refused = RefusedRequests::open(&settings.data_dir)?;
+    refused
+        .start_writer(Some(accounts.clone()))
+        .context("cannot start the thread that writes refused requests")?;
     database_logs::start(&settings.data_dir)
         .context("cannot start the thread that empties the databases' logs")?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
@@ -142,6 +148,7 @@ pub fn run_with_admission(
             admission: wrap(Arc::clone(&embedded) as _),
             ledger: Some(embedded),
             keys: Arc::new(keys),
+            refused: refused.clone(),
         },
         EdgeDeployment::Sidecar(connector),
         start,
@@ -160,7 +167,8 @@ pub fn run_with_admission(
         .start_upkeep(move || current.load().ledger.clone())
         .context("cannot start the thread that seals the ledger")?;
     let pages = Sidecar::new(accounts, billing, settings)
-        .with_endpoint_registry(Arc::clone(&handle.endpoints));
+        .with_endpoint_registry(Arc::clone(&handle.endpoints))
+        .with_refused_requests(refused);
     let admin = status_router(handle.clone()).merge(interface);
     let pages = Some((pages, acceptor));
     add_private_listeners(&mut server, admin, pages, &handle, sockets)?;
@@ -198,6 +206,12 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         admitting.new_connection(SETTLE_TIMEOUT),
         settings.limits.unknown_key_lookups_per_second,
     )?;
+    let refused = refusals::sender(admitting.new_connection(SETTLE_TIMEOUT))
+        .context("cannot prepare to send refused requests")?;
+    let refused = RefusedRequests::sent_by(refused);
+    refused
+        .start_writer(None)
+        .context("cannot start the thread that sends refused requests")?;
     let relaying = admitting.new_connection(SETTLE_TIMEOUT);
     let connections = (admitting, relaying);
     let (data_dir, models, limits) = (
@@ -226,6 +240,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
             admission: Arc::new(admission),
             ledger: None,
             keys: Arc::new(idempotency_keys),
+            refused,
         },
         EdgeDeployment::Shared(store_health),
         start,
@@ -254,6 +269,7 @@ struct EdgeStores {
     /// `None` if the sidecar in another process has the ledger.
     ledger: Option<Arc<dyn LedgerLookup>>,
     keys: Arc<dyn IdempotencyKeys>,
+    refused: RefusedRequests,
 }
 
 /// Builds the edge and serves until shutdown.
@@ -278,6 +294,7 @@ fn build_edge(
     let recorders = Recorders {
         access: access.clone(),
         traces: traces.clone(),
+        refused: stores.refused.clone(),
     };
     let gateway = Gateway::new(
         Arc::clone(settings),
@@ -343,6 +360,7 @@ fn build_edge(
         pulse: Arc::clone(&connections.pulse),
         access,
         traces,
+        refused: stores.refused,
         endpoints: Arc::clone(&gateway.endpoint_registry),
     };
     let upgrade_socket = listening_sockets::upgrade_socket(&settings.load().data_dir)?;
@@ -552,6 +570,7 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
 fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
     handle.admission.shut_down();
     handle.idempotency_keys.shut_down();
+    handle.refused.flush();
     // A successor uses the files.
     if !handle.succeeded.load(Ordering::Acquire) {
         database_logs::write_back(&handle.settings.load().data_dir);

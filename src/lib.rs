@@ -36,6 +36,7 @@ pub mod idempotency;
 pub mod local_link;
 pub mod notify;
 pub mod private_refusals;
+pub mod refused_requests;
 pub mod replica;
 pub mod shared_credit;
 pub mod sidecar;

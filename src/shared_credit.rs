@@ -16,6 +16,7 @@ mod lookup_budget;
 pub mod outbox;
 mod publication;
 pub mod redis;
+pub mod refusals;
 mod reserve;
 mod settle;
 pub mod store_health;

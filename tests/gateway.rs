@@ -176,6 +176,8 @@ mod prices;
 mod proxies;
 #[path = "gateway/races.rs"]
 mod races;
+#[path = "gateway/refused.rs"]
+mod refused;
 #[path = "gateway/refused_members.rs"]
 mod refused_members;
 #[path = "gateway/reload.rs"]

@@ -40,9 +40,11 @@ fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, Admin
         .api_keys()
         .authenticate(key, now_ms())
         .map_err(|refusal| match refusal {
-            AuthError::BadKey | AuthError::KeyExpired => AdminError::NoKey,
-            AuthError::KeyDisabled => AdminError::Forbidden("this key is disabled"),
-            AuthError::AccountSuspended => AdminError::Forbidden("this key's account is suspended"),
+            AuthError::BadKey | AuthError::KeyExpired(_) => AdminError::NoKey,
+            AuthError::KeyDisabled(_) => AdminError::Forbidden("this key is disabled"),
+            AuthError::AccountSuspended(_) => {
+                AdminError::Forbidden("this key's account is suspended")
+            }
             AuthError::TooManyLookups => AdminError::Busy,
             AuthError::Unavailable(error) => error.into(),
         })?;

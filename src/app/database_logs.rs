@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The files from which people's data is deleted.
-const ERASED_FILES: [&str; 2] = ["app.db", "idempotency.db"];
+const ERASED_FILES: [&str; 3] = ["app.db", "idempotency.db", "refused.db"];
 const INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Starts the thread that empties logs every hour.

@@ -8,6 +8,7 @@ use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard::ResourceGuard;
 use crate::edge::shutdown::Shutdown;
 use crate::idempotency::IdempotencyKeys;
+use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::store_health::StoreHealthMonitor;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
@@ -48,6 +49,7 @@ pub(super) struct ServerHandle {
     pub(super) pulse: Arc<Pulse>,
     pub(super) access: AccessLog,
     pub(super) traces: TraceExporter,
+    pub(super) refused: RefusedRequests,
     pub(super) endpoints: Arc<EndpointRegistry>,
 }
 

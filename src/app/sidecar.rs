@@ -13,8 +13,10 @@ use super::standby;
 use crate::billing::Billing;
 use crate::edge::{descriptors, panics};
 use crate::notify::{self, NotifyContext};
+use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::ledger_ingest::LedgerIngest;
-use crate::shared_credit::shared_balances;
+use crate::shared_credit::redis::SharedStore;
+use crate::shared_credit::{refusals, shared_balances};
 use crate::sidecar::{self, Sidecar};
 use accounts::Accounts;
 use anyhow::Context as _;
@@ -24,12 +26,15 @@ use axum::routing::get;
 use base::clock;
 use base::telemetry::METRICS;
 use config::Settings;
+use config::redis_address::RedisAddress;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+/// A reply of the shared store that takes longer counts as a failure.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that open pages have to end at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -106,8 +111,9 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         .upkeep()
         .start_upkeep(move || current.load().ledger.clone())
         .context("cannot start the thread that seals the ledger")?;
-    let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
-    let billing = state.billing.clone();
+    let refused = collect_refused(&data_dir, accounts.clone(), &address)?;
+    let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings))
+        .with_refused_requests(refused.clone());
     let accounts = state.accounts.clone();
     let store_prices = Box::new(move |new: &Settings| {
         let now_ms = clock::now_ms();
@@ -130,12 +136,29 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     ));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ingest.shut_down();
+    refused.flush();
     if let Some(renewal) = renewal {
         renewal.end();
         billing.give_lease_back();
     }
     database_logs::write_back(&data_dir);
     served
+}
+
+/// Opens the refused requests, and starts to take those of the edges.
+fn collect_refused(
+    data_dir: &Path,
+    accounts: Accounts,
+    address: &RedisAddress,
+) -> anyhow::Result<RefusedRequests> {
+    let refused = RefusedRequests::open(data_dir)?;
+    refused
+        .start_writer(Some(accounts))
+        .context("cannot start the thread that writes refused requests")?;
+    let store = SharedStore::new(address.clone(), STORE_TIMEOUT);
+    refusals::start_receiver(refused.clone(), store)
+        .context("cannot start the thread that takes refused requests from the edges")?;
+    Ok(refused)
 }
 
 async fn serve(

@@ -101,6 +101,16 @@ pub fn receipt(receipt: &Receipt) -> Value {
     if receipt.writeoff.is_positive() {
         value["writeoff"] = json!(receipt.writeoff);
     }
+    if !receipt.refunds.is_empty() {
+        let refunds = receipt.refunds.iter().map(|refund| {
+            json!({
+                "at": clock::rfc3339(refund.at_ms),
+                "credits": refund.credits,
+                "reference": refund.reference,
+            })
+        });
+        value["refunds"] = refunds.collect();
+    }
     value
 }
 

@@ -5,6 +5,7 @@
 use super::views::Receipts;
 use credits::money::Micro;
 use credits::price_list::PriceList;
+pub use ledger::RefundEntry;
 use ledger::StoreError;
 use ledger::{EndingDetail, EntryReference, EntrySelection, LedgerEntry};
 
@@ -24,6 +25,8 @@ pub struct Receipt {
     pub credits: Micro,
     pub writeoff: Micro,
     pub balance_after: Micro,
+    /// What came back later, oldest first. Only the receipt of one request has it; lists do not.
+    pub refunds: Vec<RefundEntry>,
 }
 
 impl Receipts<'_> {
@@ -32,13 +35,14 @@ impl Receipts<'_> {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.0
-            .0
-            .ledger
-            .rows()
-            .ending(account, request_id)?
-            .map(|entry| self.receipt_from_entry(entry))
-            .transpose()
+        let rows = self.0.0.ledger.rows();
+        let Some(entry) = rows.ending(account, request_id)? else {
+            return Ok(None);
+        };
+        Ok(Some(Receipt {
+            refunds: rows.refunds_of(account, request_id)?,
+            ..self.receipt_from_entry(entry)?
+        }))
     }
 
     /// Lists receipts, newest first. `before` is the `seq` of the last receipt of the previous
@@ -152,6 +156,7 @@ impl Receipts<'_> {
             credits: Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial),
             writeoff: entry.writeoff,
             balance_after: entry.bal_paid.plus(entry.bal_trial),
+            refunds: Vec::new(),
         })
     }
 }

@@ -243,7 +243,8 @@ async fn admit_api_request(
     if let Some(shortage) = gateway.pressure.refusal(running) {
         return Err(Failure::from_kind(shortage));
     }
-    let principal = authenticate_request(gateway, session).await?;
+    ctx.record.asks_model = matches!(route, Route::Vendor { .. });
+    let principal = authenticate_request(gateway, session, &mut ctx.record).await?;
     let authenticated = Authenticated {
         principal,
         at: Instant::now(),
@@ -393,24 +394,29 @@ fn foreign_key() -> String {
 /// The message for a well-formed key that no account has.
 const UNKNOWN_KEY: &str = "The API key is not valid: it was revoked, or belongs to another gateway. Create one in the dashboard.";
 
-/// Returns the account and the key that pay.
-async fn authenticate_request(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
+/// Returns the account and the key that pay. Records a key that is recognised and refused.
+async fn authenticate_request(
+    gateway: &Gateway,
+    session: &Session,
+    record: &mut RequestRecord,
+) -> Result<Principal, Failure> {
     let key = extract_key(&session.req_header().headers)?;
-    gateway
-        .admission
-        .authenticate(key, clock::now_ms())
-        .await
-        .map_err(|refusal| match refusal {
-            AuthError::BadKey => Failure::new(Kind::BadKey, UNKNOWN_KEY),
-            AuthError::KeyExpired => Failure::from_kind(Kind::KeyExpired),
-            AuthError::KeyDisabled => Failure::from_kind(Kind::KeyDisabled),
-            AuthError::AccountSuspended => Failure::from_kind(Kind::AccountSuspended),
-            AuthError::TooManyLookups => Failure::from_kind(Kind::KeyLookups),
-            AuthError::Unavailable(error) => {
-                log::error!("cannot check a key: {error}");
-                Failure::from_kind(Kind::LedgerUnavailable)
-            }
-        })
+    let refusal = match gateway.admission.authenticate(key, clock::now_ms()).await {
+        Ok(principal) => return Ok(principal),
+        Err(refusal) => refusal,
+    };
+    record.refused_key = refusal.key().cloned().map(Box::new);
+    Err(match refusal {
+        AuthError::BadKey => Failure::new(Kind::BadKey, UNKNOWN_KEY),
+        AuthError::KeyExpired(_) => Failure::from_kind(Kind::KeyExpired),
+        AuthError::KeyDisabled(_) => Failure::from_kind(Kind::KeyDisabled),
+        AuthError::AccountSuspended(_) => Failure::from_kind(Kind::AccountSuspended),
+        AuthError::TooManyLookups => Failure::from_kind(Kind::KeyLookups),
+        AuthError::Unavailable(error) => {
+            log::error!("cannot check a key: {error}");
+            Failure::from_kind(Kind::LedgerUnavailable)
+        }
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::settlement::settle_or_release;
 use super::state::admitted::AdmittedRequest;
 use super::state::{RequestContext, Stage};
 use super::upstream;
+use crate::refused_requests::RefusedRequest;
 use base::clock;
 use base::telemetry::METRICS;
 use base::telemetry::access::{AccessRecord, CallRecord};
@@ -43,6 +44,7 @@ pub async fn finish_request(
 pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
     let took = ctx.record.arrived.elapsed();
     count_request(ctx, took);
+    record_refusal(recorders, ctx);
     if ctx.record.trace.is_some() {
         let status = status(ctx);
         recorders
@@ -52,6 +54,39 @@ pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
     if recorders.access.is_on() {
         recorders.access.write(access_record(ctx, took));
     }
+}
+
+/// Records a request that the gateway refused after it had recognised the key. One that was
+/// admitted has a receipt instead.
+fn record_refusal(recorders: &Recorders, ctx: &mut RequestContext) {
+    let Some(failure) = ctx.record.failure.take() else {
+        return;
+    };
+    if matches!(ctx.stage, Stage::Admitted(_) | Stage::Sidecar(_)) {
+        return;
+    }
+    let authenticated = ctx.stage.authenticated();
+    let key = ctx.record.refused_key.take().map(|key| *key);
+    let Some(key) = key.or_else(|| authenticated.map(|known| known.principal.identity())) else {
+        return;
+    };
+    let (code, message) = *failure;
+    recorders.refused.record(RefusedRequest {
+        request_id: ctx.record.request_id.clone(),
+        account: key.account_id,
+        at_ms: clock::now_ms(),
+        status: ctx.record.status,
+        code,
+        message,
+        surface: ctx.record.surface.as_str(),
+        model: ctx
+            .record
+            .model
+            .get()
+            .map_or_else(String::new, |model| model.id.clone()),
+        key_id: key.key_id,
+        key_shown: key.key_shown,
+    });
 }
 
 /// Status to record if the client got none, because it had disconnected.

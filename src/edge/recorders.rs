@@ -1,7 +1,9 @@
-//! Where requests are recorded: the access log and the traces.
+//! Where requests are recorded: the access log, the traces, and what account holders see of refused
+//! ones.
 //!
 //! This file must not decide what is recorded: `edge/finish.rs` does.
 
+use crate::refused_requests::RefusedRequests;
 use base::telemetry::access::AccessLog;
 use base::telemetry::traces::TraceExporter;
 
@@ -10,4 +12,5 @@ use base::telemetry::traces::TraceExporter;
 pub struct Recorders {
     pub access: AccessLog,
     pub traces: TraceExporter,
+    pub refused: RefusedRequests,
 }

@@ -195,6 +195,9 @@ pub fn count(record: &mut RequestRecord, reason: &'static str) {
 pub fn build(record: &mut RequestRecord, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     let rendered = failure.render(record.surface, &record.request_id);
     record.status = rendered.status;
+    if record.asks_model {
+        record.failure = Some(Box::new((rendered.code, rendered.message)));
+    }
     let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
     for (name, value) in rendered.headers {
         head.insert_header(name, value)?;

@@ -8,7 +8,7 @@
 use super::lookup_budget::LookupBudget;
 use crate::shared_credit::redis::SharedStore;
 use accounts::ApiKeyStatus;
-use accounts::{AuthError, Principal};
+use accounts::{AuthError, KeyIdentity, Principal};
 use accounts::{KeySettings, RateSettings};
 use base::telemetry::METRICS;
 use ledger::StoreError;
@@ -162,11 +162,16 @@ impl SharedKeys {
                 .measured
                 .record_delay(&self.store, field("closed_at").parse().ok());
         }
+        let identity = || KeyIdentity {
+            account_id: field("account").into(),
+            key_id: field("key_id").into(),
+            key_shown: field("shown").into(),
+        };
         match ApiKeyStatus::from_name(field("status")) {
             ApiKeyStatus::Revoked => Err(AuthError::BadKey),
-            ApiKeyStatus::Disabled => Err(AuthError::KeyDisabled),
+            ApiKeyStatus::Disabled => Err(AuthError::KeyDisabled(identity())),
             ApiKeyStatus::Active if field("account_status") != "active" => {
-                Err(AuthError::AccountSuspended)
+                Err(AuthError::AccountSuspended(identity()))
             }
             ApiKeyStatus::Active => {
                 let principal = Principal {

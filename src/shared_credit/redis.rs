@@ -22,6 +22,7 @@ mod idempotency;
 mod ingest;
 mod keyspace;
 mod link;
+mod refused;
 mod reply;
 mod reservation;
 mod revocations;

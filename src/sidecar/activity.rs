@@ -1,9 +1,11 @@
-//! Billed responses: a filtered table, its CSV download, and the receipt of each response. An
-//! account never sees another account's responses.
+//! Billed responses and refused requests: a filtered table, the CSV download of the responses, and
+//! a page for each. An account never sees another account's responses.
 
 mod download;
+mod list;
 mod query;
 mod receipt;
+mod refused;
 mod row;
 
 use super::display::{Credits, group_digits};
@@ -15,6 +17,7 @@ use super::state::SidecarState;
 use super::viewed_account::{ViewedAccount, encode_segment};
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::billing::usage::{UsageQuery, UsageRow, UsageSpan};
+use crate::refused_requests::{KEPT_DAYS, MAX_LISTED};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -22,13 +25,17 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
+use base::clock::now_ms;
+use credits::limits::day_number;
 use download::download;
 pub use download::show_download;
+pub use list::latest;
 pub use query::ActivityQuery;
+use query::REFUSED;
 use receipt::receipt;
 pub use receipt::show_receipt;
-pub use row::{ActivityRow, latest};
-use row::{outcome_label, rows};
+pub use row::ActivityRow;
+use row::outcome_label;
 use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
@@ -66,6 +73,17 @@ struct ActivityPage {
     rows: Vec<ActivityRow>,
     older: Option<String>,
     max_rows: String,
+    /// The refused requests of the last days by status and code; `None` if this gateway keeps none.
+    refused: Option<RefusedSummary>,
+}
+
+/// The number of refused requests.
+struct RefusedSummary {
+    total: String,
+    /// Status with code, and number.
+    counts: Vec<(String, String)>,
+    days: i64,
+    max_listed: String,
 }
 
 struct ActivityTotal {
@@ -100,29 +118,26 @@ pub fn show_list(
             None => read = Err("No response or conversation of this account has this id."),
         }
     }
-    let total = match &read {
-        Ok(filter) => total(app, account, filter)?,
-        Err(_) => None,
+    let responses = read
+        .as_ref()
+        .ok()
+        .and_then(|filter| filter.responses.as_ref());
+    let total = match responses {
+        Some(filter) => total(app, account, filter)?,
+        None => None,
     };
-    let (status, receipts, fault) = match read {
-        // One more row than is shown, to know whether there is another page.
+    let (status, (rows, older), fault) = match read {
         Ok(filter) => (
             StatusCode::OK,
-            app.billing
-                .pages()
-                .activity(account, &filter, before, ROWS_PER_PAGE + 1)?,
+            list::list(app, &viewed, &filter, before, ROWS_PER_PAGE)?,
             None,
         ),
-        Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(fault)),
+        Err(fault) => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            Default::default(),
+            Some(fault),
+        ),
     };
-    let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
-    let shown = receipts
-        .get(..page_rows.min(receipts.len()))
-        .unwrap_or_default();
-    let older = shown
-        .last()
-        .filter(|_| receipts.len() > page_rows)
-        .map(|last| format_cursor(last.cursor()));
     let page = ActivityPage {
         frame: Frame::new("Activity", user).with_index_lag(app.billing.pages().index_lag()),
         keys: key_choices(app, account, &query.key)?,
@@ -131,8 +146,9 @@ pub fn show_list(
         is_filtered: query.is_filtered(),
         fault,
         total,
-        rows: rows(app, &viewed, shown)?,
-        older,
+        rows,
+        older: older.map(format_cursor),
+        refused: refused_summary(app, account)?,
         max_rows: group_digits(download::MAX_ROWS.into()),
         query,
         viewed,
@@ -146,9 +162,36 @@ fn find(app: &SidecarState, viewed: &ViewedAccount, id: &str) -> Result<Option<S
     if app.billing.receipts().receipt(account, id)?.is_some() {
         return Ok(Some(viewed.receipt_url(id)));
     }
+    if let Some(refused) = &app.refused
+        && refused.find(Some(account), id)?.is_some()
+    {
+        return Ok(Some(viewed.receipt_url(id)));
+    }
     let found = app.billing.pages().conversation(account, id)?.is_some();
     let path = viewed.page_url("conversations");
     Ok(found.then(|| format!("{path}/{}", encode_segment(id))))
+}
+
+/// Counts the refused requests of the last days.
+fn refused_summary(app: &SidecarState, account: &str) -> Result<Option<RefusedSummary>, PageError> {
+    let Some(refused) = &app.refused else {
+        return Ok(None);
+    };
+    let from_day = day_number(now_ms()) - KEPT_DAYS;
+    let counts = refused.counts(account, from_day)?;
+    let total = counts.iter().map(|count| count.requests).sum();
+    Ok(Some(RefusedSummary {
+        total: group_digits(total),
+        counts: counts
+            .into_iter()
+            .map(|count| {
+                let reason = format!("{} {}", count.status, count.code);
+                (reason, group_digits(count.requests))
+            })
+            .collect(),
+        days: KEPT_DAYS,
+        max_listed: group_digits(MAX_LISTED.into()),
+    }))
 }
 
 /// Adds up the debits that match the filter. The ledger has no sums by outcome.
@@ -221,5 +264,11 @@ fn outcome_choices(chosen: &str) -> Vec<FilterOption> {
         name: outcome_label(outcome).to_owned(),
         chosen: outcome.as_str() == chosen,
     };
-    RequestOutcome::ALL.into_iter().map(choice).collect()
+    let refused = FilterOption {
+        value: REFUSED.to_owned(),
+        name: REFUSED.to_owned(),
+        chosen: chosen == REFUSED,
+    };
+    let responses = RequestOutcome::ALL.into_iter().map(choice);
+    responses.chain([refused]).collect()
 }

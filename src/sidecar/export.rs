@@ -10,6 +10,7 @@ use super::state::SidecarState;
 use crate::document;
 use crate::notify::alerts::AlertRules;
 use crate::notify::webhooks::{DeliveryLogRow, WebhookState, Webhooks};
+use crate::refused_requests::{MAX_LISTED, RefusedFilter, RefusedRequest};
 use accounts::{ApiKey, SessionSummary};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -33,6 +34,10 @@ pub async fn export(
     let account = user.account;
     let balance = app.billing.balance(&account.id, now_ms)?;
     let webhooks = Webhooks::new(&app.accounts);
+    let refused = match &app.refused {
+        Some(refused) => refused.list(&account.id, &RefusedFilter::default(), None, MAX_LISTED)?,
+        None => Vec::new(),
+    };
     let mut head = json!({
         "exported_at": rfc3339(now_ms),
         "account": document::account_with_balance(&account, &balance),
@@ -41,6 +46,7 @@ pub async fn export(
         "sessions": app.accounts.logins().sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
         "alerts": AlertRules::load(&app.accounts, &account.id)?,
         "webhook": webhooks.find(&account.id)?.as_ref().map(webhook),
+        "refused_requests": refused.iter().map(|(_, one)| refused_request(one)).collect::<Vec<_>>(),
         "webhook_messages": webhooks.log(&account.id)?.iter().map(message).collect::<Vec<_>>(),
     })
     .to_string();
@@ -75,6 +81,14 @@ fn session(session: &SessionSummary) -> Value {
     json!({
         "created_at": rfc3339(session.created_at_ms), "used_at": rfc3339(session.used_at_ms),
         "address": session.address, "browser": session.browser,
+    })
+}
+
+fn refused_request(refused: &RefusedRequest) -> Value {
+    json!({
+        "request_id": refused.request_id, "at": rfc3339(refused.at_ms), "status": refused.status,
+        "code": refused.code, "message": refused.message, "model": refused.model,
+        "surface": refused.surface, "key": &*refused.key_shown,
     })
 }
 

@@ -11,6 +11,7 @@ use super::new_keys::NewKeyTickets;
 use super::stream_slots::StreamCounts;
 use super::throttle::Throttle;
 use crate::billing::Billing;
+use crate::refused_requests::RefusedRequests;
 use crate::upstreams::EndpointRegistry;
 use accounts::Accounts;
 use arc_swap::ArcSwap;
@@ -29,6 +30,8 @@ pub struct Sidecar {
     pub settings: Arc<ArcSwap<Settings>>,
     /// The vendors' endpoints, if this process calls them.
     pub endpoint_registry: Option<Arc<EndpointRegistry>>,
+    /// The requests that edges refused, if one runs in this process.
+    pub refused: Option<RefusedRequests>,
     /// The audit that runs, and the last result.
     pub(super) audits: Arc<LedgerAuditRunner>,
 }
@@ -40,7 +43,17 @@ impl Sidecar {
             billing,
             settings,
             endpoint_registry: None,
+            refused: None,
             audits: Arc::default(),
+        }
+    }
+
+    /// Adds the refused requests, in a process that has an edge.
+    #[must_use]
+    pub fn with_refused_requests(self, refused: RefusedRequests) -> Self {
+        Self {
+            refused: Some(refused),
+            ..self
         }
     }
 
@@ -60,6 +73,7 @@ pub(super) struct SidecarState {
     pub(super) billing: Billing,
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) endpoint_registry: Option<Arc<EndpointRegistry>>,
+    pub(super) refused: Option<RefusedRequests>,
     pub(super) throttle: Throttle,
     pub(super) login_backoff: LoginBackoff,
     pub(super) known_networks: KnownNetworks,
@@ -82,6 +96,7 @@ impl SidecarState {
             billing: sidecar.billing,
             settings: sidecar.settings,
             endpoint_registry: sidecar.endpoint_registry,
+            refused: sidecar.refused,
             throttle: Throttle::default(),
             login_backoff: LoginBackoff::default(),
             known_networks: KnownNetworks::default(),

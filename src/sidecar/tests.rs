@@ -16,6 +16,7 @@ mod statement;
 
 use super::*;
 use crate::billing::Billing;
+use crate::refused_requests::{RefusedRequest, RefusedRequests};
 use accounts::{Accounts, NewAccount, Role, open_account};
 use arc_swap::ArcSwap;
 use base::clock::now_ms;
@@ -112,7 +113,8 @@ async fn world(change: &[(&str, &str)]) -> World {
         accounts.clone(),
         billing.clone(),
         Arc::new(ArcSwap::from_pointee(settings)),
-    );
+    )
+    .with_refused_requests(RefusedRequests::open(folder.path()).unwrap());
     let (address, close, served) = start(state.clone()).await;
     World {
         folder,
@@ -139,6 +141,26 @@ async fn start(state: Sidecar) -> (SocketAddr, oneshot::Sender<()>, Served) {
 }
 
 impl World {
+    /// Records a request that the gateway refused, and returns its id.
+    fn refuse(&self, account: &str, number: u32, (status, code): (u16, &str)) -> String {
+        let request_id = format!("req_0193000000007abc8def{number:012x}");
+        let refused = self.state.refused.as_ref().unwrap();
+        refused.record(RefusedRequest {
+            request_id: request_id.clone(),
+            account: account.into(),
+            at_ms: now_ms(),
+            status,
+            code: code.to_owned(),
+            message: format!("Sentence of <b> {code}."),
+            surface: "messages",
+            model: "alpha-opus-4-7".to_owned(),
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-Ab12…wxyz".into(),
+        });
+        refused.flush();
+        request_id
+    }
+
     fn price(&self) -> credits::price_list::PriceList {
         let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
         credits::price_list::PriceList::clone(&settings.catalog.models()[0].price)
@@ -594,30 +616,27 @@ async fn pages_that_send_to_the_operator_name_the_configured_contact() {
         let id = open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
             .unwrap()
             .id;
-        let suspended = accounts::AccountStatus::Suspended;
         let keys = world.accounts.api_keys();
         keys.create_key(&id, "laptop", now_ms()).unwrap();
-        world.accounts.set_status(&id, suspended).unwrap();
         let token = world
             .accounts
             .logins()
             .create_session(&id, now_ms())
             .unwrap()
             .token;
-        let page = world
-            .get("/dashboard", &format!("gw-session={token}"))
-            .await;
+        let cookie = format!("gw-session={token}");
         let contact = shown.strip_prefix("for an account").unwrap();
-        for before in ["Ask the operator of this gateway", "to add some"] {
-            assert!(
-                page.body.contains(&format!("{before}{contact}")),
-                "{support}"
-            );
-        }
+        let page = world.get("/dashboard", &cookie).await;
+        let for_credits = format!("Ask the operator of this gateway for credits{contact}");
+        assert!(page.body.contains(&for_credits), "{support}");
+        let suspended = accounts::AccountStatus::Suspended;
+        world.accounts.set_status(&id, suspended).unwrap();
+        let page = world.get("/dashboard", &cookie).await;
+        let of_suspended = format!("Ask the operator of this gateway{contact}");
+        assert!(page.body.contains(&of_suspended), "{support}");
+        assert!(!page.body.contains("no-credit"), "there is nothing to buy");
         assert!(page.body.contains("account suspended") && !page.body.contains("data-live="));
-        let keys = world
-            .get("/dashboard/keys", &format!("gw-session={token}"))
-            .await;
+        let keys = world.get("/dashboard/keys", &cookie).await;
         assert!(keys.body.contains("does not work: account suspended"));
     }
 }

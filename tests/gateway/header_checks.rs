@@ -225,6 +225,7 @@ fn a_stored_answer_needs_no_credit_and_an_unknown_key_is_refused_on_the_header()
 fn an_edge_among_many_asks_the_store_before_it_reads_a_large_body() {
     let fleet = Fleet::new();
     let poor = fleet.funded(0);
+    let mut refused = Vec::new();
     for edge in &fleet.edges {
         fleet.wait_known(edge, &poor.key);
         for surface in BOTH {
@@ -234,9 +235,22 @@ fn an_edge_among_many_asks_the_store_before_it_reads_a_large_body() {
                 let mut connection = edge.connect();
                 connection.send(&large(surface, &poor.key, 5_000_000).head());
                 let answer = connection.answer();
-                (!matches!(answer.status, 503 | 529)).then(|| insufficient(surface, &answer))
+                let id = answer.header("x-request-id").unwrap().to_owned();
+                let is_refusal = !matches!(answer.status, 503 | 529);
+                refused.extend(is_refusal.then_some(id));
+                is_refusal.then(|| insufficient(surface, &answer))
             });
         }
+    }
+    // The sidecar, which has the pages, gets to know what the edges refused.
+    let file = fleet.sidecar.data_dir().join("refused.db");
+    let file = rusqlite::Connection::open(file).unwrap();
+    for id in refused {
+        wait_for("the sidecar to have the refusal", SOON, || {
+            let sql = "SELECT code FROM refused WHERE request_id = ?1 AND account = ?2";
+            let code = file.query_row(sql, [&id, &poor.id], |row| row.get::<_, String>(0));
+            (code.ok()? == "insufficient_credits").then_some(())
+        });
     }
     fleet.close();
 }

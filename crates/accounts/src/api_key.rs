@@ -7,7 +7,7 @@ use super::error::AccountError;
 use super::id::new_id;
 use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
-use super::principal::{AuthError, Principal};
+use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
 use crate::db::{InsertKeyOutcome, KeyRow};
 use crate::key_settings::{KeySettings, RateSettings};
@@ -78,11 +78,16 @@ impl ApiKeys<'_> {
             .key_owner(&key::hash(key))
             .map_err(AuthError::Unavailable)?
             .ok_or(AuthError::BadKey)?;
+        let identity = || KeyIdentity {
+            account_id: Arc::clone(&owner.account),
+            key_id: Arc::clone(&owner.key),
+            key_shown: Arc::clone(&owner.shown),
+        };
         match ApiKeyStatus::from_name(&owner.status) {
             ApiKeyStatus::Revoked => return Err(AuthError::BadKey),
-            ApiKeyStatus::Disabled => return Err(AuthError::KeyDisabled),
+            ApiKeyStatus::Disabled => return Err(AuthError::KeyDisabled(identity())),
             ApiKeyStatus::Active if !owner.account_active => {
-                return Err(AuthError::AccountSuspended);
+                return Err(AuthError::AccountSuspended(identity()));
             }
             ApiKeyStatus::Active => {}
         }

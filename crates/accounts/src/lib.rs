@@ -60,7 +60,7 @@ pub use password::{
     generate as random_password,
 };
 pub use playground::NewPlaygroundKey;
-pub use principal::{AuthError, Principal};
+pub use principal::{AuthError, KeyIdentity, Principal};
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use sign_up::{
     NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as,

@@ -153,7 +153,7 @@ mod tests {
                 .is_ok()
         );
         let expired = accounts.api_keys().authenticate(&first, now + 3_600_000);
-        assert!(matches!(expired, Err(AuthError::KeyExpired)));
+        assert!(matches!(expired, Err(AuthError::KeyExpired(_))));
 
         let second = create(&one, now + 1);
         assert!(

@@ -18,6 +18,14 @@ pub struct Principal {
     pub account_rates: RateSettings,
 }
 
+/// A key that the gateway recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyIdentity {
+    pub account_id: Arc<str>,
+    pub key_id: Arc<str>,
+    pub key_shown: Arc<str>,
+}
+
 /// Why a key is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
@@ -25,11 +33,11 @@ pub enum AuthError {
     #[error("this is not a valid gateway key")]
     BadKey,
     #[error("the key has expired")]
-    KeyExpired,
+    KeyExpired(KeyIdentity),
     #[error("the key is disabled")]
-    KeyDisabled,
+    KeyDisabled(KeyIdentity),
     #[error("the account is suspended")]
-    AccountSuspended,
+    AccountSuspended(KeyIdentity),
     /// Too many unknown keys arrive to look this one up.
     #[error("too many unknown keys are being looked up")]
     TooManyLookups,
@@ -37,11 +45,31 @@ pub enum AuthError {
     Unavailable(StoreError),
 }
 
+impl AuthError {
+    /// The key that is refused; `None` if the gateway did not recognise it.
+    pub fn key(&self) -> Option<&KeyIdentity> {
+        match self {
+            Self::KeyExpired(key) | Self::KeyDisabled(key) | Self::AccountSuspended(key) => {
+                Some(key)
+            }
+            Self::BadKey | Self::TooManyLookups | Self::Unavailable(_) => None,
+        }
+    }
+}
+
 impl Principal {
+    pub fn identity(&self) -> KeyIdentity {
+        KeyIdentity {
+            account_id: Arc::clone(&self.account_id),
+            key_id: Arc::clone(&self.key_id),
+            key_shown: Arc::clone(&self.key_shown),
+        }
+    }
+
     /// Returns the principal, unless its key has expired.
     pub fn check_expiry(self, now_ms: i64) -> Result<Self, AuthError> {
         if self.settings.has_expired(now_ms) {
-            Err(AuthError::KeyExpired)
+            Err(AuthError::KeyExpired(self.identity()))
         } else {
             Ok(self)
         }

@@ -35,6 +35,10 @@ pub use vendor::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RenderedFailure {
     pub status: u16,
+    /// The code in the body; if it has none, the failure's reason.
+    pub code: String,
+    /// The message in the body.
+    pub message: String,
     pub body: Vec<u8>,
     /// `content-type`, and if they apply, `retry-after` and `x-should-retry`.
     pub headers: Vec<(&'static str, String)>,
@@ -74,6 +78,8 @@ impl Failure {
         };
         RenderedFailure {
             status,
+            code: code.unwrap_or(self.reason()).to_owned(),
+            message: message.into_owned(),
             body,
             headers: self.headers(row, status),
         }

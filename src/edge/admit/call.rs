@@ -98,6 +98,8 @@ pub async fn prepare(
         count,
     } = parsed?;
     let model = find_model(settings, principal, &summary.model)?.select_variant(surface, &summary);
+    // If the request is refused, its account holder sees the model.
+    let _ = record.model.set(Arc::clone(model));
     let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);
     if is_local && let Some(count) = count {

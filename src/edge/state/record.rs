@@ -4,8 +4,11 @@
 
 use crate::edge::cors::CorsHeaders;
 use crate::edge::trace::RequestTrace;
+use accounts::KeyIdentity;
 use config::address::ClientAddress;
+use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// What is counted, logged and traced of a request, and what each response to it contains.
@@ -32,6 +35,14 @@ pub struct RequestRecord {
     pub status: u16,
     /// Why the request was refused or failed, in one word.
     pub reason: Option<&'static str>,
+    /// Whether the request is for a model, not for a path that the gateway answers itself.
+    pub asks_model: bool,
+    /// The model, once it is known.
+    pub model: OnceLock<Arc<CatalogModel>>,
+    /// A key that the gateway recognised and refused.
+    pub refused_key: Option<Box<KeyIdentity>>,
+    /// The failure that the client got, as it is: code and message.
+    pub failure: Option<Box<(String, String)>>,
 }
 
 impl RequestRecord {
@@ -48,6 +59,10 @@ impl RequestRecord {
             route: RouteLabel::Api,
             status: 0,
             reason: None,
+            asks_model: false,
+            model: OnceLock::new(),
+            refused_key: None,
+            failure: None,
         }
     }
 
@@ -65,6 +80,10 @@ impl RequestRecord {
             route: self.route,
             status: self.status,
             reason: self.reason,
+            asks_model: self.asks_model,
+            model: std::mem::take(&mut self.model),
+            refused_key: self.refused_key.take(),
+            failure: self.failure.take(),
         }
     }
 }

@@ -28,6 +28,10 @@ pub struct StoreIdempotency<'a>(pub(crate) &'a SharedStore);
 #[derive(Clone, Copy)]
 pub struct StoreIngest<'a>(pub(crate) &'a SharedStore);
 
+/// Refused requests on their way to the sidecar.
+#[derive(Clone, Copy)]
+pub struct StoreRefusals<'a>(pub(crate) &'a SharedStore);
+
 /// Holds of requests, and how they ended.
 #[derive(Clone, Copy)]
 pub struct StoreHolds<'a>(pub(crate) &'a SharedStore);
@@ -55,6 +59,10 @@ impl SharedStore {
 
     pub fn ingest(&self) -> StoreIngest<'_> {
         StoreIngest(self)
+    }
+
+    pub fn refusals(&self) -> StoreRefusals<'_> {
+        StoreRefusals(self)
     }
 
     pub fn holds(&self) -> StoreHolds<'_> {

@@ -45,6 +45,7 @@ pub fn show_download(
     query: &ActivityQuery,
 ) -> Result<Response, PageError> {
     let filter = query.filter().map_err(|_| PageError::NotFound)?;
+    let filter = filter.responses.ok_or(PageError::NotFound)?;
     let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
     let (billing, names_of) = (app.billing.clone(), Arc::clone(app));

@@ -3,12 +3,32 @@
 //! Must not read the ledger.
 
 use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
+use crate::refused_requests::RefusedFilter;
 use crate::sidecar::error::PageError;
 use crate::sidecar::page_cursor::parse_cursor;
 use base::clock::day_start_ms;
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;
+
+/// The outcome of requests that the gateway refused, which have no response.
+pub const REFUSED: &str = "refused";
+
+/// What a list has. `None`: nothing of this kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListFilter {
+    pub responses: Option<ActivityFilter>,
+    pub refused: Option<RefusedFilter>,
+}
+
+impl Default for ListFilter {
+    fn default() -> Self {
+        Self {
+            responses: Some(ActivityFilter::default()),
+            refused: Some(RefusedFilter::default()),
+        }
+    }
+}
 
 /// Filters from the URL's query. An empty value means no filter.
 #[derive(Deserialize, Default)]
@@ -28,7 +48,7 @@ pub struct ActivityQuery {
 impl ActivityQuery {
     /// # Errors
     /// Returns what is wrong with the filter, as a text for the user.
-    pub(super) fn filter(&self) -> Result<ActivityFilter, &'static str> {
+    pub(super) fn filter(&self) -> Result<ListFilter, &'static str> {
         let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let day = |text: &str| match text {
             "" => Ok(None),
@@ -37,7 +57,7 @@ impl ActivityQuery {
                 .ok_or("Write a day as 2026-11-21."),
         };
         let outcome = match self.outcome.as_str() {
-            "" => None,
+            "" | REFUSED => None,
             name => Some(
                 RequestOutcome::parse(name).ok_or("Unknown outcome. Choose one from the list.")?,
             ),
@@ -49,13 +69,24 @@ impl ActivityQuery {
         if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
             return Err("The first day must not be after the last day.");
         }
-        Ok(ActivityFilter {
+        let responses = ActivityFilter {
             model: non_empty(&self.model),
             key_id: non_empty(&self.key),
             outcome,
             conversation: None,
             from_ms,
             to_ms,
+        };
+        let refused = RefusedFilter {
+            model: non_empty(&self.model),
+            key_id: non_empty(&self.key),
+            status: None,
+            from_ms,
+            to_ms,
+        };
+        Ok(ListFilter {
+            responses: (self.outcome != REFUSED).then_some(responses),
+            refused: outcome.is_none().then_some(refused),
         })
     }
 
@@ -93,8 +124,18 @@ mod tests {
             to_ms: Some(2 * DAY_MS),
             ..ActivityFilter::default()
         };
+        let expected = ListFilter {
+            responses: Some(expected),
+            refused: None,
+        };
         assert_eq!(filter.filter(), Ok(expected));
-        assert_eq!(query_with(|_| ()).filter(), Ok(ActivityFilter::default()));
+        assert_eq!(query_with(|_| ()).filter(), Ok(ListFilter::default()));
+        let refused = query_with(|query| query.outcome = REFUSED.into());
+        let expected = ListFilter {
+            responses: None,
+            ..ListFilter::default()
+        };
+        assert_eq!(refused.filter(), Ok(expected));
         for wrong in [
             query_with(|query| query.from = "yesterday".into()),
             query_with(|query| query.to = "2026-02-30".into()),

@@ -1,9 +1,10 @@
 //! The receipt of one response: usage, prices, cost, and the reason for the cost.
 
+use super::refused;
 use super::row::{ActivityRow, key_names, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
-use crate::sidecar::display::group_digits;
+use crate::sidecar::display::{Timestamp, group_digits};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::page::{Frame, html};
@@ -32,6 +33,14 @@ struct ReceiptRow {
     credits: String,
 }
 
+/// Credits that came back.
+struct RefundView {
+    at: Timestamp,
+    credits: String,
+    by: String,
+    reference: String,
+}
+
 #[derive(Template)]
 #[template(path = "receipt.html")]
 struct ReceiptPage<'r> {
@@ -51,6 +60,8 @@ struct ReceiptPage<'r> {
     surcharge: Option<String>,
     /// Threshold of the long-context tier that applied.
     above_input_tokens: Option<String>,
+    /// What came back later.
+    refunds: Vec<RefundView>,
     /// The billed service tier, region or speed: key, name and factor.
     factors: Vec<(&'static str, String, String)>,
 }
@@ -75,14 +86,36 @@ pub fn show_receipt(
     viewed: &ViewedAccount,
     request_id: &str,
 ) -> Result<Response, PageError> {
-    let receipt = app
-        .billing
-        .receipts()
-        .receipt(&viewed.id, request_id)?
-        .ok_or(PageError::NotFound)?;
+    let Some(receipt) = app.billing.receipts().receipt(&viewed.id, request_id)? else {
+        return refused::page(app, user, viewed, request_id);
+    };
     let names = key_names(app, &viewed.id, std::slice::from_ref(&receipt))?;
-    let page = receipt_page(Frame::new("Activity", user), viewed, &receipt, &names);
+    let page = ReceiptPage {
+        refunds: refunds(app, &receipt)?,
+        ..receipt_page(Frame::new("Activity", user), viewed, &receipt, &names)
+    };
     Ok(html(StatusCode::OK, &page))
+}
+
+/// What the operator gave back later, with the names of the administrators.
+fn refunds(app: &SidecarState, receipt: &Receipt) -> Result<Vec<RefundView>, PageError> {
+    let mut views = Vec::new();
+    for refund in &receipt.refunds {
+        let by = match &refund.actor {
+            Some(actor) => app.accounts.find(actor)?.map(|account| account.email),
+            None => None,
+        };
+        views.push(RefundView {
+            at: Timestamp(refund.at_ms),
+            credits: refund.credits.to_string(),
+            by: by.map_or_else(
+                || "the operator".to_owned(),
+                |email| format!("{email}, an operator"),
+            ),
+            reference: refund.reference.clone(),
+        });
+    }
+    Ok(views)
 }
 
 fn receipt_page<'r>(
@@ -131,6 +164,7 @@ fn receipt_page<'r>(
             .band_for(usage.without_passes().input_total())
             .above_input_tokens
             .map(group_digits),
+        refunds: Vec::new(),
         factors: factors(usage, price),
         frame,
     }
@@ -161,17 +195,19 @@ fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
              the length of the response, and is at most what was reserved."
         }
         (RequestOutcome::ClientLeft, false) => {
-            "The client disconnected before the response ended. The gateway read on to get the vendor's own count; what the \
-             vendor generated is billed."
+            "The client disconnected before the response ended. A vendor goes on generating until it notices that, so the \
+             gateway read on, for a limited time, to get the vendor's own count. All that the vendor generated until it \
+             stopped is billed, also what the client did not see."
         }
         (RequestOutcome::ClientLeft, true) => {
-            "The client disconnected before the response ended, and the vendor did not report its usage in time. What was \
-             generated until then is billed. The cost is estimated from the content of the request and the length of the \
-             response, and is at most what was reserved."
+            "The client disconnected before the response ended. The gateway read on, for a limited time, but the vendor did not \
+             report its usage in that time. What the vendor generated until the gateway stopped reading is billed, also what the \
+             client did not see. The cost is estimated from the content of the request and the length of the response, and is \
+             at most what was reserved."
         }
         (RequestOutcome::GatewayEnded, _) => {
             "The gateway stopped the response at one of its limits: time, size, a client that read too slowly, or the reserved \
-             credits. What was generated until then is billed."
+             credits. What the vendor generated until then is billed."
         }
         (RequestOutcome::RefusedFree, _) => {
             "The model refused before it produced output. The vendor does not charge for this."
@@ -227,6 +263,7 @@ mod tests {
             credits: pricing::cost(&usage, &price),
             price,
             writeoff: Micro::ZERO,
+            refunds: Vec::new(),
             balance_after: Micro::new(299_894_300),
         }
     }

@@ -1,15 +1,14 @@
 //! One response as a row of a table, on the activity page, the overview and the receipt.
 
+use super::query::REFUSED;
 use crate::billing::Receipt;
-use crate::billing::activity::{ActivityFilter, RequestOutcome};
+use crate::billing::activity::RequestOutcome;
+use crate::refused_requests::RefusedRequest;
 use crate::sidecar::display::{Credits, Timestamp, group_digits};
 use crate::sidecar::key_names::{KeyName, KeyNames};
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
 use ledger::StoreError;
-
-/// Number of responses that the overview shows.
-const LATEST_ROWS: u32 = 5;
 
 /// A response in a table.
 pub struct ActivityRow {
@@ -20,6 +19,10 @@ pub struct ActivityRow {
     pub surface: &'static str,
     pub key: KeyName,
     pub outcome: &'static str,
+    /// The outcome, for programs.
+    pub outcome_id: &'static str,
+    /// Status and code of a request that was refused.
+    pub refusal: Option<String>,
     /// The response was delivered incompletely or not at all.
     pub is_odd: bool,
     pub tokens_in: String,
@@ -33,16 +36,6 @@ pub struct ActivityRow {
     pub first_token: Option<String>,
 }
 
-pub(super) fn rows(
-    app: &SidecarState,
-    viewed: &ViewedAccount,
-    receipts: &[Receipt],
-) -> Result<Vec<ActivityRow>, StoreError> {
-    let names = key_names(app, &viewed.id, receipts)?;
-    let rows = receipts.iter();
-    Ok(rows.map(|receipt| row(viewed, receipt, &names)).collect())
-}
-
 pub(super) fn key_names(
     app: &SidecarState,
     account: &str,
@@ -54,14 +47,33 @@ pub(super) fn key_names(
     KeyNames::load(&app.accounts, account, ids)
 }
 
-/// The latest responses.
-pub fn latest(app: &SidecarState, viewed: &ViewedAccount) -> Result<Vec<ActivityRow>, StoreError> {
-    let filter = ActivityFilter::default();
-    let receipts = app
-        .billing
-        .pages()
-        .activity(&viewed.id, &filter, None, LATEST_ROWS)?;
-    rows(app, viewed, &receipts)
+impl ActivityRow {
+    pub(super) fn from_refused(
+        viewed: &ViewedAccount,
+        refused: &RefusedRequest,
+        names: &KeyNames,
+    ) -> Self {
+        let none = String::new;
+        Self {
+            request_id: refused.request_id.clone(),
+            receipt_url: viewed.receipt_url(&refused.request_id),
+            at: Timestamp(refused.at_ms),
+            model: refused.model.clone(),
+            surface: refused.surface,
+            key: names.get(&refused.key_id, &refused.key_shown),
+            outcome: REFUSED,
+            outcome_id: REFUSED,
+            refusal: Some(format!("{} {}", refused.status, refused.code)),
+            is_odd: true,
+            tokens_in: none(),
+            cached: none(),
+            tokens_out: none(),
+            credits: Credits::ZERO,
+            estimated: false,
+            took: None,
+            first_token: None,
+        }
+    }
 }
 
 pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -> ActivityRow {
@@ -75,6 +87,8 @@ pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -
         surface: detail.surface.as_str(),
         key: names.get(&detail.key_id, &detail.key_shown),
         outcome: outcome_label(detail.outcome),
+        outcome_id: detail.outcome.as_str(),
+        refusal: None,
         is_odd: detail.outcome != RequestOutcome::Completed,
         tokens_in: group_digits(usage.input_total()),
         cached: group_digits(usage.cache_read),

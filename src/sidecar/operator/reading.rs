@@ -18,6 +18,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use base::clock::now_ms;
+use ledger::StoreError;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -46,13 +47,28 @@ pub async fn receipt(
     Operator { user, by }: Operator,
     Path(request_id): Path<String>,
 ) -> Result<Response, PageError> {
-    let (billing, id) = (app.billing.clone(), request_id.clone());
-    let charge = run_blocking(move || billing.pages().request_charge(&id))
+    let (state, id) = (Arc::clone(&app), request_id.clone());
+    let account = run_blocking(move || account_of_request(&state, &id))
         .await??
         .ok_or(PageError::NotFound)?;
     let what = json!({"receipt": request_id});
-    let viewed = open(&app, by, &charge.account, what).await?;
+    let viewed = open(&app, by, &account, what).await?;
     show_receipt(&app, &user, &viewed, &request_id)
+}
+
+/// The account that sent a request which has ended or was refused.
+pub fn account_of_request(
+    app: &SidecarState,
+    request_id: &str,
+) -> Result<Option<String>, StoreError> {
+    if let Some(charge) = app.billing.pages().request_charge(request_id)? {
+        return Ok(Some(charge.account));
+    }
+    let refused = match &app.refused {
+        Some(refused) => refused.find(None, request_id)?,
+        None => None,
+    };
+    Ok(refused.map(|refused| refused.account.to_string()))
 }
 
 pub async fn activity(

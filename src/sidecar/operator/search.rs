@@ -11,6 +11,7 @@ use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
 use super::super::viewed_account::encode_segment;
 use super::list::MAX_TERM_CHARS;
+use super::reading::account_of_request;
 use accounts::{parse_key, shown_key_text};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -137,7 +138,7 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
     // A whole key is replaced by what pages show of it: it must not be in a URL of the answer.
     let shown = parse_key(term).then(|| shown_key_text(term));
     let term = shown.as_deref().unwrap_or(term);
-    if app.billing.pages().request_charge(term)?.is_some() {
+    if account_of_request(app, term)?.is_some() {
         return Ok(Found::Page(format!(
             "/dashboard/operator/activity/{}",
             encode_segment(term)

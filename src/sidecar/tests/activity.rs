@@ -111,3 +111,143 @@ fn rename_key(world: &World, key_id: &str) {
     let renamed = database.execute("UPDATE api_key SET id = 'key_1' WHERE id = ?1", [key_id]);
     assert_eq!(renamed.unwrap(), 1);
 }
+
+#[tokio::test]
+async fn refused_requests_stand_among_the_responses_and_each_has_a_page() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let other = world.sign_up("b@example.com").await;
+    let account = spend(&world, "a@example.com", 1);
+    let first = world.refuse(&account, 1, (402, "insufficient_credits"));
+    world.refuse(&account, 2, (429, "rate_limited"));
+    let newest = world.refuse(&account, 3, (429, "rate_limited"));
+
+    let page = world.get("/dashboard/activity", &cookie).await.body;
+    let order: Vec<_> = page
+        .split("data-outcome=\"")
+        .skip(1)
+        .map(|rest| rest.split_once('"').unwrap().0)
+        .collect();
+    assert_eq!(order, ["refused", "refused", "refused", "completed"]);
+    assert!(page.contains("<code>402 insufficient_credits</code>"));
+    let (_, counts) = page.split_once("data-testid=\"refused-counts\"").unwrap();
+    let (counts, _) = counts.split_once("</p>").unwrap();
+    assert!(counts.contains("<strong>3</strong>"), "{counts}");
+    assert!(counts.contains("2 × <code>429 rate_limited</code>, 1 × <code>402"));
+    for (query, rows) in [
+        ("outcome=refused", 3),
+        ("outcome=completed", 1),
+        ("model=beta-5.2", 0),
+        ("key=key_1&outcome=refused", 3),
+        ("key=key_2&outcome=refused", 0),
+        ("from=2000-01-01&to=2000-01-02", 0),
+    ] {
+        let path = format!("/dashboard/activity?{query}");
+        let page = world.get(&path, &cookie).await.body;
+        assert_eq!(page.matches("data-outcome=").count(), rows, "{query}");
+    }
+    let overview = world.get("/dashboard", &cookie).await.body;
+    assert!(overview.contains("data-outcome=\"refused\""));
+    assert!(!world.get("/dashboard", &other).await.body.contains(&newest));
+
+    let path = format!("/dashboard/activity/{first}");
+    let page = world.get(&path, &cookie).await;
+    assert_eq!(page.status, 200);
+    for part in [
+        "Refused with status 402, <code>insufficient_credits</code>.",
+        "Sentence of &#60;b&#62; insufficient_credits.",
+        "nothing is billed",
+        "alpha-opus-4-7",
+        &first,
+    ] {
+        assert!(page.body.contains(part), "{part}: {}", page.body);
+    }
+    let found = world
+        .get(&format!("/dashboard/activity?q={first}"), &cookie)
+        .await;
+    assert_eq!(found.headers["location"], path);
+    // An id that nobody knows, and one of another account, are explained and say nothing else.
+    let unknown = "/dashboard/activity/req_0193000000007abc8def0123456789ab".to_owned();
+    for (path, cookie) in [(&path, &other), (&unknown, &cookie)] {
+        let page = world.get(path, cookie).await;
+        assert_eq!(page.status, 404);
+        let (_, page) = page.body.split_once("<main").unwrap();
+        assert!(page.contains("No such request"));
+        assert!(!page.contains("insufficient_credits"));
+    }
+    let nonsense = world.get("/dashboard/activity/nonsense", &cookie).await;
+    assert_eq!(nonsense.status, 404);
+    assert!(!nonsense.body.contains("No such request"));
+    let csv = world
+        .get("/dashboard/activity.csv?outcome=refused", &cookie)
+        .await;
+    assert_eq!(csv.status, 404, "the file has responses");
+}
+
+#[tokio::test]
+async fn refused_requests_are_paged_with_the_responses() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = spend(&world, "a@example.com", 30);
+    for number in 0..40 {
+        world.refuse(&account, number, (429, "rate_limited"));
+    }
+    let mut path = "/dashboard/activity".to_owned();
+    let (mut pages, mut rows) = (Vec::new(), Vec::new());
+    loop {
+        let page = world.get(&path, &cookie).await.body;
+        let on_page: Vec<_> = page
+            .split("<a class=\"row-link\" href=\"/dashboard/activity/")
+            .skip(1)
+            .map(|rest| rest.split_once('"').unwrap().0.to_owned())
+            .collect();
+        pages.push(on_page.len());
+        rows.extend(on_page);
+        let Some((before, _)) = page.split_once("\" rel=\"next\"") else {
+            break;
+        };
+        let (_, link) = before.rsplit_once("href=\"").unwrap();
+        path = format!("/dashboard/{}", link.replace("&amp;", "&"));
+    }
+    assert_eq!(pages, [50, 20]);
+    rows.sort();
+    rows.dedup();
+    assert_eq!(rows.len(), 70, "each once");
+}
+
+#[tokio::test]
+async fn pages_say_that_the_last_request_was_refused_for_want_of_credits() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let banner = "data-testid=\"refused-for-credit\"";
+    let has_banner = async || {
+        let page = world.get("/dashboard/keys", &cookie).await;
+        page.body.contains(banner)
+    };
+    world.refuse(&account, 1, (402, "key_spend_limit"));
+    assert!(!has_banner().await, "the account has credits");
+    world.refuse(&account, 2, (402, "insufficient_credits"));
+    assert!(has_banner().await);
+    spend(&world, "a@example.com", 1);
+    assert!(!has_banner().await, "a request was answered since");
+}
+
+#[tokio::test]
+async fn pages_say_when_the_balance_is_below_what_a_usual_request_reserves() {
+    let world = world(&[("trial_credits: \"300\"", "trial_credits: \"0.13\"")]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let banner = async || {
+        let page = world.get("/dashboard", &cookie).await.body;
+        let (_, rest) = page.split_once("data-testid=\"no-credit\"")?;
+        Some(rest.split_once("</p>")?.0.to_owned())
+    };
+    // A short request to the cheapest model: 1 · 100 + 256 · 500 per 1 000 000 = 0.1281.
+    assert_eq!(banner().await, None);
+    spend(&world, "a@example.com", 1);
+    let text = banner().await.expect("a banner");
+    assert!(text.contains("a request like your latest ones"), "{text}");
+    let page = world.get("/dashboard", &cookie).await.body;
+    assert!(page.contains("a usual request reserves more than is available"));
+    assert!(!page.contains("your credits last"));
+}

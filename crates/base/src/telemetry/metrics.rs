@@ -481,7 +481,10 @@ impl Metrics {
             &self.webhook_deliveries,
             &["delivered", "retried", "failed"],
         );
-        create(&self.damaged_files, &["holds.db", "idempotency.db"]);
+        create(
+            &self.damaged_files,
+            &["holds.db", "idempotency.db", "refused.db"],
+        );
         create(&self.damaged_journal_lines, &["repaired", "lost"]);
         self.interrupted.with_label_values::<&str>(&[]);
     }

@@ -26,6 +26,17 @@ impl RequestCharge {
     }
 }
 
+/// A refund of a debit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefundEntry {
+    pub at_ms: i64,
+    pub credits: Micro,
+    /// The operator's reference.
+    pub reference: String,
+    /// Account of the administrator who posted it; `None` for the command line.
+    pub actor: Option<String>,
+}
+
 /// The credits of an account at the time ?1: a trial that has ended counts nothing, also before its
 /// lapse is entered.
 const BALANCE: &str = "paid + iif(ifnull(trial_ends_at, ?1 + 1) > ?1, trial, 0)";
@@ -64,6 +75,34 @@ impl LedgerRows<'_> {
                     "SELECT CAST(min(total({BALANCE}), 9007199254740991) AS INTEGER) FROM account"
                 ))?
                 .query_row([now_ms], |row| row.get(0))
+        })
+    }
+
+    /// Returns the refunds of a request's debit, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn refunds_of(
+        &self,
+        account: &str,
+        request_id: &str,
+    ) -> Result<Vec<RefundEntry>, StoreError> {
+        self.0.read("list the refunds of a request", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT at, d_paid + d_trial, ref, json_extract(detail, '$.actor') FROM entry
+                     WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2
+                     ORDER BY seq",
+                )?
+                .query_map([account, request_id], |row| {
+                    Ok(RefundEntry {
+                        at_ms: row.get(0)?,
+                        credits: row.get(1)?,
+                        reference: row.get(2)?,
+                        actor: row.get(3)?,
+                    })
+                })?
+                .collect()
         })
     }
 

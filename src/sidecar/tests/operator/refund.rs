@@ -76,6 +76,28 @@ async fn a_refund_asks_first_and_is_posted_once() {
     // The debits of `spend` do not cost what their usage costs; the refunds break no rule.
     let broken = report.findings.iter().find(|one| one.rule != "cost");
     assert!(broken.is_none(), "{broken:?}");
+
+    // The holder's receipt says what came later.
+    let (accounts, billing) = (&root.world.accounts, &root.world.billing);
+    let session = accounts.logins().create_session(&root.account, now_ms());
+    let cookie = format!("gw-session={}", session.unwrap().token);
+    let path = format!("/dashboard/activity/{}", request(1));
+    let receipt = root.world.get(&path, &cookie).await.body;
+    for (credits, reference) in [("0.0004", "ticket 7"), ("0.0006", "ticket 8")] {
+        let (_, rest) = receipt
+            .split_once(&format!("Refunded {credits} credits"))
+            .expect(credits);
+        let (line, _) = rest.split_once("</p>").unwrap();
+        assert!(line.contains("by root@example.com, an operator"), "{line}");
+        assert!(line.contains(reference), "{line}");
+    }
+    let receipt = billing.receipts().receipt(&root.account, &request(1));
+    let refunds = crate::billing::json::receipt(&receipt.unwrap().unwrap())["refunds"].clone();
+    assert_eq!(refunds[0]["credits"], "0.0004");
+    assert_eq!(refunds[1]["reference"], "ticket 8");
+    let other = billing.receipts().receipt(&root.account, &request(2));
+    let other = crate::billing::json::receipt(&other.unwrap().unwrap());
+    assert!(other.get("refunds").is_none());
 }
 
 #[tokio::test]

@@ -1,0 +1,236 @@
+//! Requests that the gateway refused after it had recognised their key: what an account holder sees
+//! of them for 30 days.
+//!
+//! A request's thread puts a refusal into memory, and a thread of its own writes what is there once
+//! a second, so that no request waits for a disk. A crash loses at most the last second. They cost
+//! nothing, so they are no part of the ledger, and `refused.db` can be deleted. Edges with a shared
+//! store send theirs to the sidecar (`shared_credit/refusals.rs`). Must not decide what is refused.
+//! Next: `refused_requests/db.rs` (the rows), `refused_requests/batch.rs` (what an edge sends).
+
+mod batch;
+mod db;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use accounts::{AccountStatus, Accounts};
+use base::clock;
+use batch::RefusedBatch;
+use db::RefusedRequestsDb;
+pub use db::{RefusedCount, RefusedCursor, RefusedFilter};
+use ledger::StoreError;
+pub use request::{KEPT_DAYS, MAX_LISTED, RefusedRequest};
+use request::{WaitingRefusals, lock};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Time between two writes.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two deletions of what is older than [`KEPT_DAYS`].
+const PURGE_INTERVAL_MS: i64 = 3_600_000;
+
+/// The refused requests of all accounts. Cheap to clone.
+#[derive(Clone)]
+pub struct RefusedRequests(Arc<Shared>);
+
+struct Shared {
+    home: RefusalsHome,
+    waiting: Mutex<WaitingRefusals>,
+}
+
+/// Where refusals go.
+enum RefusalsHome {
+    File(Box<RefusedRequestsDb>),
+    /// To the sidecar, which has the file.
+    Sidecar(SendBatch),
+}
+
+/// Sends a batch to the sidecar.
+pub type SendBatch = Box<dyn Fn(&str) -> Result<(), StoreError> + Send + Sync>;
+
+impl RefusedRequests {
+    /// Opens `refused.db` in the data directory; replaces a damaged one by a new one.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened or migrated.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        let db = RefusedRequestsDb::open(data_dir)?;
+        Ok(Self::with_home(RefusalsHome::File(Box::new(db))))
+    }
+
+    /// The refusals of an edge whose pages are in another process.
+    pub fn sent_by(send: SendBatch) -> Self {
+        Self::with_home(RefusalsHome::Sidecar(send))
+    }
+
+    fn with_home(home: RefusalsHome) -> Self {
+        Self(Arc::new(Shared {
+            home,
+            waiting: Mutex::default(),
+        }))
+    }
+
+    /// The file; `None` if another process has it.
+    fn db(&self) -> Option<&RefusedRequestsDb> {
+        match &self.0.home {
+            RefusalsHome::File(db) => Some(db),
+            RefusalsHome::Sidecar(_) => None,
+        }
+    }
+
+    /// Starts the thread that writes or sends what was recorded, and deletes what is too old or
+    /// belongs to a deleted account. It ends with the process, which calls [`Self::flush`] then.
+    /// `accounts` is `None` where the file is not.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot start.
+    pub fn start_writer(&self, accounts: Option<Accounts>) -> io::Result<()> {
+        let requests = self.clone();
+        let run = move || {
+            let mut purged_at_ms = 0;
+            loop {
+                std::thread::sleep(WRITE_INTERVAL);
+                requests.flush();
+                let now_ms = clock::now_ms();
+                if let Some(accounts) = &accounts
+                    && now_ms - purged_at_ms >= PURGE_INTERVAL_MS
+                {
+                    purged_at_ms = now_ms;
+                    if let Err(error) = requests.purge(accounts, now_ms) {
+                        log::warn!("{error}; trying again in an hour");
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("refused".into())
+            .spawn(run)
+            .map(drop)
+    }
+
+    /// Deletes what is older than [`KEPT_DAYS`], and what belongs to a deleted account.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read or written.
+    pub fn purge(&self, accounts: &Accounts, now_ms: i64) -> Result<(), StoreError> {
+        let Some(db) = self.db() else {
+            return Ok(());
+        };
+        db.purge(now_ms)?;
+        for account in db.accounts()? {
+            let found = accounts.find(&account)?;
+            if found.is_none_or(|found| found.status == AccountStatus::Deleted) {
+                db.forget(&account)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a refusal, in memory. Never waits for a disk.
+    pub fn record(&self, mut refused: RefusedRequest) {
+        refused.shorten_message();
+        let day = credits::limits::day_number(refused.at_ms);
+        let reason = (day, refused.status, refused.code.clone());
+        let mut waiting = self.waiting();
+        waiting.count(&refused.account, reason, 1);
+        waiting.list(refused);
+    }
+
+    /// Records the batch of an edge, unless `is_known` says that it did so before. Returns the id
+    /// of the batch.
+    ///
+    /// # Errors
+    /// Returns an error if this version does not know the text.
+    pub fn absorb(
+        &self,
+        batch: &str,
+        is_known: impl FnOnce(&str) -> bool,
+    ) -> Result<String, serde_json::Error> {
+        let batch: RefusedBatch = serde_json::from_str(batch)?;
+        let id = batch.id.clone();
+        if !is_known(&id) {
+            batch.add_to(&mut self.waiting());
+        }
+        Ok(id)
+    }
+
+    /// Writes or sends what was recorded. If that fails, what was recorded is lost: the process
+    /// must not collect it without end.
+    pub fn flush(&self) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        if waiting.accounts.is_empty() {
+            return;
+        }
+        let done = match &self.0.home {
+            RefusalsHome::File(db) => db.insert(&waiting.accounts),
+            RefusalsHome::Sidecar(send) => serde_json::to_string(&RefusedBatch::new(waiting))
+                .map_err(|error| StoreError::Unusable(error.to_string()))
+                .and_then(|batch| send(&batch)),
+        };
+        if let Err(error) = done {
+            log::warn!("the refused requests of the last second are lost: {error}");
+        }
+    }
+
+    /// Lists refusals of an account, newest first: at most `limit`, below `before`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn list(
+        &self,
+        account: &str,
+        filter: &RefusedFilter,
+        before: Option<RefusedCursor>,
+        limit: u32,
+    ) -> Result<Vec<(RefusedCursor, RefusedRequest)>, StoreError> {
+        match self.db() {
+            Some(db) => db.list(account, filter, before, limit),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the refusal of a request, also if it is not written yet; of any account if `account`
+    /// is `None`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn find(
+        &self,
+        account: Option<&str>,
+        request_id: &str,
+    ) -> Result<Option<RefusedRequest>, StoreError> {
+        let is_wanted = |refused: &&RefusedRequest| {
+            refused.request_id == request_id
+                && account.is_none_or(|account| *refused.account == *account)
+        };
+        let found = {
+            let waiting = self.waiting();
+            let listed = waiting
+                .accounts
+                .values()
+                .flat_map(|account| &account.listed);
+            listed.into_iter().find(is_wanted).cloned()
+        };
+        match (found, self.db()) {
+            (None, Some(db)) => Ok(db.find(request_id)?.filter(|refused| is_wanted(&refused))),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Counts the refusals of an account since a day, by status and code, the most frequent first.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn counts(&self, account: &str, from_day: i64) -> Result<Vec<RefusedCount>, StoreError> {
+        match self.db() {
+            Some(db) => db.counts(account, from_day),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, WaitingRefusals> {
+        lock(&self.0.waiting)
+    }
+}

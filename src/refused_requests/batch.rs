@@ -1,0 +1,94 @@
+//! What an edge sends to the sidecar, as JSON: the refused requests of a second.
+//!
+//! Must not know how it is sent.
+
+use super::request::{RefusedRequest, WaitingRefusals, known_surface};
+use serde::{Deserialize, Serialize};
+
+/// The refused requests of a second.
+#[derive(Serialize, Deserialize)]
+pub struct RefusedBatch {
+    /// A number of its own: a batch that comes twice counts once.
+    pub id: String,
+    listed: Vec<ListedRefusal>,
+    counts: Vec<CountedRefusals>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListedRefusal {
+    request_id: String,
+    account: String,
+    at_ms: i64,
+    status: u16,
+    code: String,
+    message: String,
+    surface: String,
+    model: String,
+    key_id: String,
+    key_shown: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CountedRefusals {
+    account: String,
+    day: i64,
+    status: u16,
+    code: String,
+    requests: u64,
+}
+
+impl RefusedBatch {
+    pub fn new(waiting: WaitingRefusals) -> Self {
+        let (mut listed, mut counts) = (Vec::new(), Vec::new());
+        for (account, waiting) in waiting.accounts {
+            for ((day, status, code), requests) in waiting.counts {
+                counts.push(CountedRefusals {
+                    account: account.to_string(),
+                    day,
+                    status,
+                    code,
+                    requests,
+                });
+            }
+            listed.extend(waiting.listed.into_iter().map(|refused| ListedRefusal {
+                account: refused.account.to_string(),
+                key_id: refused.key_id.to_string(),
+                key_shown: refused.key_shown.to_string(),
+                surface: refused.surface.to_owned(),
+                request_id: refused.request_id,
+                at_ms: refused.at_ms,
+                status: refused.status,
+                code: refused.code,
+                message: refused.message,
+                model: refused.model,
+            }));
+        }
+        Self {
+            id: uuid::Uuid::now_v7().simple().to_string(),
+            listed,
+            counts,
+        }
+    }
+
+    /// Adds what the batch has to what waits for a write.
+    pub fn add_to(self, waiting: &mut WaitingRefusals) {
+        for counted in self.counts {
+            let reason = (counted.day, counted.status, counted.code);
+            waiting.count(&counted.account.into(), reason, counted.requests);
+        }
+        for refused in self.listed {
+            waiting.list(RefusedRequest {
+                account: refused.account.into(),
+                key_id: refused.key_id.into(),
+                key_shown: refused.key_shown.into(),
+                surface: known_surface(&refused.surface),
+                request_id: refused.request_id,
+                at_ms: refused.at_ms,
+                status: refused.status,
+                code: refused.code,
+                message: refused.message,
+                model: refused.model,
+            });
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! `refused.db`: refused requests as rows, and their number by day, status and code.
+//!
+//! Must not know why a request was refused.
+
+use super::request::{
+    KEPT_DAYS, MAX_LISTED, RefusedRequest, WaitingOfAccount, known_surface, lock,
+};
+use credits::limits::day_number;
+use ledger::StoreError;
+use ledger::sqlite::damage::{self, DatabaseSpec};
+use ledger::sqlite::{self, Readers};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
+/// Maximum number of connections for reading.
+const MAX_READERS: usize = 2;
+const DAY_MS: i64 = 86_400_000;
+
+pub struct RefusedRequestsDb {
+    writer: Mutex<Connection>,
+    readers: Readers,
+}
+
+/// Which refusals a list has. The default has all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RefusedFilter {
+    pub key_id: Option<String>,
+    pub model: Option<String>,
+    pub status: Option<u16>,
+    pub from_ms: Option<i64>,
+    /// The first moment after those of the list.
+    pub to_ms: Option<i64>,
+}
+
+/// Position of a refusal in the list of its account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RefusedCursor {
+    pub at_ms: i64,
+    pub seq: i64,
+}
+
+/// Number of refusals with one status and code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedCount {
+    pub status: u16,
+    pub code: String,
+    pub requests: u64,
+}
+
+impl RefusedRequestsDb {
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("refused.db");
+        let spec = DatabaseSpec {
+            table: "refused",
+            migrations: MIGRATIONS,
+        };
+        damage::open_or_renew(&path, &spec, || Self::open_at(&path))
+    }
+
+    fn open_at(path: &Path) -> Result<Self, StoreError> {
+        let operation = "open refused.db";
+        let mut writer = sqlite::open(path, operation)?;
+        // A power cut may cost the last rows.
+        writer
+            .execute_batch("PRAGMA synchronous = NORMAL;")
+            .map_err(|source| StoreError::sqlite(operation, source))?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "migrate refused.db")?;
+        sqlite::erase_deleted(&writer)?;
+        Ok(Self {
+            writer: Mutex::new(writer),
+            readers: Readers::open(path, MAX_READERS, operation)?,
+        })
+    }
+
+    fn write(
+        &self,
+        operation: &'static str,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
+        let mut writer = lock(&self.writer);
+        let work = || {
+            let transaction = sqlite::begin_write(&mut writer)?;
+            change(&transaction)?;
+            transaction.commit()
+        };
+        work().map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    fn read<T>(
+        &self,
+        operation: &'static str,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers
+            .with(query)
+            .map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    /// Enters refusals, and deletes the oldest rows of accounts that then have too many.
+    pub fn insert(&self, accounts: &HashMap<Arc<str>, WaitingOfAccount>) -> Result<(), StoreError> {
+        self.write("write refused requests", |transaction| {
+            for (account, waiting) in accounts {
+                for refused in &waiting.listed {
+                    insert_row(transaction, refused)?;
+                }
+                for ((day, status, code), requests) in &waiting.counts {
+                    transaction
+                        .prepare_cached(
+                            "INSERT INTO refused_count(account, day, status, code, requests)
+                             VALUES(?1, ?2, ?3, ?4, ?5)
+                             ON CONFLICT DO UPDATE SET requests = requests + excluded.requests",
+                        )?
+                        .execute(params![
+                            account,
+                            day,
+                            status,
+                            code,
+                            i64::try_from(*requests).unwrap_or(i64::MAX)
+                        ])?;
+                }
+                transaction
+                    .prepare_cached(
+                        "DELETE FROM refused WHERE account = ?1 AND (at_ms, seq) <= (
+                           SELECT at_ms, seq FROM refused WHERE account = ?1
+                           ORDER BY at_ms DESC, seq DESC LIMIT 1 OFFSET ?2)",
+                    )?
+                    .execute(params![account, MAX_LISTED])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes what is older than [`KEPT_DAYS`].
+    pub fn purge(&self, now_ms: i64) -> Result<(), StoreError> {
+        let day = day_number(now_ms) - KEPT_DAYS;
+        self.write("delete old refused requests", |transaction| {
+            transaction.execute("DELETE FROM refused WHERE at_ms < ?1", [day * DAY_MS])?;
+            transaction.execute("DELETE FROM refused_count WHERE day < ?1", [day])?;
+            Ok(())
+        })
+    }
+
+    /// Returns the accounts that have refusals.
+    pub fn accounts(&self) -> Result<Vec<String>, StoreError> {
+        self.read("list the accounts of refused requests", |connection| {
+            connection
+                .prepare_cached("SELECT DISTINCT account FROM refused_count")?
+                .query_map([], |row| row.get(0))?
+                .collect()
+        })
+    }
+
+    pub fn forget(&self, account: &str) -> Result<(), StoreError> {
+        self.write("forget an account's refused requests", |transaction| {
+            transaction.execute("DELETE FROM refused WHERE account = ?1", [account])?;
+            transaction.execute("DELETE FROM refused_count WHERE account = ?1", [account])?;
+            Ok(())
+        })
+    }
+
+    pub fn list(
+        &self,
+        account: &str,
+        filter: &RefusedFilter,
+        before: Option<RefusedCursor>,
+        limit: u32,
+    ) -> Result<Vec<(RefusedCursor, RefusedRequest)>, StoreError> {
+        let before = before.unwrap_or(RefusedCursor {
+            at_ms: i64::MAX,
+            seq: i64::MAX,
+        });
+        self.read("list an account's refused requests", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM refused
+                     WHERE account = ?1 AND (at_ms, seq) < (?2, ?3)
+                       AND (?4 IS NULL OR key_id = ?4) AND (?5 IS NULL OR model = ?5)
+                       AND (?6 IS NULL OR status = ?6)
+                       AND at_ms >= ifnull(?7, at_ms) AND at_ms < ifnull(?8, at_ms + 1)
+                     ORDER BY at_ms DESC, seq DESC LIMIT ?9"
+                ))?
+                .query_map(
+                    params![
+                        account,
+                        before.at_ms,
+                        before.seq,
+                        filter.key_id,
+                        filter.model,
+                        filter.status,
+                        filter.from_ms,
+                        filter.to_ms,
+                        limit
+                    ],
+                    read_row,
+                )?
+                .collect()
+        })
+    }
+
+    pub fn find(&self, request_id: &str) -> Result<Option<RefusedRequest>, StoreError> {
+        self.read("find a refused request", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM refused WHERE request_id = ?1"
+                ))?
+                .query_row([request_id], |row| Ok(read_row(row)?.1))
+                .optional()
+        })
+    }
+
+    pub fn counts(&self, account: &str, from_day: i64) -> Result<Vec<RefusedCount>, StoreError> {
+        self.read("count an account's refused requests", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT status, code, sum(requests) AS requests FROM refused_count
+                     WHERE account = ?1 AND day >= ?2
+                     GROUP BY status, code ORDER BY requests DESC, status, code",
+                )?
+                .query_map(params![account, from_day], |row| {
+                    let requests: i64 = row.get(2)?;
+                    Ok(RefusedCount {
+                        status: row.get(0)?,
+                        code: row.get(1)?,
+                        requests: u64::try_from(requests).unwrap_or_default(),
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+/// What [`read_row`] reads.
+const COLUMNS: &str =
+    "request_id, account, at_ms, status, code, message, surface, model, key_id, key_shown, seq";
+
+fn insert_row(transaction: &Transaction<'_>, refused: &RefusedRequest) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO refused(request_id, account, at_ms, status, code, message, surface, model, key_id, key_shown)
+             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            refused.request_id,
+            refused.account,
+            refused.at_ms,
+            refused.status,
+            refused.code,
+            refused.message,
+            refused.surface,
+            refused.model,
+            refused.key_id,
+            refused.key_shown,
+        ])
+        .map(drop)
+}
+
+fn read_row(row: &Row<'_>) -> rusqlite::Result<(RefusedCursor, RefusedRequest)> {
+    let surface: String = row.get("surface")?;
+    let refused = RefusedRequest {
+        request_id: row.get("request_id")?,
+        account: row.get("account")?,
+        at_ms: row.get("at_ms")?,
+        status: row.get("status")?,
+        code: row.get("code")?,
+        message: row.get("message")?,
+        surface: known_surface(&surface),
+        model: row.get("model")?,
+        key_id: row.get("key_id")?,
+        key_shown: row.get("key_shown")?,
+    };
+    let cursor = RefusedCursor {
+        at_ms: refused.at_ms,
+        seq: row.get("seq")?,
+    };
+    Ok((cursor, refused))
+}

@@ -1,0 +1,88 @@
+//! Refused requests of a whole gateway: their account holder sees each with its reason, also after
+//! a restart, and requests that are answered leave nothing there.
+
+use crate::client::{Answer, Request};
+use crate::surface::Chat;
+use crate::world::{SOON, World, wait_for};
+
+fn request_id(answer: &Answer) -> String {
+    answer.header("x-request-id").expect("an id").to_owned()
+}
+
+#[test]
+fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
+    let mut world = World::new();
+    let (status, cookie) = world.sign_up("a@example.test", "");
+    assert_eq!(status, 303);
+    let create = [
+        "key",
+        "create",
+        "--account",
+        "a@example.test",
+        "--name",
+        "n",
+    ];
+    let created = world.json(&create);
+    let (key, key_id) = (
+        created["key"].as_str().unwrap().to_owned(),
+        created["key_id"].as_str().unwrap(),
+    );
+    let post = |body: &str| world.ask(&Request::post(Chat.path(), body).bearer(&key));
+    let message = r#""messages":[{"role":"user","content":"hello"}]"#;
+    // The trial's 300 credits do not cover the input.
+    let unpaid = format!(
+        r#"{{"model":"beta-5.5","messages":[{{"role":"user","content":"{}"}}]}}"#,
+        "a ".repeat(400_000)
+    );
+    let mut refused = vec![
+        (402, "insufficient_credits", "beta-5.5", post(&unpaid)),
+        (
+            404,
+            "model_not_found",
+            "",
+            post(&format!(r#"{{"model":"no-such",{message}}}"#)),
+        ),
+        (400, "", "", post("{")),
+    ];
+    assert_eq!(world.ask(&Chat.whole(&key, "output=1")).status, 200);
+    world.json(&["key", "disable", key_id]);
+    let disabled = post(&format!(r#"{{"model":"beta-5.2",{message}}}"#));
+    refused.push((403, "key_disabled", "", disabled));
+    // Not of this account: no key is recognised.
+    let strange = world.ask(&Request::post(Chat.path(), "{}").bearer("gw-sk-none"));
+    assert_eq!(strange.status, 401);
+
+    let page = |world: &World, path: &str| {
+        let answer = world.ask(&Request::get(path).header("cookie", &cookie));
+        (answer.status, answer.text())
+    };
+    let check = |world: &World| {
+        let list = wait_for("the refusals to be written", SOON, || {
+            let (_, list) = page(world, "/dashboard/activity?outcome=refused");
+            let rows = list.matches("data-outcome=\"refused\"").count();
+            (rows == refused.len()).then_some(list)
+        });
+        for (status, code, model, answer) in &refused {
+            assert_eq!(answer.status, *status, "{}", answer.text());
+            let id = request_id(answer);
+            assert!(list.contains(&id) && list.contains(&format!("<code>{status} {code}")));
+            let (found, receipt) = page(world, &format!("/dashboard/activity/{id}"));
+            assert_eq!(found, 200);
+            assert!(receipt.contains(&format!("Refused with status {status}")));
+            assert!(receipt.contains(model), "{receipt}");
+        }
+        assert_eq!(
+            page(
+                world,
+                &format!("/dashboard/activity/{}", request_id(&strange))
+            )
+            .0,
+            404
+        );
+    };
+    check(&world);
+    world.kill();
+    world.start_gateway();
+    check(&world);
+    world.close();
+}
