@@ -38,7 +38,7 @@ impl Accounts {
     /// Returns the number of models with another price, new and removed ones included.
     ///
     /// # Errors
-    /// Returns an error if the database fails or if a line cannot be read.
+    /// Returns an error if the database fails.
     pub fn record_prices<'m>(
         &self,
         models: impl Iterator<Item = (&'m str, &'m PriceList)>,
@@ -54,9 +54,9 @@ impl Accounts {
         }
         // Two processes can read the same file during an upgrade: the second one finds the line of
         // the first in the same transaction.
-        let mut changed = 0;
+        let (mut changed, mut is_first) = (0, false);
         self.db.audit().append_audit_after(PRICES_ACT, |lines| {
-            let old = fold_prices(&parse_lines(lines)?);
+            let old = fold_prices(&parse_lines(lines));
             let differs = |model: &str| old.get(model) != new.get(model).copied();
             let mut models: Vec<&str> = old.keys().map(String::as_str).collect();
             models.extend(new.keys());
@@ -65,24 +65,25 @@ impl Accounts {
             models.retain(|model| differs(model));
             changed = models.len();
             if models.is_empty() {
-                return Ok(None);
+                return None;
             }
+            is_first = old.is_empty();
             let before: BTreeMap<_, _> = models.iter().map(|it| (*it, old.get(*it))).collect();
             let after: BTreeMap<_, _> = models.iter().map(|it| (*it, new.get(it))).collect();
-            Ok(Some(NewAuditLine {
+            Some(NewAuditLine {
                 at_ms: now_ms,
                 actor: CONFIG_FILE.to_owned(),
                 address: "file".to_owned(),
                 act: PRICES_ACT,
                 object: CONFIG_FILE.to_owned(),
-                before: match old.is_empty() {
+                before: match is_first {
                     true => String::new(),
                     false => json!(before).to_string(),
                 },
                 after: json!(after).to_string(),
-            }))
+            })
         })?;
-        if changed > 0 {
+        if changed > 0 && !is_first {
             log::info!("the config file changed prices; the audit log names {changed} models");
         }
         Ok(changed)
@@ -97,9 +98,9 @@ impl AuditLog<'_> {
     /// Returns all changes of prices, oldest first.
     ///
     /// # Errors
-    /// Returns an error if the database fails or if a line cannot be read.
+    /// Returns an error if the database fails.
     pub fn price_changes(&self) -> Result<Vec<PriceChange>, StoreError> {
-        parse_lines(&self.0.db.audit().audit_rows_of(PRICES_ACT)?)
+        Ok(parse_lines(&self.0.db.audit().audit_rows_of(PRICES_ACT)?))
     }
 }
 
@@ -132,9 +133,15 @@ pub fn parse_price_changes(row: &AuditRow) -> Result<Vec<PriceChange>, StoreErro
         .collect())
 }
 
-fn parse_lines(rows: &[AuditRow]) -> Result<Vec<PriceChange>, StoreError> {
-    let lines: Result<Vec<_>, _> = rows.iter().map(parse_price_changes).collect();
-    Ok(lines?.into_iter().flatten().collect())
+/// A line that cannot be read is left out: a damaged log must not keep a gateway from starting.
+fn parse_lines(rows: &[AuditRow]) -> Vec<PriceChange> {
+    let read = |row| {
+        parse_price_changes(row).unwrap_or_else(|error| {
+            log::warn!("{error}");
+            Vec::new()
+        })
+    };
+    rows.iter().flat_map(read).collect()
 }
 
 fn fold_prices(changes: &[PriceChange]) -> ModelPrices {

@@ -195,19 +195,15 @@ impl AuditRows<'_> {
     pub(crate) fn append_audit_after(
         &self,
         act: &str,
-        build: impl FnOnce(&[AuditRow]) -> Result<Option<NewAuditLine>, StoreError>,
+        build: impl FnOnce(&[AuditRow]) -> Option<NewAuditLine>,
     ) -> Result<(), StoreError> {
         self.0.write("write to the audit log", |transaction| {
             let rows = rows_of(transaction, act)?;
-            Ok(match build(&rows) {
-                Ok(Some(line)) => {
-                    append(transaction, &line.as_entry())?;
-                    Ok(())
-                }
-                Ok(None) => Ok(()),
-                Err(error) => Err(error),
-            })
-        })?
+            match build(&rows) {
+                Some(line) => append(transaction, &line.as_entry()),
+                None => Ok(()),
+            }
+        })
     }
 
     /// Returns all lines of an action, oldest first.

@@ -145,6 +145,16 @@ async fn a_changed_price_names_the_model_and_both_prices() {
             .unwrap()
     };
     record(&[("m", &old)]);
+    // A line that somebody damaged keeps no gateway from starting.
+    let by = Actor {
+        actor: "config file".into(),
+        address: "file".into(),
+    };
+    let acting = accounts.with_actor(&by, now_ms());
+    let damaged = json!("no prices");
+    acting
+        .record("prices.change", "config file", &damaged)
+        .unwrap();
     record(&[("m", &new), ("n", &old)]);
     record(&[("n", &old)]);
     let page = root.get("/dashboard/operator/audit?by=config+file").await;
@@ -153,6 +163,7 @@ async fn a_changed_price_names_the_model_and_both_prices() {
         [
             "The config file changed prices: m is not offered any more",
             "The config file changed prices: m: input 500 → 450; n is new, input 500, output 4",
+            "The config file changed prices",
             "The config file set the first prices, of 1 model",
         ]
     );
