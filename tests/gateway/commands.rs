@@ -105,7 +105,7 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
             assert_eq!(run(&args)["role"], name);
         }
         let unknown = ["account", "role", &email, "king"];
-        assert_eq!(run_bare(&config, &unknown, "").status.code(), Some(64));
+        assert_eq!(run_bare(&config, &unknown, "").status.code(), Some(2));
         let key = run(&[
             "key",
             "create",
