@@ -159,11 +159,12 @@ test('what is written into the fields that operators see is shown and never run'
   const account = `/dashboard/operator/accounts/${accountId}`;
   for (const payload of SOME) {
     await page.goto(account);
+    await page.locator('#credits summary').first().click();
     await page.getByLabel('Kind').selectOption('adjustment');
     await page.getByLabel('Credits', { exact: true }).fill('1');
     await page.getByLabel('Reference', { exact: true }).fill(`${payload} ${tag}`);
     await page.getByLabel('Reason', { exact: true }).fill(payload);
-    await page.getByRole('button', { name: 'Post', exact: true }).click();
+    await page.locator('#credits').getByRole('button', { name: 'Add credits', exact: true }).click();
     await page.getByRole('status').waitFor();
   }
   const others = PAYLOADS.filter((payload) => !SOME.includes(payload));
@@ -227,7 +228,7 @@ test('what is asked for by an address, or refused and shown again, is never run'
     }
     // Free-text fields whose value is refused and shown again for correction.
     for (const [path, labels, button] of [
-      [`/dashboard/operator/accounts/${accountId}`, ['Credits', 'Reference', 'Reason'], 'Post'],
+      [`/dashboard/operator/accounts/${accountId}`, ['Credits', 'Reference', 'Reason'], 'Add credits'],
       [`/dashboard/keys/${keyId}`, ['Spend limit, in credits'], 'Save'],
       ['/dashboard/account', ['Type your e-mail to confirm'], 'Delete account'],
     ]) {
@@ -283,9 +284,10 @@ test('the pages that forms of accounts, keys and operators return keep the rules
   await judge(page, 'operator-invites-made', press('Create invitations'));
   await page.getByTestId('new-invites').waitFor();
   await page.goto(account);
+  await page.locator('#credits summary').first().click();
   await page.getByLabel('Credits', { exact: true }).fill('many');
   await page.getByLabel('Reference', { exact: true }).fill('r');
-  await judge(page, 'operator-account-fault', press('Post'));
+  await judge(page, 'operator-account-fault', press('Add credits'));
   await page.getByRole('alert').waitFor();
   await page.goto('/dashboard/operator/service');
   await press('Verify the ledger')();

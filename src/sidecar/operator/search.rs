@@ -56,8 +56,8 @@ const KINDS: [(&str, &str); 8] = [
         "req_",
         "This would be the id of a request: its receipt, its reservation and its refund have the same \
          id. No request with it has ended or runs on this machine. The id must be whole. A request \
-         that was refused before its credits were reserved has no receipt: look for the id in the \
-         access log.",
+         that was refused is kept for 30 days if the gateway recognised its key; of others, only the \
+         access log knows.",
     ),
     (
         "acct_",
