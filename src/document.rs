@@ -58,23 +58,36 @@ pub fn api_key(key: &ApiKey, spend: &KeySpend) -> Value {
 
 /// The settings of a key. `null` means that a setting is not set.
 pub fn key_settings(settings: &KeySettings) -> Value {
+    let KeySettings {
+        expires_at_ms,
+        spend_limit,
+        allowed_models,
+        rates: own_rates,
+        scope,
+        playground_session: _,
+    } = settings;
     json!({
-        "expires_at": settings.expires_at_ms.map(rfc3339),
-        "spend_limit": settings.spend_limit.map(|limit| {
+        "expires_at": expires_at_ms.map(rfc3339),
+        "spend_limit": spend_limit.map(|limit| {
             json!({"credits": limit.credits, "period": limit.period.name()})
         }),
-        "models": settings.allowed_models,
-        "scope": settings.scope,
-        "rates": rates(&settings.rates),
+        "models": allowed_models,
+        "scope": scope,
+        "rates": rates(own_rates),
     })
 }
 
 /// The rate limits of a key or an account. `null` means the value of the config file.
 pub fn rates(rates: &RateSettings) -> Value {
+    let RateSettings {
+        requests_per_minute,
+        tokens_per_minute,
+        concurrent,
+    } = rates;
     json!({
-        "requests_per_minute": rates.requests_per_minute,
-        "tokens_per_minute": rates.tokens_per_minute,
-        "concurrent": rates.concurrent,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrent": concurrent,
     })
 }
 

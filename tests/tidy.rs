@@ -7,6 +7,8 @@
 
 #[path = "tidy/imports.rs"]
 mod imports;
+#[path = "tidy/references.rs"]
+mod references;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -292,7 +294,7 @@ fn types_defined_twice(files: &[File]) -> Vec<String> {
 /// Paths of this repository that a document names and that do not exist.
 fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let folders = [
-        "src/", "docs/", "scripts/", "tests/", "deploy/", "conf/", "benches/",
+        "src/", "crates/", "docs/", "scripts/", "tests/", "deploy/", "conf/", "benches/",
     ];
     let mut missing = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -113,11 +113,10 @@ impl From<StoreError> for AdminError {
             StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),
             StoreError::SegmentUnavailable(why) => Self::SegmentUnavailable(why),
             StoreError::Sqlite { .. }
-            | StoreError::Redis { .. }
+            | StoreError::SharedStore { .. }
             | StoreError::Postgres { .. }
             | StoreError::NotHolder(_)
             | StoreError::Io { .. }
-            | StoreError::CircuitOpen(_)
             | StoreError::Unusable(_) => Self::Internal(error.to_string()),
         }
     }

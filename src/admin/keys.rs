@@ -112,16 +112,25 @@ impl KeySettingsPatch {
                 *value = change.clone();
             }
         }
-        set(&mut settings.expires_at_ms, self.expires_at_ms.as_ref());
-        set(&mut settings.spend_limit, self.spend_limit.as_ref());
-        set(&mut settings.allowed_models, self.models.as_ref());
-        set(&mut settings.scope, self.scope.as_ref());
+        let KeySettings {
+            expires_at_ms,
+            spend_limit,
+            allowed_models,
+            rates:
+                RateSettings {
+                    requests_per_minute,
+                    tokens_per_minute,
+                    concurrent: requests_at_once,
+                },
+            scope,
+            // The playground alone sets it.
+            playground_session: _,
+        } = settings;
+        set(expires_at_ms, self.expires_at_ms.as_ref());
+        set(spend_limit, self.spend_limit.as_ref());
+        set(allowed_models, self.models.as_ref());
+        set(scope, self.scope.as_ref());
         let [requests, tokens, concurrent] = &self.rates;
-        let RateSettings {
-            requests_per_minute,
-            tokens_per_minute,
-            concurrent: requests_at_once,
-        } = &mut settings.rates;
         set(requests_per_minute, requests.as_ref());
         set(tokens_per_minute, tokens.as_ref());
         set(requests_at_once, concurrent.as_ref());

@@ -18,7 +18,7 @@ impl Corrections<'_> {
     /// before.
     ///
     /// # Errors
-    /// Returns the errors of [`Billing::post_change`].
+    /// Returns the errors of [`Self::post_change`].
     pub fn grant(
         &self,
         account: &str,
@@ -42,7 +42,7 @@ impl Corrections<'_> {
     /// Corrects a balance from the command line, once per reference.
     ///
     /// # Errors
-    /// Returns the errors of [`Billing::post_change`].
+    /// Returns the errors of [`Self::post_change`].
     pub fn adjust(
         &self,
         account: &str,
@@ -65,7 +65,7 @@ impl Corrections<'_> {
     /// Refunds a request's debit from the command line.
     ///
     /// # Errors
-    /// Returns the errors of [`Billing::post_refund`].
+    /// Returns the errors of [`Self::post_refund`].
     pub fn refund(
         &self,
         request_id: &str,

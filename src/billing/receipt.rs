@@ -83,7 +83,7 @@ impl Receipts<'_> {
             .is_some_and(|entry| entry.kind == "debit"))
     }
 
-    /// Lists the account's entries of every kind, paged like [`Billing::receipts`].
+    /// Lists the account's entries of every kind, paged like [`Self::receipts`].
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

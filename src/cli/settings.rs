@@ -113,20 +113,29 @@ impl KeyArgs {
 
     /// Applies the given arguments, and changes nothing else.
     pub fn apply(&self, settings: &mut KeySettings, now_ms: i64) {
+        let KeySettings {
+            expires_at_ms,
+            spend_limit,
+            allowed_models,
+            rates,
+            // Set on the page of new keys, by the admin API and by the playground.
+            scope: _,
+            playground_session: _,
+        } = settings;
         if let Some(SettingArg(span)) = self.expires_in {
-            settings.expires_at_ms = span.map(|span| now_ms.saturating_add(span.ms));
+            *expires_at_ms = span.map(|span| now_ms.saturating_add(span.ms));
         }
         if let Some(SettingArg(limit)) = self.spend_limit {
-            settings.spend_limit = limit;
+            *spend_limit = limit;
         }
         if let Some(models) = &self.models {
-            settings.allowed_models = models
+            *allowed_models = models
                 .iter()
                 .filter(|model| *model != "all")
                 .cloned()
                 .collect();
         }
-        self.rates.apply(&mut settings.rates);
+        self.rates.apply(rates);
     }
 }
 
@@ -138,35 +147,53 @@ impl RateArgs {
                 *rate = *value;
             }
         };
-        set(&self.requests_per_minute, &mut rates.requests_per_minute);
-        set(&self.tokens_per_minute, &mut rates.tokens_per_minute);
-        set(&self.concurrent, &mut rates.concurrent);
+        let RateSettings {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        } = rates;
+        set(&self.requests_per_minute, requests_per_minute);
+        set(&self.tokens_per_minute, tokens_per_minute);
+        set(&self.concurrent, concurrent);
     }
 }
 
 /// Describes the settings in text, each with a leading space; empty if nothing is set.
 pub fn format_key_settings(settings: &KeySettings) -> String {
+    let KeySettings {
+        expires_at_ms,
+        spend_limit,
+        allowed_models,
+        rates,
+        scope,
+        playground_session: _,
+    } = settings;
     let mut text = String::new();
-    if let Some(at) = settings.expires_at_ms {
-        text += &format!(" expires={}", rfc3339(at));
+    if let Some(at) = expires_at_ms {
+        text += &format!(" expires={}", rfc3339(*at));
     }
-    if let Some(limit) = settings.spend_limit {
+    if let Some(limit) = spend_limit {
         text += &format!(" spend-limit={limit}");
     }
-    if !settings.allowed_models.is_empty() {
-        text += &format!(" models={}", settings.allowed_models.join(","));
+    if !allowed_models.is_empty() {
+        text += &format!(" models={}", allowed_models.join(","));
     }
-    if let Some(scope) = settings.scope {
+    if let Some(scope) = scope {
         text += &format!(" scope={}", scope.name());
     }
-    text + &format_rates(&settings.rates)
+    text + &format_rates(rates)
 }
 
 pub fn format_rates(rates: &RateSettings) -> String {
+    let RateSettings {
+        requests_per_minute,
+        tokens_per_minute,
+        concurrent,
+    } = *rates;
     let named = [
-        ("requests-per-minute", rates.requests_per_minute),
-        ("tokens-per-minute", rates.tokens_per_minute),
-        ("concurrent", rates.concurrent),
+        ("requests-per-minute", requests_per_minute),
+        ("tokens-per-minute", tokens_per_minute),
+        ("concurrent", concurrent),
     ];
     named
         .into_iter()

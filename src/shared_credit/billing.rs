@@ -130,7 +130,7 @@ impl SharedBilling {
         })))
     }
 
-    /// See [`crate::billing::Billing::apply_limits`].
+    /// See [`crate::billing::CreditService::apply_limits`].
     pub fn apply_limits(&self, limits: &Limits) {
         self.0
             .max_open_per_account

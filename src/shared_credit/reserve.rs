@@ -25,8 +25,8 @@ const MAX_ENDED_CHECKS: u32 = 5;
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 
 impl SharedBilling {
-    /// Reserves credits for the worst case of a request, as [`crate::billing::Billing::reserve`]
-    /// does.
+    /// Reserves credits for the worst case of a request, like
+    /// [`crate::billing::CreditService::reserve`].
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`]; nothing is held then.
@@ -109,7 +109,7 @@ impl SharedBilling {
         Err(refusal)
     }
 
-    /// See [`crate::billing::Billing::authorize`]. Other edges and the store do not know the
+    /// See [`crate::billing::CreditService::authorize`]. Other edges and the store do not know the
     /// account's requests that arrive here.
     ///
     /// # Errors

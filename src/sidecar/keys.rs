@@ -325,6 +325,31 @@ async fn show(
     Ok(html(StatusCode::OK, &key_page(&app, &user, &id)?))
 }
 
+/// Returns the settings `typed` in the form; those without a field are as in `before`.
+fn typed_over(typed: KeySettings, before: &KeySettings, keeps_expiry: bool) -> KeySettings {
+    // No `..`: a new setting must be named here, or the form would drop it silently.
+    let KeySettings {
+        expires_at_ms,
+        spend_limit,
+        allowed_models,
+        rates,
+        scope: _,
+        playground_session: _,
+    } = typed;
+    KeySettings {
+        expires_at_ms: if keeps_expiry {
+            before.expires_at_ms
+        } else {
+            expires_at_ms
+        },
+        spend_limit,
+        allowed_models,
+        rates,
+        scope: before.scope,
+        playground_session: before.playground_session.clone(),
+    }
+}
+
 /// Applies the settings in the form; settings without a field stay unchanged.
 async fn change(
     State(app): State<Arc<SidecarState>>,
@@ -344,12 +369,7 @@ async fn change(
             accounts
                 .api_keys()
                 .change_key(Some(&account), &key, |settings| {
-                    if !keeps_expiry {
-                        settings.expires_at_ms = set.expires_at_ms;
-                    }
-                    settings.spend_limit = set.spend_limit;
-                    settings.allowed_models = set.allowed_models;
-                    settings.rates = set.rates;
+                    *settings = typed_over(set, settings, keeps_expiry);
                 })
         };
         run_blocking(work).await?.map_err(key_stop)?;

@@ -262,7 +262,7 @@ impl ApiKeys<'_> {
         self.0.db.keys().set_key_active(None, key_id, enabled, None)
     }
 
-    /// Disables or enables a key for the account holder; see [`Accounts::set_key_enabled`].
+    /// Disables or enables a key for the account holder; see [`Self::set_key_enabled`].
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -11,6 +11,7 @@ pub mod blocking;
 pub mod clock;
 pub mod failpoint;
 pub mod file_owner;
+pub mod postgres_url;
 pub mod queue;
 pub mod regular_file;
 pub mod telemetry;

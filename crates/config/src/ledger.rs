@@ -8,6 +8,7 @@ use super::source::FileChecks;
 use super::store::StoreSettings;
 use super::validator::ConfigValidator;
 use crate::catalog::Secret;
+use base::postgres_url;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -44,20 +45,6 @@ pub struct PostgresLedger {
 pub struct RetentionSettings {
     pub keep_days: u32,
     pub archive: PathBuf,
-}
-
-/// Reads the address of a PostgreSQL server, without calling it.
-///
-/// # Errors
-/// Returns why it is invalid, without repeating it.
-pub fn parse_postgres_url(url: &str) -> Result<tokio_postgres::Config, String> {
-    let server: tokio_postgres::Config = url
-        .parse()
-        .map_err(|error| format!("the address of PostgreSQL is invalid: {error}"))?;
-    if server.get_hosts().is_empty() && server.get_hostaddrs().is_empty() {
-        return Err("the address of PostgreSQL has no host".into());
-    }
-    Ok(server)
 }
 
 impl ConfigValidator {
@@ -115,7 +102,7 @@ impl ConfigValidator {
             }
             (raw::LedgerKind::Postgres, Some(url)) => {
                 let url = self.secret("ledger.url", url)?;
-                if let Err(fault) = parse_postgres_url(url.reveal()) {
+                if let Err(fault) = postgres_url::parse(url.reveal()) {
                     self.add_fault("ledger.url", fault);
                 }
                 Some(PostgresLedger {

@@ -62,7 +62,7 @@ pub use cors::CorsOrigins;
 use environment::environment;
 pub use fault::{ConfigError, ConfigFault};
 pub use import::ConfigNames;
-pub use ledger::{LedgerSettings, PostgresLedger, RetentionSettings, parse_postgres_url};
+pub use ledger::{LedgerSettings, PostgresLedger, RetentionSettings};
 pub use mail::{MailEncryption, MailSender, MailSettings};
 pub use models::MAX_FALLBACKS;
 pub use notifications::{NotificationSettings, SupportContact};

@@ -1,6 +1,5 @@
 //! Errors of the databases and of the shared store.
 
-use redis::{ErrorKind, RedisError};
 use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
@@ -12,10 +11,13 @@ pub enum StoreError {
         operation: &'static str,
         source: rusqlite::Error,
     },
+    /// The shared store refused the operation or did not answer. `reason` is the label in metrics,
+    /// one of a fixed set.
     #[error("cannot {operation}: {source}")]
-    Redis {
+    SharedStore {
         operation: &'static str,
-        source: RedisError,
+        reason: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error("cannot {operation}: {}", postgres_cause(source))]
     Postgres {
@@ -27,9 +29,6 @@ pub enum StoreError {
         operation: &'static str,
         source: std::io::Error,
     },
-    /// The shared store was not called: it did not answer earlier calls, so the breaker is open.
-    #[error("cannot {0}: the shared store does not answer; the gateway keeps probing it")]
-    CircuitOpen(&'static str),
     #[error("{0}")]
     Unusable(String),
     /// Another data directory holds the ledger in PostgreSQL; nothing was changed.
@@ -55,10 +54,6 @@ impl StoreError {
         Self::Sqlite { operation, source }
     }
 
-    pub fn redis(operation: &'static str, source: RedisError) -> Self {
-        Self::Redis { operation, source }
-    }
-
     pub fn postgres(operation: &'static str, source: tokio_postgres::Error) -> Self {
         Self::Postgres { operation, source }
     }
@@ -70,53 +65,16 @@ impl StoreError {
     /// Label value for metrics, one of a fixed set.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Redis { source, .. } => redis_reason(source),
-            Self::CircuitOpen(_) => "store_away",
+            Self::SharedStore { reason, .. } => reason,
             Self::Refused(_) => "store_refused",
             _ => "store_error",
         }
-    }
-
-    /// True if the shared store replied, even though the reply is an error.
-    pub fn is_reply(&self) -> bool {
-        matches!(self, Self::Redis { source, .. } if source.code().is_some())
     }
 
     /// Returns true if a database refused a row because of what it contains.
     pub fn is_refused_row(&self) -> bool {
         matches!(self, Self::Sqlite { source, .. }
             if source.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation))
-    }
-
-    /// Returns true if the shared store's user lacks the right to run the command.
-    pub fn is_refused_right(&self) -> bool {
-        matches!(self, Self::Redis { source, .. } if source.code() == Some("NOPERM"))
-    }
-}
-
-/// Label value of an error of the shared store, one of a fixed set.
-fn redis_reason(error: &RedisError) -> &'static str {
-    match error.code() {
-        Some("OOM") => return "store_out_of_memory",
-        Some("READONLY") => return "store_read_only",
-        Some("LOADING") => return "store_loading",
-        Some("BUSY") => return "store_busy",
-        Some("MISCONF") => return "store_misconf",
-        Some("NOREPLICAS") => return "store_no_replicas",
-        Some("CLUSTERDOWN") => return "store_cluster_down",
-        Some("MOVED" | "ASK" | "TRYAGAIN") => return "store_moving",
-        Some("MASTERDOWN") => return "store_no_primary",
-        Some("NOAUTH" | "WRONGPASS") => return "store_auth",
-        Some("NOPERM") => return "store_forbidden",
-        _ => {}
-    }
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => "store_auth",
-        ErrorKind::MasterNameNotFoundBySentinel => "store_no_primary",
-        ErrorKind::ClusterConnectionNotFound => "store_unreachable",
-        ErrorKind::Io if error.is_timeout() => "store_timeout",
-        ErrorKind::Io => "store_unreachable",
-        _ => "store_error",
     }
 }
 

@@ -73,7 +73,7 @@ impl StoreBalances<'_> {
         self.invoke_post(post, None, &[]).await
     }
 
-    /// Posts the ledger's debit of a late end, like [`SharedStore::post`]. It counts as spending of
+    /// Posts the ledger's debit of a late end, like [`Self::post`]. It counts as spending of
     /// the API key at the time `at_ms`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl StoreBalances<'_> {
     }
 
     /// Posts the difference between the ledger's and the store's debit for the request that `event`
-    /// reports, like [`SharedStore::post`]. It applies only if the store has that event.
+    /// reports, like [`Self::post`]. It applies only if the store has that event.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. It is safe to try again.

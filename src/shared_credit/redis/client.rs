@@ -119,7 +119,7 @@ impl SharedStore {
             .link
             .connect()
             .await
-            .map_err(|source| StoreError::redis("connect to the shared store", source))?;
+            .map_err(|source| errors::store_error("connect to the shared store", source))?;
         Ok(store)
     }
 
@@ -186,12 +186,12 @@ impl SharedStore {
         operation: &'static str,
         request: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, StoreError> {
-        let failed = |source| StoreError::redis(operation, errors::first_error(source));
+        let failed = |source| errors::store_error(operation, errors::first_error(source));
         let Some(breaker) = &self.0.breaker else {
             return request.await.map_err(failed);
         };
         if self.is_unavailable() {
-            return Err(StoreError::CircuitOpen(operation));
+            return Err(errors::circuit_open(operation));
         }
         let outcome = request.await.map_err(failed);
         match &outcome {

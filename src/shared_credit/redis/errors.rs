@@ -1,9 +1,68 @@
-//! Classifies errors of the shared store: the metric label, and whether the connection is still
-//! usable.
+//! Errors of the shared store: their label in metrics, whether the connection is still usable, and
+//! how they become [`StoreError`], which knows no Redis.
 //!
 //! Must not decide how to react.
 
-use ::redis::RedisError;
+use ::redis::{ErrorKind, RedisError};
+use ledger::StoreError;
+
+/// Returns the error of an operation that the shared store refused or did not answer.
+pub fn store_error(operation: &'static str, source: RedisError) -> StoreError {
+    StoreError::SharedStore {
+        operation,
+        reason: redis_reason(&source),
+        source: source.into(),
+    }
+}
+
+/// Returns the error of an operation that was not tried: the store did not answer earlier calls, so
+/// the circuit breaker is open.
+pub fn circuit_open(operation: &'static str) -> StoreError {
+    StoreError::SharedStore {
+        operation,
+        reason: "store_away",
+        source: "the shared store does not answer; the gateway keeps probing it".into(),
+    }
+}
+
+/// Returns the store's own error; `None` if the error has another origin.
+pub fn redis_error(error: &StoreError) -> Option<&RedisError> {
+    match error {
+        StoreError::SharedStore { source, .. } => source.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// Returns the code with which the store replied, such as `NOPERM`; `None` if it did not reply.
+pub fn reply_code(error: &StoreError) -> Option<&str> {
+    redis_error(error)?.code()
+}
+
+/// Label value of an error of the shared store, one of a fixed set.
+fn redis_reason(error: &RedisError) -> &'static str {
+    match error.code() {
+        Some("OOM") => return "store_out_of_memory",
+        Some("READONLY") => return "store_read_only",
+        Some("LOADING") => return "store_loading",
+        Some("BUSY") => return "store_busy",
+        Some("MISCONF") => return "store_misconf",
+        Some("NOREPLICAS") => return "store_no_replicas",
+        Some("CLUSTERDOWN") => return "store_cluster_down",
+        Some("MOVED" | "ASK" | "TRYAGAIN") => return "store_moving",
+        Some("MASTERDOWN") => return "store_no_primary",
+        Some("NOAUTH" | "WRONGPASS") => return "store_auth",
+        Some("NOPERM") => return "store_forbidden",
+        _ => {}
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => "store_auth",
+        ErrorKind::MasterNameNotFoundBySentinel => "store_no_primary",
+        ErrorKind::ClusterConnectionNotFound => "store_unreachable",
+        ErrorKind::Io if error.is_timeout() => "store_timeout",
+        ErrorKind::Io => "store_unreachable",
+        _ => "store_error",
+    }
+}
 
 /// Returns true if the connection is not worth another command: it is lost, or its server is no
 /// longer the primary, or its server no longer accepts the password.
@@ -29,8 +88,7 @@ pub fn first_error(error: RedisError) -> RedisError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::redis::{ErrorKind, make_extension_error};
-    use ledger::StoreError;
+    use ::redis::make_extension_error;
     use std::io;
 
     fn io(kind: io::ErrorKind) -> RedisError {
@@ -71,7 +129,7 @@ mod tests {
             ),
         ] {
             let seen = (
-                StoreError::redis("call", error.clone()).reason(),
+                store_error("call", error.clone()).reason(),
                 ends_connection(&error),
                 is_retryable(&error),
             );

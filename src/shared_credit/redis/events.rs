@@ -2,6 +2,7 @@
 //!
 //! Must not remove an event: that is `redis/ingest.rs`.
 
+use super::errors;
 use super::reply::parse_amount;
 use super::views::StoreEventLog;
 use ::redis::Cmd;
@@ -60,7 +61,7 @@ impl StoreEventLog<'_> {
     }
 
     /// Returns the first events of each of these partitions, at most `limit` of each. The
-    /// partitions must be of one group of [`SharedStore::partition_groups`].
+    /// partitions must be of one group of [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -89,7 +90,7 @@ impl StoreEventLog<'_> {
         let found: Option<Vec<(String, RawEvents)>> = match self.0.query("read events", &read).await
         {
             // An ACL from before lacks this command.
-            Err(error) if error.is_refused_right() => {
+            Err(error) if errors::reply_code(&error) == Some("NOPERM") => {
                 return self.first_events_of_each(partitions, limit).await;
             }
             found => found?,

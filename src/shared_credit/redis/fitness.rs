@@ -2,6 +2,7 @@
 //!
 //! Must not change anything except a key that expires by itself.
 
+use super::errors;
 use super::keyspace::{Keyspace, PARTITIONS};
 use super::views::StoreFitnessChecks;
 use ::redis::Cmd;
@@ -74,7 +75,7 @@ impl StoreFitnessChecks<'_> {
         for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
             match self.server_setting(name).await {
                 Ok(value) => settings.push(value.unwrap_or_default()),
-                Err(error) if error.is_reply() => {
+                Err(error) if errors::reply_code(&error).is_some() => {
                     log::warn!(
                         "{error}; make sure that maxmemory-policy is noeviction and appendonly is yes"
                     );
@@ -116,9 +117,7 @@ fn refused_error(why: &str) -> StoreError {
 /// Returns the reason if the error does not go away with time: the server answers every admission
 /// with it.
 fn permanent_fault(error: &StoreError) -> Option<String> {
-    let StoreError::Redis { source, .. } = error else {
-        return None;
-    };
+    let source = errors::redis_error(error)?;
     match source.code()? {
         "READONLY" => Some(
             "the server is a read-only replica (replicaof is set): it must be the primary; set store.url to the primary's address, or run `replicaof no one` on this server"

@@ -11,7 +11,7 @@ use ::redis::{Cmd, Pipeline};
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 
-/// Maximum number of requests per call of [`SharedStore::restore`]: a script blocks its server
+/// Maximum number of requests per call of [`StoreIngest::restore`]: a script blocks its server
 /// while it runs.
 pub const MAX_RESTORED: usize = 100;
 
@@ -98,7 +98,7 @@ impl StoreIngest<'_> {
     }
 
     /// Returns the server and the epoch of each of these partitions, which must be of one group of
-    /// [`SharedStore::partition_groups`].
+    /// [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -129,7 +129,7 @@ impl StoreIngest<'_> {
 
     /// Records that these partitions have every entry of the ledger up to `seq`, if `server` (see
     /// [`PartitionServer`]) still answers for them. They must be of one group of
-    /// [`SharedStore::partition_groups`].
+    /// [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -373,7 +373,7 @@ impl StoreIngest<'_> {
     }
 
     /// Returns true if any of these partitions may have holds. They must be of one group of
-    /// [`SharedStore::partition_groups`].
+    /// [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -388,7 +388,7 @@ impl StoreIngest<'_> {
     }
 
     /// Returns the credits that requests hold, for each account of these partitions. They must be
-    /// of one group of [`SharedStore::partition_groups`].
+    /// of one group of [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

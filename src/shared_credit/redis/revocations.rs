@@ -3,6 +3,7 @@
 //! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
 //! must receive it over the same connection. Must not know how keys are cached.
 
+use super::errors;
 use super::link::CONNECT_TIMEOUT;
 use super::views::StoreKeys;
 use ::redis::Cmd;
@@ -29,7 +30,7 @@ impl StoreKeys<'_> {
         ready: impl FnOnce(),
         mut changed: impl FnMut(&str, Option<i64>),
     ) -> Result<(), StoreError> {
-        let failed = |source| StoreError::redis("watch for revoked keys", source);
+        let failed = |source| errors::store_error("watch for revoked keys", source);
         let timeout_error = || {
             StoreError::io(
                 "watch for revoked keys",

@@ -50,7 +50,7 @@ pub enum EndState {
 impl StoreHolds<'_> {
     /// Returns for each request, given as its account and its id, whether the ledger has its end.
     /// Changes nothing. The requests must be of one group of
-    /// [`SharedStore::partition_groups`].
+    /// [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

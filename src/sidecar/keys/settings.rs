@@ -39,11 +39,12 @@ const RATES: [(&str, &str); 3] = [
 
 /// The values in the order of [`RATES`].
 fn own_rates(rates: &RateSettings) -> [Option<u64>; 3] {
-    [
-        rates.requests_per_minute,
-        rates.tokens_per_minute,
-        rates.concurrent,
-    ]
+    let RateSettings {
+        requests_per_minute,
+        tokens_per_minute,
+        concurrent,
+    } = *rates;
+    [requests_per_minute, tokens_per_minute, concurrent]
 }
 
 fn default_rates(rates: &Rates) -> [u64; 3] {
@@ -150,7 +151,8 @@ impl KeySettingsForm {
             spend_limit,
             allowed_models,
             rates,
-            ..KeySettings::default()
+            scope: None,
+            playground_session: None,
         })
     }
 

@@ -53,8 +53,8 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Returns the owner of a key. Every request calls this; see [`RowCache`] for how old the
-    /// answer can be.
+    /// Returns the owner of a key. Every request calls this; [`ledger::sqlite::row_cache`] says how
+    /// old the answer can be.
     pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<Arc<KeyOwner>>, StoreError> {
         self.0
             .owners

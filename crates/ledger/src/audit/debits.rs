@@ -125,14 +125,22 @@ mod tests {
     #[test]
     fn a_detail_is_valid_for_the_audit_exactly_if_it_is_an_ending_s() {
         let plain = Ending::in_test("req_1", "acct_1", 0, RequestOutcome::Completed).detail;
+        // Every member is set, and none is taken from `plain`: the test must have a new one too.
         let full = EndingDetail {
+            key_id: "key_1".into(),
+            key_shown: "sk-…1".into(),
             model: "with \"quotes\" and \\u".into(),
+            surface: Protocol::Chat,
+            vendor: "vendor".into(),
+            outcome: RequestOutcome::Completed,
+            usage: plain.usage,
+            price_version: "v1".into(),
+            estimated: true,
             implausible: true,
             conversation: Some("talk".into()),
             took_ms: Some(1),
             first_token_ms: Some(2),
             cache_marks: Some(CacheMarkerOrigin::Gateway),
-            ..plain.clone()
         };
         for detail in [plain, full] {
             let json = serde_json::to_value(&detail).unwrap();

@@ -3,7 +3,7 @@
 //! Must not repeat anything: a caller knows what may be repeated.
 
 use crate::StoreError;
-use config::parse_postgres_url;
+use base::postgres_url;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const SESSION_SETTINGS: &str = "SET statement_timeout = 0; SET lock_timeout = '5
 /// # Errors
 /// Returns why it is invalid, without repeating it.
 pub fn parse_url(url: &str) -> Result<Config, String> {
-    let mut config = parse_postgres_url(url)?;
+    let mut config = postgres_url::parse(url)?;
     config
         .connect_timeout(CONNECT_TIMEOUT)
         .target_session_attrs(TargetSessionAttrs::ReadWrite)

@@ -68,7 +68,7 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Returns the account like [`Ledger::account`], but from a cache: the row can lack a change
+    /// Returns the account like [`Self::account`], but from a cache: the row can lack a change
     /// that another process made within the last millisecond (`sqlite/row_cache.rs`). This is safe,
     /// because the commit of an ending never debits more than the account has.
     ///

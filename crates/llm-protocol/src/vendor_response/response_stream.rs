@@ -15,14 +15,14 @@ pub trait ResponseStream: Debug + Send + Sync {
     /// terminal event, further bytes are dropped.
     ///
     /// # Errors
-    /// Returns an [`UpstreamError`] if the stream cannot continue.
+    /// Returns an [`super::UpstreamError`] if the stream cannot continue.
     fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> ReadResult;
 
     /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
     /// its end.
     ///
     /// # Errors
-    /// Returns an [`UpstreamError`] if the answer is not complete.
+    /// Returns an [`super::UpstreamError`] if the answer is not complete.
     fn finish(&mut self, out: &mut Vec<u8>) -> ReadResult;
 
     /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
