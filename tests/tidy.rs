@@ -1,4 +1,5 @@
-//! House rules that a program can check: words, names, widths, paths, imports and commit subjects.
+//! House rules that a program can check: words, names, widths, paths, references, imports and
+//! commit subjects.
 //!
 //! It reads the sources as text and must not use the library. Each rule is a function on text, with
 //! a test of its own that feeds it a violation.

@@ -11,16 +11,17 @@ use serde_json::json;
 use std::io::Write;
 use std::path::Path;
 
+fn preset_help() -> String {
+    let names: Vec<_> = presets::names().collect();
+    format!("Preset: {}", names.join(", "))
+}
+
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
     /// Print a vendor's known models with limits and prices as YAML. Use it to fill the config
     /// file: check the prices, then copy the output.
     Import {
-        /// Preset: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq,
-        /// openrouter, together, fireworks, deepseek-messages, moonshot, moonshot-messages, zhipu,
-        /// zhipu-messages, qwen, qwen-messages, minimax, cerebras, cohere, perplexity, nvidia,
-        /// huggingface, bedrock, bedrock-openai, claude-aws, azure-foundry, vllm, ollama,
-        /// llama-cpp, lm-studio, sglang or tgi.
+        #[arg(help = preset_help())]
         preset: String,
         /// Name of the vendor in the config file. Default: the name of the preset.
         #[arg(long, value_name = "NAME")]

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Databases whose schema version the changelog gives, with the folder of their migrations and how
 /// many migrations are no file.
-const DATABASES: [(&str, &str, usize); 4] = [
+const DATABASES: [(&str, &str, usize); 5] = [
     // The table `copy_position` is created by a constant that both share.
     ("app.db", "crates/accounts/src/db", 1),
     ("ledger.db", "crates/ledger/src/database", 1),
     ("index.db", "crates/ledger/src/index", 0),
     ("idempotency.db", "src/idempotency/db", 0),
+    ("refused.db", "src/refused_requests", 0),
 ];
 
 type Members<'t> = BTreeMap<&'t str, BTreeSet<&'t str>>;

@@ -419,14 +419,11 @@ pub enum SignupMode {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vendor {
-    /// Defaults for a well-known vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`,
-    /// `mistral`, `deepseek`, `groq`, `openrouter`, `together`, `fireworks`, `deepseek-messages`,
-    /// `moonshot`, `moonshot-messages`, `zhipu`, `zhipu-messages`, `qwen`, `qwen-messages`,
-    /// `minimax`, `cerebras`, `cohere`, `perplexity`, `nvidia`, `huggingface`, `bedrock`,
-    /// `bedrock-openai`, `claude-aws`, `azure-foundry`, `vllm`, `ollama`, `llama-cpp`, `lm-studio`,
-    /// `sglang` or `tgi`. Sets `protocol`, `official`, `endpoints`, `path`, `auth`,
-    /// `version_header`, `profile`, and `capabilities` of known models; keys in this file win.
-    /// `model-gateway models import PRESET` prints the models with their prices.
+    /// Defaults for a well-known vendor, such as `openai`, `anthropic`, `groq` or `vllm`:
+    /// `docs/vendors.md` and `model-gateway models import --help` list the presets. Sets
+    /// `protocol`, `official`, `endpoints`, `path`, `auth`, `version_header`, `profile`, and
+    /// `capabilities` of known models; keys in this file win. `model-gateway models import PRESET`
+    /// prints the models with their prices.
     #[serde(default)]
     pub preset: Option<String>,
     /// Required without a `preset`.
@@ -463,9 +460,10 @@ pub struct Vendor {
     /// Default `http_version` of the endpoints.
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
-    /// What the vendor's server takes. Default of each key: the `preset`, else the vendor that
-    /// defined the protocol if `official`, else a server that takes the least. `model-gateway
-    /// vendors learn` finds it out.
+    /// Which members the vendor's server accepts. A key that is missing here has the value of the
+    /// `preset`; without a preset, that of the vendor that defined the protocol if `official`, and
+    /// otherwise the value for a server that accepts least. `model-gateway vendors learn` tests a
+    /// server and prints its profile.
     #[serde(default)]
     pub profile: Profile,
 }
@@ -476,8 +474,8 @@ pub struct Vendor {
 pub struct Profile {
     /// Members that the server takes beyond the base of its protocol, such as `stream_options`,
     /// `parallel_tool_calls`, `safety_identifier`, `prompt_cache_key`, `service_tier`,
-    /// `reasoning_content` (of a message) or `document_url` (a kind of part). The gateway writes no
-    /// other member of its own accord.
+    /// `reasoning_content` (of a message) or `document_url` (a kind of part). The gateway adds no
+    /// other member to a request.
     #[serde(default)]
     pub request: Option<Vec<String>>,
     /// Members that the server refuses. The gateway removes them everywhere, also in the server's
