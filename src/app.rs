@@ -18,6 +18,7 @@ mod sidecar;
 mod signals;
 mod standby;
 mod start_mode;
+mod upkeep;
 
 use crate::billing::admission::{Admission, LedgerLookup};
 use crate::billing::{CreditService, EmbeddedAdmission};
@@ -90,7 +91,7 @@ pub fn run(config_file: &Path, settings: Settings, start: StartMode) -> anyhow::
 /// Returns an error if the service cannot start.
 pub fn run_with_admission(
     config_file: &Path,
-    mut settings: Settings,
+    settings: Settings,
     start: StartMode,
     wrap: impl FnOnce(Arc<dyn Admission>) -> Arc<dyn Admission>,
 ) -> anyhow::Result<()> {
@@ -101,35 +102,14 @@ pub fn run_with_admission(
     }
     descriptors::check_limit()?;
     let startup_signals = StartupSignals::listen()?;
-    let credit = match start {
-        StartMode::Fresh => CreditService::serve(
-            &settings.data_dir,
-            &settings.limits,
-            settings.ledger.archive(),
-        )?,
-        StartMode::Upgrade => {
-            let credit = CreditService::serve_as_successor(
-                &settings.data_dir,
-                &settings.limits,
-                settings.ledger.archive(),
-            )?;
-            settings = reread_settings(config_file, settings);
-            credit.apply_limits(&settings.limits);
-            credit
-        }
-    };
+    let (credit, settings) = open_credit(config_file, settings, start)?;
     // Not earlier: opening may migrate the file to a schema that the predecessor does not know.
     let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
     let billing = credit.billing().clone();
     billing.store_prices(settings.catalog.models(), now_ms)?;
     accounts.record_prices(settings.catalog.prices(), now_ms)?;
-    let completed = accounts::complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
-    if completed > 0 {
-        log::warn!(
-            "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
-        );
-    }
+    upkeep::complete_sign_ups(&accounts, &billing, now_ms)?;
     let keys = EmbeddedIdempotency::open(&settings.data_dir, accounts.clone(), credit.clone())?;
     let embedded = Arc::new(EmbeddedAdmission::new(accounts.clone(), credit));
     METRICS.ledger_held.set(1);
@@ -137,8 +117,7 @@ pub fn run_with_admission(
     refused
         .start_writer(Some(accounts.clone()))
         .context("cannot start the thread that writes refused requests")?;
-    database_logs::start(&settings.data_dir)
-        .context("cannot start the thread that empties the databases' logs")?;
+    upkeep::start_database_logs(&settings.data_dir)?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (connector, acceptor) = local_link();
     let (mut server, handle, sockets) = build_edge(
@@ -161,11 +140,7 @@ pub fn run_with_admission(
     };
     notify::start(context, handle.clone().wait_for_leaving())
         .context("cannot start the thread of mail, alerts and webhooks")?;
-    let current = Arc::clone(&settings);
-    billing
-        .upkeep()
-        .start_upkeep(move || current.load().ledger.clone())
-        .context("cannot start the thread that seals the ledger")?;
+    upkeep::start(&billing, &settings)?;
     let pages = Sidecar::new(accounts, billing, settings)
         .with_endpoint_registry(Arc::clone(&handle.endpoints))
         .with_refused_requests(refused);
@@ -173,6 +148,26 @@ pub fn run_with_admission(
     let pages = Some((pages, acceptor));
     add_private_listeners(&mut server, admin, pages, &handle, sockets)?;
     serve(server, handle, startup_signals)
+}
+
+/// Opens the credit service. A successor waits for its predecessor, so it reads the config file
+/// again afterwards.
+fn open_credit(
+    config_file: &Path,
+    settings: Settings,
+    start: StartMode,
+) -> anyhow::Result<(CreditService, Settings)> {
+    let (data_dir, limits) = (&settings.data_dir, &settings.limits);
+    let archive = settings.ledger.archive();
+    match start {
+        StartMode::Fresh => Ok((CreditService::serve(data_dir, limits, archive)?, settings)),
+        StartMode::Upgrade => {
+            let credit = CreditService::serve_as_successor(data_dir, limits, archive)?;
+            let settings = reread_settings(config_file, settings);
+            credit.apply_limits(&settings.limits);
+            Ok((credit, settings))
+        }
+    }
 }
 
 /// Runs one of several edges with a shared store, until a signal stops it.
@@ -255,7 +250,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     serve(server, handle, startup_signals)
 }
 
-/// The components that an edge depends on.
+/// Where the sidecar of an edge runs.
 enum EdgeDeployment {
     /// The sidecar in this process.
     Sidecar(LocalConnector),
@@ -282,44 +277,15 @@ fn build_edge(
 ) -> anyhow::Result<(Server, ServerHandle, ListeningSockets)> {
     reload::log_warnings(&settings.load());
     let idempotency = start_idempotency(&stores.keys, settings, &deployment)?;
-    let access = open_access_log(&settings.load())?;
-    let certificate = settings
-        .load()
-        .tls
+    let tls = settings.load().tls.clone();
+    let certificate = tls
         .as_ref()
         .map(ReloadableCertificate::from_files)
         .transpose()?;
-    let traces = TraceExporter::start(settings.load().traces.as_ref())
-        .context("cannot start the trace exporter")?;
-    let recorders = Recorders {
-        access: access.clone(),
-        traces: traces.clone(),
-        refused: stores.refused.clone(),
-    };
-    let gateway = Gateway::new(
-        Arc::clone(settings),
-        Arc::clone(&stores.admission),
-        stores.ledger,
-        idempotency,
-        recorders,
-    );
-    let mut addresses: ListenAddresses = settings
-        .load()
-        .edge
-        .iter()
-        .map(|address| ("listen.edge", *address))
-        .collect();
-    addresses.push(("listen.admin", settings.load().admin));
-    if matches!(deployment, EdgeDeployment::Sidecar(_)) {
-        addresses.push(("listen.sidecar", settings.load().sidecar));
-    }
-    let (gateway, store_health) = match deployment {
-        EdgeDeployment::Sidecar(connector) => (gateway.with_sidecar(connector), None),
-        EdgeDeployment::Shared(store_health) => (
-            gateway.with_announced_sidecar(Arc::clone(&store_health)),
-            Some(store_health),
-        ),
-    };
+    let recorders = start_recorders(&settings.load(), stores.refused.clone())?;
+    let addresses = listen_addresses(&settings.load(), &deployment);
+    let (gateway, store_health) =
+        build_gateway(settings, &stores, deployment, idempotency, recorders);
     gateway
         .watch_upstreams()
         .context("cannot start the health checks of the vendors' endpoints")?;
@@ -334,19 +300,14 @@ fn build_edge(
         .watch_pressure(Arc::clone(&connections))
         .context("cannot start the memory monitor")?;
     series::create(&settings.load());
-    let reloaded = Arc::clone(&stores.admission);
-    let apply_settings = Box::new(move |new: &Settings| {
-        series::create(new);
-        reloaded.apply_settings(new, clock::now_ms())
-    });
     let handle = ServerHandle {
         settings: Arc::clone(settings),
-        reload: ConfigReloader::new(
+        reload: build_reloader(
             config_file,
             settings,
-            certificate.clone(),
-            Some(access.clone()),
-            apply_settings,
+            certificate.as_ref(),
+            &gateway.recorders.access,
+            &stores.admission,
         ),
         admission: stores.admission,
         idempotency_keys: stores.keys,
@@ -358,8 +319,8 @@ fn build_edge(
         in_flight: Arc::clone(&gateway.in_flight),
         pressure: Arc::clone(&gateway.pressure),
         pulse: Arc::clone(&connections.pulse),
-        access,
-        traces,
+        access: gateway.recorders.access.clone(),
+        traces: gateway.recorders.traces.clone(),
         refused: stores.refused,
         endpoints: Arc::clone(&gateway.endpoint_registry),
     };
@@ -377,6 +338,75 @@ fn build_edge(
     )?;
     watch_execution_phases(&server, Arc::clone(&handle.succeeded))?;
     Ok((server, handle, sockets))
+}
+
+/// Opens the access log, then starts the exporter of traces.
+fn start_recorders(settings: &Settings, refused: RefusedRequests) -> anyhow::Result<Recorders> {
+    let access = open_access_log(settings)?;
+    let traces = TraceExporter::start(settings.traces.as_ref())
+        .context("cannot start the trace exporter")?;
+    Ok(Recorders {
+        access,
+        traces,
+        refused,
+    })
+}
+
+/// Builds the gateway, and returns the monitor of its shared store, if it has one.
+fn build_gateway(
+    settings: &Arc<ArcSwap<Settings>>,
+    stores: &EdgeStores,
+    deployment: EdgeDeployment,
+    idempotency: Idempotency,
+    recorders: Recorders,
+) -> (Gateway, Option<Arc<StoreHealthMonitor>>) {
+    let gateway = Gateway::new(
+        Arc::clone(settings),
+        Arc::clone(&stores.admission),
+        stores.ledger.clone(),
+        idempotency,
+        recorders,
+    );
+    match deployment {
+        EdgeDeployment::Sidecar(connector) => (gateway.with_sidecar(connector), None),
+        EdgeDeployment::Shared(store_health) => (
+            gateway.with_announced_sidecar(Arc::clone(&store_health)),
+            Some(store_health),
+        ),
+    }
+}
+
+/// Returns what reloads the config file. New settings reach the metrics and the admission.
+fn build_reloader(
+    config_file: &Path,
+    settings: &Arc<ArcSwap<Settings>>,
+    certificate: Option<&Arc<ReloadableCertificate>>,
+    access: &AccessLog,
+    admission: &Arc<dyn Admission>,
+) -> Arc<ConfigReloader> {
+    let admission = Arc::clone(admission);
+    let apply_settings = Box::new(move |new: &Settings| {
+        series::create(new);
+        admission.apply_settings(new, clock::now_ms())
+    });
+    ConfigReloader::new(
+        config_file,
+        settings,
+        certificate.cloned(),
+        Some(access.clone()),
+        apply_settings,
+    )
+}
+
+/// The addresses that the process listens on, each with its config key.
+fn listen_addresses(settings: &Settings, deployment: &EdgeDeployment) -> ListenAddresses {
+    let edge = settings.edge.iter();
+    let mut addresses: ListenAddresses = edge.map(|address| ("listen.edge", *address)).collect();
+    addresses.push(("listen.admin", settings.admin));
+    if matches!(deployment, EdgeDeployment::Sidecar(_)) {
+        addresses.push(("listen.sidecar", settings.sidecar));
+    }
+    addresses
 }
 
 /// Starts the idempotency service. A shared store may be out of reach for a time; the keys that

@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that the files must be unchanged before a reload, so that a half-written file is not read.
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time after which a reload that the gateway's own disk refused is tried again.
+/// Delay before the gateway retries a reload that failed because it could not write to its disk.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Updates billing: stores the prices of models before they are used, and billing's limits.

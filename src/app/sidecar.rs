@@ -9,7 +9,8 @@ use super::listening_sockets::bind;
 use super::private_listeners::guard_admin;
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
-use super::standby;
+use super::standby::{self, LeaseRenewal};
+use super::upkeep;
 use crate::billing::Billing;
 use crate::edge::{descriptors, panics};
 use crate::notify::{self, NotifyContext};
@@ -27,6 +28,7 @@ use base::clock;
 use base::telemetry::METRICS;
 use config::Settings;
 use config::redis_address::RedisAddress;
+use ledger::postgres::PostgresHome;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,23 +45,21 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// Returns an error if the sidecar cannot start, or if a listener fails.
 pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
-    let address = settings.store.address();
-    let address = address
+    let address = settings
+        .store
+        .address()
         .context("`model-gateway sidecar` needs store.kind: redis; with kind: embedded, use `model-gateway run`")?;
     descriptors::check_limit()?;
     panics::install_hook();
     let mut startup_signals = StartupSignals::listen()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Runtime::new()?;
     let home = standby::ledger_home(&settings)?;
     let listeners = (
         bind("listen.sidecar", settings.sidecar)?,
         bind("listen.admin", settings.admin)?,
     );
     let data_dir = settings.data_dir.clone();
-    database_logs::start(&data_dir)
-        .context("cannot start the thread that empties the databases' logs")?;
+    upkeep::start_database_logs(&data_dir)?;
     if let Some(home) = &home
         && !standby::wait_until_holder(
             &settings,
@@ -82,13 +82,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         home,
     )?;
     let (superseded, is_superseded) = watch::channel(None);
-    let renewal = match (home, billing.held_epoch()?) {
-        (Some(home), Some(epoch)) => {
-            let renewal = standby::renew_lease(home.clone(), epoch, superseded);
-            Some(renewal.context("cannot start the thread that renews the lease")?)
-        }
-        _ => None,
-    };
+    let renewal = renew_lease(home, &billing, superseded)?;
     billing.upkeep().set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
     billing.store_prices(settings.catalog.models(), now_ms)?;
@@ -99,33 +93,13 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         settings.allow_volatile,
         home,
     )?);
-    let completed = accounts::complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
-    if completed > 0 {
-        log::warn!(
-            "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
-        );
-    }
+    upkeep::complete_sign_ups(&accounts, &billing, now_ms)?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let current = Arc::clone(&settings);
-    billing
-        .upkeep()
-        .start_upkeep(move || current.load().ledger.clone())
-        .context("cannot start the thread that seals the ledger")?;
+    upkeep::start(&billing, &settings)?;
     let refused = collect_refused(&data_dir, accounts.clone(), &address)?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings))
         .with_refused_requests(refused.clone());
-    let accounts = state.accounts.clone();
-    let store_prices = Box::new(move |new: &Settings| {
-        let now_ms = clock::now_ms();
-        billing.store_prices(new.catalog.models(), now_ms)?;
-        accounts
-            .record_prices(new.catalog.prices(), now_ms)
-            .map(drop)
-    });
-    let reload = ConfigReloader::new(config_file, &state.settings, None, None, store_prices);
-    Arc::clone(&reload)
-        .watch(|| false)
-        .context("cannot watch the config file")?;
+    let reload = start_reloader(config_file, &state)?;
     let billing = state.billing.clone();
     let served = runtime.block_on(serve(
         &reload,
@@ -159,6 +133,39 @@ fn collect_refused(
     refusals::start_receiver(refused.clone(), store)
         .context("cannot start the thread that takes refused requests from the edges")?;
     Ok(refused)
+}
+
+/// Renews the lease on the ledger in PostgreSQL, if this process holds one.
+fn renew_lease(
+    home: Option<&PostgresHome>,
+    billing: &Billing,
+    superseded: watch::Sender<Option<String>>,
+) -> anyhow::Result<Option<LeaseRenewal>> {
+    let (Some(home), Some(epoch)) = (home, billing.held_epoch()?) else {
+        return Ok(None);
+    };
+    let renewal = standby::renew_lease(home.clone(), epoch, superseded);
+    renewal
+        .map(Some)
+        .context("cannot start the thread that renews the lease")
+}
+
+/// Reloads the config file after a change, and stores the prices of its models.
+fn start_reloader(config_file: &Path, state: &Sidecar) -> anyhow::Result<Arc<ConfigReloader>> {
+    let billing = state.billing.clone();
+    let accounts = state.accounts.clone();
+    let store_prices = Box::new(move |new: &Settings| {
+        let now_ms = clock::now_ms();
+        billing.store_prices(new.catalog.models(), now_ms)?;
+        accounts
+            .record_prices(new.catalog.prices(), now_ms)
+            .map(drop)
+    });
+    let reload = ConfigReloader::new(config_file, &state.settings, None, None, store_prices);
+    Arc::clone(&reload)
+        .watch(|| false)
+        .context("cannot watch the config file")?;
+    Ok(reload)
 }
 
 async fn serve(

@@ -81,7 +81,7 @@ impl TerminationSignals {
 /// Signal handler of a serving process, for Pingora.
 pub struct SignalHandler {
     handle: ServerHandle,
-    /// Taken when Pingora waits for a signal.
+    /// `None` once Pingora waits for signals.
     signals: Mutex<Option<(StartupSignals, TerminationSignals)>>,
 }
 

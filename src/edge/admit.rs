@@ -229,20 +229,7 @@ async fn admit_api_request(
             .map(|()| AdmissionOutcome::Answered(local_api::HEALTH))
             .map_err(unanswerable);
     }
-    // Enter before the check of `draining`: a drain that begins after the check waits for this
-    // request.
-    ctx.in_flight = Some(InFlightGuard::enter(&gateway.in_flight));
-    if gateway.draining.load(Ordering::Acquire) {
-        return Err(Failure::from_kind(Kind::Draining));
-    }
-    let running = gateway.in_flight.load(Ordering::Acquire);
-    // Before the gateway reads a body, so that a request without a slot costs no memory.
-    if running as u64 > settings.limits.open_requests {
-        return Err(Failure::from_kind(Kind::Overloaded));
-    }
-    if let Some(shortage) = gateway.pressure.refusal(running) {
-        return Err(Failure::from_kind(shortage));
-    }
+    enter(gateway, settings, ctx)?;
     ctx.record.asks_model = matches!(route, Route::Vendor { .. });
     let principal = authenticate_request(gateway, session, &mut ctx.record).await?;
     let authenticated = Authenticated {
@@ -250,7 +237,6 @@ async fn admit_api_request(
         at: Instant::now(),
     };
     ctx.stage = Stage::Authenticated(authenticated.clone());
-    let principal = &authenticated.principal;
     match route {
         Route::Local(endpoint) => {
             let answer = Box::pin(local::answer(
@@ -269,43 +255,72 @@ async fn admit_api_request(
             path,
             free,
         } => {
-            failpoint::hit(Point::AfterAuth);
             let operation = ApiOperation {
                 surface,
                 path,
                 free,
             };
-            let authorized =
-                header::authorize(gateway, settings, session, principal, &operation).await?;
-            let prepared = Box::pin(call::prepare(
-                gateway,
-                settings,
-                session,
-                &ctx.record,
-                authenticated,
-                operation,
-                authorized,
-            ))
-            .await;
-            match prepared
-                .inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))?
-            {
-                call::PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
-                call::PreparedRequest::Count(tokens) => {
-                    Box::pin(local_api::send_count(session, ctx, tokens))
-                        .await
-                        .map_err(unanswerable)?;
-                    Ok(AdmissionOutcome::Answered("count"))
-                }
-                call::PreparedRequest::Replay(response) => {
-                    Box::pin(local_api::send_replay(session, ctx, response))
-                        .await
-                        .map_err(unanswerable)?;
-                    Ok(AdmissionOutcome::Answered("replayed"))
-                }
-            }
+            admit_vendor_request(gateway, settings, session, ctx, authenticated, operation).await
         }
         _ => Err(Failure::from_kind(Kind::Internal)),
+    }
+}
+
+/// Counts the request as running, unless the gateway drains or has no room for it.
+fn enter(gateway: &Gateway, settings: &Settings, ctx: &mut RequestContext) -> Result<(), Failure> {
+    // Enter before the check of `draining`: a drain that begins after the check waits for this
+    // request.
+    ctx.in_flight = Some(InFlightGuard::enter(&gateway.in_flight));
+    if gateway.draining.load(Ordering::Acquire) {
+        return Err(Failure::from_kind(Kind::Draining));
+    }
+    let running = gateway.in_flight.load(Ordering::Acquire);
+    // Before the gateway reads a body, so that a request without a slot costs no memory.
+    if running as u64 > settings.limits.open_requests {
+        return Err(Failure::from_kind(Kind::Overloaded));
+    }
+    if let Some(shortage) = gateway.pressure.refusal(running) {
+        return Err(Failure::from_kind(shortage));
+    }
+    Ok(())
+}
+
+/// Admits a request for a vendor, or answers it from what the gateway has.
+async fn admit_vendor_request(
+    gateway: &Gateway,
+    settings: &Arc<Settings>,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    authenticated: Authenticated,
+    operation: ApiOperation,
+) -> Result<AdmissionOutcome, Failure> {
+    failpoint::hit(Point::AfterAuth);
+    let (principal, free) = (&authenticated.principal, operation.free);
+    let authorized = header::authorize(gateway, settings, session, principal, &operation).await?;
+    let prepared = Box::pin(call::prepare(
+        gateway,
+        settings,
+        session,
+        &ctx.record,
+        authenticated,
+        operation,
+        authorized,
+    ))
+    .await;
+    match prepared.inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))? {
+        call::PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
+        call::PreparedRequest::Count(tokens) => {
+            Box::pin(local_api::send_count(session, ctx, tokens))
+                .await
+                .map_err(unanswerable)?;
+            Ok(AdmissionOutcome::Answered("count"))
+        }
+        call::PreparedRequest::Replay(response) => {
+            Box::pin(local_api::send_replay(session, ctx, response))
+                .await
+                .map_err(unanswerable)?;
+            Ok(AdmissionOutcome::Answered("replayed"))
+        }
     }
 }
 

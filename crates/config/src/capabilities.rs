@@ -115,101 +115,56 @@ pub fn known_capabilities(
     }
 }
 
+/// The keys that have an effect over these protocols alone, apart from `sampling`.
+macro_rules! keys_by_protocol {
+    ($written:expr, $($key:ident: [$($protocol:ident),*],)*) => {
+        [$((stringify!($key), $written.$key.is_some(), &[$(Protocol::$protocol),*][..]),)*]
+    };
+}
+
 /// Keys that have no effect on a model with these upstream protocols.
 pub fn misplaced_keys(
     protocols: [Option<Protocol>; 2],
     written: &Capabilities,
 ) -> Vec<&'static str> {
-    use Protocol::{Chat, Messages, Responses};
     let is_supported = |by: &[Protocol]| {
         protocols
             .iter()
             .flatten()
             .any(|protocol| by.contains(protocol))
     };
-    let keys: [(_, _, &[Protocol]); 24] = [
-        (
-            "thinking_types",
-            written.thinking_types.is_some(),
-            &[Messages],
-        ),
-        (
-            "thinking_default",
-            written.thinking_default.is_some(),
-            &[Messages],
-        ),
-        (
-            "effort_levels",
-            written.effort_levels.is_some(),
-            &[Messages],
-        ),
-        ("prefill", written.prefill.is_some(), &[Messages]),
-        (
-            "mid_system",
-            written.mid_system.is_some(),
-            &[Messages, Chat],
-        ),
-        ("structured", written.structured.is_some(), &[Messages]),
-        ("server_tools", written.server_tools.is_some(), &[Messages]),
-        (
-            "min_cache_tokens",
-            written.min_cache_tokens.is_some(),
-            &[Messages],
-        ),
-        (
-            "output_limit_field",
-            written.output_limit_field.is_some(),
-            &[Chat],
-        ),
-        ("reasoning", written.reasoning.is_some(), &[Chat, Responses]),
-        (
-            "effort_values",
-            written.effort_values.is_some(),
-            &[Chat, Responses],
-        ),
-        (
-            "tools_with_reasoning",
-            written.tools_with_reasoning.is_some(),
-            &[Chat],
-        ),
-        ("stop", written.stop.is_some(), &[Chat]),
-        (
-            "cache_breakpoints",
-            written.cache_breakpoints.is_some(),
-            &[Chat, Responses],
-        ),
-        ("verbosity", written.verbosity.is_some(), &[Chat, Responses]),
-        ("system_role", written.system_role.is_some(), &[Chat]),
-        (
-            "reasoning_replay",
-            written.reasoning_replay.is_some(),
-            &[Chat],
-        ),
-        ("top_k", written.top_k.is_some(), &[Chat]),
-        ("custom_tools", written.custom_tools.is_some(), &[Chat]),
-        (
-            "parallel_tool_calls",
-            written.parallel_tool_calls.is_some(),
-            &[Chat],
-        ),
-        ("tool_call_ids", written.tool_call_ids.is_some(), &[Chat]),
-        ("summaries", written.summaries.is_some(), &[Responses]),
-        (
-            "functions_only",
-            written.functions_only.is_some(),
-            &[Responses],
-        ),
-        (
-            "sampling",
-            written.sampling.is_some(),
-            if matches!(written.sampling, Some(SamplingKey::Accepted(_))) {
-                &[Chat, Responses]
-            } else {
-                &[Messages]
-            },
-        ),
-    ];
+    let keys = keys_by_protocol! {
+        written,
+        thinking_types: [Messages],
+        thinking_default: [Messages],
+        effort_levels: [Messages],
+        prefill: [Messages],
+        mid_system: [Messages, Chat],
+        structured: [Messages],
+        server_tools: [Messages],
+        min_cache_tokens: [Messages],
+        output_limit_field: [Chat],
+        reasoning: [Chat, Responses],
+        effort_values: [Chat, Responses],
+        tools_with_reasoning: [Chat],
+        stop: [Chat],
+        cache_breakpoints: [Chat, Responses],
+        verbosity: [Chat, Responses],
+        system_role: [Chat],
+        reasoning_replay: [Chat],
+        top_k: [Chat],
+        custom_tools: [Chat],
+        parallel_tool_calls: [Chat],
+        tool_call_ids: [Chat],
+        summaries: [Responses],
+        functions_only: [Responses],
+    };
+    let sampling_by: &[Protocol] = match written.sampling {
+        Some(SamplingKey::Accepted(_)) => &[Protocol::Chat, Protocol::Responses],
+        _ => &[Protocol::Messages],
+    };
     keys.into_iter()
+        .chain([("sampling", written.sampling.is_some(), sampling_by)])
         .filter(|(_, is_set, by)| *is_set && !is_supported(by))
         .map(|(name, ..)| name)
         .collect()

@@ -16,6 +16,7 @@ use super::validator::{ConfigValidator, PLACEHOLDER};
 use super::{raw, reader, yaml};
 use crate::catalog::Catalog;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Sections that every command needs.
@@ -151,14 +152,10 @@ fn parse(
     if let Some(dir) = &data_dir {
         validator.check_data_dir_name(dir);
     }
-    let store = if has_store {
-        store
-    } else {
-        Some(raw::Store::default())
-    };
+    let absent_store = (!has_store).then(raw::Store::default);
+    let store = store.or(absent_store);
     let store = store.and_then(|store| validator.store(store));
-    let signup = signup.unwrap_or_default();
-    let signup = validator.signup(&signup);
+    let signup = validator.signup(&signup.unwrap_or_default());
     let ledger = validator.ledger(&upkeep, signup.as_ref());
     let base_url = if validator.faults.iter().any(|fault| fault.key == "base_url") {
         base_url
@@ -166,10 +163,7 @@ fn parse(
         validator.network().public_url(&base_url)
     };
     let catalog = match (vendors, models) {
-        (Some(vendors), Some(models)) => {
-            let vendors = validator.vendors().vendors(vendors);
-            validator.models().catalog(models, &vendors)
-        }
+        (Some(vendors), Some(models)) => check_catalog(&mut validator, vendors, models),
         _ => Catalog::default(),
     };
     let (needed, faults): (Vec<_>, _) = validator
@@ -197,6 +191,15 @@ fn parse(
         }
         _ => Err(needed),
     }
+}
+
+fn check_catalog(
+    validator: &mut ConfigValidator,
+    vendors: BTreeMap<String, raw::Vendor>,
+    models: Vec<raw::Model>,
+) -> Catalog {
+    let vendors = validator.vendors().vendors(vendors);
+    validator.models().catalog(models, &vendors)
 }
 
 /// Deserializes a section. `None` if it is missing, or if it has faults of form, which are already

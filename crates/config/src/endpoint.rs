@@ -116,19 +116,26 @@ impl VendorSection<'_> {
         }
     }
 
+    fn check_endpoint_limits(&mut self, key: &str, endpoint: &raw::Endpoint) {
+        let max_concurrent = endpoint.max_concurrent.map(u64::from);
+        let limits = [
+            ("weight", Some(endpoint.weight.into())),
+            ("max_concurrent", max_concurrent),
+        ];
+        for (name, value) in limits {
+            if let Some(value) = value {
+                self.0.check_range(key, ("Endpoint", name), value);
+            }
+        }
+    }
+
     pub(super) fn endpoint(
         &mut self,
         key: &str,
         endpoint: &raw::Endpoint,
         defaults: &VendorDefaults<'_>,
     ) -> Option<VendorEndpoint> {
-        self.0
-            .check_range(key, ("Endpoint", "weight"), endpoint.weight.into());
-        if let Some(max_concurrent) = endpoint.max_concurrent {
-            let max_concurrent = max_concurrent.into();
-            self.0
-                .check_range(key, ("Endpoint", "max_concurrent"), max_concurrent);
-        }
+        self.check_endpoint_limits(key, endpoint);
         let health_check = endpoint
             .health_check
             .as_ref()

@@ -245,47 +245,16 @@ fn access_log_destination(access_log: Option<&str>) -> LogDestination {
 
 impl ConfigValidator {
     fn settings(&mut self, config: raw::Config) -> Option<Settings> {
-        if config.listen.edge.is_empty() {
-            self.add_fault("listen.edge", "needs at least one address");
-        }
-        let edge: Vec<_> = config
-            .listen
-            .edge
-            .iter()
-            .enumerate()
-            .map(|(index, text)| {
-                self.network()
-                    .parse_address(&format!("listen.edge[{index}]"), text)
-            })
-            .collect();
-        let sidecar = self
-            .network()
-            .parse_address("listen.sidecar", &config.listen.sidecar);
-        let admin = self
-            .network()
-            .parse_address("listen.admin", &config.listen.admin);
+        let (edge, [sidecar, admin]) = self.listen_addresses(&config);
         let admin_names = self.network().parse_admin_names(&config.listen.admin_names);
         let trust_proxy = self.network().parse_proxies(&config.listen.trust_proxy);
-        self.network()
-            .check_listeners(&edge, [sidecar, admin], config.store.kind);
-        for file in config
-            .listen
-            .tls
-            .iter()
-            .flat_map(|tls| [&tls.cert, &tls.key])
-        {
+        let tls = config.listen.tls.as_ref();
+        for file in tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
             self.sources.push(SourceFile::from_path(Path::new(file)));
         }
         let access_log = access_log_destination(config.access_log.as_deref());
         self.check_files(&config, &access_log);
-        for (key, value, min, max) in config.limits.bounds() {
-            if !(min..=max).contains(&value) {
-                self.add_fault(
-                    format!("limits.{key}"),
-                    format!("must be {min} to {max}, not {value}"),
-                );
-            }
-        }
+        self.check_limit_ranges(&config.limits);
         let base_url = self.network().public_url(&config.base_url);
         self.check_data_dir_name(&config.data_dir);
         let allow_volatile = config.store.allow_volatile;
@@ -344,6 +313,42 @@ impl ConfigValidator {
             sources: Vec::new(),
             warnings: Vec::new(),
         })
+    }
+
+    /// Returns the addresses of the edge, of the sidecar and of the admin API, each `None` if it
+    /// has a fault.
+    fn listen_addresses(
+        &mut self,
+        config: &raw::Config,
+    ) -> (Vec<Option<SocketAddr>>, [Option<SocketAddr>; 2]) {
+        let listen = &config.listen;
+        if listen.edge.is_empty() {
+            self.add_fault("listen.edge", "needs at least one address");
+        }
+        let mut network = self.network();
+        let edge: Vec<_> = listen
+            .edge
+            .iter()
+            .enumerate()
+            .map(|(index, text)| network.parse_address(&format!("listen.edge[{index}]"), text))
+            .collect();
+        let private = [
+            network.parse_address("listen.sidecar", &listen.sidecar),
+            network.parse_address("listen.admin", &listen.admin),
+        ];
+        network.check_listeners(&edge, private, config.store.kind);
+        (edge, private)
+    }
+
+    fn check_limit_ranges(&mut self, limits: &Limits) {
+        for (key, value, min, max) in limits.bounds() {
+            if !(min..=max).contains(&value) {
+                self.add_fault(
+                    format!("limits.{key}"),
+                    format!("must be {min} to {max}, not {value}"),
+                );
+            }
+        }
     }
 
     fn check_rates(&mut self, key: &str, rates: &raw::Rates) {

@@ -86,40 +86,7 @@ impl ModelSection<'_> {
                 self.0
                     .add_fault(format!("{key}.id"), format!("{id:?} is listed twice"));
             }
-            let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
-            if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
-                self.0.add_fault(
-                    format!("{key}.id"),
-                    "must be 1 to 128 letters, digits and . _ : - / @",
-                );
-            }
-            if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
-                self.0.add_fault(
-                    format!("{key}.upstream_model"),
-                    "must be letters, digits and . _ : - / @",
-                );
-            }
-            if model.max_output_tokens == 0 || model.context_tokens == 0 {
-                self.0.add_fault(
-                    key.clone(),
-                    "context_tokens and max_output_tokens must be above 0",
-                );
-            }
-            if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
-                self.0.add_fault(
-                    key.clone(),
-                    "context_tokens and max_output_tokens must be at most 100000000",
-                );
-            }
-            if model.max_output_tokens > model.context_tokens {
-                self.0.add_fault(
-                    format!("{key}.max_output_tokens"),
-                    format!(
-                        "{} is above context_tokens, which is {}: the output is a part of the context",
-                        model.max_output_tokens, model.context_tokens
-                    ),
-                );
-            }
+            self.check_model(&key, &model);
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             match vendors.get(&model.vendor) {
                 None => {
@@ -163,6 +130,42 @@ impl ModelSection<'_> {
             );
         }
         Catalog::new(usable)
+    }
+
+    /// Checks the names and limits of a model.
+    fn check_model(&mut self, key: &str, model: &raw::Model) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
+        if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
+            self.0.add_fault(
+                format!("{key}.id"),
+                "must be 1 to 128 letters, digits and . _ : - / @",
+            );
+        }
+        if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
+            self.0.add_fault(
+                format!("{key}.upstream_model"),
+                "must be letters, digits and . _ : - / @",
+            );
+        }
+        if model.max_output_tokens == 0 || model.context_tokens == 0 {
+            self.0
+                .add_fault(key, "context_tokens and max_output_tokens must be above 0");
+        }
+        if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
+            self.0.add_fault(
+                key,
+                "context_tokens and max_output_tokens must be at most 100000000",
+            );
+        }
+        if model.max_output_tokens > model.context_tokens {
+            self.0.add_fault(
+                format!("{key}.max_output_tokens"),
+                format!(
+                    "{} is above context_tokens, which is {}: the output is a part of the context",
+                    model.max_output_tokens, model.context_tokens
+                ),
+            );
+        }
     }
 
     /// Compares a model with what the config file says of its vendor's messages.

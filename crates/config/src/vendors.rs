@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 /// Maximum number of endpoints of one vendor: each request looks at all of them.
 const MAX_ENDPOINTS: usize = 32;
+/// Warning for a chat vendor without `stream_options`.
+const NO_STREAM_OPTIONS: &str = "without stream_options the gateway cannot ask for the usage of streams: they are billed by \
+     estimates. If the vendor reports it unasked, write `usage: [usage]`";
 
 /// An entry of `vendors`.
 pub(super) struct VendorEntry {
@@ -102,24 +105,7 @@ impl VendorSection<'_> {
             return None;
         };
         let protocol = protocol_of(protocol);
-        let listed = std::mem::take(&mut vendor.endpoints);
-        let listed = if listed.is_empty() {
-            preset.and_then(preset_endpoint).into_iter().collect()
-        } else {
-            listed
-        };
-        if !(1..=MAX_ENDPOINTS).contains(&listed.len()) {
-            let message = match preset
-                .and_then(|preset| preset.needs_url.as_deref())
-                .filter(|_| listed.is_empty())
-            {
-                Some(example) => format!(
-                    "is required: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
-                ),
-                None => format!("needs 1 to {MAX_ENDPOINTS} endpoints"),
-            };
-            self.0.add_fault(format!("{key}.endpoints"), message);
-        }
+        let listed = self.listed_endpoints(&key, std::mem::take(&mut vendor.endpoints), preset);
         let header = vendor
             .version_header
             .as_ref()
@@ -156,15 +142,7 @@ impl VendorSection<'_> {
         {
             self.0.add_fault(key_path, fault);
         }
-        if let Some((name, value)) = &version_header
-            && (HeaderName::from_bytes(name.as_bytes()).is_err()
-                || HeaderValue::from_str(value).is_err())
-        {
-            self.0.add_fault(
-                format!("{key}.version_header"),
-                "not a valid header name and value",
-            );
-        }
+        self.check_version_header(&key, version_header.as_ref());
         Some(CatalogVendor {
             name: name.to_owned(),
             protocol,
@@ -174,6 +152,45 @@ impl VendorSection<'_> {
             api_key,
             version_header,
         })
+    }
+
+    fn check_version_header(&mut self, key: &str, header: Option<&(String, String)>) {
+        if let Some((name, value)) = header
+            && (HeaderName::from_bytes(name.as_bytes()).is_err()
+                || HeaderValue::from_str(value).is_err())
+        {
+            self.0.add_fault(
+                format!("{key}.version_header"),
+                "not a valid header name and value",
+            );
+        }
+    }
+
+    /// Returns the endpoints of the config file, else that of the preset.
+    fn listed_endpoints(
+        &mut self,
+        key: &str,
+        written: Vec<raw::Endpoint>,
+        preset: Option<&'static Preset>,
+    ) -> Vec<raw::Endpoint> {
+        let listed = if written.is_empty() {
+            preset.and_then(preset_endpoint).into_iter().collect()
+        } else {
+            written
+        };
+        if !(1..=MAX_ENDPOINTS).contains(&listed.len()) {
+            let message = match preset
+                .and_then(|preset| preset.needs_url.as_deref())
+                .filter(|_| listed.is_empty())
+            {
+                Some(example) => format!(
+                    "is required: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
+                ),
+                None => format!("needs 1 to {MAX_ENDPOINTS} endpoints"),
+            };
+            self.0.add_fault(format!("{key}.endpoints"), message);
+        }
+        listed
     }
 
     /// What the vendor's server takes: by the config file, else the preset, else its protocol.
@@ -209,14 +226,7 @@ impl VendorSection<'_> {
             let ((is_of_message, path), value) = state.first().zip(placeholder)?;
             (*is_of_message == of_message).then(|| member_at(path, value))
         };
-        let full_context = written.errors.full_context.map_or_else(Vec::new, |words| {
-            if words.is_empty() || words.iter().any(|words| words.trim().is_empty()) {
-                let message = "names no words: write some that the vendor's message has";
-                self.0
-                    .add_fault(format!("{key}.profile.errors.full_context"), message);
-            }
-            words
-        });
+        let full_context = self.full_context_words(key, written.errors.full_context);
         let usage = written.usage.unwrap_or_default();
         let profile = VendorProfile {
             full_context,
@@ -243,18 +253,28 @@ impl VendorSection<'_> {
         for (below, message) in facts.contradictions() {
             self.0.add_fault(format!("{key}.profile.{below}"), message);
         }
-        // What names the place of its usage counts every stream.
+        // A vendor whose profile names the place of its usage reports it in every stream.
         if protocol == Protocol::Chat && !profile.takes("stream_options") && usage.is_empty() {
             let below = match own.request {
                 Some(_) => "request",
                 None => "drop",
             };
-            let says = "without stream_options the gateway cannot ask for the usage of streams: \
-                        they are billed by estimates. If the vendor reports it unasked, write \
-                        `usage: [usage]`";
-            self.0.add_warning(format!("{key}.profile.{below}"), says);
+            self.0
+                .add_warning(format!("{key}.profile.{below}"), NO_STREAM_OPTIONS);
         }
         profile
+    }
+
+    /// Checks the words by which the gateway recognizes the vendor's error for a full context.
+    fn full_context_words(&mut self, key: &str, words: Option<Vec<String>>) -> Vec<String> {
+        if let Some(words) = &words
+            && (words.is_empty() || words.iter().any(|words| words.trim().is_empty()))
+        {
+            let message = "names no words: write some that the vendor's message has";
+            self.0
+                .add_fault(format!("{key}.profile.errors.full_context"), message);
+        }
+        words.unwrap_or_default()
     }
 
     /// The vendor's key. `None` if it has a fault or is empty, which disables the vendor.

@@ -184,13 +184,8 @@ fn check_entries(
         ..LedgerAuditReport::default()
     };
     let mut walk = ledger.checks().walk(start.after_seq())?;
-    let mut on_sealed = |done| {
-        on_progress(AuditProgress {
-            step: AuditStep::Sealed,
-            done,
-            total: start.head.seq.unsigned_abs(),
-        });
-    };
+    let sealed = start.head.seq.unsigned_abs();
+    let mut on_sealed = report_step(on_progress, AuditStep::Sealed, sealed);
     let reads_all = fingerprint.is_some();
     let sort_in = (reads_all && start.head.seq > 0).then_some(data_dir);
     let mut references = ReferenceRules::new(start.after_seq(), sort_in)?;
@@ -210,6 +205,7 @@ fn check_entries(
         &mut on_sealed,
         &mut report,
     )?;
+    drop(on_sealed);
     let mut audit = LedgerAudit::new(ledger, start, granted, references, keys);
     audit.add_earlier_postings(&walk, start, &mut sealed_postings, &mut report)?;
     sealed_postings.finish(start.head.seq, &mut report);
@@ -224,30 +220,35 @@ fn check_entries(
     )?;
     audit.postings.finish(ledger, &walk, &mut report)?;
     let total = audit.references.expected_count();
-    let mut on_references = |done| {
-        on_progress(AuditProgress {
-            step: AuditStep::References,
-            done,
-            total,
-        });
-    };
+    let mut on_references = report_step(on_progress, AuditStep::References, total);
     audit
         .references
         .finish(&walk, &mut pace, &mut on_references, &mut report)?;
-    files::check_ledger_file(ledger, data_dir, &mut report)?;
-    journals::check_damage(data_dir, &mut report)?;
-    processes::check_claims(ledger, data_dir, &mut report)?;
-    let somebody_serves = !journal::live_instance_ids(data_dir)?.is_empty();
-    journals::check_requests(
-        &requests,
-        ledger,
-        &walk,
-        somebody_serves,
-        now_ms,
-        &mut report,
-    )?;
+    check_files(ledger, data_dir, &mut report)?;
+    let is_served = !journal::live_instance_ids(data_dir)?.is_empty();
+    journals::check_requests(&requests, ledger, &walk, is_served, now_ms, &mut report)?;
     processes::check_holds(ledger, data_dir, &mut report)?;
     Ok((report, are_segments_whole))
+}
+
+/// Checks the rules about the files of the data directory.
+fn check_files(
+    ledger: &Ledger,
+    data_dir: &Path,
+    report: &mut LedgerAuditReport,
+) -> Result<(), StoreError> {
+    files::check_ledger_file(ledger, data_dir, report)?;
+    journals::check_damage(data_dir, report)?;
+    processes::check_claims(ledger, data_dir, report)
+}
+
+/// Returns what reports the progress of one step, which has to check `total`.
+fn report_step(
+    on_progress: &mut dyn FnMut(AuditProgress),
+    step: AuditStep,
+    total: u64,
+) -> impl FnMut(u64) {
+    move |done| on_progress(AuditProgress { step, done, total })
 }
 
 /// The rules that look at every entry.

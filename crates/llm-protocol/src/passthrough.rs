@@ -443,10 +443,22 @@ impl PassthroughState {
         };
         let restated = chunk.usage_at.zip(restated);
         let restated = restated.map(|(span, usage)| JsonEdit::new(span, usage));
-        let misnamed = self.chat.misnamed_deltas(&chunk);
+        let more = self.repair_chunk(&chunk, text, out)?;
+        self.forward(event, chunk.model, hidden.or(restated), more, out);
+        Ok(())
+    }
+
+    /// Returns the edits that give deltas their name, and repair calls.
+    fn repair_chunk(
+        &mut self,
+        chunk: &chat::ChatChunk,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<Vec<JsonEdit<'static>>, UpstreamError> {
+        let misnamed = self.chat.misnamed_deltas(chunk);
         let is_misnamed = !misnamed.is_empty();
         let renamed = misnamed.iter();
-        let mut more: Vec<_> = renamed
+        let mut edits: Vec<_> = renamed
             .map(|key| JsonEdit::new(*key, r#""delta""#))
             .collect();
         if let Some(calls) = &mut self.calls {
@@ -454,14 +466,13 @@ impl PassthroughState {
                 is_whole: false,
                 is_misnamed,
             };
-            let repair = calls.repair(&chunk, text, form)?;
-            more.extend(repair.edits);
+            let repair = calls.repair(chunk, text, form)?;
+            edits.extend(repair.edits);
             for warning in repair.warnings {
                 keepalive::write_warning(warning, out);
             }
         }
-        self.forward(event, chunk.model, hidden.or(restated), more, out);
-        Ok(())
+        Ok(edits)
     }
 
     /// Writes the finish reasons that a chat vendor left out.

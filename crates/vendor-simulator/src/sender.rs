@@ -248,13 +248,7 @@ impl<'b> SimAnswerSender<'_, 'b> {
             index += 1;
         }
         if behaviour.chatter {
-            loop {
-                sink.write(b": still here\n\n").await?;
-                sink.flush().await?;
-                sink.exchange
-                    .pause_until(Instant::now() + CHATTER_INTERVAL)
-                    .await?;
-            }
+            return Err(chatter(&mut sink).await);
         }
         if claims_length {
             sink.end_short().await
@@ -304,6 +298,22 @@ fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Inciden
         Some(Garbage::Chunk) if sent == 1 => Some(Incident::BadChunk),
         Some(Garbage::Sse) if sent == 2 => Some(Incident::BadEvent),
         _ => (sent == length).then_some(Incident::End),
+    }
+}
+
+/// Sends comments until the client is gone.
+async fn chatter(sink: &mut SimBodyWriter<'_, '_>) -> ClientGone {
+    let mut send = async || {
+        sink.write(b": still here\n\n").await?;
+        sink.flush().await?;
+        sink.exchange
+            .pause_until(Instant::now() + CHATTER_INTERVAL)
+            .await
+    };
+    loop {
+        if let Err(gone) = send().await {
+            return gone;
+        }
     }
 }
 

@@ -154,51 +154,59 @@ async fn page(
             .map_err(sql)?;
         let end = page.entries.last().map_or(seq, |entry| entry.seq);
         page.is_last = end >= page.holding.position.seq;
-        let of_page: BTreeSet<&str> = page
-            .entries
-            .iter()
-            .map(|entry| entry.account.as_str())
-            .collect();
-        let of_page: Vec<&str> = of_page.into_iter().collect();
         // After the last page, every account is as its row says.
         let since = if page.is_last { version } else { i64::MAX };
-        let rows = transaction
-            .query(
-                "SELECT id, paid, trial, trial_ends_at, credited, opened_at FROM account
-                 WHERE id = ANY($1) OR version > $2",
-                &[&of_page, &since],
-            )
+        page.accounts = accounts_since(&transaction, &page.entries, since)
             .await
-            .map_err(sql)?;
-        page.accounts = rows
-            .iter()
-            .map(read_account)
-            .collect::<Result<_, _>>()
             .map_err(sql)?;
     }
     if page.is_last {
-        let rows = transaction
-            .query(
-                "SELECT tbl, key, row FROM copied_row WHERE domain = $1 AND version > $2 ORDER BY version, tbl, key",
-                &[&domain.name(), &version],
-            )
+        page.rows = rows_since(&transaction, domain, version)
             .await
-            .map_err(sql)?;
-        let row = |row: &Row| -> Result<CopiedRow, tokio_postgres::Error> {
-            Ok(CopiedRow {
-                table: row.try_get(0)?,
-                key: row.try_get(1)?,
-                row: row.try_get(2)?,
-            })
-        };
-        page.rows = rows
-            .iter()
-            .map(row)
-            .collect::<Result<_, _>>()
             .map_err(sql)?;
     }
     transaction.commit().await.map_err(sql)?;
     Ok(page)
+}
+
+/// Returns the accounts of these entries, and all accounts that changed after `version`.
+async fn accounts_since(
+    transaction: &tokio_postgres::Transaction<'_>,
+    entries: &[LedgerEntry],
+    version: i64,
+) -> Result<Vec<AccountBalance>, tokio_postgres::Error> {
+    let of_page: BTreeSet<&str> = entries.iter().map(|entry| entry.account.as_str()).collect();
+    let of_page: Vec<&str> = of_page.into_iter().collect();
+    let rows = transaction
+        .query(
+            "SELECT id, paid, trial, trial_ends_at, credited, opened_at FROM account
+             WHERE id = ANY($1) OR version > $2",
+            &[&of_page, &version],
+        )
+        .await?;
+    rows.iter().map(read_account).collect()
+}
+
+/// Returns the other rows of the domain that changed after `version`.
+async fn rows_since(
+    transaction: &tokio_postgres::Transaction<'_>,
+    domain: Domain,
+    version: i64,
+) -> Result<Vec<CopiedRow>, tokio_postgres::Error> {
+    let rows = transaction
+        .query(
+            "SELECT tbl, key, row FROM copied_row WHERE domain = $1 AND version > $2 ORDER BY version, tbl, key",
+            &[&domain.name(), &version],
+        )
+        .await?;
+    let row = |row: &Row| {
+        Ok(CopiedRow {
+            table: row.try_get(0)?,
+            key: row.try_get(1)?,
+            row: row.try_get(2)?,
+        })
+    };
+    rows.iter().map(row).collect()
 }
 
 fn read_account(row: &Row) -> Result<AccountBalance, tokio_postgres::Error> {

@@ -202,33 +202,7 @@ pub(crate) fn enter_event(
     };
     match done {
         IngestEvent::Ended(ending, price) => {
-            store_ending_price(transaction, ending, price.as_deref())?;
-            match enter_ending(transaction, segments, ending, ending_detail(ending)?)? {
-                EndingEntry::New | EndingEntry::Known => {}
-                EndingEntry::Sealed(entry) if entry.is_late() => {
-                    return Ok(Some(CreditSplit::ZERO));
-                }
-                EndingEntry::Sealed(entry) => {
-                    return Ok(Some(CreditSplit {
-                        paid: Micro::ZERO.minus(entry.d_paid),
-                        trial: Micro::ZERO.minus(entry.d_trial),
-                    }));
-                }
-                EndingEntry::Withheld => return Ok(None),
-            }
-            // For an ending that was entered late, the ledger posts its own debit to the store;
-            // anything else that the store debited is too much.
-            let sql = "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
-                       FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
-            let taken = |row: &Row<'_>| {
-                Ok(Some(CreditSplit {
-                    paid: row.get(0)?,
-                    trial: row.get(1)?,
-                }))
-            };
-            transaction
-                .prepare_cached(sql)?
-                .query_row([ending.request_id.as_str(), LATE_SUFFIX], taken)
+            enter_ended(transaction, segments, ending, price.as_deref())
         }
         IngestEvent::EndedLate(ending, price) => {
             store_ending_price(transaction, ending, price.as_deref())?;
@@ -265,6 +239,43 @@ pub(crate) fn enter_event(
                 })
         }
     }
+}
+
+/// Enters the end of a request. Returns the ledger's debit, made now or earlier.
+fn enter_ended(
+    transaction: &Transaction<'_>,
+    segments: &SegmentFiles,
+    ending: &Ending,
+    price: Option<&PriceList>,
+) -> rusqlite::Result<Option<CreditSplit>> {
+    store_ending_price(transaction, ending, price)?;
+    match enter_ending(transaction, segments, ending, ending_detail(ending)?)? {
+        EndingEntry::New | EndingEntry::Known => {}
+        EndingEntry::Sealed(entry) if entry.is_late() => {
+            return Ok(Some(CreditSplit::ZERO));
+        }
+        EndingEntry::Sealed(entry) => {
+            return Ok(Some(CreditSplit {
+                paid: Micro::ZERO.minus(entry.d_paid),
+                trial: Micro::ZERO.minus(entry.d_trial),
+            }));
+        }
+        EndingEntry::Withheld => return Ok(None),
+    }
+    // For an ending that was entered late, the ledger posts its own debit to the store;
+    // anything else that the store debited is too much.
+    let sql =
+        "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
+               FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
+    let taken = |row: &Row<'_>| {
+        Ok(Some(CreditSplit {
+            paid: row.get(0)?,
+            trial: row.get(1)?,
+        }))
+    };
+    transaction
+        .prepare_cached(sql)?
+        .query_row([ending.request_id.as_str(), LATE_SUFFIX], taken)
 }
 
 fn enter_ending(

@@ -86,15 +86,7 @@ pub fn write(
     writer.reasoning_switch(effort, model.reasoning && effort::is_on(request));
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
-    if request.stream {
-        writer.json.member("stream", true);
-        // A vendor without this member reports the usage in the last chunk unasked.
-        if write_context.target.profile.takes("stream_options") {
-            writer
-                .json
-                .member("stream_options", ("include_usage", true));
-        }
-    }
+    writer.stream(request);
     writer.extras(request);
     writer.messages(request)?;
     writer.json.close_object();
@@ -111,6 +103,17 @@ pub fn write(
 }
 
 impl ChatRequestWriter<'_> {
+    fn stream(&mut self, request: &Request<'_>) {
+        if !request.stream {
+            return;
+        }
+        self.json.member("stream", true);
+        // A vendor without this member reports the usage in the last chunk unasked.
+        if self.write_context.target.profile.takes("stream_options") {
+            self.json.member("stream_options", ("include_usage", true));
+        }
+    }
+
     fn settings(&mut self, request: &Request<'_>) -> RequestResult {
         if let Some(limit) =
             api_variant::output_limit(request, self.write_context, 1, self.fallback.warnings)?

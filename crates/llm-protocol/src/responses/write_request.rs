@@ -45,15 +45,7 @@ pub fn write(
     warnings: &mut Warnings,
     response_context: &mut ResponseContext,
 ) -> RequestResult<EncodedRequest> {
-    let extras = match request.surface {
-        Protocol::Messages => {
-            unsupported::check_members(request, warnings)?;
-            ResponsesExtras::default()
-        }
-        Protocol::Chat | Protocol::Responses => {
-            extras::check_extras(request, model, write_context.target.profile, warnings)?
-        }
-    };
+    let extras = read_extras(request, model, write_context, warnings)?;
     request.reasoning.effort = request.reasoning.effort.or(extras.effort);
     extras::remove_chat_blocks(request, warnings)?;
     unsupported::check_blocks(request, true)?;
@@ -99,16 +91,7 @@ pub fn write(
     writer.tools(request)?;
     api_variant::write_end_user(request, write_context, &mut writer.json);
     writer.tier(request);
-    if request.stream {
-        writer.json.member("stream", true);
-        // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
-        // not need.
-        if write_context.target.profile.takes("include_obfuscation") {
-            writer
-                .json
-                .member("stream_options", ("include_obfuscation", false));
-        }
-    }
+    writer.stream(request);
     for (name, value) in &extras.copied {
         writer.json.member(name, value);
     }
@@ -126,7 +109,39 @@ pub fn write(
     })
 }
 
+/// Checks the members that only one of the surfaces has, and returns those to write.
+fn read_extras<'a>(
+    request: &mut Request<'a>,
+    model: &ResponsesModel,
+    write_context: &WriteContext<'_>,
+    warnings: &mut Warnings,
+) -> RequestResult<ResponsesExtras<'a>> {
+    if request.surface == Protocol::Messages {
+        unsupported::check_members(request, warnings)?;
+        return Ok(ResponsesExtras::default());
+    }
+    extras::check_extras(request, model, write_context.target.profile, warnings)
+}
+
 impl ResponsesRequestWriter<'_> {
+    fn stream(&mut self, request: &Request<'_>) {
+        if !request.stream {
+            return;
+        }
+        self.json.member("stream", true);
+        // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
+        // not need.
+        if self
+            .write_context
+            .target
+            .profile
+            .takes("include_obfuscation")
+        {
+            self.json
+                .member("stream_options", ("include_obfuscation", false));
+        }
+    }
+
     fn settings(&mut self, request: &Request<'_>) -> RequestResult {
         self.json.member_if_some(
             "max_output_tokens",

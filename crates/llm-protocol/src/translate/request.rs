@@ -128,29 +128,7 @@ pub fn translate_request(
     let may_search = input.target.accepts.may_search();
     let mut request = read_request(input.surface, &tree, may_search, &mut warnings)
         .map_err(|refused| *refused)?;
-    let created = (input.clock)();
-    let mut response_context = ResponseContext {
-        public_model: input.target.public_model.to_owned(),
-        created,
-        seed: input.request_id.to_owned(),
-        include_usage: request.include_usage,
-        input_estimate: estimate::estimate_input_tokens(&request),
-        estimator: input.estimator,
-        own_tools: std::mem::take(&mut request.own_tools),
-        call_ids: call_ids(&request),
-        output_limit: request.limit.map_or(0, |limit| {
-            limit.tokens.min(input.output_limit.unwrap_or(u64::MAX))
-        }),
-        ..ResponseContext::default()
-    };
-    if input.surface == Protocol::Responses {
-        response_context.sequencer = Some(EventSequencer::new(
-            &request,
-            input.clock,
-            input.target.public_model,
-            input.request_id,
-        ));
-    }
+    let mut response_context = response_context(input, &mut request);
     let TranslationRequest {
         target,
         account_id,
@@ -163,30 +141,13 @@ pub fn translate_request(
         output_limit,
         without_thinking,
     };
-    let encoded = match target.accepts {
-        ModelCapabilities::Messages(model) => messages::write_request::write(
-            &mut request,
-            model,
-            &write_context,
-            &mut warnings,
-            &mut response_context,
-        ),
-        ModelCapabilities::Chat(model) => chat::write_request::write(
-            &mut request,
-            model,
-            &write_context,
-            &mut warnings,
-            &mut response_context,
-        ),
-        ModelCapabilities::Responses(model) => responses::write_request::write(
-            &mut request,
-            model,
-            &write_context,
-            &mut warnings,
-            &mut response_context,
-        ),
-    };
-    let encoded = encoded.map_err(|refused| *refused)?;
+    let encoded = encode(
+        &mut request,
+        &write_context,
+        &mut warnings,
+        &mut response_context,
+    )
+    .map_err(|refused| *refused)?;
     if input.surface == Protocol::Responses {
         response_context.show_thinking = !request.reasoning.hide;
     }
@@ -216,6 +177,55 @@ pub fn translate_request(
         has_client_budget,
         response_context,
     })
+}
+
+/// Returns what reading the response needs of the request, as far as that is known before the
+/// request is written. It takes the gateway's own tools out of `request`.
+fn response_context(input: &TranslationRequest<'_>, request: &mut Request<'_>) -> ResponseContext {
+    let created = (input.clock)();
+    let mut context = ResponseContext {
+        public_model: input.target.public_model.to_owned(),
+        created,
+        seed: input.request_id.to_owned(),
+        include_usage: request.include_usage,
+        input_estimate: estimate::estimate_input_tokens(request),
+        estimator: input.estimator,
+        own_tools: std::mem::take(&mut request.own_tools),
+        call_ids: call_ids(request),
+        output_limit: request.limit.map_or(0, |limit| {
+            limit.tokens.min(input.output_limit.unwrap_or(u64::MAX))
+        }),
+        ..ResponseContext::default()
+    };
+    if input.surface == Protocol::Responses {
+        context.sequencer = Some(EventSequencer::new(
+            request,
+            input.clock,
+            input.target.public_model,
+            input.request_id,
+        ));
+    }
+    context
+}
+
+/// Writes the request in the protocol of the model.
+fn encode(
+    request: &mut Request<'_>,
+    write_context: &WriteContext<'_>,
+    warnings: &mut Warnings,
+    context: &mut ResponseContext,
+) -> RequestResult<EncodedRequest> {
+    match write_context.target.accepts {
+        ModelCapabilities::Messages(model) => {
+            messages::write_request::write(request, model, write_context, warnings, context)
+        }
+        ModelCapabilities::Chat(model) => {
+            chat::write_request::write(request, model, write_context, warnings, context)
+        }
+        ModelCapabilities::Responses(model) => {
+            responses::write_request::write(request, model, write_context, warnings, context)
+        }
+    }
 }
 
 fn call_ids(request: &Request<'_>) -> Vec<String> {

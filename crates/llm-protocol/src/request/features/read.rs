@@ -32,14 +32,7 @@ impl Features {
             return self.read_extension(protocol, extension, scan);
         }
         match name {
-            "system" => {
-                scan.kind()?;
-                let start = scan.position();
-                self.read_content(scan)?;
-                let system = scan.text_from(start);
-                self.leftovers.billing_header |= billing_header::begins_with_header(system);
-                Ok(())
-            }
+            "system" => self.read_system(scan),
             "messages" | "prediction" => self.read_content(scan),
             "tools" => {
                 let is_chat = protocol == Protocol::Chat;
@@ -83,14 +76,7 @@ impl Features {
                     .or(self.inference_geo);
                 Ok(())
             }
-            "mcp_servers" => {
-                let mut is_present = false;
-                read_presence(scan, &mut is_present)?;
-                if is_present {
-                    self.add_tool_offer(ServerTool::Mcp, None);
-                }
-                Ok(())
-            }
+            "mcp_servers" => self.read_mcp_servers(scan),
             "container" => {
                 if scan.kind()? != JsonKind::Null {
                     self.add_tool_offer(ServerTool::CodeExecution, None);
@@ -194,6 +180,57 @@ impl Features {
         Ok(())
     }
 
+    fn read_system(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
+        scan.kind()?;
+        let start = scan.position();
+        self.read_content(scan)?;
+        let system = scan.text_from(start);
+        self.leftovers.billing_header |= billing_header::begins_with_header(system);
+        Ok(())
+    }
+
+    fn read_mcp_servers(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
+        let mut is_present = false;
+        read_presence(scan, &mut is_present)?;
+        if is_present {
+            self.add_tool_offer(ServerTool::Mcp, None);
+        }
+        Ok(())
+    }
+
+    fn read_call_id(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
+        let id = scan
+            .string_or_skip()?
+            .map(|id| id.name())
+            .unwrap_or_default();
+        self.leftovers.odd_ids |= !identifiers::is_plain_name(&id);
+        self.leftovers.long_ids |= id.len() > MAX_CHAT_ID_CHARS;
+        self.leftovers.other_than_nine |= !identifiers::is_nine_char_id(&id);
+        Ok(())
+    }
+
+    fn read_signature<'a>(
+        &mut self,
+        block: &mut BlockFeatures<'a>,
+        scan: &mut JsonScanner<'a>,
+    ) -> ScanResult {
+        if let Some(text) = scan.string_or_skip()? {
+            block.is_signed = reasoning_token::is_vendor_signature(&text.name());
+            self.content.add_binary(&text);
+        }
+        Ok(())
+    }
+
+    fn read_audio(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
+        let media = self.read_media(scan)?;
+        self.audio_input |= media.is_present;
+        media
+            .data
+            .iter()
+            .for_each(|data| self.content.add_audio(data));
+        Ok(())
+    }
+
     /// Adds the block's content other than text. The data of a block that may not be an image
     /// counts as text.
     fn count_media(&mut self, block: &BlockFeatures<'_>) {
@@ -239,23 +276,8 @@ impl Features {
             "cache_control" => self.read_cache_marker(scan),
             // Items of the responses protocol may add tools.
             "tools" => scan.array_or_skip(|scan| self.read_tool(scan, false)),
-            "signature" => {
-                if let Some(text) = scan.string_or_skip()? {
-                    block.is_signed = reasoning_token::is_vendor_signature(&text.name());
-                    self.content.add_binary(&text);
-                }
-                Ok(())
-            }
-            "id" | "tool_use_id" | "tool_call_id" => {
-                let id = scan
-                    .string_or_skip()?
-                    .map(|id| id.name())
-                    .unwrap_or_default();
-                self.leftovers.odd_ids |= !identifiers::is_plain_name(&id);
-                self.leftovers.long_ids |= id.len() > MAX_CHAT_ID_CHARS;
-                self.leftovers.other_than_nine |= !identifiers::is_nine_char_id(&id);
-                Ok(())
-            }
+            "signature" => self.read_signature(block, scan),
+            "id" | "tool_use_id" | "tool_call_id" => self.read_call_id(scan),
             "tool_calls" | "function_call" => {
                 self.tools |= scan.kind()? != JsonKind::Null;
                 self.read_content(scan)
@@ -278,15 +300,7 @@ impl Features {
                 block.data = media.data;
                 Ok(())
             }
-            "input_audio" | "audio" | "audio_url" => {
-                let media = self.read_media(scan)?;
-                self.audio_input |= media.is_present;
-                media
-                    .data
-                    .iter()
-                    .for_each(|data| self.content.add_audio(data));
-                Ok(())
-            }
+            "input_audio" | "audio" | "audio_url" => self.read_audio(scan),
             "file_data" => {
                 block.data = scan.string_or_skip()?;
                 Ok(())
@@ -296,8 +310,8 @@ impl Features {
                 Ok(())
             }
             "encrypted_content" => {
-                scan.string_or_skip()?
-                    .iter()
+                let data = scan.string_or_skip()?;
+                data.iter()
                     .for_each(|data| self.content.add_encrypted(data));
                 Ok(())
             }

@@ -1,0 +1,43 @@
+//! What every process that keeps the ledger starts with: sign-ups that a crash interrupted, and the
+//! threads that keep the files small.
+//!
+//! Must not know requests or pages.
+
+use super::database_logs;
+use crate::billing::Billing;
+use accounts::Accounts;
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use config::Settings;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Grants the trial credits of sign-ups that a crash interrupted.
+pub fn complete_sign_ups(
+    accounts: &Accounts,
+    billing: &Billing,
+    now_ms: i64,
+) -> anyhow::Result<()> {
+    let completed = accounts::complete_sign_ups(accounts, billing.ledger(), now_ms)?;
+    if completed > 0 {
+        log::warn!(
+            "completed {completed} sign-ups that a crash had interrupted before their trial credits were granted"
+        );
+    }
+    Ok(())
+}
+
+/// Empties the databases' logs in a thread of its own.
+pub fn start_database_logs(data_dir: &Path) -> anyhow::Result<()> {
+    database_logs::start(data_dir)
+        .context("cannot start the thread that empties the databases' logs")
+}
+
+/// Seals and archives the ledger in a thread of its own, as the current settings say.
+pub fn start(billing: &Billing, settings: &Arc<ArcSwap<Settings>>) -> anyhow::Result<()> {
+    let current = Arc::clone(settings);
+    billing
+        .upkeep()
+        .start_upkeep(move || current.load().ledger.clone())
+        .context("cannot start the thread that seals the ledger")
+}
