@@ -213,8 +213,9 @@ fn name_new_spelling(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The config file of a command that names none. Warns a command that changes or reads accounts if
-/// there are two: in the folder of a clone or a release, an operator may mean the installed one.
+/// Returns the config file for a command that names none: the one in this folder, or the installed
+/// one. If both exist, commands on accounts print which one they use, because the operator may mean
+/// the other.
 fn default_config(command: &Command) -> PathBuf {
     let (local, installed) = (Path::new(LOCAL_CONFIG), Path::new(INSTALLED_CONFIG));
     if !local.exists() {

@@ -111,7 +111,7 @@ impl BillingPages<'_> {
     }
 
     /// Returns the number of entries that pages, reports and statements lack, because the ledger's
-    /// index is far behind: the newest ones. 0 unless the index is made for the first time or anew.
+    /// index is far behind: the newest ones. 0 unless the index is being built or rebuilt.
     pub fn index_lag(&self) -> u64 {
         self.0.0.ledger.index().index_lag()
     }

@@ -357,8 +357,8 @@ fn assess(pressure: u64, count: u64, fair: u64) -> Assessment {
     }
     let of_share = |times: u64| count.saturating_mul(times) / fair.max(1);
     if pressure >= REFUSE_SHARE_FROM {
-        // Twice the fair share is allowed at first, so that accounts that send alike are not
-        // divided by chance; at the bound, exactly the fair share.
+        // At first an account may have twice its fair share, so that chance does not decide between
+        // accounts that send equally much. At the bound it may have exactly its fair share.
         let left = REFUSE_ALL_FROM - pressure;
         let allowed = 1_000 + left * 1_000 / (REFUSE_ALL_FROM - REFUSE_SHARE_FROM);
         if of_share(1_000) > allowed {

@@ -18,9 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait of an audit for somebody who seals: a round over ten million entries takes minutes.
+/// How long an audit waits for a running sealing round to end. Sealing ten million entries takes
+/// minutes.
 const SEALING_TIMEOUT: Duration = Duration::from_secs(600);
-/// How often an audit begins, if entries are sealed for the first time while it runs.
+/// Maximum number of runs of one audit. It runs again if entries were sealed meanwhile, because it
+/// then misses them where it looked.
 const MAX_AUDITS: u32 = 3;
 
 /// The ledger of a data directory and who may spend from it, for commands, pages, operators and

@@ -89,7 +89,7 @@ pub struct HeldRequest {
     pub(crate) opened_in: Option<Arc<Segment>>,
     /// When the hold was opened, by the monotonic clock; `None` if it was never opened.
     opened_at: Option<Instant>,
-    /// Milliseconds from then to the first token.
+    /// Milliseconds from `opened_at` to the first token.
     first_token_ms: Option<u64>,
     /// Whether the vendor reported more of something than the request can use.
     implausible: bool,

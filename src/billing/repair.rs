@@ -30,9 +30,9 @@ impl BillingUpkeep<'_> {
         Ok((replayed.new, unreadable))
     }
 
-    /// Makes anew from the entries what pages and limits read (`index.db`, and the spending of
-    /// keys); entries and balances do not change. `on_entries` gets the number of entries read so
-    /// far. Returns the number of wrong rows, up to a maximum.
+    /// Rebuilds from the entries what pages and limits read (`index.db`, and the spending of keys);
+    /// entries and balances do not change. `on_entries` gets the number of entries read so far.
+    /// Returns the number of wrong rows, up to a maximum.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written.

@@ -37,7 +37,7 @@ impl BillingUpkeep<'_> {
         self.0.0.ledger.segments().set_archive(archive);
     }
 
-    /// Starts the thread. `settings` returns the current settings.
+    /// Starts the thread that seals, archives and checks. `settings` returns the current settings.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -196,7 +196,7 @@ fn log_done(done: &str, segment: &SegmentRecord) {
 }
 
 impl UpkeepReport {
-    /// Logs what is newly wrong, and that nothing is any more.
+    /// Logs each new fault, and once that there is none left.
     fn renew(&mut self, faults: Vec<String>) {
         for fault in faults.iter().filter(|fault| !self.faults.contains(fault)) {
             log::error!("{fault}");

@@ -1,5 +1,5 @@
-//! The parts of billing that only pages, operators and upkeep use: a caller that has one can do
-//! what it names, and nothing else.
+//! The calls of billing that only pages, operators and upkeep need, grouped by subject. Functions
+//! take the whole [`Billing`].
 //!
 //! Must not contain behaviour: each is implemented in a file of its own.
 

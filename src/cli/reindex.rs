@@ -16,7 +16,7 @@ use std::io::Write;
 pub const REINDEX_ACT: &str = "ledger.reindex";
 pub const REBUILD_ACT: &str = "ledger.rebuild-aggregates";
 
-/// Makes the index and the cached totals anew from the ledger's entries. Returns how many rows were
+/// Rebuilds the index and the cached totals from the ledger's entries. Returns how many rows were
 /// wrong.
 ///
 /// # Errors

@@ -209,7 +209,8 @@ pub struct ClientSetup {
 }
 
 impl ClientSetup {
-    /// The lines for a terminal: the variables, the commands, the start.
+    /// Returns the lines to paste into a terminal: they set the variables, run the commands and
+    /// start the client.
     pub fn terminal(&self, key: &SetupKey) -> String {
         let new_key = key.text.as_ref();
         let mut lines: Vec<_> = new_key

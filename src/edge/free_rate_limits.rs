@@ -67,7 +67,7 @@ pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, free_u
     }
 }
 
-/// Returns the limits that apply, per key and account and minute.
+/// Returns the limits per minute that apply to the key and to its account.
 fn applicable_limits<'p>(
     settings: &Settings,
     principal: &'p Principal,

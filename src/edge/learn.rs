@@ -77,7 +77,8 @@ impl LearnSession<'_> {
         })
     }
 
-    /// The request, with what earlier answers had. Returns why it must not be asked, if so.
+    /// The request, with what earlier answers had. Returns why the probe must be skipped, or
+    /// `None`.
     fn write_body(&self, probe: &Probe) -> Result<Value, String> {
         for (name, needed) in &probe.needs {
             let found = self.findings.iter().find(|finding| finding.probe == *name);

@@ -190,7 +190,7 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     record_malformed(recorders, &response, reason, address, (method, path), took);
 }
 
-/// The reasons of what the sidecar refuses, by its status.
+/// The label `reason` in metrics for a response of the sidecar that refuses, by its status.
 pub const SIDECAR_REASONS: [(u16, &str); 12] = [
     (400, "invalid_request"),
     (401, "bad_sign_in"),
@@ -206,7 +206,7 @@ pub const SIDECAR_REASONS: [(u16, &str); 12] = [
     (503, "overloaded"),
 ];
 
-/// The sidecar's status is there: where it refuses, that is counted as if it were refused here.
+/// Records the status of a response of the sidecar. A refusal counts like one of the edge.
 pub fn note_sidecar_status(record: &mut RequestRecord, status: u16) {
     record.status = status;
     if status < 400 {

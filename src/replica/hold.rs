@@ -74,7 +74,7 @@ pub fn adopt(data_dir: &Path) -> Result<(), StoreError> {
         .map_err(sql)
 }
 
-/// Makes the copies the home of their data: PostgreSQL gets no change any more.
+/// Makes the copies the place where the data lives: PostgreSQL gets no further changes.
 ///
 /// # Errors
 /// Returns an error if another data directory holds the lease, or if a file cannot be read or

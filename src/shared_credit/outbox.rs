@@ -434,7 +434,7 @@ enum StoreAnswer {
     Stored { is_new: bool },
     /// The ledger has it.
     Applied,
-    /// The store does not have it any more.
+    /// The store no longer has it.
     Lost,
 }
 
@@ -581,7 +581,7 @@ impl OutboxWorker {
         self.stored.iter_mut().for_each(PollQueue::suspect_all);
     }
 
-    /// Sends what waits for a repetition at once: the store answers again.
+    /// Sends the entries that wait for a retry at once, because the store answers again.
     fn send_all_now(&mut self) {
         let due = |ScheduledEntry { mut entry, .. }: ScheduledEntry<Box<OutboxEntry>>| {
             entry.wait = Duration::ZERO;

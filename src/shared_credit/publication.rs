@@ -46,7 +46,7 @@ async fn poll_store(
     let store = SharedStore::new(address.clone(), REPLY_TIMEOUT);
     let (until, mut delay) = (Instant::now() + MAX_WAIT, MIN_POLL_DELAY);
     loop {
-        // Each round reads both: somebody else may change the key meanwhile.
+        // Each round reads both, because another process may change the key in between.
         let Some(newest) = accounts.database().keys().key_change(key_id)? else {
             return Ok(true);
         };

@@ -1,10 +1,10 @@
-//! Limits the password hashes: one at a time, on a blocking thread, and the networks of clients in
-//! turn.
+//! Limits how many passwords are hashed: one at a time, on a blocking thread. The networks of
+//! clients take turns.
 //!
-//! A hash takes a core for some 50 ms. One at a time, so that the other cores serve requests. A
-//! network that sends many waits for itself: it takes no other network's turn, and gives up its
-//! place when the queue is full. If it is full of one request each, the latest stranger gives up
-//! its place for a client who had the right password before. Must not know what is hashed.
+//! A hash takes a core for some 50 ms. Only one runs at a time, so that the other cores serve
+//! requests. A network that sends many requests delays only its own. When the queue is full, the
+//! network with the most requests loses one. If every network has one, the latest without an
+//! earlier successful sign-in makes room for a client that had one. Must not know what is hashed.
 
 use super::blocking::run_blocking;
 use super::error::PageError;

@@ -53,7 +53,7 @@ const FORGOT_EMAIL: AttemptLimit = AttemptLimit {
     window_ms: 3_600_000,
 };
 
-/// Mails that verify an e-mail, which an account may ask for.
+/// How many mails that verify its e-mail address an account may request.
 const VERIFICATIONS: AttemptLimit = AttemptLimit {
     count: 3,
     window_ms: 3_600_000,

@@ -106,7 +106,7 @@ pub fn ticket(session_token: &str, nonce: &str, fields_hash: &[u8; 32]) -> Strin
     sign_form(session_token, &encode_hex(&hash[..TICKET_HALF_BYTES]))
 }
 
-/// Completes a ticket: appends the half that shows of which session it is.
+/// Completes a ticket: appends the half that proves which session it belongs to.
 fn sign_form(session_token: &str, form: &str) -> String {
     let text = format!("new key ticket of {session_token} for {form}");
     let hash = Sha256::digest(text.as_bytes());

@@ -4,10 +4,10 @@
 //! A token is 256 random bits; the database has only its SHA-256. Opening a link shows a form and
 //! changes nothing, since mail scanners open links too; sending the form uses the link up.
 //!
-//! Anybody can sign up with somebody else's e-mail. So the first proof of the mailbox ends what was
-//! made before it: the password, the sessions, and the keys and the webhook unless the holder says
-//! that they are theirs. A holder who is signed in and confirms the e-mail keeps everything. Must
-//! not know HTTP or mail.
+//! Anyone can sign up with another person's e-mail address. So the first proof of the mailbox ends
+//! what was made before it: the password, the sessions, and the keys and the webhook unless the
+//! holder says that they are theirs. A holder who is signed in and confirms the e-mail keeps
+//! everything. Must not know HTTP or mail.
 
 use super::audit::AuditChange;
 use super::views::OneTimeLinks;

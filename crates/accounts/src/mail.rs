@@ -42,7 +42,7 @@ impl MailQueue<'_> {
         self.0.db.mail().retry_mail(id, next_at_ms, error)
     }
 
-    /// Records that a mail was sent; with an error: that it never will be.
+    /// Records that a mail was sent or, with an error, that it is given up.
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -1,4 +1,4 @@
-//! The parts of the accounts: a caller that has one can do what it names, and nothing else.
+//! The calls of the accounts, grouped by subject. Functions take the whole [`Accounts`].
 //!
 //! Must not contain behaviour: each is implemented in a file of its own.
 
@@ -20,7 +20,7 @@ pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct MailQueue<'a>(pub(crate) &'a Accounts);
 
-/// The accounts as lists, and their numbers.
+/// Lists and counts of accounts.
 #[derive(Clone, Copy)]
 pub struct AccountDirectory<'a>(pub(crate) &'a Accounts);
 

@@ -65,7 +65,7 @@ points! {
     AfterCommit = "after_commit",
     /// A batch of the index is written and not committed.
     MidIndex = "mid_index",
-    /// The index is made anew. Its content does not stand in the place of the old one yet.
+    /// The index was rebuilt in a file of its own, and has not replaced the old one yet.
     BeforeReindexSwap = "before_reindex_swap",
     /// What older versions read pages from is removed in part, and the removal is not committed.
     MidRetired = "mid_retired",

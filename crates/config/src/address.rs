@@ -23,8 +23,8 @@ pub fn client_prefix(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the network that one attacker may have: the IPv4 address itself, or the /48 network that
-/// a customer can get, with 65 536 networks of [`client_prefix`].
+/// Returns the network that one attacker may control: the IPv4 address itself, or the IPv6 /48 that
+/// a provider assigns to one customer. A /48 contains 65 536 networks of [`client_prefix`].
 pub fn network_block(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 80 << 80).into()),

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub enum FileChecks {
     /// All that an edge needs.
     Edge,
-    /// All that a sidecar of its own needs: it has no certificate and no access log.
+    /// The files of a sidecar in a process of its own: it has no certificate and no access log.
     Sidecar,
     /// Only the files of `file:` values, which are part of the settings.
     Secrets,

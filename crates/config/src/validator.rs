@@ -71,7 +71,7 @@ impl ConfigValidator {
         });
     }
 
-    /// Adds a flaw with which the gateway starts all the same.
+    /// Adds a fault that does not keep the gateway from starting.
     pub(super) fn add_warning(&mut self, key: String, message: impl Into<String>) {
         self.warnings.push(ConfigFault {
             line: self.lines.line_of(&key),

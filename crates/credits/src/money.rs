@@ -27,7 +27,7 @@ pub struct AmountParseError(pub String);
 impl Micro {
     pub const ZERO: Self = Self(0);
 
-    /// `micro` µc, limited to ±[`MAX_MICRO`].
+    /// Returns an amount of `micro` micro-credits, limited to ±[`MAX_MICRO`].
     pub const fn new(micro: i64) -> Self {
         if micro > MAX_MICRO {
             Self(MAX_MICRO)

@@ -64,7 +64,7 @@ pub struct Ledger {
     pub(crate) index: LedgerIndex,
     /// The files with the sealed entries.
     pub(crate) segments: SegmentFiles,
-    /// Accounts as admission reads them, by process and account.
+    /// Cache of the accounts that admission reads, by process and account.
     pub(crate) account_rows: RowCache<LedgerAccount>,
     /// Whether this process has handed over. Changes under the writer's lock.
     pub(crate) handed_over: AtomicBool,

@@ -1,10 +1,10 @@
-//! `index.db`: what pages, usage reports, statements and alerts find entries and sums by.
+//! `index.db`, in which pages, usage reports, statements and alerts look up entries and sums.
 //!
 //! Everything in it is derived from the ledger's entries. A batch is one transaction: it reads the
 //! watermark, then the entries after it, and writes their rows and the new watermark. So any
 //! process may write a batch at any time, and a death loses nothing. A batch is large and sorted,
 //! so that it writes each page once; readers have the entries that are not in it yet in memory. A
-//! file that is damaged or belongs to another ledger is built anew. Must not decide about money:
+//! file that is damaged or belongs to another ledger is rebuilt. Must not decide about money:
 //! balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger and its
 //! index), `index/batch.rs` and `index/write.rs` (the rows of an entry), `index/tail.rs` (the
 //! newest entries), `index/fingerprint.rs` (compares the index), `index/rebuild.rs` (builds a new
@@ -180,7 +180,8 @@ impl LedgerIndex {
                     self.is_tail_failing.store(false, Ordering::Relaxed);
                     return found.map_err(sql);
                 }
-                // Of another ledger: a batch begins anew, and it should not wait for the indexer.
+                // The file belongs to another ledger. The batch starts over at once and does not
+                // wait for the indexer.
                 Ok(None) => {
                     self.write_batch(MAX_INDEX_BATCH, Some(READER_TIMEOUT), entries)?;
                 }

@@ -27,7 +27,7 @@
 //! * `reader`: accounts, the chain, spending of keys, pages, usage and statements.
 //! * `writer`: a batch of changes is one transaction.
 //! * [`journal`]: the append-only file of requests that may not be in the ledger yet.
-//! * [`indexer`]: the thread that writes the index; compares the index, and makes it anew.
+//! * [`indexer`]: the thread that writes the index; compares the index, and rebuilds it.
 //! * [`audit`]: recomputes every debit and checks every rule.
 
 #![cfg_attr(

@@ -155,7 +155,8 @@ impl Segments<'_> {
     }
 
     /// Keeps everybody from sealing and archiving while the result lives, so that a walk finds each
-    /// entry where it was. Waits for somebody who does. Returns `None` if nobody has sealed yet.
+    /// entry where it was. Waits for a running sealing round. Returns `None` if nothing has been
+    /// sealed yet.
     ///
     /// # Errors
     /// Returns an error if that takes longer than `timeout`.

@@ -1,11 +1,12 @@
-//! The parts of the ledger that a caller can ask for: a caller that has one can do what it names,
-//! and nothing else.
+//! The calls of the ledger, grouped by subject. A view shows what belongs together; functions take
+//! the whole [`Ledger`].
 //!
 //! Must not contain behaviour: each is implemented where its statements are.
 
 use crate::Ledger;
 
-/// Accounts, prices, spending of keys and ends of requests: reads them, and opens accounts.
+/// Rows by their key: reads accounts, prices, spending of keys, entries and ends of requests; opens
+/// accounts, stores prices, and removes what ended processes left.
 #[derive(Clone, Copy)]
 pub struct LedgerRows<'a>(pub(crate) &'a Ledger);
 

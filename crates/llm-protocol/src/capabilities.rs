@@ -114,7 +114,7 @@ pub struct MessagesModel {
     /// Names of allowed server tools, such as `web_search`.
     pub server_tools: Vec<String>,
     /// The fewest tokens of a prompt that the vendor caches. `None`: the gateway marks nothing for
-    /// the vendor's cache of its own accord.
+    /// the vendor's cache by itself.
     pub min_cache_tokens: Option<u64>,
 }
 

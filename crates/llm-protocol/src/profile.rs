@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VendorProfile {
     /// Names of members beyond the base that the server takes: of requests, messages, parts, calls
-    /// and tools. The gateway writes no other member of its own accord.
+    /// and tools. The gateway adds no other member to a request.
     pub request: Vec<String>,
     /// Names of members that the server refuses, or that another vendor defined. They are removed
     /// from passed-on requests, wherever they stand.

@@ -78,7 +78,7 @@ pub enum StatePlace {
     Message,
     /// The call with this place among the message's calls: a client may move the token.
     Call(u64),
-    /// The call behind the token: an earlier version wrote no place.
+    /// The call that follows the token. Tokens of an earlier version have no position.
     NextCall,
 }
 

@@ -69,7 +69,7 @@ impl PostgresServer {
         self.psql("postgres", "SELECT pg_reload_conf()");
     }
 
-    /// Starts a server that follows this one, which does not wait for it.
+    /// Starts an asynchronous standby of this server.
     pub fn start_follower(&self, name: &str) -> Self {
         self.follow(name, &memory())
     }

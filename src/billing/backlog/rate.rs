@@ -11,11 +11,12 @@ use std::time::Duration;
 /// is not overrun before it is measured; a fast one is measured before it slows anything.
 const START_PER_SECOND: u64 = 250;
 const START_MICROS: u64 = 250_000;
-/// Lowest rate: a ledger that stands still for a moment is not a ledger that needs days.
+/// Lowest rate. Without it, a ledger that pauses for a moment would seem to need days.
 const MIN_PER_SECOND: u64 = 10;
 /// Busy time over which the rate is averaged.
 const WINDOW_MICROS: u64 = 5_000_000;
-/// Measurements closer together than this are added up, so the window has a bounded number.
+/// Measurements closer together than this are merged, so that the window contains a bounded number
+/// of them.
 const SLICE_MICROS: u64 = 50_000;
 /// Busy time that one measurement counts for at most: after a disk that hung, the next commits show
 /// how fast the ledger is.

@@ -107,7 +107,7 @@ impl BodyShare {
         outcome
     }
 
-    /// Gives back `bytes` of those that [`BodyShare::grow`] counted.
+    /// Gives back `bytes` that [`BodyShare::grow`] counted.
     pub fn shrink(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         METRICS.bodies_in_flight_bytes.sub(gauge_value(bytes));

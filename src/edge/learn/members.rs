@@ -9,7 +9,7 @@ use llm_protocol::failure;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What follows for members: the verdict, and the key of the profile that lists them.
+/// What an outcome means for the members: the verdict, and the key of the profile that lists them.
 type Outcome = (Verdict, Option<&'static str>);
 
 impl LearnSession<'_> {

@@ -108,7 +108,8 @@ impl LearntProfile {
     }
 }
 
-/// Returns the keys that the findings decide, of those that `check` takes for this protocol.
+/// Returns the profile that the findings decide, without the keys that the config refuses for a
+/// vendor of this protocol.
 pub(super) fn profile_of(findings: &[ProbeFinding], protocol: Protocol) -> Map<String, Value> {
     let mut profile = Map::new();
     for finding in findings {

@@ -1,5 +1,6 @@
-//! A loop of tools in two steps with a model, as a coding agent runs it: the gateway writes the
-//! request in the vendor's protocol by the profile, and reads the answer.
+//! Tests a model with a tool call, as a coding agent makes it: one request that leads to a call,
+//! and one that returns the tool's result. The gateway writes both in the vendor's protocol,
+//! according to the vendor's profile.
 //!
 //! It must not write a protocol itself: `llm_protocol::translate` does.
 

@@ -1,6 +1,6 @@
-//! What a success is by its first bytes: events or one JSON document. Proxies in between name
-//! a stream wrongly, and some servers answer in the other form than they were asked for. The client
-//! gets the form that it asked for.
+//! Decides by the first bytes of a successful response whether it is a stream of events or one JSON
+//! document. The content type cannot decide it: proxies change it, and some servers send the other
+//! form than the gateway requested. The client gets the form that it requested.
 //!
 //! This file must not read more than the opening of a body.
 

@@ -1,5 +1,5 @@
 //! The stage in which the vendor responds: which kind of response it is, and how much of it the
-//! gateway has. The next attempt begins it anew.
+//! gateway has. The next attempt replaces it.
 //!
 //! This file must not read or write response bytes: `edge/response/` does.
 

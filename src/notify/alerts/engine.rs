@@ -58,7 +58,7 @@ pub async fn run(context: NotifyContext) {
     }
 }
 
-/// What one check of all rules did.
+/// The result of one check of all rules.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AlertTickReport {
     pub accounts: usize,
@@ -163,7 +163,7 @@ impl AlertEngine {
         }
     }
 
-    /// Checks the rules of one account. Returns the number of those that fired.
+    /// Checks the rules of one account. Returns the number of rules that fired.
     fn check(
         &mut self,
         account: &AlertAccountRow,

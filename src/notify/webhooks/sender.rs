@@ -65,7 +65,7 @@ pub async fn run(context: NotifyContext) {
     .await
 }
 
-/// What follows an attempt.
+/// What to do with a message after an attempt to deliver it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeliveryStep {
     Delivered,
@@ -73,7 +73,7 @@ enum DeliveryStep {
     Retry(i64),
     /// No further attempt.
     GiveUp,
-    /// The receiver wants no message any more.
+    /// Disable the webhook: the receiver has said that it wants no more messages.
     Disable,
 }
 

@@ -28,7 +28,7 @@ pub const OLD_SECRET_MS: i64 = 24 * 3_600_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookState {
     pub url: String,
-    /// 16 hex digits that another secret does not have, and that say nothing of this one.
+    /// Identifies the secret without revealing it: 16 hex digits of its hash.
     pub secret_id: String,
     /// When the URL was set.
     pub created_at_ms: i64,

@@ -134,7 +134,7 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Whether the server has lost everything of a partition.
+    /// Returns true if the server has no data of the partition.
     async fn is_empty(
         &self,
         partition: u32,

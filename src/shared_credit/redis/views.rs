@@ -1,4 +1,4 @@
-//! The subjects of the shared store: a caller that has one can do what it names, and nothing else.
+//! The calls of the shared store, grouped by subject. Functions take the whole [`SharedStore`].
 //!
 //! Must not contain behaviour: each is implemented beside its scripts.
 

@@ -43,7 +43,7 @@ pub enum OpenAccountOutcome {
 pub enum CloseAccountOutcome {
     Done,
     NoAccount,
-    /// Nobody else could then act as an administrator, or sign in as one.
+    /// The account is the last administrator who can sign in or use the admin API.
     LastAdministrator,
 }
 

@@ -18,7 +18,7 @@ pub struct OneTimeLinkRow {
     pub account: String,
     /// `reset`, `setup` or `verify`.
     pub purpose: String,
-    /// An operator made it, and hands it over. Otherwise somebody asked for it, and it was mailed.
+    /// True if an operator made the link, to hand it over. False if it was requested and mailed.
     pub by_operator: bool,
     pub created_by: String,
     pub created_at_ms: i64,

@@ -39,12 +39,11 @@ pub enum QueueMailOutcome {
     QueueFull,
 }
 
-/// The state of the queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MailQueueSummary {
     pub queued: u64,
     pub oldest_at_ms: Option<i64>,
-    /// The error of the mail that failed last, of those that wait; empty if there is none.
+    /// The latest error of a mail that still waits; empty if none has failed.
     pub last_error: String,
 }
 

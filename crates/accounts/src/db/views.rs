@@ -1,4 +1,4 @@
-//! The subjects of `app.db`: a caller that has one can do what it names, and nothing else.
+//! The calls of `app.db`, grouped by subject. Functions take the whole [`AppDb`].
 //!
 //! Must not contain behaviour: each is implemented where its statements are.
 

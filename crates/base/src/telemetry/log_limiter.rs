@@ -2,7 +2,7 @@
 //! lines.
 //!
 //! For each place, at most [`MAX_LINES_PER_WINDOW`] lines are written per [`WINDOW_INTERVAL`], then
-//! one line with the number of those that were not. Lines of the levels info and below are not
+//! one line with the number of suppressed lines. Lines of the levels info and below are not
 //! limited: requests do not write any at info. Must not write a line.
 
 use super::metrics::METRICS;

@@ -59,7 +59,7 @@ pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
 }
 
 impl LedgerChecks<'_> {
-    /// Returns why the ledger does not match the anchor in `dir`, if so.
+    /// Returns why the ledger does not match the anchor in `dir`, or `None` if it does.
     ///
     /// # Errors
     /// Returns an error if one of the two cannot be read.

@@ -83,8 +83,8 @@ pub(crate) fn check_holds(
     Ok(())
 }
 
-/// Describes why the account's holds cannot be right, if so. Reads the mirror before the
-/// ledger: amounts held in the older mirror are still held or applied by now.
+/// Describes why the account's holds cannot be right; `None` if they can. Reads the mirror before
+/// the ledger: amounts held in the older mirror are still held or applied by now.
 fn find_uncovered(
     ledger: &Ledger,
     mirror: &HoldsMirror,

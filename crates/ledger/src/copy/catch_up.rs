@@ -1,7 +1,7 @@
 //! What others committed to PostgreSQL comes into a copy, page by page.
 //!
-//! Every entry's hash is computed anew: PostgreSQL is believed as little as a file. Must not change
-//! what PostgreSQL has.
+//! It computes every entry's hash itself, because it trusts PostgreSQL no more than a file. Must
+//! not change what PostgreSQL has.
 
 use super::changed_rows::{CopiedTable, decode};
 use super::copied_entries;

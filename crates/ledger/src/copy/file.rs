@@ -95,7 +95,7 @@ fn as_sqlite(error: StoreError) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(Box::new(error))
 }
 
-/// Makes a file a copy, if it is none.
+/// Marks a file as a copy, if it is not one yet.
 pub fn make_copy(connection: &Connection) -> rusqlite::Result<()> {
     // Needs no lock, which another process may have for long.
     if state(connection)?.is_some() {

@@ -1,4 +1,4 @@
-//! Compares a table with the same table computed anew, row by row in the order of its key.
+//! Compares a table with the same table of a rebuilt index, row by row in the order of its key.
 //!
 //! Keeps one row of each in memory, however large they are. Must not write.
 

@@ -1,5 +1,5 @@
 //! A fingerprint of the index: one number from the entries, and the same number from its tables, so
-//! that an audit compares both without making the index anew.
+//! that an audit compares both without rebuilding the index.
 //!
 //! Each row counts with a keyed hash; a row of sums counts with the hash of its key times its sums,
 //! so that what each entry adds to a sum can be counted on its own, in any order. The keys are
@@ -32,16 +32,17 @@ pub struct StoredFingerprint {
     pub(crate) tables: Result<TablesFingerprint, IndexFault>,
 }
 
-/// The fingerprint of tables that do not contradict each other.
+/// The fingerprint of an index whose tables agree with each other.
 pub(crate) struct TablesFingerprint {
     sum: u128,
     /// The last entry in the index.
     pub position: ChainHead,
-    /// Whether a sum is so large that it no longer grows: its entries make another fingerprint.
+    /// Whether a sum has reached the maximum of its column. It then differs from that of the
+    /// entries.
     pub has_full_sum: bool,
 }
 
-/// Why an index has no fingerprint, or another one than its entries.
+/// Why an index has no fingerprint, or not that of its entries.
 #[derive(Debug)]
 pub enum IndexFault {
     /// The file cannot be read.

@@ -1,4 +1,4 @@
-//! The index made anew from the entries, in a file of its own: to compare the stored index with it,
+//! An index rebuilt from the entries, in a file of its own: to compare the stored index with it,
 //! and to replace the stored one.
 //!
 //! It reads the ledger in short slices, and writes batches like the indexer's: its memory is that

@@ -3,8 +3,8 @@
 //! `index.db` is written rarely, in large batches, and a page must show every entry. So each
 //! process has one connection whose own database is in memory and has the tables of the index, with
 //! `index.db` attached below it. A read first indexes the entries that are new since the last read.
-//! When anybody has written `index.db`, the tail begins anew behind it. Must not write `index.db`,
-//! and must not outlive the connections to it.
+//! After any process has written `index.db`, the tail starts over behind its last entry. Must not
+//! write `index.db`, and must not outlive the connections to it.
 
 #[cfg(test)]
 mod tests;
@@ -102,7 +102,7 @@ impl IndexTail {
 /// Opens a connection with an empty index in memory and the one at `path` as its base.
 pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let sql = |source| StoreError::sqlite(OPERATION, source);
-    // Without the flag to create, which would also apply to the attached file.
+    // Without SQLITE_OPEN_CREATE, which would also create the file that is attached.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_in_memory_with_flags(flags).map_err(sql)?;
     sqlite::migrate(&mut connection, MIGRATIONS, OPERATION)?;
@@ -114,7 +114,7 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Begins the tail anew if `index.db` has changed. Returns the last entry in `index.db`.
+/// Starts the tail over if `index.db` has changed. Returns the last entry in `index.db`.
 fn begin_behind_base(
     tables: IndexTables<'_>,
     names: &mut NameTables,

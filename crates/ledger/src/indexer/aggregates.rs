@@ -1,4 +1,4 @@
-//! Compares `index.db` with the entries, and makes it and the spending of keys anew. The audit
+//! Compares `index.db` with the entries, and rebuilds it and the spending of keys. The audit
 //! compares the spending of keys while it walks.
 //!
 //! An audit that has read all entries compares their fingerprint with that of the index. To find
@@ -15,10 +15,11 @@ use crate::statements::chain::chain_head;
 use crate::views::LedgerIndexing;
 use rusqlite::Connection;
 
-/// How often the comparison begins again because another process has made the index anew meanwhile.
+/// Maximum number of comparisons. One starts over if another process rebuilt the index while it
+/// ran.
 const MAX_COMPARISONS: u32 = 3;
 
-/// Number of entries read at once, to move a fingerprint.
+/// Number of entries read at a time, to bring a fingerprint up to date.
 const FINGERPRINT_SLICE: u32 = 2_048;
 
 impl LedgerIndexing<'_> {
@@ -28,8 +29,9 @@ impl LedgerIndexing<'_> {
         StoredFingerprint::of_file(self.0.index.dir(), keys)
     }
 
-    /// Returns why the index is not exactly what the entries make, if so. `fingerprint` must be
-    /// that of all entries up to its last one; it is moved to the last one in the index.
+    /// Compares the index with the entries. Returns how it differs, or `None` if it does not.
+    /// `fingerprint` must cover all entries up to its position; the comparison extends it to the
+    /// last entry in the index.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -97,7 +99,7 @@ impl LedgerIndexing<'_> {
         Ok(self.compare_index(limit, &mut |_| ())?.1)
     }
 
-    /// Makes `index.db` and the spending of keys anew from the entries. Pages read the old index
+    /// Rebuilds `index.db` and the spending of keys from the entries. Pages read the old index
     /// until the new one is complete; only the spending of keys makes the ledger writer wait, for
     /// as long as its last entries and its rows take. `on_entries` gets the number of entries read
     /// so far. Returns the rows that were wrong, at most `limit` of each table.

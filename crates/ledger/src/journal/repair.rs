@@ -174,7 +174,7 @@ mod tests {
             .collect()
     }
 
-    /// The lines of `bytes`, of which the last need not have its end.
+    /// Splits `bytes` into lines. The last line may lack its end.
     fn lines_of(bytes: &[u8]) -> (Vec<JournalLine>, LineDamage) {
         let mut lines = Vec::new();
         let damage = read_lines(bytes.chain(&b"\n"[..]), &mut |line| lines.push(line)).unwrap();

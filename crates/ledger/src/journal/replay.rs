@@ -39,7 +39,7 @@ impl From<&Ending> for WithheldCost {
     }
 }
 
-/// Holds these costs instead of those that were held so far.
+/// Holds these costs, in place of all that were held before.
 pub type HoldCosts<'a> = dyn FnMut(&[WithheldCost]) + 'a;
 
 /// Enters the journals of dead processes into the ledger, then deletes the claims of those in

@@ -51,7 +51,7 @@ const PUT_ROWS: &str = "INSERT INTO copied_row (domain, tbl, key, row, version)
 enum CommitFault {
     /// Nothing was committed.
     Nothing(StoreError),
-    /// Somebody else committed meanwhile, or holds the domain now.
+    /// Another process has committed since, or holds the domain now.
     Superseded,
     /// It may be committed, or not yet be on a standby.
     Unknown(StoreError),

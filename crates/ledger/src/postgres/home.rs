@@ -1,4 +1,4 @@
-//! The connection to PostgreSQL, which is made anew when it has failed.
+//! The connection to PostgreSQL. A connection that has failed is replaced.
 //!
 //! Must not know a statement.
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for PostgresHome {
 pub(crate) struct HomeInner {
     pub settings: PostgresSettings,
     config: tokio_postgres::Config,
-    /// One connection: who commits waits for the commit before. `None`: it must be made anew.
+    /// The only connection, so commits wait for each other. `None` until it is connected again.
     pub session: Mutex<Option<PostgresSession>>,
     /// Until when the lease is certainly this process's.
     pub lease_until: std::sync::Mutex<Option<Instant>>,

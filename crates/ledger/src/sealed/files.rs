@@ -251,8 +251,8 @@ impl SegmentFiles {
     }
 }
 
-/// Checks that the ledger records what the signed manifest says. Nobody who reads a segment needs
-/// this: an audit does.
+/// Checks that the ledger records what the signed manifest says. Only an audit needs this check;
+/// reading a segment does not.
 pub(crate) fn check_record(
     segment: &SegmentRecord,
     manifest: &SegmentManifest,

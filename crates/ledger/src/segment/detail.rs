@@ -13,7 +13,7 @@ const NUMBER_HOLE: u8 = 2;
 /// Longest number in digits that becomes a hole; it fits 64 bits.
 const MAX_DIGITS: usize = 18;
 
-/// A text as its shape and its values.
+/// A detail, split into its shape and the values of its holes.
 struct SplitDetail<'a> {
     shape: String,
     values: Vec<HoleValue<'a>>,

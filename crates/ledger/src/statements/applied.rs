@@ -69,7 +69,7 @@ pub(crate) fn take_account_row(
     number: i64,
     account: &str,
 ) -> rusqlite::Result<()> {
-    // A process that has ended has no number any more, and its amount is not needed.
+    // The number of a process is removed with its end, when its amount is no longer needed.
     for sql in [
         "INSERT INTO applied (boot, account, paid, trial)
          SELECT i.boot, a.id, a.applied_paid, a.applied_trial

@@ -66,8 +66,8 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Deletes what these instances had applied and claimed: their processes have ended, and their
-    /// journals are entered.
+    /// Deletes the rows of these instances in `applied`, `applied_key`, `claim` and `instance`.
+    /// Their processes must have ended, and the ledger must have every request of their journals.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.

@@ -367,7 +367,7 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Reads the sources of the text so far.
+    /// Reads the sources that the vendor cites for the text so far.
     fn citations(&mut self, annotations: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         let Some((ChatTextKind::Text, slot)) = self.current else {
             return;

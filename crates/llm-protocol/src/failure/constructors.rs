@@ -170,8 +170,8 @@ impl Failure {
         failure
     }
 
-    /// The path does not exist, or belongs to an API that the gateway does not serve. `base_url`: the
-    /// gateway's public address.
+    /// The path does not exist, or belongs to an API that the gateway does not serve. `base_url`:
+    /// the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
         if let Some(api) = unserved_api(path) {
             let (method, path) = (truncate_echo(method), truncate_echo(path));

@@ -6,8 +6,8 @@
 use super::constructors::Failure;
 use super::kind::Kind;
 
-/// Members that all hold the limit of the output, or a part of it. A vendor that complains about one
-/// may mean another.
+/// Members that all hold the limit of the output, or a part of it. A vendor that complains about
+/// one may mean another.
 const OUTPUT_LIMITS: [&str; 4] = [
     "max_tokens",
     "max_completion_tokens",

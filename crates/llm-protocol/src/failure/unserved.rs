@@ -51,8 +51,8 @@ const UNSERVED: &[(&str, &str)] = &[
     ("fim/completions", "fill-in-the-middle completions"),
 ];
 
-/// Returns the name of the API that this path belongs to, if the gateway does not serve it. The path
-/// may begin with any number of `/v1`.
+/// Returns the name of the API that this path belongs to, if the gateway does not serve it. The
+/// path may begin with any number of `/v1`.
 pub(super) fn unserved_api(path: &str) -> Option<&'static str> {
     let mut below = path;
     while let Some(rest) = below

@@ -361,7 +361,7 @@ impl VendorError {
             .is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
     }
 
-    /// Returns whether a 403 keeps the account from one model only.
+    /// Returns true if a 403 refuses one model only, and not the whole account.
     fn refuses_model(&self) -> bool {
         self.has_code(&["model_not_found"]) || self.message_contains(&MODEL_REFUSALS)
     }

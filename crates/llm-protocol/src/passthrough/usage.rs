@@ -54,7 +54,6 @@ pub(super) fn restate_usage(
     }
 }
 
-/// Returns a usage object of the protocol.
 pub(super) fn encode_usage(protocol: Protocol, usage: &Usage) -> String {
     let mut json = JsonWriter::default();
     match protocol {

@@ -154,7 +154,7 @@ impl ChatCounters {
 pub struct MessagesCounters {
     pub input: Option<u64>,
     pub cache_read: Option<u64>,
-    /// `message_delta` repeats only the sum.
+    /// `message_start` has the split by lifetime; `message_delta` repeats only the sum.
     pub cache_writes: CacheWrites,
     pub output: Option<u64>,
     pub reasoning: Option<u64>,
@@ -234,8 +234,8 @@ impl MessagesCounters {
         };
     }
 
-    /// Returns true if a client that has read `before` and now reads these counters, by the plain
-    /// rules of their protocol, has the value `usage`. A counter that an event leaves out is
+    /// Returns true if a client ends up with `usage` when it knows `before` and then reads these
+    /// counters by the rules of their protocol. A counter that is missing leaves the earlier value
     /// unchanged.
     pub fn matches(&self, usage: &Usage, before: &Usage) -> bool {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);

@@ -134,7 +134,7 @@ impl ReferenceSorter {
         Ok(())
     }
 
-    /// Sorts the references. Calls `on_bucket` with the number of those that were compared, and
+    /// Sorts the references. Calls `on_bucket` with the number of references compared, and
     /// `on_repeated` with each pair of which an earlier entry has the same one.
     ///
     /// # Errors

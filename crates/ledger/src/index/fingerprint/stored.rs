@@ -245,7 +245,7 @@ impl<'a> StoredRows<'a> {
         Ok(())
     }
 
-    /// Adds the rows of `activity`. Returns the fingerprints of those that its indexes must have.
+    /// Adds the rows of `activity`. Returns the fingerprints that its indexes must have.
     fn add_activity(&mut self) -> Outcome<IndexedRows> {
         let mut indexed = IndexedRows::default();
         let select = "SELECT account, at, seq, kind, model, api_key, outcome, flags, conversation

@@ -41,8 +41,7 @@ struct ClosedSchemaCheck<'a> {
 impl<'a> ClosedSchemaCheck<'a> {
     /// Returns whether no object is open and no reference is recursive.
     fn is_closed(&mut self, schema: JsonValue<'a>, depth: u32) -> bool {
-        // Deeper than any text may nest: a long chain of references, which no vendor accepts
-        // either.
+        // No text nests this deep, so this is a long chain of references, which no vendor accepts.
         if depth > MAX_DEPTH.saturating_mul(2) {
             return false;
         }

@@ -231,7 +231,7 @@ impl<'a> ChatMessageReader<'a, '_> {
     }
 
     fn tool(&mut self) -> RequestResult<Vec<Block<'a>>> {
-        // The call that the result belongs to has the name.
+        // The result's own `name` is not needed: the call has it.
         self.check_members(&["tool_call_id", "is_error", "name"]);
         let message = JsonPath::Message(self.index);
         let id = optional_text(self.value, "tool_call_id", message)?.filter(|id| !id.is_empty());
