@@ -203,4 +203,13 @@ mod tests {
             assert_eq!(changes(from, to), expected, "{to}");
         }
     }
+    #[test]
+    fn a_long_list_ends_with_the_number_of_the_rest() {
+        for (count, end) in [(MAX_NAMES, "m, m"), (MAX_NAMES + 1, "m, m and 1 more")] {
+            let mut changes = Vec::new();
+            add_list(&mut changes, "models added", vec!["m".to_owned(); count]);
+            assert!(changes[0].ends_with(end), "{changes:?}");
+            assert_eq!(changes[0].matches(", ").count(), MAX_NAMES - 1);
+        }
+    }
 }

@@ -316,7 +316,11 @@ mod tests {
             ("BETA-5.2", &["beta-5.2", "beta-5.2-mini", "beta-5.2-nano"]),
             ("gemini", &[]),
             ("4-7", &[]),
-            (&"opus-".repeat(100), &[]),
+            (
+                &format!("{}-opus", "a".repeat(MAX_NEAR_BYTES - 5)),
+                &["alpha-opus-4-7"],
+            ),
+            (&format!("{}-opus", "a".repeat(MAX_NEAR_BYTES - 4)), &[]),
         ] {
             assert_eq!(
                 catalog.near_names(name, |model| model.id != "alpha-sonnet-4-6", 3),

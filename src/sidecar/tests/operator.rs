@@ -695,8 +695,8 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     for shown in [
         "1 of 2 failed",
         "0 ms · 0 ms",
-        "status 401, it refuses the gateway&#39;s key (“No such &#60;key&#62;”); alpha-opus-4-7, \
-         request <a href=\"/dashboard/operator/activity/req_1\"><code>req_1</code></a>",
+        "status 401, it refuses the gateway&#39;s key (“No such &#60;key&#62;”); alpha-opus-4-7<br>",
+        "<a href=\"/dashboard/operator/activity/req_1\"><code>req_1</code></a>",
         "Key refused, or no credit at the vendor; next test in ",
     ] {
         assert!(page.contains(shown), "{shown}: {page}");

@@ -565,3 +565,27 @@ pub fn parse_retry_after(retry_after: &str) -> Option<u32> {
             .clamp(1, MAX_RETRY_AFTER_SECONDS),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_the_log_are_one_short_line_without_keys() {
+        for (words, short) in [
+            ("four", "four"),
+            ("a\n b", "a b"),
+            ("fives", "five…"),
+            ("", ""),
+        ] {
+            assert_eq!(shorten_words(words, 4), short);
+        }
+        let log = |body: &str| {
+            VendorError::parse_any(body.as_bytes()).words_for_log("up-1", "public", "s3cret")
+        };
+        let body = r#"{"error":{"message":"up-1 of org-Ab12: s3cret is wrong","code":"bad"}}"#;
+        assert_eq!(log(body), "public of [organization]: [key] is wrong");
+        assert_eq!(log(r#"{"error":{"code":"bad"}}"#), "bad");
+        assert_eq!(log("<html>s3cret</html>"), "");
+    }
+}
