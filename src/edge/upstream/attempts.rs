@@ -141,7 +141,7 @@ pub async fn resolve_address(
     let address = found.map_err(|error| {
         count_attempt(call, NO_RESPONSE);
         let cause = (VendorFailureCause::NameResolution, None);
-        vendor_failure::count(call, request_id, cause, error.to_string());
+        vendor_failure::count(call, request_id, cause, &error.to_string());
         call.failure = Some(Failure::from_kind(Kind::UpstreamUnreachable));
         call.mark_endpoint_failed();
         let context = format!("cannot resolve {}", endpoint.host);

@@ -20,7 +20,7 @@ pub(super) fn count(
     call: &mut AdmittedRequest,
     request_id: &str,
     (cause, status): (VendorFailureCause, Option<u16>),
-    words: String,
+    words: &str,
 ) {
     let Some(attempt) = &mut call.attempt else {
         return;
@@ -28,7 +28,7 @@ pub(super) fn count(
     let failure = VendorFailure {
         cause,
         status,
-        words,
+        words: shorten(words),
         model: &call.model.id,
         request_id,
     };
@@ -47,7 +47,7 @@ pub(super) fn count_refusal(
 ) {
     if let Some(cause) = cause_of_failure(failure.kind, status) {
         let words = take_words(call);
-        count(call, request_id, (cause, Some(status)), words);
+        count(call, request_id, (cause, Some(status)), &words);
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) fn count_break(call: &mut AdmittedRequest, request_id: &str) {
     if let Some(cause) = cause {
         let words = take_words(call);
         let status = (status != NO_RESPONSE).then_some(status);
-        count(call, request_id, (cause, status), words);
+        count(call, request_id, (cause, status), &words);
     }
 }
 
@@ -97,11 +97,12 @@ pub(super) fn count_connect_failure(call: &mut AdmittedRequest, request_id: &str
         _ => VendorFailureCause::Connect,
     };
     let root = error.root_cause();
-    let words = match root.downcast_ref::<Error>() {
-        Some(error) => error.etype().as_str().to_owned(),
-        None => root.to_string(),
+    // Pingora's own errors say no more than the cause.
+    let words = match root.is::<Error>() {
+        true => String::new(),
+        false => root.to_string(),
     };
-    count(call, request_id, (cause, None), shorten(&words));
+    count(call, request_id, (cause, None), &words);
 }
 
 /// Keeps what a vendor's error response says until the failure is counted.
@@ -123,7 +124,7 @@ fn note_words(call: &mut AdmittedRequest, error: &VendorError, if_none: &str) {
     );
     let words = if words.is_empty() { if_none } else { &words };
     if let Some(attempt) = &mut call.attempt {
-        attempt.words = shorten(words);
+        words.clone_into(&mut attempt.words);
     }
 }
 
