@@ -308,12 +308,13 @@ test('the pages that forms of accounts, keys and operators return keep the rules
   await elsewhere.page.getByLabel('Email', { exact: true }).fill(email);
   await elsewhere.page.getByLabel('Password', { exact: true }).fill(PASSWORD);
   await elsewhere.page.getByRole('button', { name: 'Sign in', exact: true }).click();
-  await elsewhere.page.getByTestId('balance').waitFor();
+  // Operators begin in their mode.
+  await elsewhere.page.getByTestId('balances').waitFor();
   await page.goto('/dashboard/account');
   await judge(page, 'confirm', press('End all other sessions'));
   await page.getByRole('heading', { name: 'End all other sessions?' }).waitFor();
   await elsewhere.page.reload();
-  assert.equal(new URL(elsewhere.page.url()).pathname, '/dashboard');
+  assert.equal(new URL(elsewhere.page.url()).pathname, '/dashboard/operator');
   await press('End all other sessions')();
   await page.getByText('All your other sessions have ended.').waitFor();
   await elsewhere.page.reload();
