@@ -101,7 +101,7 @@ export async function violations(page) {
 }
 
 /** Maximum size of one page with everything that it loads, compressed, in bytes. */
-export const PAGE_BYTES_MAX = 150 * 1024;
+export const PAGE_BYTES_MAX = 80 * 1024;
 
 /** Opens a page with `open` (default: its address) and checks that it is not larger than PAGE_BYTES_MAX. */
 export async function weigh(page, name, open) {
