@@ -3,7 +3,7 @@
 
 use crate::client::{Answer, Request};
 use crate::surface::Chat;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 
 fn request_id(answer: &Answer) -> String {
     answer.header("x-request-id").expect("an id").to_owned()
@@ -11,7 +11,8 @@ fn request_id(answer: &Answer) -> String {
 
 #[test]
 fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
-    let mut world = World::new();
+    let credits = ("trial_credits: \"300\"", "trial_credits: \"0.5\"");
+    let mut world = Plan::default().edit(credits.0, credits.1).start();
     let (status, cookie) = world.sign_up("a@example.test", "");
     assert_eq!(status, 303);
     let create = [
@@ -29,11 +30,8 @@ fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
     );
     let post = |body: &str| world.ask(&Request::post(Chat.path(), body).bearer(&key));
     let message = r#""messages":[{"role":"user","content":"hello"}]"#;
-    // The trial's 300 credits do not cover the input.
-    let unpaid = format!(
-        r#"{{"model":"beta-5.5","messages":[{{"role":"user","content":"{}"}}]}}"#,
-        "a ".repeat(400_000)
-    );
+    // The trial does not cover the shortest answer of this model: 256 tokens at 3 000.
+    let unpaid = format!(r#"{{"model":"beta-5.5",{message}}}"#);
     let mut refused = vec![
         (402, "insufficient_credits", "beta-5.5", post(&unpaid)),
         (
