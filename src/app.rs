@@ -31,6 +31,7 @@ use crate::idempotency::{
 };
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::notify::{self, NotifyContext};
+use crate::payments::{self, Payments};
 use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::redis::SharedStore;
 use crate::shared_credit::redis::breaker::StoreBreaker;
@@ -140,6 +141,9 @@ pub fn run_with_admission(
     };
     notify::start(context, handle.clone().wait_for_leaving())
         .context("cannot start the thread of mail, alerts and webhooks")?;
+    let shop = Payments::new(accounts.clone(), billing.clone(), Arc::clone(&settings));
+    payments::start(shop, handle.clone().wait_for_leaving())
+        .context("cannot start the thread that asks about payments")?;
     upkeep::start(&billing, &settings)?;
     let pages = Sidecar::new(accounts, billing, settings)
         .with_endpoint_registry(Arc::clone(&handle.endpoints))

@@ -35,6 +35,7 @@ pub mod edge;
 pub mod idempotency;
 pub mod local_link;
 pub mod notify;
+pub mod payments;
 pub mod private_refusals;
 pub mod refused_requests;
 pub mod replica;

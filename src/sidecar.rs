@@ -16,6 +16,7 @@ mod banners;
 mod blocking;
 mod brand;
 mod browser;
+mod buying;
 mod catalog;
 mod confirm;
 mod conversations;
@@ -82,6 +83,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     alerts::routes,
     assets::routes,
     brand::routes,
+    buying::routes,
     catalog::routes,
     conversations::routes,
     keys::routes,

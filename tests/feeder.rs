@@ -30,9 +30,7 @@ use ledger::{
 use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::billing::Billing;
-use model_gateway::shared_credit::ledger_ingest::{
-    IngestWorker, LedgerIngest, adjustment_operation,
-};
+use model_gateway::shared_credit::ledger_ingest::{IngestWorker, LedgerIngest, debit_operation};
 use model_gateway::shared_credit::redis::{
     KeySeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreEvent, partition,
@@ -1193,7 +1191,7 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     // As after a crash between the store and the ledger: the store has charged the amount, and
     // running the command again enters it in the ledger.
     let rest = PostCommand {
-        operation: &adjustment_operation(ACCOUNT, "c"),
+        operation: &debit_operation("adjust", ACCOUNT, "c"),
         account: ACCOUNT,
         change: CreditSplit {
             paid: credits(-2),

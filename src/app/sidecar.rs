@@ -14,6 +14,7 @@ use super::upkeep;
 use crate::billing::Billing;
 use crate::edge::{descriptors, panics};
 use crate::notify::{self, NotifyContext};
+use crate::payments::{self, Payments};
 use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::ledger_ingest::LedgerIngest;
 use crate::shared_credit::redis::SharedStore;
@@ -195,6 +196,12 @@ async fn serve(
     };
     notify::start(context, closed())
         .context("cannot start the thread of mail, alerts and webhooks")?;
+    let shop = Payments::new(
+        state.accounts.clone(),
+        state.billing.clone(),
+        Arc::clone(&state.settings),
+    );
+    payments::start(shop, closed()).context("cannot start the thread that asks about payments")?;
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_router(&state.settings, &state.accounts, &state.billing);
     let interface = guard_admin(

@@ -128,7 +128,16 @@ impl Corrections<'_> {
                     "cannot adjust account {account} by {amount}: give an amount other than 0, and a reason of at most {MAX_REASON_CHARS} characters"
                 )));
             }
-            BalanceChangeKind::Grant | BalanceChangeKind::TopUp if !amount.is_positive() => {
+            BalanceChangeKind::PaymentRefund { .. } if amount >= Micro::ZERO => {
+                let message = format!("cannot post a refund of a payment of {amount}");
+                return Err(StoreError::Refused(message));
+            }
+            BalanceChangeKind::Grant
+            | BalanceChangeKind::TopUp
+            | BalanceChangeKind::Purchase { .. }
+            | BalanceChangeKind::Bonus { .. }
+                if !amount.is_positive() =>
+            {
                 let message = format!(
                     "cannot post a {} of {amount}: the amount must be above 0",
                     kind.name()
@@ -137,7 +146,7 @@ impl Corrections<'_> {
             }
             _ => {}
         }
-        if amount.is_positive() {
+        if amount >= Micro::ZERO {
             // Added credit needs no claim, so no account must be frozen for it.
             return self
                 .0

@@ -255,6 +255,7 @@ impl Billing {
                 share,
                 // Before the ledger: it must have all of them.
                 granted: accounts::db::granted_accounts(data_dir)?,
+                orders: &|| accounts::db::payments::paid_orders(data_dir),
             };
             let report = ledger::audit::verify(audit, on_progress)?;
             attempts += 1;

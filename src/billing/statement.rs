@@ -69,7 +69,7 @@ impl Statement {
             let field = match kind.as_str() {
                 "topup" => &mut of_month.topped_up,
                 "refund" => &mut of_month.refunded,
-                "adjust" => &mut of_month.adjusted,
+                "adjust" | "payment_refund" | "dispute" => &mut of_month.adjusted,
                 "lapse" => &mut of_month.lapsed,
                 // A trial and a grant.
                 _ => &mut of_month.granted,

@@ -17,6 +17,7 @@ mod tests;
 
 pub use accounts::db::webhooks::DeliveryLogRow;
 pub use address::{AddressPolicy, MAX_URL_CHARS, WebhookUrl, WebhookUrlError};
+pub use attempt::machine_tls_config;
 pub use message::WebhookEvent;
 pub use sender::run;
 pub use service::{

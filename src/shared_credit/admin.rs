@@ -3,7 +3,7 @@
 //!
 //! Must not be on the path of requests.
 
-use super::ledger_ingest::adjustment_operation;
+use super::ledger_ingest::debit_operation;
 use crate::billing::shared_balances::SharedBalances;
 use crate::shared_credit::redis;
 use crate::shared_credit::redis::{SharedStore, block_on};
@@ -83,7 +83,7 @@ async fn debit_store(
     change: &BalanceChange<'_>,
 ) -> Result<CreditSplit, StoreError> {
     let store = SharedStore::connect(address, STORE_TIMEOUT).await?;
-    let operation = adjustment_operation(change.account, change.reference);
+    let operation = debit_operation(change.kind.name(), change.account, change.reference);
     let debit = Micro::ZERO.minus(change.amount);
     let mut refused = None;
     for _ in 0..MAX_ATTEMPTS {
@@ -115,7 +115,10 @@ async fn debit_store(
         };
         match store.balances().post(&post).await? {
             redis::PostReply::Done => return Ok(parts),
-            redis::PostReply::Known { change: taken } if taken.total() == change.amount => {
+            redis::PostReply::Known { change: taken }
+                if taken.total() == change.amount
+                    || change.is_clawback() && taken.total() > change.amount =>
+            {
                 return Ok(CreditSplit::ZERO.minus(taken));
             }
             redis::PostReply::Known { change: taken } => {

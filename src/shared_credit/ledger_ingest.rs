@@ -22,7 +22,7 @@ use ledger::StoreError;
 use ledger::indexer::Indexer;
 use ledger::postgres::PostgresHome;
 use ledger::{Ledger, encode_hex};
-pub use publish::adjustment_operation;
+pub use publish::debit_operation;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -46,39 +46,50 @@ const PUBLIC: &[MenuGroup] = &[MenuGroup {
     ],
 }];
 
-const HOLDER: &[MenuGroup] = &[
-    MenuGroup {
-        title: Some("Use"),
-        entries: &[
-            entry("Set up", "/dashboard/setup", "setup"),
-            entry("Keys", "/dashboard/keys", "keys"),
-            entry("Playground", "/dashboard/playground", "playground"),
-        ],
-    },
-    MenuGroup {
-        title: Some("Watch"),
-        entries: &[
-            entry("Overview", "/dashboard", "overview"),
-            entry("Activity", "/dashboard/activity", "activity"),
-            entry("Conversations", "/dashboard/conversations", "conversations"),
-        ],
-    },
-    MenuGroup {
-        title: Some("Money"),
-        entries: &[
-            entry("Spending", "/dashboard/spending", "spending"),
-            entry("Statement", "/dashboard/statement", "statement"),
-            entry("Alerts", "/dashboard/alerts", "alerts"),
-        ],
-    },
-    MenuGroup {
-        title: None,
-        entries: &[
-            entry("Account", "/dashboard/account", "account"),
-            entry("Docs", "/docs", "docs"),
-        ],
-    },
-];
+const USE: MenuGroup = MenuGroup {
+    title: Some("Use"),
+    entries: &[
+        entry("Set up", "/dashboard/setup", "setup"),
+        entry("Keys", "/dashboard/keys", "keys"),
+        entry("Playground", "/dashboard/playground", "playground"),
+    ],
+};
+
+const WATCH: MenuGroup = MenuGroup {
+    title: Some("Watch"),
+    entries: &[
+        entry("Overview", "/dashboard", "overview"),
+        entry("Activity", "/dashboard/activity", "activity"),
+        entry("Conversations", "/dashboard/conversations", "conversations"),
+    ],
+};
+
+const CREDITS: MenuEntry = entry("Credits", "/dashboard/credits", "credits");
+const SPENDING: MenuEntry = entry("Spending", "/dashboard/spending", "spending");
+const STATEMENT: MenuEntry = entry("Statement", "/dashboard/statement", "statement");
+const ALERTS: MenuEntry = entry("Alerts", "/dashboard/alerts", "alerts");
+
+const MONEY: MenuGroup = MenuGroup {
+    title: Some("Money"),
+    entries: &[SPENDING, STATEMENT, ALERTS],
+};
+
+/// The group where credits are sold.
+const MONEY_AND_CREDITS: MenuGroup = MenuGroup {
+    entries: &[CREDITS, SPENDING, STATEMENT, ALERTS],
+    ..MONEY
+};
+
+const OWN: MenuGroup = MenuGroup {
+    title: None,
+    entries: &[
+        entry("Account", "/dashboard/account", "account"),
+        entry("Docs", "/docs", "docs"),
+    ],
+};
+
+const HOLDER: &[MenuGroup] = &[USE, WATCH, MONEY, OWN];
+const BUYER: &[MenuGroup] = &[USE, WATCH, MONEY_AND_CREDITS, OWN];
 
 const OPERATOR: &[MenuGroup] = &[
     MenuGroup {
@@ -129,9 +140,13 @@ impl Menu {
     }
 
     /// The navigation of a signed-in user, on the page at `path`.
-    pub fn signed_in(is_operator: bool, path: &str) -> Self {
+    pub fn signed_in(is_operator: bool, sells_credits: bool, path: &str) -> Self {
         let operates = is_operator && is_below(path, OPERATOR_PATH);
-        let groups = if operates { OPERATOR } else { HOLDER };
+        let groups = match (operates, sells_credits) {
+            (true, _) => OPERATOR,
+            (false, true) => BUYER,
+            (false, false) => HOLDER,
+        };
         let modes = if is_operator { MODES } else { &[] };
         Self {
             modes,
@@ -213,12 +228,12 @@ mod tests {
             ),
             (true, "/docs/clients/curl", Some("/docs"), "My account"),
         ] {
-            let menu = Menu::signed_in(is_operator, path);
+            let menu = Menu::signed_in(is_operator, false, path);
             assert_eq!(menu.current, current, "{path}");
             let chosen: Vec<_> = MODES.iter().filter(|mode| menu.is_in(mode)).collect();
             assert_eq!(chosen.len(), 1);
             assert_eq!(chosen[0].text, mode, "{path}");
         }
-        assert!(Menu::signed_in(false, "/dashboard").modes.is_empty());
+        assert!(Menu::signed_in(false, false, "/dashboard").modes.is_empty());
     }
 }

@@ -103,7 +103,8 @@ impl Frame {
             csrf: user.csrf.clone(),
             suspended: user.account.status == AccountStatus::Suspended,
         };
-        let menu = Menu::signed_in(may_view(&user.account), &PageContext::current().path);
+        let path = PageContext::current().path;
+        let menu = Menu::signed_in(may_view(&user.account), user.sells_credits, &path);
         // An operator's own credits are of no concern there.
         let banners = match menu.is_of_operators() {
             true => Vec::new(),

@@ -38,6 +38,8 @@ pub struct CurrentUser {
     pub support: Option<SupportContact>,
     /// What stands above every page.
     pub banners: Vec<Banner>,
+    /// Whether the gateway sells credits.
+    pub sells_credits: bool,
 }
 
 /// The signed-in account holder, on a page that anyone may read.
@@ -135,6 +137,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             site,
             confirmed,
             support: settings.support.clone(),
+            sells_credits: settings.payments.is_some(),
         })
     }
 }

@@ -11,6 +11,7 @@ use super::new_keys::NewKeyTickets;
 use super::stream_slots::StreamCounts;
 use super::throttle::Throttle;
 use crate::billing::Billing;
+use crate::payments::Payments;
 use crate::refused_requests::RefusedRequests;
 use crate::upstreams::EndpointRegistry;
 use accounts::Accounts;
@@ -83,6 +84,7 @@ pub(super) struct SidecarState {
     pub(super) audits: Arc<LedgerAuditRunner>,
     pub(super) new_keys: NewKeyTickets,
     pub(super) streams: Arc<StreamCounts>,
+    pub(super) payments: Payments,
     /// New webhook secrets that their sessions may see again.
     pub(super) fresh_secrets: FreshSecrets,
     /// True once the sidecar shuts down; event streams then end.
@@ -91,7 +93,13 @@ pub(super) struct SidecarState {
 
 impl SidecarState {
     pub(super) fn new(sidecar: Sidecar, closing: watch::Receiver<bool>) -> Self {
+        let payments = Payments::new(
+            sidecar.accounts.clone(),
+            sidecar.billing.clone(),
+            Arc::clone(&sidecar.settings),
+        );
         Self {
+            payments,
             accounts: sidecar.accounts,
             billing: sidecar.billing,
             settings: sidecar.settings,

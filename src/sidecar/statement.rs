@@ -202,6 +202,10 @@ fn kind_label(kind: &str) -> &'static str {
         "topup" => "Top-up",
         "refund" => "Refund",
         "adjust" => "Correction",
+        "bonus" => "Bonus",
+        "payment_refund" => "Payment refunded",
+        "dispute" => "Payment disputed",
+        "code" => "Code redeemed",
         "lapse" => "Trial ended: unused credits removed",
         _ => "Other",
     }

@@ -390,6 +390,11 @@ impl AuditedAccounts<'_> {
             BalanceChangeKind::Grant => ("account.grant", None),
             BalanceChangeKind::TopUp => ("account.topup", None),
             BalanceChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
+            // The gateway posts these by itself, and the orders are their log.
+            BalanceChangeKind::Purchase { .. }
+            | BalanceChangeKind::Bonus { .. }
+            | BalanceChangeKind::PaymentRefund { .. }
+            | BalanceChangeKind::Dispute { .. } => ("account.payment", None),
         };
         self.record_then_run(
             act,

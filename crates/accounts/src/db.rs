@@ -15,6 +15,7 @@ pub mod key_changes;
 mod keys;
 pub mod links;
 pub mod mail;
+pub mod payments;
 mod rows;
 pub mod search;
 pub mod session;
@@ -34,7 +35,8 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;
 pub use views::{
-    AccountRows, AlertRows, AuditRows, KeyRows, LinkRows, MailRows, SessionRows, WebhookRows,
+    AccountRows, AlertRows, AuditRows, KeyRows, LinkRows, MailRows, PaymentRows, SessionRows,
+    WebhookRows,
 };
 
 impl AccountRows<'_> {

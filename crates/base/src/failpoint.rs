@@ -75,6 +75,12 @@ points! {
     AccountKept = "account_kept",
     /// The ledger has the grant of a sign-up. The stored account still marks the grant as missing.
     AccountGranted = "account_granted",
+    /// An order of credits is stored. The payment provider does not know it.
+    OrderStored = "order_stored",
+    /// The payment provider has a checkout for an order. The order does not know it.
+    CheckoutCreated = "checkout_created",
+    /// The ledger has the credits of a payment. The order is not marked as paid.
+    PaymentEntered = "payment_entered",
     /// The shared store has answered an admission. The edge has not read the answer.
     HeldThere = "held_there",
     /// The shared store has received an ending. The outbox relay does not know it.

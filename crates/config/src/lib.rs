@@ -31,6 +31,7 @@ mod mail;
 mod models;
 mod notifications;
 mod partial;
+pub mod payments;
 pub mod presets;
 mod price;
 mod profile_faults;
@@ -66,6 +67,7 @@ pub use ledger::{LedgerSettings, PostgresLedger, RetentionSettings};
 pub use mail::{MailEncryption, MailSender, MailSettings};
 pub use models::MAX_FALLBACKS;
 pub use notifications::{NotificationSettings, SupportContact};
+pub use payments::PaymentSettings;
 pub use profile_faults::is_chat_only;
 pub use raw::{
     Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
@@ -106,6 +108,8 @@ pub struct Settings {
     pub signup: SignupSettings,
     /// `None`: the gateway sends no mail.
     pub mail: Option<MailSettings>,
+    /// `None`: no credits are sold.
+    pub payments: Option<Arc<PaymentSettings>>,
     pub notifications: NotificationSettings,
     pub brand: BrandSettings,
     pub support: Option<SupportContact>,
@@ -264,11 +268,11 @@ impl ConfigValidator {
         let ledger = self.ledger(&config.ledger, signup.as_ref());
         self.check_ledger_home(&ledger, store.as_ref(), sidecar);
         let mail = config.mail.and_then(|mail| self.mail(mail));
+        let payments = config.payments.and_then(|section| self.payments(&section));
         let notifications = self.notifications(&config.notifications);
         let brand = self.brand(&config.brand);
         let support = self.support(&config.support);
-        self.check_rates("rate_limits.key", &config.rate_limits.key);
-        self.check_rates("rate_limits.account", &config.rate_limits.account);
+        self.check_rate_limits(&config.rate_limits);
         let vendors = self.vendors().vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         self.models()
@@ -297,6 +301,7 @@ impl ConfigValidator {
             store_reply_timeout,
             signup: signup?,
             mail,
+            payments: payments.map(Arc::new),
             notifications,
             brand,
             support,
@@ -349,6 +354,11 @@ impl ConfigValidator {
                 );
             }
         }
+    }
+
+    fn check_rate_limits(&mut self, limits: &RateLimits) {
+        self.check_rates("rate_limits.key", &limits.key);
+        self.check_rates("rate_limits.account", &limits.account);
     }
 
     fn check_rates(&mut self, key: &str, rates: &raw::Rates) {

@@ -4,7 +4,7 @@
 //! Must not check how keys combine: that is `lib.rs`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -24,6 +24,8 @@ pub struct Config {
     pub signup: Signup,
     #[serde(default)]
     pub mail: Option<Mail>,
+    #[serde(default)]
+    pub payments: Option<PaymentOptions>,
     #[serde(default)]
     pub notifications: Notifications,
     #[serde(default)]
@@ -142,6 +144,104 @@ impl Default for Brand {
 
 pub(super) fn brand_name() -> String {
     "Model gateway".to_owned()
+}
+
+/// Credits that account holders can buy on the dashboard. Default: none are sold, and no page names
+/// payments. Amounts are in `currency`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PaymentOptions {
+    pub provider: PaymentProviderName,
+    /// Secret or restricted API key of the provider: literal, `${ENV}` or `file:/path`. Never
+    /// printed or logged.
+    pub secret_key: String,
+    /// Signing secret of the provider's webhook to `BASE_URL/webhooks/stripe`, as for `secret_key`;
+    /// a list of two while you replace it.
+    pub webhook_secret: OneOrMoreTexts,
+    /// Three-letter code of the currency, such as `usd`.
+    pub currency: String,
+    /// Price of one credit.
+    pub credit_price: Decimal,
+    /// Amounts that the page offers, up to 12. Default: none; the holder enters one.
+    #[serde(default)]
+    pub amounts: Vec<Decimal>,
+    /// Smallest amount of a payment.
+    #[serde(default = "five")]
+    pub min: Decimal,
+    /// Largest amount of a payment.
+    #[serde(default = "one_thousand")]
+    pub max: Decimal,
+    /// Credits on top of those bought, up to 12 steps. The largest `from` that the amount reaches
+    /// counts.
+    #[serde(default)]
+    pub bonus: Vec<PaymentBonus>,
+    /// The most that one account can order in 24 hours, against fraud.
+    #[serde(default = "two_thousand")]
+    pub per_account_per_day: Decimal,
+    /// Address of the provider's API. Default: the provider's own. `http://` is allowed on loopback
+    /// only, for a stand-in.
+    #[serde(default)]
+    pub api_base: Option<String>,
+}
+
+/// A step of `payments.bonus`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PaymentBonus {
+    /// Smallest amount that gets this bonus.
+    pub from: Decimal,
+    /// Bonus in percent of the credits bought, above 0 and at most 100.
+    pub percent: Decimal,
+}
+
+/// Who takes the payments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PaymentProviderName {
+    /// Stripe Checkout.
+    Stripe,
+}
+
+fn five() -> Decimal {
+    Decimal("5".to_owned())
+}
+
+fn one_thousand() -> Decimal {
+    Decimal("1000".to_owned())
+}
+
+fn two_thousand() -> Decimal {
+    Decimal("2000".to_owned())
+}
+
+/// A text, or a list of texts.
+#[derive(Debug)]
+pub struct OneOrMoreTexts(pub Vec<String>);
+
+impl<'de> Deserialize<'de> for OneOrMoreTexts {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(text) => Ok(Self(vec![text])),
+            list @ serde_json::Value::Array(_) => serde_json::from_value(list)
+                .map(Self)
+                .map_err(|_| serde::de::Error::custom("not a list of texts")),
+            _ => Err(serde::de::Error::custom("not a text or a list of texts")),
+        }
+    }
+}
+
+impl JsonSchema for OneOrMoreTexts {
+    fn schema_name() -> Cow<'static, str> {
+        "OneOrMoreTexts".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "description": "A text, or a list of texts.",
+            "type": ["string", "array"],
+            "items": { "type": "string" }
+        })
+    }
 }
 
 /// What account holders may let the gateway send them.
@@ -1070,7 +1170,8 @@ pub struct PriceTier {
 }
 
 /// A decimal number, quoted or not.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
 pub struct Decimal(pub String);
 
 impl<'de> Deserialize<'de> for Decimal {

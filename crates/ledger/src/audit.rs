@@ -22,6 +22,8 @@
 //!   postings: `sealed posting`; and no ends of requests there: `sealed ending`;
 //! * the ledger exists and is the one written last: `anchor` (`database/anchor.rs`);
 //! * the ledger's accounts are in `app.db`: `accounts`;
+//! * every paid order has its entries, every purchase its order, and a payment is not taken back
+//!   twice: `payment`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
 //!   exists: `balance`;
 //! * the schema objects that protect entries from changes are in place, and the unique indexes have
@@ -48,6 +50,7 @@ mod findings;
 mod journals;
 mod key_spend;
 mod pace;
+mod payments;
 mod postings;
 mod processes;
 mod references;
@@ -71,6 +74,7 @@ pub use findings::{Finding, LedgerAuditReport};
 use key_spend::KeySpendRule;
 pub use pace::CpuShare;
 use pace::Pace;
+pub use payments::PaidOrder;
 use postings::PostingRules;
 use references::ReferenceRules;
 use sealed_postings::SealedPostings;
@@ -119,6 +123,8 @@ pub struct Audit<'a> {
     /// Accounts that were granted according to `app.db`, read before the ledger, with the ends of
     /// their trials in ms since 1970. `None` without that file.
     pub granted: Option<HashMap<String, Option<i64>>>,
+    /// Reads the orders that were paid, before the entries and after them. `None` without `app.db`.
+    pub orders: &'a dyn Fn() -> Result<Option<Vec<PaidOrder>>, StoreError>,
 }
 
 /// Audits a ledger, as of `start` and with what `scope` says.
@@ -172,8 +178,10 @@ fn check_entries(
         now_ms,
         start,
         granted,
+        orders,
         ..
     } = audit;
+    let orders_before = orders()?;
     // Read the journal before the ledger: the ledger must then have all of it, except the most
     // recent endings.
     let requests = journal::read_requests(data_dir)?;
@@ -219,6 +227,9 @@ fn check_entries(
         &mut report,
     )?;
     audit.postings.finish(ledger, &walk, &mut report)?;
+    if let (Some(before), Some(after)) = (orders_before, orders()?) {
+        audit.postings.check_orders(&before, &after, &mut report);
+    }
     let total = audit.references.expected_count();
     let mut on_references = report_step(on_progress, AuditStep::References, total);
     audit

@@ -38,6 +38,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("database/011.sql"),
     include_str!("database/012.sql"),
     copy::CREATE_POSITION,
+    include_str!("database/013.sql"),
 ];
 
 /// Page size in bytes of a new ledger. A commit writes nearly a page for each account and each key

@@ -69,7 +69,10 @@ impl LedgerEntry {
     /// Returns the credits that the entry adds besides the trial. If an account has received any,
     /// and its credits are used up, the error does not say that its trial is over.
     pub fn credited(&self) -> Micro {
-        let is_credit = matches!(self.kind.as_str(), "grant" | "topup" | "adjust");
+        let is_credit = matches!(
+            self.kind.as_str(),
+            "grant" | "topup" | "bonus" | "code" | "adjust" | "dispute"
+        );
         if is_credit {
             self.change().or_zero()
         } else {

@@ -71,7 +71,7 @@ pub use index::{
     FingerprintKeys, IndexFault, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint,
 };
 pub use reader::activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
-pub use reader::balances::{RefundEntry, RequestCharge};
+pub use reader::balances::{DISPUTE_RETURNED, PaymentTotals, RefundEntry, RequestCharge};
 pub use reader::chain::{EntryReference, LedgerHeads};
 pub use reader::key_spend::KeySpend;
 pub use reader::statement::BalanceChangeSums;

@@ -207,15 +207,29 @@ impl WebhookClient {
         if let Some(config) = self.tls.get() {
             return Ok(Arc::clone(config));
         }
-        let found = rustls_native_certs::load_native_certs();
-        for error in &found.errors {
-            log::warn!("webhooks: cannot read a certificate authority of this machine: {error}");
-        }
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(found.certs);
-        let config = Arc::new(tls_config(roots).map_err(AttemptError::Tls)?);
+        let config = machine_tls_config().map_err(AttemptError::Tls)?;
         Ok(Arc::clone(self.tls.get_or_init(|| config)))
     }
+}
+
+/// TLS for clients that trust this machine's certificate authorities. Made once: reading them takes
+/// a while.
+///
+/// # Errors
+/// Returns an error if no TLS version is supported.
+pub fn machine_tls_config() -> Result<Arc<ClientConfig>, String> {
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    if let Some(config) = CONFIG.get() {
+        return Ok(Arc::clone(config));
+    }
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        log::warn!("cannot read a certificate authority of this machine: {error}");
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    let config = Arc::new(tls_config(roots)?);
+    Ok(Arc::clone(CONFIG.get_or_init(|| config)))
 }
 
 fn tls_config(roots: RootCertStore) -> Result<ClientConfig, String> {

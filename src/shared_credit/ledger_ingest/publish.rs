@@ -60,7 +60,9 @@ impl IngestWorker {
         let operation = match entry.kind.as_str() {
             // These took effect in the store before they were entered.
             "lapse" => redis::lapse_operation(&entry.account),
-            "adjust" => adjustment_operation(&entry.account, &entry.reference),
+            kind if is_debited_first(kind) => {
+                debit_operation(kind, &entry.account, &entry.reference)
+            }
             _ => format!("entry:{}", entry.seq),
         };
         let post = PostCommand {
@@ -87,7 +89,7 @@ impl IngestWorker {
         let PostReply::Known { change } = posted else {
             return Ok(());
         };
-        if entry.kind != "adjust" || change == post.change {
+        if !is_debited_first(&entry.kind) || change == post.change {
             return Ok(());
         }
         // The ledger charged the other bucket.
@@ -296,9 +298,14 @@ impl IngestWorker {
     }
 }
 
-/// The operation id that makes an adjustment count once.
-pub fn adjustment_operation(account: &str, reference: &str) -> String {
-    format!("adjust:{account}:{reference}")
+/// Whether a debit of this kind takes effect in the store before it is entered.
+fn is_debited_first(kind: &str) -> bool {
+    matches!(kind, "adjust" | "payment_refund" | "dispute")
+}
+
+/// The operation id that makes a debit of such a kind count once.
+pub fn debit_operation(kind: &str, account: &str, reference: &str) -> String {
+    format!("{kind}:{account}:{reference}")
 }
 
 async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {

@@ -5,6 +5,7 @@ mod activity;
 mod alerts;
 mod assets;
 mod brand;
+mod buying;
 mod catalog;
 mod conversations;
 mod keys;
@@ -28,6 +29,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("alerts", alerts::ROUTES),
     ("assets", assets::ROUTES),
     ("brand", brand::ROUTES),
+    ("buying", buying::ROUTES),
     ("catalog", catalog::ROUTES),
     ("conversations", conversations::ROUTES),
     ("keys", keys::ROUTES),

@@ -25,10 +25,11 @@ const MIGRATIONS: &[&str] = &[
     copy::CREATE_POSITION,
     include_str!("008_audit_search.sql"),
     include_str!("009_alert_notices.sql"),
+    include_str!("010_payments.sql"),
 ];
 
 /// The tables whose rows are copied: all.
-const COPIED_TABLES: [&str; 13] = [
+const COPIED_TABLES: [&str; 15] = [
     "account",
     "api_key",
     "change",
@@ -42,6 +43,8 @@ const COPIED_TABLES: [&str; 13] = [
     "webhook",
     "webhook_delivery",
     "alert_state",
+    "payment_order",
+    "payment_event",
 ];
 
 /// Maximum number of connections for reading. A point read takes microseconds: more would not make

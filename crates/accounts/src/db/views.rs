@@ -32,6 +32,10 @@ pub struct LinkRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
+/// Orders of credits, and the payment provider's events.
+#[derive(Clone, Copy)]
+pub struct PaymentRows<'a>(pub(crate) &'a AppDb);
+
 /// Dashboard sessions.
 #[derive(Clone, Copy)]
 pub struct SessionRows<'a>(pub(crate) &'a AppDb);
@@ -67,6 +71,10 @@ impl AppDb {
 
     pub fn mail(&self) -> MailRows<'_> {
         MailRows(self)
+    }
+
+    pub fn payments(&self) -> PaymentRows<'_> {
+        PaymentRows(self)
     }
 
     pub fn sessions(&self) -> SessionRows<'_> {

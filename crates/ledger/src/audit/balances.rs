@@ -146,7 +146,9 @@ fn check_direction(entry: &LedgerEntry, report: &mut LedgerAuditReport) {
     let (paid, trial) = (entry.d_paid, entry.d_trial);
     let is_right = match entry.kind.as_str() {
         "trial" => paid == zero && trial >= zero,
-        "grant" | "topup" => paid >= zero && trial == zero,
+        "grant" | "topup" | "bonus" | "code" => paid >= zero && trial == zero,
+        "payment_refund" => paid <= zero && trial == zero,
+        "dispute" => trial == zero,
         "refund" => paid >= zero && trial >= zero,
         "lapse" => paid == zero && trial <= zero,
         "adjust" => paid >= zero && trial >= zero || paid <= zero && trial <= zero,
@@ -160,7 +162,13 @@ fn check_direction(entry: &LedgerEntry, report: &mut LedgerAuditReport) {
         );
         report.add_finding("direction", entry.seq, message);
     }
-    if entry.writeoff != zero && entry.kind != "debit" && entry.kind != "void" {
+    let may_write_off = match entry.kind.as_str() {
+        "debit" | "void" => true,
+        // What a payment bought may be spent before the payment is taken back.
+        "payment_refund" | "dispute" => paid <= zero && entry.writeoff >= zero,
+        _ => false,
+    };
+    if entry.writeoff != zero && !may_write_off {
         let message = format!("a {} must not have a write-off", entry.kind);
         report.add_finding("direction", entry.seq, message);
     }

@@ -8,6 +8,7 @@
 
 use super::endings::{FoundEndings, find_endings};
 use super::findings::LedgerAuditReport;
+use super::payments::{PaidOrder, PaymentRules};
 use crate::StoreError;
 use crate::audit::walk::LedgerWalk;
 use crate::{Ledger, LedgerAccountRow, LedgerEntry, PostingDetail};
@@ -26,6 +27,7 @@ pub(crate) struct PostingRules {
     /// Position and time of lapses.
     lapses: HashMap<Box<str>, (i64, i64)>,
     refunds: Vec<RefundSeen>,
+    payments: PaymentRules,
 }
 
 struct RefundSeen {
@@ -43,6 +45,7 @@ impl PostingRules {
             extended: HashSet::new(),
             lapses: HashMap::new(),
             refunds: Vec::new(),
+            payments: PaymentRules::default(),
         }
     }
 
@@ -68,7 +71,13 @@ impl PostingRules {
                     self.extended.insert(account());
                 }
             }
-            ("trial" | "grant" | "topup", Err(_)) => {
+            ("topup" | "bonus" | "payment_refund" | "dispute", Ok(detail)) => {
+                self.payments.add(entry, &detail, report);
+            }
+            (
+                "trial" | "grant" | "topup" | "bonus" | "payment_refund" | "dispute" | "code",
+                Err(_),
+            ) => {
                 report.add_finding("detail", entry.seq, "the detail cannot be read".into());
             }
             ("lapse", _) => drop(self.lapses.insert(account(), (entry.seq, entry.at_ms))),
@@ -139,7 +148,18 @@ impl PostingRules {
             let message = format!("account {id} is in app.db but has no balance in the ledger");
             report.add_finding("balance", 0, message);
         }
+        self.payments.finish(report);
         self.check_refunds(ledger, walk, report)
+    }
+
+    /// Compares the payments with the orders of `app.db`.
+    pub fn check_orders(
+        &self,
+        before: &[PaidOrder],
+        after: &[PaidOrder],
+        report: &mut LedgerAuditReport,
+    ) {
+        self.payments.check_orders(before, after, report);
     }
 
     fn check_refunds(

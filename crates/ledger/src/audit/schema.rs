@@ -117,7 +117,18 @@ mod tests {
         fresh.execute(account, []).unwrap();
         let insert = format!("INSERT INTO entry ({ENTRY_COLUMNS}) VALUES ({VALUES})");
         let kinds = [
-            "trial", "grant", "topup", "refund", "adjust", "lapse", "debit", "void",
+            "trial",
+            "grant",
+            "topup",
+            "refund",
+            "adjust",
+            "lapse",
+            "debit",
+            "void",
+            "bonus",
+            "payment_refund",
+            "dispute",
+            "code",
         ];
         for kind in kinds {
             let savepoint = fresh.savepoint().unwrap();

@@ -21,8 +21,19 @@ pub(crate) type ReadEntries<'a> =
     dyn Fn(&ChainHead, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
 
 /// Kinds of entries in the order of their numbers: first the ends of requests.
-const KINDS: [&str; 8] = [
-    "debit", "void", "trial", "grant", "topup", "refund", "adjust", "lapse",
+const KINDS: [&str; 12] = [
+    "debit",
+    "void",
+    "trial",
+    "grant",
+    "topup",
+    "refund",
+    "adjust",
+    "lapse",
+    "bonus",
+    "payment_refund",
+    "dispute",
+    "code",
 ];
 pub(crate) const DEBIT: i64 = 0;
 /// Kinds below this number are ends of requests.

@@ -27,7 +27,8 @@ INSERT INTO holding VALUES
 -- The columns of `entry` in ledger.db.
 CREATE TABLE entry (
   seq       bigint PRIMARY KEY,
-  kind      text NOT NULL CHECK (kind IN ('debit', 'void', 'refund', 'adjust', 'trial', 'grant', 'topup', 'lapse')),
+  kind      text NOT NULL CHECK (kind IN ('debit', 'void', 'refund', 'adjust', 'trial', 'grant', 'topup', 'lapse',
+    'bonus', 'payment_refund', 'dispute', 'code')),
   ref       text NOT NULL,
   account   text NOT NULL,
   at        bigint NOT NULL,

@@ -4,6 +4,7 @@
 
 use super::chain::EntryReference;
 use crate::StoreError;
+use crate::statements::lookup::find_entry;
 use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::{Connection, params};
@@ -35,6 +36,31 @@ pub struct RefundEntry {
     pub reference: String,
     /// Account of the administrator who posted it; `None` for the command line.
     pub actor: Option<String>,
+}
+
+/// End of the reference of the entry that returns what a dispute took.
+pub const DISPUTE_RETURNED: &str = ":won";
+
+/// What a payment has bought, and what was taken back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PaymentTotals {
+    /// Bought credits and their bonus.
+    pub bought: Micro,
+    /// Refunds so far, written-off credits included.
+    pub refunded: Micro,
+    /// Disputes whose credits were not returned, written-off credits included.
+    pub disputed: Micro,
+    /// The part of both that was already spent.
+    pub written_off: Micro,
+    /// Number of refunds so far.
+    pub refunds: u32,
+}
+
+impl PaymentTotals {
+    /// The credits that can still be taken back.
+    pub fn left(&self) -> Micro {
+        self.bought.minus(self.refunded).minus(self.disputed)
+    }
 }
 
 /// The credits of an account at the time ?1: a trial that has ended counts nothing, also before its
@@ -106,6 +132,16 @@ impl LedgerRows<'_> {
         })
     }
 
+    /// Returns what a payment has bought, and what was taken back.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn payment_totals(&self, payment: &str) -> Result<PaymentTotals, StoreError> {
+        self.0.read("read the entries of a payment", |connection| {
+            payment_totals(connection, payment)
+        })
+    }
+
     /// Returns the charge of a request that has ended; `None` if the ledger does not have it.
     ///
     /// # Errors
@@ -124,6 +160,46 @@ impl LedgerRows<'_> {
             refunded,
         }))
     }
+}
+
+/// Adds up the entries of a payment. The references of its refunds and disputes begin with that of
+/// the purchase, so the index of references finds them.
+pub(crate) fn payment_totals(
+    connection: &Connection,
+    payment: &str,
+) -> rusqlite::Result<PaymentTotals> {
+    let mut totals = PaymentTotals::default();
+    for kind in ["topup", "bonus"] {
+        let entry = find_entry(connection, kind, payment)?;
+        let change = entry.map_or(Micro::ZERO, |entry| entry.change());
+        totals.bought = totals.bought.plus(change);
+    }
+    let mut statement = connection.prepare_cached(
+        "SELECT kind, ref, d_paid + d_trial, writeoff FROM entry
+         WHERE kind IN ('payment_refund', 'dispute') AND ref > ?1 || ':' AND ref < ?1 || ';'",
+    )?;
+    let mut rows = statement.query([payment])?;
+    // Credits taken and written off by each dispute, until they are returned.
+    let mut disputes: BTreeMap<String, (Micro, Micro)> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let (kind, reference): (String, String) = (row.get(0)?, row.get(1)?);
+        let (change, writeoff): (Micro, Micro) = (row.get(2)?, row.get(3)?);
+        let requested = writeoff.minus(change);
+        if kind == "payment_refund" {
+            totals.refunded = totals.refunded.plus(requested);
+            totals.written_off = totals.written_off.plus(writeoff);
+            totals.refunds += 1;
+        } else if let Some(dispute) = reference.strip_suffix(DISPUTE_RETURNED) {
+            disputes.insert(dispute.to_owned(), (Micro::ZERO, Micro::ZERO));
+        } else {
+            disputes.entry(reference).or_insert((requested, writeoff));
+        }
+    }
+    for (requested, writeoff) in disputes.into_values() {
+        totals.disputed = totals.disputed.plus(requested);
+        totals.written_off = totals.written_off.plus(writeoff);
+    }
+    Ok(totals)
 }
 
 /// Returns the total refunds of a debit so far.

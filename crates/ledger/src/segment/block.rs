@@ -24,8 +24,19 @@ pub(crate) const MAX_BLOCK_BYTES: usize = 4 << 20;
 const COMPRESSION_LEVEL: i32 = 3;
 
 /// The kinds of entries; a block names a kind by its place here.
-pub const ENTRY_KINDS: [&str; 8] = [
-    "debit", "void", "trial", "grant", "topup", "refund", "adjust", "lapse",
+pub const ENTRY_KINDS: [&str; 12] = [
+    "debit",
+    "void",
+    "trial",
+    "grant",
+    "topup",
+    "refund",
+    "adjust",
+    "lapse",
+    "bonus",
+    "payment_refund",
+    "dispute",
+    "code",
 ];
 
 /// Length of the 80 bits of a request id that are not its time.

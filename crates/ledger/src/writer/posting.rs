@@ -8,7 +8,7 @@
 use super::claim::{self, Claim, ClaimsOnAccount};
 use crate::StoreError;
 use crate::entry::LedgerEntry;
-use crate::reader::balances::refunded_total;
+use crate::reader::balances::{payment_totals, refunded_total};
 use crate::statements::chain::{append, balances};
 use crate::statements::lookup::find_entry;
 use crate::views::LedgerChanges;
@@ -48,32 +48,87 @@ pub struct BalanceChange<'a> {
 pub enum BalanceChangeKind<'a> {
     /// Credits that were given.
     Grant,
-    /// Credits that were bought.
+    /// Credits that were bought, as an operator posts them.
     TopUp,
     Adjust {
         reason: &'a str,
     },
+    /// Credits that an order paid for at the payment provider.
+    Purchase {
+        order: &'a str,
+    },
+    /// Credits on top of those that the order paid for.
+    Bonus {
+        order: &'a str,
+    },
+    /// The provider has paid money of the order back. Takes the paid credits that are there and
+    /// writes off what is already spent.
+    PaymentRefund {
+        /// Reference of the purchase.
+        payment: &'a str,
+    },
+    /// The holder's bank has taken money of the order back, which takes credits as a refund does;
+    /// or the money has come back, which returns the credits that were taken.
+    Dispute {
+        /// Reference of the purchase.
+        payment: &'a str,
+    },
 }
 
-impl BalanceChangeKind<'_> {
+impl<'a> BalanceChangeKind<'a> {
     /// Returns the kind of the entry.
     pub fn name(self) -> &'static str {
         match self {
             Self::Grant => "grant",
-            Self::TopUp => "topup",
+            Self::TopUp | Self::Purchase { .. } => "topup",
             Self::Adjust { .. } => "adjust",
+            Self::Bonus { .. } => "bonus",
+            Self::PaymentRefund { .. } => "payment_refund",
+            Self::Dispute { .. } => "dispute",
+        }
+    }
+
+    /// Returns the order that a purchase or its bonus belongs to.
+    fn order(self) -> Option<&'a str> {
+        match self {
+            Self::Purchase { order } | Self::Bonus { order } => Some(order),
+            _ => None,
+        }
+    }
+
+    /// Returns the reference of the purchase that a refund or a dispute is about.
+    fn payment(self) -> Option<&'a str> {
+        match self {
+            Self::PaymentRefund { payment } | Self::Dispute { payment } => Some(payment),
+            _ => None,
         }
     }
 }
 
 impl BalanceChange<'_> {
+    /// Whether the change takes back what a payment bought: it then takes what is there, and the
+    /// rest is written off.
+    pub fn is_clawback(&self) -> bool {
+        self.amount < Micro::ZERO && self.kind.payment().is_some()
+    }
+
+    /// The amount that the entry accounts for besides its change of the balance.
+    fn writeoff(&self, taken: Micro) -> Micro {
+        match self.is_clawback() {
+            true => Micro::ZERO.minus(self.amount).minus(taken),
+            false => Micro::ZERO,
+        }
+    }
+
     fn detail(&self) -> PostingDetail {
         let reason = match self.kind {
             BalanceChangeKind::Adjust { reason } => Some(reason.into()),
-            BalanceChangeKind::Grant | BalanceChangeKind::TopUp => None,
+            _ => None,
         };
         PostingDetail {
             reason,
+            order: self.kind.order().map(Into::into),
+            payment: self.kind.payment().map(Into::into),
             actor: self.actor.map(Into::into),
             ..PostingDetail::default()
         }
@@ -106,6 +161,12 @@ pub struct PostingDetail {
     /// On a trial's grant, and on its extension: the end of the trial, in ms since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ends_at_ms: Option<i64>,
+    /// On credits that an order paid for, and on their bonus: the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// On refunds and disputes of a payment: the reference of its purchase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payment: Option<String>,
 }
 
 impl PostingDetail {
@@ -127,9 +188,11 @@ impl PostingDetail {
             reason,
             actor,
             trial_ends_at_ms,
+            order,
+            payment,
         } = self;
-        if request_id.is_none() && reason.is_none() && actor.is_none() && trial_ends_at_ms.is_none()
-        {
+        let texts = [request_id, reason, actor, order, payment];
+        if texts.into_iter().all(Option::is_none) && trial_ends_at_ms.is_none() {
             return Ok(String::new());
         }
         serde_json::to_string(self).map_err(|error| {
@@ -137,10 +200,13 @@ impl PostingDetail {
         })
     }
 
-    /// Returns true if the request and the reason are the same; the actor can differ.
+    /// Returns true if all but the actor is the same.
     fn is_same(&self, entry: &LedgerEntry) -> bool {
         Self::decode(&entry.detail).is_ok_and(|known| {
-            (known.request_id, known.reason) == (self.request_id.clone(), self.reason.clone())
+            known.request_id == self.request_id
+                && known.reason == self.reason
+                && known.order == self.order
+                && known.payment == self.payment
         })
     }
 }
@@ -212,7 +278,7 @@ impl LedgerChanges<'_> {
     }
 }
 
-/// Posts a grant, a top-up or an adjustment.
+/// Posts a change of a balance.
 pub(crate) fn insert_change(
     transaction: &Transaction<'_>,
     change: &BalanceChange<'_>,
@@ -232,17 +298,24 @@ pub(crate) fn insert_change(
         return Ok(known);
     }
     let mut parts = (amount, Micro::ZERO);
+    let mut writeoff = Micro::ZERO;
     if amount < Micro::ZERO {
+        check_clawback(transaction, change, sql)?;
         let free =
             free_credit(transaction, account, instance_id, &claims()?, at_ms).map_err(sql)?;
-        let CreditSplit { paid, trial } = split_debit(change, free)?;
-        parts = (Micro::ZERO.minus(paid), Micro::ZERO.minus(trial));
+        let taken = split_debit(change, free)?;
+        writeoff = change.writeoff(taken.total());
+        parts = (
+            Micro::ZERO.minus(taken.paid),
+            Micro::ZERO.minus(taken.trial),
+        );
         transaction
             .prepare_cached("DELETE FROM claim WHERE boot = ?1 AND account = ?2")
             .and_then(|mut statement| statement.execute([instance_id, account]))
             .map_err(sql)?;
     }
-    let entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
+    let mut entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
+    entry.writeoff = writeoff;
     let posted = post_entry(transaction, entry, sql)?;
     if amount.is_positive() {
         transaction
@@ -253,7 +326,7 @@ pub(crate) fn insert_change(
     Ok(posted)
 }
 
-/// Posts an adjustment that the shared store has already debited.
+/// Posts a debit that the shared store has already made.
 pub(crate) fn insert_store_debit(
     transaction: &Transaction<'_>,
     change: &BalanceChange<'_>,
@@ -270,6 +343,7 @@ pub(crate) fn insert_store_debit(
     if let Some(known) = known_change(transaction, change, &detail, sql)? {
         return Ok(known);
     }
+    check_clawback(transaction, change, sql)?;
     let (paid, trial) = balances(transaction, account)
         .optional()
         .map_err(sql)?
@@ -286,8 +360,29 @@ pub(crate) fn insert_store_debit(
         Micro::ZERO.minus(borne.paid),
         Micro::ZERO.minus(borne.trial),
     );
-    let entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
+    let mut entry = LedgerEntry::new(kind, reference, account, at_ms, parts, detail.encode()?);
+    entry.writeoff = change.writeoff(borne.total());
     post_entry(transaction, entry, sql)
+}
+
+/// Checks that the refunds and disputes of a payment together take no more than it has bought.
+fn check_clawback(
+    transaction: &Transaction<'_>,
+    change: &BalanceChange<'_>,
+    sql: SqlFailure,
+) -> Result<(), StoreError> {
+    let Some(payment) = change.kind.payment().filter(|_| change.is_clawback()) else {
+        return Ok(());
+    };
+    let totals = payment_totals(transaction, payment).map_err(sql)?;
+    let (left, requested) = (totals.left(), Micro::ZERO.minus(change.amount));
+    if requested > left {
+        return Err(StoreError::Refused(format!(
+            "cannot take back {requested} credits of payment {payment}: it bought {}, of which {left} are left to take back",
+            totals.bought
+        )));
+    }
+    Ok(())
 }
 
 /// Returns the result of a change whose reference has been posted before.
@@ -300,8 +395,9 @@ fn known_change(
     let known = find_entry(transaction, change.kind.name(), change.reference).map_err(sql)?;
     known
         .map(|known| {
+            let entered = known.change().minus(known.writeoff);
             let is_same = known.account == change.account
-                && known.change() == change.amount
+                && entered == change.amount
                 && detail.is_same(&known);
             existing_posting(transaction, is_same, &known).map_err(sql)?
         })
@@ -416,7 +512,8 @@ fn free_credit(
     .or_zero())
 }
 
-/// Splits a debit between the buckets of `free`.
+/// Splits a debit between the buckets of `free`. What takes a payment back takes paid credits only,
+/// and no more than there are.
 ///
 /// # Errors
 /// Returns an error if they do not cover it.
@@ -426,6 +523,10 @@ pub fn split_debit(
 ) -> Result<CreditSplit, StoreError> {
     let requested = Micro::ZERO.minus(change.amount);
     let paid = requested.min(free.paid);
+    if change.is_clawback() {
+        let trial = Micro::ZERO;
+        return Ok(CreditSplit { paid, trial });
+    }
     let trial = requested.minus(paid);
     if trial > free.trial {
         let free = free.total();

@@ -420,6 +420,7 @@ impl Books {
             BalanceChangeKind::Grant => ("grant", None),
             BalanceChangeKind::TopUp => ("topup", None),
             BalanceChangeKind::Adjust { reason } => ("adjust", Some(reason.to_owned())),
+            kind => unreachable!("these rules post no {}", kind.name()),
         };
         let is_same = |known: &LedgerEntry, detail: &PostingDetail| {
             known.account == change.account

@@ -1,0 +1,448 @@
+//! The section `payments`: the provider, and what credits cost.
+//!
+//! Money of a currency is counted in its minor units, as the provider counts it: cents for `usd`,
+//! whole yen for `jpy`. Must not open a connection.
+
+use super::base_url::parse_base_url;
+use super::raw;
+use super::validator::{ConfigValidator, PLACEHOLDER, header_fault};
+use crate::catalog::Secret;
+use credits::money::{MAX_MICRO, Micro};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Address of Stripe's API.
+const STRIPE_API: &str = "https://api.stripe.com";
+/// Largest amount of a payment that Stripe takes, in minor units.
+const MAX_MINOR: i64 = 99_999_999;
+/// Maximum number of presets, and of steps of the bonus.
+const MAX_STEPS: usize = 12;
+/// Maximum number of webhook secrets: the current one, and the one that replaces it.
+const MAX_WEBHOOK_SECRETS: usize = 2;
+/// Millionths of a percent in 100 percent.
+const HUNDRED_PERCENT: i64 = 100_000_000;
+
+/// Currencies that Stripe charges in, apart from those in [`SPECIAL_CURRENCIES`]; they have two
+/// decimals (https://docs.stripe.com/currencies).
+const TWO_DECIMALS: &str = "aed afn all amd ang aoa ars aud awg azn bam bbd bdt bgn bmd bnd bob brl bsd bwp byn bzd cad \
+    cdf chf cny cop crc cve czk dkk dop dzd egp etb eur fjd fkp gbp gel gip gmd gtq gyd hkd hnl htg huf idr ils inr \
+    jmd kes kgs khr kyd kzt lak lbp lkr lrd lsl mad mdl mkd mmk mnt mop mur mvr mwk mxn myr mzn nad ngn nio nok npr \
+    nzd pab pen pgk php pkr pln qar ron rsd rub sar sbd scr sek sgd shp sle sos srd std szl thb tjs top try ttd twd \
+    tzs uah usd uyu uzs wst xcd xcg yer zar zmw";
+
+/// Currencies with another number of decimals than two, and those of which only multiples of some
+/// minor units can be charged: code, decimals, and that step.
+const SPECIAL_CURRENCIES: [(&str, u32, i64); 23] = [
+    ("bif", 0, 1),
+    ("clp", 0, 1),
+    ("djf", 0, 1),
+    ("gnf", 0, 1),
+    ("jpy", 0, 1),
+    ("kmf", 0, 1),
+    ("krw", 0, 1),
+    ("mga", 0, 1),
+    ("pyg", 0, 1),
+    ("rwf", 0, 1),
+    ("vnd", 0, 1),
+    ("vuv", 0, 1),
+    ("xaf", 0, 1),
+    ("xof", 0, 1),
+    ("xpf", 0, 1),
+    ("bhd", 3, 10),
+    ("jod", 3, 10),
+    ("kwd", 3, 10),
+    ("omr", 3, 10),
+    ("tnd", 3, 10),
+    // They have no decimals any more, and Stripe still counts them with two.
+    ("isk", 2, 100),
+    ("ugx", 2, 100),
+    ("huf", 2, 1),
+];
+
+/// A currency that payments are made in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Currency {
+    code: [u8; 3],
+    decimals: u32,
+    step: i64,
+}
+
+impl Currency {
+    /// Returns the currency of a code in lower case; `None` if payments cannot be made in it.
+    pub fn from_code(code: &str) -> Option<Self> {
+        let bytes: [u8; 3] = code.as_bytes().try_into().ok()?;
+        let special = SPECIAL_CURRENCIES.iter().find(|(known, ..)| *known == code);
+        let (decimals, step) = match special {
+            Some((_, decimals, step)) => (*decimals, *step),
+            None if TWO_DECIMALS.split_whitespace().any(|known| known == code) => (2, 1),
+            None => return None,
+        };
+        Some(Self {
+            code: bytes,
+            decimals,
+            step,
+        })
+    }
+
+    /// The code in lower case, such as `usd`.
+    pub fn code(&self) -> &str {
+        std::str::from_utf8(&self.code).unwrap_or_default()
+    }
+
+    /// Parses an amount such as `10` or `10.50`, in minor units.
+    ///
+    /// # Errors
+    /// Returns what is wrong, for the person who wrote it.
+    pub fn parse(&self, text: &str) -> Result<i64, String> {
+        let code = self.code().to_uppercase();
+        let amount: Micro = text
+            .trim()
+            .parse()
+            .map_err(|_| format!("write an amount in {code}, such as 10"))?;
+        if amount <= Micro::ZERO {
+            return Err("must be more than 0".to_owned());
+        }
+        let step = self.micro_per_minor() * self.step;
+        if amount.get() % step != 0 {
+            let smallest = self.write(self.step);
+            return Err(format!("must be a multiple of {smallest}"));
+        }
+        Ok(amount.get() / self.micro_per_minor())
+    }
+
+    /// Writes minor units as an amount with its code, such as `10.50 USD`.
+    pub fn write(&self, minor: i64) -> String {
+        format!(
+            "{} {}",
+            self.write_number(minor),
+            self.code().to_uppercase()
+        )
+    }
+
+    /// Writes minor units as a number, such as `10.50`.
+    pub fn write_number(&self, minor: i64) -> String {
+        let one = 10_i64.pow(self.decimals);
+        let (sign, minor) = (if minor < 0 { "-" } else { "" }, minor.unsigned_abs());
+        let (whole, part) = (minor / one.unsigned_abs(), minor % one.unsigned_abs());
+        match self.decimals {
+            0 => format!("{sign}{whole}"),
+            decimals => format!("{sign}{whole}.{part:0width$}", width = decimals as usize),
+        }
+    }
+
+    /// Millionths of the currency in a minor unit.
+    fn micro_per_minor(&self) -> i64 {
+        10_i64.pow(6 - self.decimals)
+    }
+}
+
+/// A step of the bonus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BonusStep {
+    /// Smallest amount, in minor units.
+    pub from: i64,
+    /// Millionths of a percent.
+    pub percent: i64,
+}
+
+/// Where the provider's API is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProviderAddress {
+    pub is_https: bool,
+    /// A name or an address, without brackets.
+    pub host: String,
+    pub port: u16,
+    /// The value of the header `host`.
+    pub authority: String,
+    /// Path before that of the API, without a slash at its end.
+    pub path: String,
+}
+
+impl fmt::Debug for ProviderAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.path)
+    }
+}
+
+/// How credits are sold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PaymentSettings {
+    pub provider: raw::PaymentProviderName,
+    pub secret_key: Secret,
+    /// One, or two while the operator replaces it.
+    pub webhook_secrets: Vec<Secret>,
+    /// Whether `secret_key` moves money. `None`: the key does not say.
+    pub is_live: Option<bool>,
+    pub currency: Currency,
+    /// Price of one credit, in millionths of the currency.
+    pub credit_price: Micro,
+    /// Amounts that the page offers, in minor units, in their order in the file.
+    pub amounts: Vec<i64>,
+    /// Smallest and largest amount of a payment, in minor units.
+    pub min: i64,
+    pub max: i64,
+    /// In the order of `from`.
+    pub bonus: Vec<BonusStep>,
+    /// The most that one account can order in 24 hours, in minor units.
+    pub per_account_per_day: i64,
+    pub api: ProviderAddress,
+}
+
+impl PaymentSettings {
+    /// Returns the credits that an amount buys, rounded down to a millionth of a credit.
+    pub fn credits_for(&self, minor: i64) -> Micro {
+        let paid = i128::from(minor) * i128::from(self.currency.micro_per_minor());
+        let credits = paid * 1_000_000 / i128::from(self.credit_price.get().max(1));
+        Micro::new(i64::try_from(credits).unwrap_or(MAX_MICRO))
+    }
+
+    /// Returns the bonus credits that come with an amount, rounded down.
+    pub fn bonus_for(&self, minor: i64) -> Micro {
+        let step = self.bonus.iter().rev().find(|step| minor >= step.from);
+        let percent = step.map_or(0, |step| step.percent);
+        let bonus = i128::from(self.credits_for(minor).get()) * i128::from(percent)
+            / i128::from(HUNDRED_PERCENT);
+        Micro::new(i64::try_from(bonus).unwrap_or(MAX_MICRO))
+    }
+}
+
+/// Keys of Stripe: how they begin, and whether they move money.
+const STRIPE_KEYS: [(&str, bool); 4] = [
+    ("sk_test_", false),
+    ("rk_test_", false),
+    ("sk_live_", true),
+    ("rk_live_", true),
+];
+
+impl ConfigValidator {
+    pub(super) fn payments(&mut self, section: &raw::PaymentOptions) -> Option<PaymentSettings> {
+        let currency = Currency::from_code(&section.currency);
+        if currency.is_none() {
+            let message = match Currency::from_code(&section.currency.to_lowercase()) {
+                Some(known) => format!("write {}: in lower case", known.code()),
+                None => "must be the three-letter code of a currency that Stripe charges in, such as usd".to_owned(),
+            };
+            self.add_fault("payments.currency", message);
+        }
+        let secret_key = self.secret("payments.secret_key", &section.secret_key);
+        let is_live = secret_key
+            .as_ref()
+            .and_then(|key| self.check_secret_key(key));
+        let webhook_secrets = self.webhook_secrets(&section.webhook_secret, is_live);
+        let api = self.provider_address(section.api_base.as_deref(), is_live);
+        let credit_price = self
+            .parse_amount("payments.credit_price", &section.credit_price)
+            .filter(|price| {
+                if !price.is_positive() {
+                    self.add_fault("payments.credit_price", "must be more than 0");
+                }
+                price.is_positive()
+            });
+        let currency = currency?;
+        let min = self.money("payments.min", &section.min, currency);
+        let max = self.money("payments.max", &section.max, currency);
+        let bound = |it: Option<i64>| it.unwrap_or_default();
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            let max = currency.write(max);
+            self.add_fault("payments.min", format!("must be at most `max`, {max}"));
+        }
+        let per_account_per_day = self.money(
+            "payments.per_account_per_day",
+            &section.per_account_per_day,
+            currency,
+        );
+        if let (Some(min), Some(per_day)) = (min, per_account_per_day)
+            && per_day < min
+        {
+            let min = currency.write(min);
+            let message = format!("must be at least `min`, {min}: else nobody can pay");
+            self.add_fault("payments.per_account_per_day", message);
+        }
+        self.check_count("payments.amounts", section.amounts.len());
+        let mut amounts = Vec::new();
+        for (index, text) in section.amounts.iter().enumerate() {
+            let key = format!("payments.amounts[{index}]");
+            let Some(amount) = self.money(&key, text, currency) else {
+                continue;
+            };
+            if min.is_some_and(|min| amount < min) || max.is_some_and(|max| amount > max) {
+                let (min, max) = (currency.write(bound(min)), currency.write(bound(max)));
+                self.add_fault(key, format!("must be from `min`, {min}, to `max`, {max}"));
+            }
+            amounts.push(amount);
+        }
+        let bonus = self.bonus(&section.bonus, currency);
+        let settings = PaymentSettings {
+            provider: section.provider,
+            secret_key: secret_key?,
+            webhook_secrets: webhook_secrets?,
+            is_live,
+            currency,
+            credit_price: credit_price?,
+            amounts,
+            min: min?,
+            max: max?,
+            bonus: bonus?,
+            per_account_per_day: per_account_per_day?,
+            api: api?,
+        };
+        let buys = |minor| settings.credits_for(minor);
+        if !buys(settings.min).is_positive() {
+            self.add_fault(
+                "payments.credit_price",
+                "is so high that `min` buys nothing",
+            );
+        }
+        // Bonus included, a payment must not meet the bound at which amounts saturate.
+        if buys(settings.max).get() > MAX_MICRO / 4 {
+            self.add_fault(
+                "payments.credit_price",
+                "is so low that `max` buys more credits than a balance can have",
+            );
+        }
+        Some(settings)
+    }
+
+    fn check_count(&mut self, key: &str, count: usize) {
+        if count > MAX_STEPS {
+            let message = format!("has {count} entries; at most {MAX_STEPS} are allowed");
+            self.add_fault(key, message);
+        }
+    }
+
+    fn money(&mut self, key: &str, text: &raw::Decimal, currency: Currency) -> Option<i64> {
+        match currency.parse(&text.0) {
+            Ok(minor) if minor > MAX_MINOR => {
+                let max = currency.write(MAX_MINOR);
+                self.add_fault(key, format!("must be at most {max}"));
+                None
+            }
+            Ok(minor) => Some(minor),
+            Err(message) => {
+                self.add_fault(key, message);
+                None
+            }
+        }
+    }
+
+    fn bonus(&mut self, steps: &[raw::PaymentBonus], currency: Currency) -> Option<Vec<BonusStep>> {
+        self.check_count("payments.bonus", steps.len());
+        let mut bonus = Vec::new();
+        for (index, step) in steps.iter().enumerate() {
+            let key = |name: &str| format!("payments.bonus[{index}].{name}");
+            let from = self.money(&key("from"), &step.from, currency);
+            let percent = self.parse_amount(&key("percent"), &step.percent);
+            if percent.is_some_and(|it| !it.is_positive() || it.get() > HUNDRED_PERCENT) {
+                self.add_fault(key("percent"), "must be above 0 and at most 100");
+            }
+            let (from, percent) = (from?, percent?.get());
+            if bonus.iter().any(|known: &BonusStep| known.from == from) {
+                self.add_fault(key("from"), "is the same as in another step: remove one");
+            }
+            bonus.push(BonusStep { from, percent });
+        }
+        bonus.sort_by_key(|step| step.from);
+        Some(bonus)
+    }
+
+    /// Checks the form of the key. Returns whether it moves money, if it says.
+    fn check_secret_key(&mut self, key: &Secret) -> Option<bool> {
+        let (name, text) = ("payments.secret_key", key.reveal());
+        let known = STRIPE_KEYS
+            .iter()
+            .find(|(start, _)| text.starts_with(start));
+        if known.is_none() && text != PLACEHOLDER {
+            let message = if text.starts_with("pk_") {
+                "is the publishable key: write the secret key, sk_…"
+            } else if text.starts_with("whsec_") {
+                "is a webhook's secret: write the secret key, sk_…"
+            } else {
+                "must be a secret or restricted key: sk_live_…, rk_live_…, sk_test_… or rk_test_…"
+            };
+            self.add_fault(name, message);
+        }
+        if let Some(fault) = header_fault(text) {
+            self.add_fault(name, fault);
+        }
+        known.map(|(_, is_live)| *is_live)
+    }
+
+    fn webhook_secrets(
+        &mut self,
+        written: &raw::OneOrMoreTexts,
+        is_live: Option<bool>,
+    ) -> Option<Vec<Secret>> {
+        let key = "payments.webhook_secret";
+        let count = written.0.len();
+        if !(1..=MAX_WEBHOOK_SECRETS).contains(&count) {
+            self.add_fault(key, format!("must be one secret or two, not {count}"));
+        }
+        let mut secrets = Vec::new();
+        for text in &written.0 {
+            let secret = self.secret(key, text)?;
+            let text = secret.reveal();
+            let is_of_other_mode = [("_test_", true), ("_live_", false)]
+                .iter()
+                .any(|(part, other)| text.contains(part) && is_live == Some(*other));
+            if text.is_empty() {
+                self.add_fault(key, "is empty: write the signing secret, whsec_…");
+            } else if STRIPE_KEYS.iter().any(|(start, _)| text.starts_with(start))
+                || text.starts_with("pk_")
+            {
+                self.add_fault(
+                    key,
+                    "is an API key: write the webhook's signing secret, whsec_…",
+                );
+            } else if is_of_other_mode {
+                self.add_fault(
+                    key,
+                    "is of another mode than `secret_key`: both must be of the test mode, or both of the live mode",
+                );
+            }
+            secrets.push(secret);
+        }
+        Some(secrets)
+    }
+
+    fn provider_address(
+        &mut self,
+        written: Option<&str>,
+        is_live: Option<bool>,
+    ) -> Option<ProviderAddress> {
+        let key = "payments.api_base";
+        let Some(base) = parse_base_url(written.unwrap_or(STRIPE_API)) else {
+            self.add_fault(
+                key,
+                "must be an https:// URL, such as https://api.stripe.com",
+            );
+            return None;
+        };
+        let is_here =
+            base.host == "localhost" || base.host.parse().is_ok_and(|it: IpAddr| it.is_loopback());
+        if !base.tls && !is_here {
+            self.add_fault(
+                key,
+                "must begin with https://: http:// sends the secret key unencrypted, so it may only name this machine",
+            );
+        }
+        if !base.tls && is_live == Some(true) {
+            self.add_fault(
+                key,
+                "is a stand-in, which gets no live key: write a `secret_key` of the test mode",
+            );
+        }
+        Some(ProviderAddress {
+            is_https: base.tls,
+            host: base.host,
+            port: base.port,
+            authority: base.authority,
+            path: base.path,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

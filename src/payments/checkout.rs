@@ -1,0 +1,201 @@
+//! An order gets its checkout at the provider.
+//!
+//! The order is stored before the provider knows it, and its address is shown only once the order
+//! knows the checkout. A checkout that the order does not know is expired: nobody could be credited
+//! for a payment there. Must not credit anything.
+
+use super::error::PaymentError;
+use super::provider::{CheckoutRequest, ProviderError};
+use super::service::{CREDITS_PATH, Payments};
+use accounts::db::payments::{InsertOrderOutcome, OrderLimits};
+use accounts::db::payments::{OrderRow, OrderState};
+use base::clock::now_ms;
+use base::failpoint::{self, Point};
+use config::PaymentSettings;
+use credits::money::Micro;
+use std::sync::Arc;
+
+const SECOND_MS: i64 = 1_000;
+const MINUTE_MS: i64 = 60 * SECOND_MS;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// How long a checkout page takes a payment. Stripe allows 30 minutes to 24 hours, by its own
+/// clock.
+const CHECKOUT_MS: i64 = 2 * HOUR_MS;
+/// First poll of an order.
+pub(super) const FIRST_POLL_MS: i64 = MINUTE_MS;
+/// Maximum number of an account's orders in an hour: each is a checkout at the provider.
+const MAX_ORDERS_PER_HOUR: u64 = 20;
+
+impl Payments {
+    /// Orders credits for an amount in minor units. Returns the order with the address of its
+    /// checkout page.
+    ///
+    /// # Errors
+    /// Returns an error if the amount is out of bounds, if the account has ordered too much, or if
+    /// the provider or the database fails. Then nobody can pay for the order.
+    pub async fn order(&self, account: &str, amount: i64) -> Result<OrderRow, PaymentError> {
+        let settings = self.settings().ok_or(PaymentError::Off)?;
+        let currency = settings.currency;
+        if !(settings.min..=settings.max).contains(&amount) {
+            return Err(PaymentError::Amount(format!(
+                "The amount must be from {} to {}.",
+                currency.write(settings.min),
+                currency.write(settings.max)
+            )));
+        }
+        let order = self.store_order(account, amount, &settings).await?;
+        failpoint::hit(Point::OrderStored);
+        let created = self.open_checkout(&order, &settings).await;
+        if let Err(error) = &created {
+            let note = error.to_string();
+            // Unless the provider has refused it, it may still have made a checkout: the poller
+            // expires that.
+            if matches!(error, PaymentError::Provider(ProviderError::Refused { .. })) {
+                self.run(move |payments| {
+                    let rows = payments.accounts.database().payments();
+                    rows.set_order_state(&order.id, OrderState::Failed, &note)
+                })
+                .await?;
+            }
+        }
+        created
+    }
+
+    async fn store_order(
+        &self,
+        account: &str,
+        amount: i64,
+        settings: &Arc<PaymentSettings>,
+    ) -> Result<OrderRow, PaymentError> {
+        let now_ms = now_ms();
+        let order = OrderRow {
+            id: new_order_id(now_ms)?,
+            account: account.to_owned(),
+            amount,
+            currency: settings.currency.code().to_owned(),
+            credits: settings.credits_for(amount),
+            bonus: settings.bonus_for(amount),
+            state: OrderState::Created,
+            checkout: None,
+            checkout_url: String::new(),
+            payment: None,
+            created_at_ms: now_ms,
+            paid_at_ms: None,
+            polls: 0,
+            tax: None,
+            refunded: 0,
+            written_off: Micro::ZERO,
+            note: String::new(),
+        };
+        let limits = OrderLimits {
+            amount: settings.per_account_per_day,
+            since_ms: now_ms - DAY_MS,
+            count: MAX_ORDERS_PER_HOUR,
+            count_since_ms: now_ms - HOUR_MS,
+        };
+        let row = order.clone();
+        let outcome = self
+            .run(move |payments| {
+                let rows = payments.accounts.database().payments();
+                rows.insert_order(&row, now_ms + FIRST_POLL_MS, limits)
+            })
+            .await?;
+        match outcome {
+            InsertOrderOutcome::Done => Ok(order),
+            refused => Err(PaymentError::Limit(refused)),
+        }
+    }
+
+    async fn open_checkout(
+        &self,
+        order: &OrderRow,
+        settings: &Arc<PaymentSettings>,
+    ) -> Result<OrderRow, PaymentError> {
+        let provider = self.provider(settings);
+        let request = self.checkout_request(order);
+        let title = order_title(order);
+        let checkout = provider
+            .create_checkout(&CheckoutRequest {
+                title: &title,
+                ..request
+            })
+            .await?;
+        failpoint::hit(Point::CheckoutCreated);
+        let url = checkout.url.clone().unwrap_or_default();
+        let (id, session, address) = (order.id.clone(), checkout.id.clone(), url.clone());
+        let stored = self
+            .run(move |payments| {
+                let rows = payments.accounts.database().payments();
+                rows.open_checkout(&id, &session, &address)
+            })
+            .await;
+        if !matches!(stored, Ok(true)) || url.is_empty() {
+            if let Err(error) = provider.expire_checkout(&checkout.id).await {
+                log::warn!(
+                    "cannot expire the checkout of order {}: {error}; nobody knows its address",
+                    order.id
+                );
+            }
+            stored?;
+            let message = format!("order {} has ended while its checkout was made", order.id);
+            return Err(PaymentError::Internal(message));
+        }
+        Ok(OrderRow {
+            state: OrderState::Open,
+            checkout: Some(checkout.id),
+            checkout_url: url,
+            ..order.clone()
+        })
+    }
+
+    /// The request for an order's checkout, without its title: the same each time.
+    pub(super) fn checkout_request<'a>(&self, order: &'a OrderRow) -> CheckoutRequest<'a> {
+        let base_url = self.settings.load().base_url.clone();
+        let page = format!("{base_url}{CREDITS_PATH}?order={}", order.id);
+        CheckoutRequest {
+            order: &order.id,
+            account: &order.account,
+            amount: order.amount,
+            currency: &order.currency,
+            title: "",
+            cancel_url: format!("{page}&canceled=yes"),
+            return_url: page,
+            expires_at: (order.created_at_ms + CHECKOUT_MS) / SECOND_MS,
+        }
+    }
+
+    /// Runs work with the databases on a thread that may wait.
+    pub(super) async fn run<T: Send + 'static, E>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, PaymentError>
+    where
+        E: Into<PaymentError> + Send + 'static,
+    {
+        let payments = self.clone();
+        tokio::task::spawn_blocking(move || work(&payments))
+            .await
+            .map_err(|error| PaymentError::Internal(error.to_string()))?
+            .map_err(Into::into)
+    }
+}
+
+/// What the checkout page calls the purchase.
+pub(super) fn order_title(order: &OrderRow) -> String {
+    let bonus = match order.bonus.is_positive() {
+        true => format!(" and {} bonus credits", order.bonus),
+        false => String::new(),
+    };
+    format!("{} credits{bonus}", order.credits)
+}
+
+fn new_order_id(now_ms: i64) -> Result<String, PaymentError> {
+    let mut random = [0u8; 10];
+    getrandom::fill(&mut random)
+        .map_err(|error| PaymentError::Internal(format!("no randomness: {error}")))?;
+    let millis = u64::try_from(now_ms).unwrap_or(0);
+    let id = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
+    Ok(format!("pay_{}", id.simple()))
+}

@@ -1,0 +1,173 @@
+//! Asks the provider about orders, because an event can be lost: about one that is not paid after a
+//! minute, five minutes, an hour and a day, then once a day; about refunds of a paid one once a day
+//! at first.
+//!
+//! The process that keeps the ledger runs it. Must not decide what an answer changes.
+
+use super::checkout::order_title;
+use super::error::PaymentError;
+use super::provider::{CheckoutRequest, ProviderError};
+use super::service::Payments;
+use accounts::db::payments::{OrderRow, OrderState};
+use base::clock::now_ms;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// How often the poller looks for orders that are due.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Orders asked about in one look.
+const MAX_ORDERS: u32 = 20;
+/// How long an order belongs to the look that took it: longer than a request.
+const LEASE_MS: i64 = MINUTE_MS;
+/// Age of an order at its polls after the first one; then one a day.
+const POLL_AGES_MS: [i64; 3] = [5 * MINUTE_MS, HOUR_MS, DAY_MS];
+/// From this age on, a paid order is polled once a week, and from the other on never again: cards
+/// take no refund later.
+const PAID_WEEKLY_MS: i64 = 7 * DAY_MS;
+const PAID_LAST_MS: i64 = 180 * DAY_MS;
+/// Age at which an order whose provider never answers is given up.
+const MAX_AGE_MS: i64 = 30 * DAY_MS;
+/// How long handled events are remembered: longer than the provider repeats one.
+const EVENT_RETENTION_MS: i64 = 30 * DAY_MS;
+const PURGE_INTERVAL_MS: i64 = HOUR_MS;
+
+/// Starts the thread of the poller. It ends at `shutdown`.
+///
+/// # Errors
+/// Returns an error if the thread cannot start.
+pub fn start(
+    payments: Payments,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("payments".into())
+        .spawn(move || {
+            runtime.spawn(run(payments));
+            runtime.block_on(shutdown);
+            runtime.shutdown_background();
+        })?;
+    Ok(())
+}
+
+async fn run(payments: Payments) {
+    let mut purge_at_ms = 0;
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        if payments.settings().is_none() {
+            continue;
+        }
+        let now_ms = now_ms();
+        if now_ms >= purge_at_ms {
+            purge_at_ms = now_ms + PURGE_INTERVAL_MS;
+            let before_ms = now_ms - EVENT_RETENTION_MS;
+            let purged = payments
+                .run(move |it| it.accounts.database().payments().purge_events(before_ms))
+                .await;
+            if let Err(error) = purged {
+                log::warn!("payments: {error}; trying again in an hour");
+            }
+        }
+        if let Err(error) = payments.poll_due(now_ms).await {
+            log::warn!("payments: {error}; trying again");
+        }
+    }
+}
+
+impl Payments {
+    /// Asks about the orders that are due.
+    pub(super) async fn poll_due(&self, now_ms: i64) -> Result<(), PaymentError> {
+        let due = self
+            .run(move |payments| {
+                let rows = payments.accounts.database().payments();
+                rows.take_due_orders(now_ms, LEASE_MS, MAX_ORDERS)
+            })
+            .await?;
+        for order in due {
+            let (id, next_ms) = (order.id.clone(), next_poll_ms(&order, now_ms));
+            if let Err(error) = self.poll(order, now_ms).await {
+                log::warn!("payments: cannot ask about order {id}: {error}");
+            }
+            self.run(move |payments| {
+                let rows = payments.accounts.database().payments();
+                rows.poll_again_at(&id, next_ms)
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Asks about one order, and applies the answer.
+    pub(super) async fn poll(&self, order: OrderRow, now_ms: i64) -> Result<(), PaymentError> {
+        let settings = self.settings().ok_or(PaymentError::Off)?;
+        let provider = self.provider(&settings);
+        let end = |state, note: String| {
+            let id = order.id.clone();
+            self.run(move |payments| {
+                let rows = payments.accounts.database().payments();
+                rows.set_order_state(&id, state, &note)
+            })
+        };
+        let Some(checkout) = order.checkout.clone() else {
+            return match self.expire_unknown(&order).await {
+                Ok(()) => end(OrderState::Expired, String::new()).await,
+                Err(ProviderError::Refused { message, .. }) => {
+                    end(OrderState::Failed, message).await
+                }
+                Err(error) => Err(error.into()),
+            };
+        };
+        match provider.checkout(&checkout).await {
+            Ok(found) => {
+                self.run(move |payments| {
+                    payments.apply_checkout(&order.id, &found, &*provider, now_ms)
+                })
+                .await
+            }
+            Err(error) if now_ms - order.created_at_ms > MAX_AGE_MS => {
+                end(OrderState::Failed, error.to_string()).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Expires the checkout of an order that does not know it: a crash came between. The provider
+    /// returns the one it has, if it has one, because the request is the same.
+    async fn expire_unknown(&self, order: &OrderRow) -> Result<(), ProviderError> {
+        let Some(settings) = self.settings() else {
+            return Ok(());
+        };
+        let provider = self.provider(&settings);
+        let title = order_title(order);
+        let request = self.checkout_request(order);
+        let checkout = provider
+            .create_checkout(&CheckoutRequest {
+                title: &title,
+                ..request
+            })
+            .await?;
+        provider.expire_checkout(&checkout.id).await
+    }
+}
+
+fn next_poll_ms(order: &OrderRow, now_ms: i64) -> Option<i64> {
+    if let Some(paid_at_ms) = order.paid_at_ms {
+        return match now_ms - paid_at_ms {
+            age if age < PAID_WEEKLY_MS => Some(now_ms + DAY_MS),
+            age if age < PAID_LAST_MS => Some(now_ms + 7 * DAY_MS),
+            _ => None,
+        };
+    }
+    let index = usize::try_from(order.polls.saturating_sub(1)).unwrap_or(usize::MAX);
+    Some(match POLL_AGES_MS.get(index) {
+        Some(age) => (order.created_at_ms + age).max(now_ms + MINUTE_MS),
+        None => now_ms + DAY_MS,
+    })
+}

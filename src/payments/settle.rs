@@ -1,0 +1,383 @@
+//! What an event of the provider changes: a paid order gets its credits, and a refund or a dispute
+//! takes them back.
+//!
+//! Every change is an entry of the ledger with a reference that the payment decides, so it counts
+//! once, from whichever process and however often. `app.db` learns of it afterwards. Must not trust
+//! an event about more than what happened: account, amount and credits are those of the order.
+
+use super::error::PaymentError;
+use super::provider::{
+    Checkout, CheckoutState, DisputeOutcome, EventSubject, PaymentProvider, ProviderEvent,
+};
+use super::service::Payments;
+use accounts::AccountStatus;
+use accounts::db::PaymentRows;
+use accounts::db::audit::AuditEntry;
+use accounts::db::payments::{OrderRow, OrderState};
+use base::failpoint::{self, Point};
+use credits::money::Micro;
+use ledger::{
+    BalanceChange, BalanceChangeKind, DISPUTE_RETURNED, EntryReference, PostingResult, StoreError,
+};
+use serde_json::json;
+use std::sync::{Mutex, PoisonError};
+
+/// One payment is settled at a time, so that its entries are counted and added to in one step. The
+/// references keep two processes from entering the same.
+static SETTLING: Mutex<()> = Mutex::new(());
+
+/// Attempts to take credits back, because another process may take some of the same payment.
+const MAX_ATTEMPTS: u32 = 5;
+
+/// First poll of a paid order: an event about a refund can be lost too.
+const PAID_POLL_MS: i64 = 24 * 3_600_000;
+
+/// Actor of the audit log's lines.
+const ACTOR: &str = "payments";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventOutcome {
+    Handled,
+    /// It was handled before.
+    Known,
+    /// It is about nothing that the gateway needs.
+    Ignored,
+}
+
+impl Payments {
+    /// Handles an event whose signature was checked.
+    ///
+    /// # Errors
+    /// Returns [`PaymentError::NotYet`] if the event must come again, and an error if a database
+    /// fails.
+    pub fn handle_event(
+        &self,
+        event: &ProviderEvent,
+        now_ms: i64,
+    ) -> Result<EventOutcome, PaymentError> {
+        let settings = self.settings().ok_or(PaymentError::Off)?;
+        if event.subject == EventSubject::Other {
+            return Ok(EventOutcome::Ignored);
+        }
+        if settings
+            .is_live
+            .is_some_and(|is_live| is_live != event.is_live)
+        {
+            log::error!(
+                "payments: ignored the event {}, which is of another mode (live or test) than secret_key",
+                event.id
+            );
+            return Ok(EventOutcome::Ignored);
+        }
+        if self.rows().is_event_handled(&event.id)? {
+            return Ok(EventOutcome::Known);
+        }
+        let provider = self.provider(&settings);
+        match &event.subject {
+            EventSubject::Checkout(checkout) => {
+                let order = self.rows().order_by_checkout(&checkout.id)?;
+                let order = order.ok_or_else(|| {
+                    PaymentError::NotYet(format!("no order has the checkout {}", checkout.id))
+                })?;
+                self.apply_checkout(&order.id, checkout, &*provider, now_ms)?;
+            }
+            EventSubject::Refund { payment, refunded } => {
+                let order = self.paid_order(&provider.reference(payment))?;
+                self.apply_refund(&order, *refunded, now_ms)?;
+            }
+            EventSubject::Dispute {
+                payment,
+                id,
+                amount,
+                outcome,
+            } => {
+                let order = self.paid_order(&provider.reference(payment))?;
+                self.apply_dispute(&order, id, *amount, *outcome, now_ms)?;
+            }
+            EventSubject::Other => {}
+        }
+        // Last: an event that is marked does not come again.
+        self.rows().mark_event_handled(&event.id, now_ms)?;
+        Ok(EventOutcome::Handled)
+    }
+
+    fn rows(&self) -> PaymentRows<'_> {
+        self.accounts.database().payments()
+    }
+
+    /// Returns the order of a payment whose credits are in the ledger.
+    fn paid_order(&self, reference: &str) -> Result<OrderRow, PaymentError> {
+        let order = self.rows().order_by_payment(reference)?;
+        order
+            .filter(|order| order.state == OrderState::Paid)
+            .ok_or_else(|| {
+                PaymentError::NotYet(format!("no paid order has the payment {reference}"))
+            })
+    }
+
+    /// Applies what the provider says about the checkout of an order.
+    pub(super) fn apply_checkout(
+        &self,
+        order: &str,
+        checkout: &Checkout,
+        provider: &dyn PaymentProvider,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
+        let settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = self
+            .rows()
+            .order(order)?
+            .ok_or_else(|| PaymentError::NotYet(format!("there is no order {order}")))?;
+        if order.state == OrderState::Paid {
+            drop(settling);
+            return match checkout.refunded {
+                Some(refunded) if refunded > 0 => self.apply_refund(&order, refunded, now_ms),
+                _ => Ok(()),
+            };
+        }
+        let state = match checkout.state {
+            CheckoutState::Open => return Ok(()),
+            CheckoutState::Paid => return self.credit(&order, checkout, provider, now_ms),
+            CheckoutState::Processing => OrderState::Processing,
+            CheckoutState::Expired => OrderState::Expired,
+            CheckoutState::Failed => OrderState::Failed,
+        };
+        // An event can be older than what is known: a payment that runs is not made to wait again.
+        if order.state.is_waiting() {
+            self.rows().set_order_state(&order.id, state, "")?;
+        }
+        Ok(())
+    }
+
+    /// Enters the credits of a paid order.
+    fn credit(
+        &self,
+        order: &OrderRow,
+        checkout: &Checkout,
+        provider: &dyn PaymentProvider,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
+        if let Some(difference) = difference(order, checkout) {
+            return self.refuse(order, &difference);
+        }
+        let payment = checkout.payment.as_deref().unwrap_or_default();
+        let reference = provider.reference(payment);
+        if !self.rows().claim_payment(&order.id, &reference)? {
+            return self.refuse(order, "another order or another payment has this payment");
+        }
+        let change = |kind, amount| BalanceChange {
+            kind,
+            reference: &reference,
+            account: &order.account,
+            amount,
+            actor: None,
+            at_ms: now_ms,
+        };
+        let corrections = self.billing.corrections();
+        let order_id = &order.id;
+        let kind = BalanceChangeKind::Purchase { order: order_id };
+        let posted = corrections.post_change(&change(kind, order.credits))?;
+        if order.bonus.is_positive() {
+            let kind = BalanceChangeKind::Bonus { order: order_id };
+            corrections.post_change(&change(kind, order.bonus))?;
+        }
+        failpoint::hit(Point::PaymentEntered);
+        let status = self.accounts.find(&order.account)?.map(|it| it.status);
+        let note = match status {
+            Some(AccountStatus::Active) => "",
+            Some(AccountStatus::Suspended) => "The account was suspended when the payment arrived.",
+            Some(AccountStatus::Deleted) | None => {
+                "The account was deleted when the payment arrived: refund the payment."
+            }
+        };
+        let next_poll_ms = now_ms + PAID_POLL_MS;
+        self.rows()
+            .mark_paid(&order.id, checkout.tax, note, now_ms, next_poll_ms)?;
+        if posted.is_new {
+            log::info!(
+                "payments: order {} of account {} is paid: {} credits",
+                order.id,
+                order.account,
+                order.credits.plus(order.bonus)
+            );
+        }
+        Ok(())
+    }
+
+    /// Keeps a payment from being credited that is not the one that was ordered.
+    fn refuse(&self, order: &OrderRow, difference: &str) -> Result<(), PaymentError> {
+        log::error!(
+            "payments: order {} is paid and not credited: {difference}; look at the payment at the provider",
+            order.id
+        );
+        self.rows()
+            .set_order_state(&order.id, OrderState::Refused, difference)?;
+        Ok(())
+    }
+
+    /// Takes back the credits of what was refunded. `refunded` is all that was, in minor units.
+    pub(super) fn apply_refund(
+        &self,
+        order: &OrderRow,
+        refunded: i64,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
+        let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let payment = order.payment.as_deref().unwrap_or_default();
+        for _ in 0..MAX_ATTEMPTS {
+            let totals = self.billing.ledger().rows().payment_totals(payment)?;
+            let due = share(order, refunded)
+                .minus(totals.refunded)
+                .min(totals.left());
+            if !due.is_positive() {
+                self.rows().set_refunded(&order.id, refunded)?;
+                return self.suspend_if_spent(order, now_ms);
+            }
+            let posted = self.post_clawback(
+                order,
+                BalanceChangeKind::PaymentRefund { payment },
+                &format!("{payment}:{}", totals.refunds),
+                due,
+                now_ms,
+            );
+            match posted {
+                // Another process has taken this number, or what was left.
+                Err(StoreError::ReferenceUsed(_) | StoreError::Refused(_)) | Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let message = format!("the refund of order {} could not be entered yet", order.id);
+        Err(PaymentError::NotYet(message))
+    }
+
+    /// Takes the credits of a disputed payment, and returns them if the dispute was won.
+    fn apply_dispute(
+        &self,
+        order: &OrderRow,
+        dispute: &str,
+        amount: i64,
+        outcome: DisputeOutcome,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
+        if outcome == DisputeOutcome::Inquiry {
+            return Ok(());
+        }
+        let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let payment = order.payment.as_deref().unwrap_or_default();
+        let reference = format!("{payment}:{dispute}");
+        let find = |reference: &str| {
+            let kind = "dispute";
+            let entry = EntryReference::Posting { kind, reference };
+            self.billing.ledger().rows().entry(entry)
+        };
+        // Also before a won dispute: its earlier event may come later, and must change nothing
+        // then.
+        if find(&reference)?.is_none() {
+            let totals = self.billing.ledger().rows().payment_totals(payment)?;
+            let due = share(order, amount).min(totals.left());
+            if due.is_positive() {
+                let kind = BalanceChangeKind::Dispute { payment };
+                self.post_clawback(order, kind, &reference, due, now_ms)?;
+            }
+        }
+        if outcome == DisputeOutcome::Won
+            && let Some(taken) = find(&reference)?
+        {
+            self.billing.corrections().post_change(&BalanceChange {
+                kind: BalanceChangeKind::Dispute { payment },
+                reference: &format!("{reference}{DISPUTE_RETURNED}"),
+                account: &order.account,
+                amount: Micro::ZERO.minus(taken.change()),
+                actor: None,
+                at_ms: now_ms,
+            })?;
+        }
+        self.suspend_if_spent(order, now_ms)
+    }
+
+    fn post_clawback(
+        &self,
+        order: &OrderRow,
+        kind: BalanceChangeKind<'_>,
+        reference: &str,
+        amount: Micro,
+        now_ms: i64,
+    ) -> Result<PostingResult, StoreError> {
+        self.billing.corrections().post_change(&BalanceChange {
+            kind,
+            reference,
+            account: &order.account,
+            amount: Micro::ZERO.minus(amount),
+            actor: None,
+            at_ms: now_ms,
+        })
+    }
+
+    /// Suspends the account if credits of a payment were spent before it was taken back. An
+    /// operator decides how it goes on.
+    fn suspend_if_spent(&self, order: &OrderRow, now_ms: i64) -> Result<(), PaymentError> {
+        let payment = order.payment.as_deref().unwrap_or_default();
+        let totals = self.billing.ledger().rows().payment_totals(payment)?;
+        if totals.written_off <= order.written_off {
+            return Ok(());
+        }
+        let after = json!({
+            "status": "suspended",
+            "order": order.id,
+            "written_off": totals.written_off,
+            "reason": "a payment was taken back after its credits were spent",
+        });
+        let entry = AuditEntry {
+            at_ms: now_ms,
+            actor: ACTOR,
+            address: "",
+            act: "account.suspend",
+            object: &order.account,
+            before: "",
+            after: &after.to_string(),
+        };
+        self.rows()
+            .suspend_for_writeoff(order, totals.written_off, &entry)?;
+        log::warn!(
+            "payments: account {} is suspended: order {} was taken back, and {} of its credits were spent",
+            order.account,
+            order.id,
+            totals.written_off
+        );
+        Ok(())
+    }
+}
+
+/// Returns the credits, bonus included, that a part of an order's amount stands for. The whole
+/// amount stands for all of them.
+fn share(order: &OrderRow, minor: i64) -> Micro {
+    let all = order.credits.plus(order.bonus);
+    let minor = minor.clamp(0, order.amount);
+    let share = i128::from(all.get()) * i128::from(minor) / i128::from(order.amount.max(1));
+    Micro::new(i64::try_from(share).unwrap_or(all.get()))
+}
+
+/// Says how a payment differs from its order.
+fn difference(order: &OrderRow, checkout: &Checkout) -> Option<String> {
+    let wrong = |what: &str, paid: &str, ordered: &str| {
+        Some(format!("the {what} is {paid}, not {ordered}"))
+    };
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let amount = checkout.amount.unwrap_or_default();
+    if text(&checkout.order) != order.id {
+        return wrong("order", &text(&checkout.order), &order.id);
+    }
+    if text(&checkout.account) != order.account {
+        return wrong("account", &text(&checkout.account), &order.account);
+    }
+    if text(&checkout.currency) != order.currency {
+        return wrong("currency", &text(&checkout.currency), &order.currency);
+    }
+    if amount != order.amount {
+        return wrong("amount", &amount.to_string(), &order.amount.to_string());
+    }
+    checkout
+        .payment
+        .is_none()
+        .then(|| "the checkout has no payment".to_owned())
+}
