@@ -4,6 +4,7 @@
 mod activity;
 mod alerts;
 mod brand;
+mod buying;
 mod keys;
 mod links;
 mod matrix;
