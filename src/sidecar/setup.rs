@@ -104,6 +104,14 @@ impl GuideView {
         }
     }
 
+    /// Leaves out what a turn costs: one request in a language is no turn of an agent.
+    fn without_costs(self) -> Self {
+        Self {
+            costs: Vec::new(),
+            ..self
+        }
+    }
+
     /// True if files or lines read the key from the environment.
     fn reads_variable(&self) -> bool {
         let texts = self.files.iter().map(|file| &file.text);
@@ -135,7 +143,7 @@ impl FirstCall {
             let guide = client_guides::find_guide(client)?;
             let key = SetupKey::in_environment();
             let context = SetupContext::new(&settings.base_url, key, models.clone(), None, guide)?;
-            let view = GuideView::new(guide, &context);
+            let view = GuideView::new(guide, &context).without_costs();
             Some(Self { name, view })
         };
         FIRST_CALL_LANGUAGES.into_iter().filter_map(call).collect()
