@@ -7,6 +7,7 @@ use super::brand::PageBrand;
 use super::menu::Menu;
 use super::session::CurrentUser;
 use super::state::SidecarState;
+use crate::payments::CREDITS_PATH;
 use accounts::AccountStatus;
 use askama::Template;
 use axum::extract::{Request, State};
@@ -68,6 +69,8 @@ pub struct Frame {
     pub insecure: bool,
     /// Whom to ask for help, on pages that know the settings.
     pub support: Option<SupportContact>,
+    /// Whether the gateway sells credits.
+    pub sells_credits: bool,
     /// Number of entries that the page may lack, because the ledger's index is behind.
     pub index_lag: u64,
 }
@@ -93,6 +96,7 @@ impl Frame {
             banners: Vec::new(),
             insecure: false,
             support: None,
+            sells_credits: false,
             index_lag: 0,
         }
     }
@@ -116,6 +120,7 @@ impl Frame {
             banners,
             insecure: user.insecure,
             support: user.support.clone(),
+            sells_credits: user.sells_credits,
             ..Self::public(title)
         }
     }
@@ -130,8 +135,12 @@ impl Frame {
         user.map_or_else(|| Self::public(title), |user| Self::new(title, user))
     }
 
-    /// The address at which the operator can be asked, if the settings have one.
-    pub fn support_link(&self) -> Option<&str> {
+    /// Where an account holder gets credits: the page that sells them, or the address at which the
+    /// operator can be asked, if the settings have one.
+    pub fn credits_link(&self) -> Option<&str> {
+        if self.sells_credits {
+            return Some(CREDITS_PATH);
+        }
         let contact = self.support.as_ref()?;
         contact.is_link.then_some(contact.text.as_str())
     }

@@ -382,7 +382,6 @@ fn a_path_that_is_wrong_in_another_way_is_a_json_error_that_names_the_right_addr
     let base = format!("http://127.0.0.1:{}", world.edge);
     for (path, surface) in [
         ("/v1/chat/completion", Chat),
-        ("/v1/embeddings", Chat),
         ("/v1/v1/v1/messages", Messages),
         ("/v2/chat/completions", Chat),
         ("/api/v1/chat/completions", Chat),
@@ -404,6 +403,11 @@ fn a_path_that_is_wrong_in_another_way_is_a_json_error_that_names_the_right_addr
             "{message}"
         );
     }
+    let unserved = world.ask(&Request::post("/v1/embeddings", "{}"));
+    let code = Some("not_supported");
+    let error = Chat.failure(&unserved, 404, "invalid_request_error", code);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("/v1/chat/completions"), "{message}");
     assert_eq!(world.vendor.calls(), 0);
     world.close();
 }

@@ -832,6 +832,10 @@ fn a_vendor_that_complains_about_a_limit_of_the_gateways_own_is_not_heard_alone(
     let account = world.funded(1_000_000);
     for (surface, limit) in [(Chat, "max_completion_tokens"), (Messages, "max_tokens")] {
         let ask = |tokens: u64| {
+            // The request before has its answer a moment before its hold is given back.
+            wait_for("the hold to be given back", SOON, || {
+                (world.standing(&account).held == 0).then_some(())
+            });
             let body = serde_json::json!({"model": surface.model(), limit: tokens,
                 "messages": [{"role": "user", "content": "hello"}]});
             let answer = world.ask(&surface.request(&account.key, &body));

@@ -4,6 +4,7 @@
 //! This file must not decide whether a request can be paid.
 
 use crate::billing::ReserveError;
+use crate::payments::CREDITS_PATH;
 use config::Settings;
 use credits::money::Micro;
 use credits::pricing::Quote;
@@ -91,6 +92,9 @@ fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
 
 /// The one place that says where an account holder gets credits.
 fn where_to_get_credits(settings: &Settings) -> String {
+    if settings.payments.is_some() {
+        return format!("Buy credits: {}{CREDITS_PATH}", settings.base_url);
+    }
     match &settings.support {
         Some(support) => format!("For more credits: {}", support.shown()),
         None => format!("Your credits: {}/dashboard", settings.base_url),
@@ -153,6 +157,17 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
+        let mut selling = settings("help@corp.example");
+        let text = concat!(
+            include_str!("../../../conf/local.yaml"),
+            "payments: {provider: stripe, secret_key: sk_test_a, webhook_secret: whsec_a, currency: usd, credit_price: '0.01'}\n"
+        );
+        selling.payments = config::parse(text, &|_| None).unwrap().payments;
+        let shown = failure(&key, &selling, None).message;
+        assert!(
+            shown.ends_with(&format!("Buy credits: {base}/dashboard/credits")),
+            "{shown}"
+        );
         let trial = failure(&ReserveError::TrialExpired, &settings_of, None);
         assert_eq!(trial.kind, Kind::TrialExpired);
         for part in [
