@@ -99,10 +99,11 @@ function drawChart(figure) {
     const middle = PLOT.left + band * (at + 0.5);
     marker.setAttribute("x", middle - band / 2);
     marker.setAttribute("visibility", "visible");
-    // Beside the bar, on the side that has room.
+    // Beside the bar, on the side that has room. A single bar is much narrower than its band.
     const isRight = middle > plot.clientWidth / 2;
-    tip.style.left = isRight ? "" : `${middle + band / 2 + 8}px`;
-    tip.style.right = isRight ? `${plot.clientWidth - middle + band / 2 + 8}px` : "";
+    const away = Math.min(band, MAX_BAR_WIDTH) / 2 + 8;
+    tip.style.left = isRight ? "" : `${middle + away}px`;
+    tip.style.right = isRight ? `${plot.clientWidth - middle + away}px` : "";
     if (isSpoken) spoken.textContent = `${title}: ${write(sum)} ${unit}`;
   };
   const hide = () => {
@@ -122,7 +123,7 @@ function drawChart(figure) {
     const parts = [];
     for (const tick of ticks) {
       parts.push(element("line", { class: "grid", x1: PLOT.left, x2: width - PLOT.right, y1: y(tick), y2: y(tick) }));
-      parts.push(element("text", { x: PLOT.left - 8, y: y(tick) + 4, "text-anchor": "end" }, tick.toLocaleString("en", { notation: "compact", maximumFractionDigits: 2 })));
+      parts.push(element("text", { x: PLOT.left - 8, y: y(tick) + 4, "text-anchor": "end" }, tick.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 })));
     }
     const every = Math.ceil(LABEL_WIDTH / band);
     x.forEach((seconds, index) => {
