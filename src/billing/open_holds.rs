@@ -6,6 +6,7 @@
 //! decide about credits.
 
 use super::data_dir::Billing;
+use super::views::BillingPages;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::journal;
@@ -26,21 +27,23 @@ pub struct RunningRequest {
     pub at_ms: i64,
 }
 
-impl Billing {
+impl BillingPages<'_> {
     /// Returns a request of this machine whose end the ledger does not have yet, by its id: it
     /// runs, or its end waits in a journal. `None` also if a shared store has the reservations.
     ///
     /// # Errors
     /// Returns an error if a journal cannot be read.
     pub fn running_request(&self, request_id: &str) -> Result<Option<RunningRequest>, StoreError> {
-        let requests = journal::read_requests(&self.0.data_dir)?;
+        let requests = journal::read_requests(&self.0.0.data_dir)?;
         let mut found = requests.iter().filter(|it| &*it.request_id == request_id);
         Ok(found.next().map(|request| RunningRequest {
             account: request.account.to_string(),
             at_ms: request.at_ms,
         }))
     }
+}
 
+impl Billing {
     /// Returns the holds of running processes on accounts in this data directory; `None` if a
     /// shared store has them.
     ///

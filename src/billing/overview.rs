@@ -37,8 +37,9 @@ impl BillingPages<'_> {
     /// # Errors
     /// Returns an error if the ledger cannot be read.
     pub fn price_list(&self, version: &str) -> Result<Option<(PriceList, i64)>, StoreError> {
-        let rows = self.0.0.ledger.rows();
-        Ok(rows.price(version)?.zip(rows.price_stored_at(version)?))
+        let ledger = &self.0.0.ledger;
+        let list = ledger.rows().price(version)?;
+        Ok(list.zip(ledger.pages().price_stored_at(version)?))
     }
 
     /// Returns the charge of a request that has ended, whichever account sent it.

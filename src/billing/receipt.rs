@@ -40,7 +40,7 @@ impl Receipts<'_> {
             return Ok(None);
         };
         Ok(Some(Receipt {
-            refunds: rows.refunds_of(account, request_id)?,
+            refunds: self.0.0.ledger.pages().refunds_of(account, request_id)?,
             ..self.receipt_from_entry(entry)?
         }))
     }

@@ -225,7 +225,7 @@ impl Payments {
         let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
         let payment = order.payment.as_deref().unwrap_or_default();
         for _ in 0..MAX_ATTEMPTS {
-            let totals = self.billing.ledger().rows().payment_totals(payment)?;
+            let totals = self.billing.ledger().changes().payment_totals(payment)?;
             let due = share(order, refunded)
                 .minus(totals.refunded)
                 .min(totals.left());
@@ -273,7 +273,7 @@ impl Payments {
         // Also before a won dispute: its earlier event may come later, and must change nothing
         // then.
         if find(&reference)?.is_none() {
-            let totals = self.billing.ledger().rows().payment_totals(payment)?;
+            let totals = self.billing.ledger().changes().payment_totals(payment)?;
             let due = share(order, amount).min(totals.left());
             if due.is_positive() {
                 let kind = BalanceChangeKind::Dispute { payment };
@@ -317,7 +317,7 @@ impl Payments {
     /// operator decides how it goes on.
     fn suspend_if_spent(&self, order: &OrderRow, now_ms: i64) -> Result<(), PaymentError> {
         let payment = order.payment.as_deref().unwrap_or_default();
-        let totals = self.billing.ledger().rows().payment_totals(payment)?;
+        let totals = self.billing.ledger().changes().payment_totals(payment)?;
         if totals.written_off <= order.written_off {
             return Ok(());
         }

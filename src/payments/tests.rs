@@ -479,7 +479,7 @@ async fn what_is_spent_is_written_off_and_stops_the_account() {
     let totals = world
         .billing
         .ledger()
-        .rows()
+        .changes()
         .payment_totals(&format!("stripe:pi_{}", order.id))
         .unwrap();
     assert_eq!(totals.written_off.to_string(), "400");

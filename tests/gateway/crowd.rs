@@ -340,6 +340,10 @@ fn three_thousand_streams_at_one_time_lose_nothing_and_each_is_debited() {
     stream_at_one_time(3_000, 30);
 }
 
+/// Memory in KiB that a gateway may need later than the first request and only once: on a busy
+/// machine, a task of the start can fall into the streams' time.
+const UNSHARED_KIB: u64 = 8_192;
+
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn stream_at_one_time(streams: usize, events: usize) {
     let world = plan().start();
@@ -394,7 +398,8 @@ fn stream_at_one_time(streams: usize, events: usize) {
             }
         }
     });
-    let each = peak.saturating_sub(before) / streams as u64;
+    let grown = peak.saturating_sub(before).saturating_sub(UNSHARED_KIB);
+    let each = grown / streams as u64;
     println!("{streams} streams at one time, {complete} whole, {each} KiB each");
     assert_eq!(complete, streams);
     assert!(each < 128, "{each} KiB for each stream");

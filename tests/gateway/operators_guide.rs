@@ -176,6 +176,7 @@ fn check(text: &str) -> Result<(), String> {
         .env("BETA_API_KEY", "k")
         .env("SCW_SECRET_KEY", "k")
         .env("SMTP_PASSWORD", "k")
+        .env("STRIPE_WEBHOOK_SECRET", "whsec_k")
         .output()
         .unwrap();
     if output.status.success() {

@@ -144,7 +144,7 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
             encode_segment(term)
         )));
     }
-    if let Some(running) = app.billing.running_request(term)? {
+    if let Some(running) = app.billing.pages().running_request(term)? {
         return Ok(Found::Running {
             account: running.account,
             at_ms: running.at_ms,

@@ -6,9 +6,24 @@ use crate::StoreError;
 use crate::entry::LedgerEntry;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::reader::chain::EntryReference;
-use crate::views::LedgerRows;
+use crate::views::{LedgerPages, LedgerRows};
 use credits::price_list::PriceList;
 use rusqlite::OptionalExtension;
+
+impl LedgerPages<'_> {
+    /// Returns when a price version was stored, in ms since 1970: before its first use.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn price_stored_at(&self, version: &str) -> Result<Option<i64>, StoreError> {
+        self.0.read("read a price version", |connection| {
+            connection
+                .prepare_cached("SELECT first_used_at FROM price_version WHERE id = ?1")?
+                .query_row([version], |row| row.get(0))
+                .optional()
+        })
+    }
+}
 
 impl LedgerRows<'_> {
     /// Returns a price version.
@@ -27,19 +42,6 @@ impl LedgerRows<'_> {
             .map_err(|error| {
                 StoreError::Unusable(format!("cannot read price version {version}: {error}"))
             })
-    }
-
-    /// Returns when a price version was stored, in ms since 1970: before its first use.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn price_stored_at(&self, version: &str) -> Result<Option<i64>, StoreError> {
-        self.0.read("read a price version", |connection| {
-            connection
-                .prepare_cached("SELECT first_used_at FROM price_version WHERE id = ?1")?
-                .query_row([version], |row| row.get(0))
-                .optional()
-        })
     }
 
     /// Returns the account as one snapshot; `None` if it was never opened. A point read of a few

@@ -5,7 +5,7 @@
 use super::chain::EntryReference;
 use crate::StoreError;
 use crate::statements::lookup::find_entry;
-use crate::views::LedgerRows;
+use crate::views::{LedgerChanges, LedgerPages, LedgerRows};
 use credits::money::Micro;
 use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
@@ -67,6 +67,48 @@ impl PaymentTotals {
 /// lapse is entered.
 const BALANCE: &str = "paid + iif(ifnull(trial_ends_at, ?1 + 1) > ?1, trial, 0)";
 
+impl LedgerPages<'_> {
+    /// Returns the refunds of a request's debit, oldest first.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn refunds_of(
+        &self,
+        account: &str,
+        request_id: &str,
+    ) -> Result<Vec<RefundEntry>, StoreError> {
+        self.0.read("list the refunds of a request", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT at, d_paid + d_trial, ref, json_extract(detail, '$.actor') FROM entry
+                     WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2
+                     ORDER BY seq",
+                )?
+                .query_map([account, request_id], |row| {
+                    Ok(RefundEntry {
+                        at_ms: row.get(0)?,
+                        credits: row.get(1)?,
+                        reference: row.get(2)?,
+                        actor: row.get(3)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+impl LedgerChanges<'_> {
+    /// Returns what a payment has bought, and what was taken back.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn payment_totals(&self, payment: &str) -> Result<PaymentTotals, StoreError> {
+        self.0.read("read the entries of a payment", |connection| {
+            payment_totals(connection, payment)
+        })
+    }
+}
+
 impl LedgerRows<'_> {
     /// Returns the balance of each of `accounts`; an account that the ledger does not have is not
     /// in the result.
@@ -101,44 +143,6 @@ impl LedgerRows<'_> {
                     "SELECT CAST(min(total({BALANCE}), 9007199254740991) AS INTEGER) FROM account"
                 ))?
                 .query_row([now_ms], |row| row.get(0))
-        })
-    }
-
-    /// Returns the refunds of a request's debit, oldest first.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn refunds_of(
-        &self,
-        account: &str,
-        request_id: &str,
-    ) -> Result<Vec<RefundEntry>, StoreError> {
-        self.0.read("list the refunds of a request", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT at, d_paid + d_trial, ref, json_extract(detail, '$.actor') FROM entry
-                     WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2
-                     ORDER BY seq",
-                )?
-                .query_map([account, request_id], |row| {
-                    Ok(RefundEntry {
-                        at_ms: row.get(0)?,
-                        credits: row.get(1)?,
-                        reference: row.get(2)?,
-                        actor: row.get(3)?,
-                    })
-                })?
-                .collect()
-        })
-    }
-
-    /// Returns what a payment has bought, and what was taken back.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn payment_totals(&self, payment: &str) -> Result<PaymentTotals, StoreError> {
-        self.0.read("read the entries of a payment", |connection| {
-            payment_totals(connection, payment)
         })
     }
 
