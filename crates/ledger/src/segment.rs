@@ -18,6 +18,7 @@ mod reference_index;
 mod varint;
 mod writer;
 
+pub(crate) use block::ENTRY_KINDS;
 pub use block::request_time_ms;
 pub use block_cache::BlockCache;
 pub use fault::SegmentFault;

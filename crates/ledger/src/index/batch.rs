@@ -11,6 +11,7 @@ use crate::StoreError;
 use crate::entry::LedgerEntry;
 use crate::entry::chain::ChainHead;
 use crate::entry::spend_totals::{HOUR_MS, MAX_TOKENS_COUNTED, SpendTotals};
+use crate::segment::ENTRY_KINDS;
 use credits::money::Micro;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -20,21 +21,6 @@ use std::collections::HashMap;
 pub(crate) type ReadEntries<'a> =
     dyn Fn(&ChainHead, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
 
-/// Kinds of entries in the order of their numbers: first the ends of requests.
-const KINDS: [&str; 12] = [
-    "debit",
-    "void",
-    "trial",
-    "grant",
-    "topup",
-    "refund",
-    "adjust",
-    "lapse",
-    "bonus",
-    "payment_refund",
-    "dispute",
-    "code",
-];
 pub(crate) const DEBIT: i64 = 0;
 /// Kinds below this number are ends of requests.
 pub(crate) const FIRST_POSTING: i64 = 2;
@@ -44,15 +30,15 @@ pub(crate) const IMPLAUSIBLE: i64 = 1;
 
 /// Returns the number of a kind of entry; a kind that does not exist has one too.
 pub(crate) fn kind_number(kind: &str) -> i64 {
-    let known = KINDS.iter().position(|known| *known == kind);
-    i64::try_from(known.unwrap_or(KINDS.len())).unwrap_or(i64::MAX)
+    let known = ENTRY_KINDS.iter().position(|known| *known == kind);
+    i64::try_from(known.unwrap_or(ENTRY_KINDS.len())).unwrap_or(i64::MAX)
 }
 
 /// Returns the kind of a number.
 pub(crate) fn kind_name(number: i64) -> &'static str {
     let kind = usize::try_from(number)
         .ok()
-        .and_then(|number| KINDS.get(number));
+        .and_then(|number| ENTRY_KINDS.get(number));
     kind.copied().unwrap_or("unknown")
 }
 
