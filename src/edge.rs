@@ -64,13 +64,14 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 use trace::RequestTrace;
 
-/// The reasons under which refusals of the sidecar are counted.
+/// Returns the reasons under which the metrics count the sidecar's refusals.
 pub fn sidecar_reasons() -> impl Iterator<Item = &'static str> {
     reject::SIDECAR_REASONS.iter().map(|(_, reason)| *reason)
 }
 
-/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a
-/// fresh connection, for each model that may answer. Whether it does, `edge/upstream.rs` decides.
+/// Returns how often Pingora may ask for another peer. The number covers every address of every
+/// endpoint, and one repeat on a fresh connection, for each model that may answer.
+/// `edge/upstream.rs` decides whether a retry happens.
 pub fn max_retries() -> usize {
     let attempts = usize::try_from(MAX_ATTEMPTS).unwrap_or(1);
     let of_one_model = attempts
@@ -87,7 +88,8 @@ impl ProxyHttp for Gateway {
         RequestContext::new()
     }
 
-    /// Adds none: Pingora's own would look at every piece of a response, and compress nothing.
+    /// Adds no modules: Pingora's own modules would inspect every piece of a response without
+    /// compressing any.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     /// 1. Sets up the client's connection.
@@ -98,8 +100,8 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         let settings = self.settings.load();
         framing::use_origin_form(session.req_header_mut());
-        // Before the hop-by-hop headers are removed: a client may have listed the headers of its
-        // own proxy in `connection`.
+        // Read the client's address before the hop-by-hop headers are removed: a client may have
+        // listed the headers of its own proxy in `connection`.
         ctx.record.caller = connections::client_address(session, &settings.trust_proxy);
         ctx.record.trace = self
             .recorders
@@ -237,8 +239,8 @@ impl ProxyHttp for Gateway {
         Ok(None)
     }
 
-    /// 6b. Frames the body of a page for the client. `intake/buffered_session.rs` does so for a
-    /// vendor's response, whose framing is decided later.
+    /// 6b. Frames the body of a page for the client. For a vendor's response, whose framing is
+    ///     decided later, `intake/buffered_session.rs` does the framing.
     async fn response_filter(
         &self,
         session: &mut Session,
@@ -342,8 +344,8 @@ impl ProxyHttp for Gateway {
         connections::finish_request(session.digest(), session.is_http2());
     }
 
-    /// Clients disconnect and vendors fail all the time. The metrics and the access log record
-    /// that, so the error log does not.
+    /// Keeps disconnected clients and failed vendors out of the error log: both are frequent, and
+    /// the metrics and the access log record them.
     fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, error: &Error) -> bool {
         *error.esource() != ErrorSource::Internal
     }

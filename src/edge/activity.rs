@@ -1,7 +1,7 @@
-//! The current activity of each account and key in this process, in addition to the holds that
-//! `billing` knows: the bytes of its bodies, and its requests that hold no credit yet.
+//! The current activity of each account and key in this process, which `billing` does not know: the
+//! bytes of request bodies, and the requests that hold no credit yet.
 //!
-//! An entry lives as long as something uses it. This file must not decide limits.
+//! An entry lives as long as a request or a counter uses it. This file must not decide limits.
 
 use super::intake::BodyBytes;
 use crate::billing::PendingRequests;
@@ -14,24 +14,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Number of entries above which unused ones are removed.
 const MIN_ENTRIES: usize = 1_024;
 
-/// The activity of accounts and keys, by id.
 #[derive(Default)]
 pub struct ActivityRegistry(Mutex<ActivityEntries>);
 
 #[derive(Default)]
 struct ActivityEntries {
     by_id: HashMap<Arc<str>, Arc<Activity>>,
-    /// Number of entries at which unused ones are removed next.
+    /// Number of entries at which the next sweep removes the unused ones.
     sweep_at: usize,
 }
 
-/// The current activity of one account or key.
 #[derive(Default)]
 pub struct Activity {
     pub body_bytes: BodyBytes,
     /// Number of requests whose header has arrived and that hold no credit yet.
     arriving: AtomicU64,
-    /// Number of lookups of receipts and usage in progress.
     lookups: AtomicU64,
     free: Mutex<FreeUseCounter>,
 }
@@ -85,12 +82,11 @@ impl Drop for PendingAdmission {
 }
 
 impl Activity {
-    /// Returns the recent use of free requests.
     pub fn free_usage(&self) -> MutexGuard<'_, FreeUseCounter> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the entry can be removed without loss.
+    /// Returns whether the entry can be removed without losing a count.
     fn is_idle(self: &Arc<Self>, now_ms: i64) -> bool {
         Arc::strong_count(self) == 1
             && Arc::strong_count(&self.body_bytes) == 1

@@ -51,7 +51,8 @@ use std::time::Instant;
 
 /// Admits, answers or refuses a request. Returns true if the request has been answered.
 ///
-/// What writes an answer is boxed, so that a request that is passed on moves no room for it.
+/// The futures that write an answer are boxed, so that a request for a vendor does not reserve
+/// memory for them.
 pub async fn admit(
     gateway: &Gateway,
     session: &mut Session,
@@ -120,8 +121,9 @@ pub async fn admit(
                 failure.kind,
                 Kind::Draining | Kind::FilesShort | Kind::NoWebSocket
             ) {
-                // A client that retries then reaches another process, or leaves a file descriptor
-                // for its new connection. One that asked for a WebSocket expects the close.
+                // The closed connection makes a retrying client reach another process, or frees a
+                // file descriptor for its new connection. A client that asked for a WebSocket
+                // expects the close.
                 session.set_keepalive(None);
             }
             ctx.set_answered("rejected");
@@ -131,7 +133,7 @@ pub async fn admit(
     }
 }
 
-/// Checks that the header and what has arrived of the body have only one interpretation.
+/// Checks that the header, and the part of the body that has arrived, have only one interpretation.
 fn validate_framing(
     session: &Session,
     settings: &Settings,
@@ -153,8 +155,8 @@ async fn answer_early(
         intake::keep_alive_past_body(session);
     }
     respond::send_failure(session, ctx, failure).await?;
-    // A process that is short of resources reads no more, and a client that sends too slowly has
-    // used its time.
+    // A process that is short of resources must not read more, and a client that sends too slowly
+    // has used up its time.
     if failure.status(ctx.record.surface) < 500 && failure.kind != Kind::BodyTimeout {
         intake::discard_body(session).await;
     }
@@ -189,7 +191,7 @@ async fn answer_malformed(
 enum AdmissionOutcome {
     Answered(&'static str),
     Call(Box<AdmittedRequest>),
-    /// A receipt that only the sidecar can look up.
+    /// The request is for a receipt that only the sidecar can look up.
     Sidecar(SidecarRequest),
 }
 
@@ -275,7 +277,7 @@ fn enter(gateway: &Gateway, settings: &Settings, ctx: &mut RequestContext) -> Re
         return Err(Failure::from_kind(Kind::Draining));
     }
     let running = gateway.in_flight.load(Ordering::Acquire);
-    // Before the gateway reads a body, so that a request without a slot costs no memory.
+    // Check before the gateway reads a body, so that a request without a slot costs no memory.
     if running as u64 > settings.limits.open_requests {
         return Err(Failure::from_kind(Kind::Overloaded));
     }
@@ -285,7 +287,7 @@ fn enter(gateway: &Gateway, settings: &Settings, ctx: &mut RequestContext) -> Re
     Ok(())
 }
 
-/// Admits a request for a vendor, or answers it from what the gateway has.
+/// Admits a request for a vendor, or answers it from the stored response of an earlier request.
 async fn admit_vendor_request(
     gateway: &Gateway,
     settings: &Arc<Settings>,
@@ -347,20 +349,19 @@ fn count_refused(
     }
 }
 
-/// Failure for a client connection that broke while the gateway was answering.
+/// Returns the failure for a client connection that broke while the gateway was answering.
 fn unanswerable(error: Box<pingora::Error>) -> Failure {
     Failure::new(Kind::Internal, error.to_string())
 }
 
-/// The headers that may hold a key.
 const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
 /// Returns the one gateway key of a request. The request may repeat it in both headers. In
 /// `authorization` the key needs its scheme.
 ///
 /// # Errors
-/// Returns 401 if the request has no key or two different keys. Which of two keys pays must not
-/// depend on who reads the header.
+/// Returns 401 if the request has no key or two different keys. Two keys are refused, because other
+/// readers of the header might take the other key as the payer.
 fn extract_key(headers: &HeaderMap) -> Result<&str, Failure> {
     let (mut seen, mut found, mut has_key_header) = (None, None, false);
     for (name, value) in KEY_HEADERS
@@ -397,8 +398,8 @@ const TWO_KEYS: &str =
     "The API key is not valid: the request has two different keys. Send one of them.";
 const NO_SCHEME: &str = "The API key is not valid in this form. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.";
 
-/// The message for a text that is no key of any gateway. It does not repeat the text, which may be
-/// the key of a vendor.
+/// Returns the message for a text that is not a gateway key. The message does not repeat the text,
+/// which may be the key of a vendor.
 fn foreign_key() -> String {
     format!(
         "The API key is not valid: a key of this gateway begins with `{}` and is complete. A vendor's own key does not work here; create one in the dashboard.",
@@ -406,10 +407,11 @@ fn foreign_key() -> String {
     )
 }
 
-/// The message for a well-formed key that no account has.
+/// Message for a well-formed key that no account has.
 const UNKNOWN_KEY: &str = "The API key is not valid: it was revoked, or belongs to another gateway. Create one in the dashboard.";
 
-/// Returns the account and the key that pay. Records a key that is recognised and refused.
+/// Returns the account and the key that pay. A recognised key that is refused is recorded all the
+/// same.
 async fn authenticate_request(
     gateway: &Gateway,
     session: &Session,

@@ -45,13 +45,14 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
     format!("{} at {location}", text.unwrap_or("no message"))
 }
 
-/// Returns the task of one request, so that the message of a panic in it is kept. It is no `async
-/// fn`, which would reserve memory for the task twice.
+/// Returns a future that runs the task of one request and keeps the message of a panic in the task.
+/// An `async fn` would reserve memory for the task twice.
 pub fn scope<F: Future>(task: F) -> TaskLocalFuture<RefCell<Option<String>>, F> {
     MESSAGE.scope(RefCell::default(), task)
 }
 
-/// Polls `future` to its end, or to a panic in it. It is no `async fn` either.
+/// Polls `future` to its end or until it panics. An `async fn` would reserve memory for the future
+/// twice.
 pub fn catch<F: Future>(future: F) -> CatchUnwind<AssertUnwindSafe<F>> {
     AssertUnwindSafe(future).catch_unwind()
 }
@@ -63,7 +64,7 @@ pub struct JobPanic {
 }
 
 impl JobPanic {
-    /// Continues the panic in the request's task, as if the job had run there.
+    /// Continues the panic in the request's task, as if the job had run in that task.
     pub fn resume(self) -> ! {
         let _ = MESSAGE.try_with(|kept| *kept.borrow_mut() = self.message);
         resume_unwind(self.payload)

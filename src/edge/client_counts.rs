@@ -1,7 +1,6 @@
-//! Counts how many of one kind of thing clients hold at a time: in total, and per address.
+//! Counts the connections or pages that clients hold at a time, in total and per address.
 //!
-//! This file must not know what it counts: connections (`connections.rs`) and pages (`pages.rs`)
-//! use it.
+//! `connections.rs` and `pages.rs` use this file, which must not depend on what it counts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +12,6 @@ pub struct ClientCounts {
     by_client: HashMap<IpAddr, u64>,
 }
 
-/// The limit that one more would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededLimit {
     Address,
@@ -21,10 +19,10 @@ pub enum ExceededLimit {
 }
 
 impl ClientCounts {
-    /// Counts one more for `client`, unless a limit forbids it. A limit of 0 means no limit.
+    /// Counts one more for `client`, unless a limit forbids that. A limit of 0 means no limit.
     ///
     /// # Errors
-    /// Returns the limit that one more would exceed; the limit per address first.
+    /// Returns the limit that would be exceeded. If both would be, returns the limit per address.
     pub fn enter(
         &mut self,
         client: IpAddr,

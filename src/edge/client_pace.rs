@@ -1,9 +1,10 @@
-//! The pace at which a client must take its response: 64 KiB, or what is left of it, in each
-//! `limits.client_write_seconds`. So it may take long for a large response, as long as it reads.
+//! The minimum pace at which a client must read its response: 64 KiB, or the rest of the response
+//! if that is shorter, in each `limits.client_write_seconds`. A large response may take long, as
+//! long as the client keeps reading.
 //!
-//! A response is written in pieces of that size. A connection whose buffer is full may still keep
-//! the pace: the system lets nobody write until a third of it is free, which can be more than a
-//! megabyte. This file must not write.
+//! The gateway writes a response in pieces of that size. A connection whose buffer is full may
+//! still keep the pace: the kernel accepts no write until a third of the buffer is free, which can
+//! be more than a megabyte. This file must not write to a connection.
 
 use bytes::Bytes;
 use pingora::protocols::SocketDigest;
@@ -12,14 +13,13 @@ use std::time::{Duration, Instant};
 /// Maximum size of a piece, in bytes.
 pub const MAX_PIECE_BYTES: usize = 65_536;
 
-/// A measurement of the pace on a connection that is blocked.
 pub struct PaceCheck {
     began: Instant,
     acknowledged: u64,
 }
 
 impl PaceCheck {
-    /// Begins to measure. Without a TCP connection no pace is ever kept.
+    /// Begins to measure. Without a TCP connection, [`Self::is_kept`] returns false.
     pub fn begin(socket: Option<&SocketDigest>) -> Self {
         Self {
             began: Instant::now(),
@@ -27,7 +27,8 @@ impl PaceCheck {
         }
     }
 
-    /// Whether the client's system has kept the pace since then. `limit`: time for each 64 KiB.
+    /// Returns whether the client has acknowledged enough bytes since [`Self::begin`]. `limit` is
+    /// the time for each 64 KiB.
     pub fn is_kept(&self, socket: Option<&SocketDigest>, limit: Duration) -> bool {
         let taken = acknowledged_bytes(socket).saturating_sub(self.acknowledged);
         let due = self.began.elapsed().as_millis() * MAX_PIECE_BYTES as u128;
@@ -41,7 +42,7 @@ fn acknowledged_bytes(socket: Option<&SocketDigest>) -> u64 {
     info.map_or(0, |info| info.tcpi_bytes_acked)
 }
 
-/// Returns the pieces of a body, and whether each is the last one. An empty body is one piece.
+/// Splits a body into pieces, and marks the last one. An empty body is one piece.
 pub fn split(mut body: Bytes) -> impl Iterator<Item = (Bytes, bool)> {
     let mut is_over = false;
     std::iter::from_fn(move || {

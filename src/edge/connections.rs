@@ -38,7 +38,7 @@ use registry::ClientConnection;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-/// As the digest of the connection, where the request finds it.
+/// Stores the connection as its digest, from which the request reads it.
 fn connection_digest(connection: Arc<ClientConnection>) -> Result<ProxyDigest> {
     Ok(ProxyDigest::new(
         Box::new(ResponseHeader::build_no_case(200, Some(0))?),
@@ -50,8 +50,8 @@ fn connection_in_digest(digest: Option<&ProxyDigest>) -> Option<&Arc<ClientConne
     digest?.user_data.as_ref()?.downcast_ref()
 }
 
-/// Makes the TLS handshake. `None` where it fails, takes longer than a header may, or gives way to
-/// other clients.
+/// Makes the TLS handshake. Returns `None` if the handshake fails, takes longer than a header may,
+/// or must make room for other clients.
 async fn handshake(
     tls: &Acceptor,
     stream: Stream,
@@ -60,7 +60,8 @@ async fn handshake(
     let mut tcp = stream.into_any().downcast::<TcpStream>().ok()?;
     let mut has_begun = false;
     let accept = async {
-        // Load balancers look whether a port is open, and close: that is no failed handshake.
+        // Load balancers open a connection and close it at once to see whether the port is open.
+        // Such a probe is not a failed handshake.
         tcp.try_peek(&mut [0; 1]).await.ok()?;
         has_begun = true;
         match tls.tls_handshake(*tcp).await {
@@ -94,7 +95,8 @@ async fn handshake(
     None
 }
 
-/// The proxy's HTTP, behind the count, the TLS handshake and the watch.
+/// The proxy's HTTP application, behind the connection count, the TLS handshake and the stream
+/// monitor.
 pub struct ConnectionLimiter<A> {
     app: Arc<A>,
     connections: Arc<Connections>,
@@ -102,7 +104,7 @@ pub struct ConnectionLimiter<A> {
 }
 
 impl<A> ConnectionLimiter<A> {
-    /// `tls`: with it, every connection begins with a TLS handshake.
+    /// Wraps `app`. If `tls` is set, every connection begins with a TLS handshake.
     pub fn new(app: A, connections: Arc<Connections>, tls: Option<Acceptor>) -> Self {
         Self {
             app: Arc::new(app),
@@ -124,7 +126,8 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for ConnectionLimiter<A> {
         stream.set_proxy_digest(connection_digest(Arc::clone(&connection)).ok()?);
         self.connections.watch(&connection);
         if let Some(tls) = &self.tls {
-            // Boxed: its state of 14 KB would be kept for as long as the connection is open.
+            // The handshake is boxed: its 14 KB of state would stay allocated for as long as the
+            // connection is open.
             stream = Box::pin(handshake(tls, stream, &connection)).await?;
         }
         self.app
@@ -159,7 +162,8 @@ fn connection(digest: Option<&Digest>) -> Option<&Arc<ClientConnection>> {
     connection_in_digest(digest?.proxy_digest.as_deref())
 }
 
-/// A request's header is whole: what comes now is its body, which has a deadline of its own.
+/// Records that a request's header is complete. The bytes that follow are the body, which has a
+/// deadline of its own.
 pub fn begin_request(session: &Session) {
     let Some(connection) = connection(session.digest()) else {
         return;
@@ -176,7 +180,7 @@ pub fn begin_request(session: &Session) {
             Some(bytes) if head.version >= Version::HTTP_10 => BodyFraming::Length(bytes),
             _ => BodyFraming::Length(0),
         };
-        // A defect is stored, and the request is refused once its surface is known.
+        // The defect is stored here. The request is refused later, once its surface is known.
         let _ = connection
             .inbound()
             .begin_body(&h1.get_headers_raw_bytes(), framing);

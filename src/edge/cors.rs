@@ -1,23 +1,21 @@
 //! Cross-origin requests of browsers (CORS): which pages may call the API, and what they may send
 //! and read.
 //!
-//! Off unless `cors.origins` lists an origin. It applies only to API paths, never to pages and
-//! never to cookies: no response allows credentials, and a page sends its key in a header that it
-//! sets itself.
+//! CORS is off unless `cors.origins` lists an origin. It applies to API paths only, not to pages.
+//! No response allows cookies: a page sends its key in a header that it sets itself.
 
 use config::CorsOrigins;
 use http::{HeaderMap, HeaderValue, header};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 
-/// CORS headers for each response to a request.
 pub struct CorsHeaders {
-    /// `None` if the request has no origin, or one that may not call.
+    /// `None` if the request has no origin, or its origin may not call the API.
     allow_origin: Option<HeaderValue>,
 }
 
 impl CorsHeaders {
-    /// Returns `None` if no page of another origin may call the API.
+    /// Reads the origin of a request. Returns `None` if no page of another origin may call the API.
     pub fn from_request(origins: &CorsOrigins, headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let origin = values.next().filter(|_| values.next().is_none());
@@ -36,12 +34,12 @@ impl CorsHeaders {
         self.allow_origin.is_some()
     }
 
-    /// Adds the header fields that every response has.
+    /// Adds the header fields that every response to a browser needs.
     pub fn apply(&self, head: &mut ResponseHeader) -> Result<()> {
         head.insert_header(header::VARY, "origin")?;
         if let Some(origin) = &self.allow_origin {
             head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin)?;
-            // Expose every field: without credentials a page may read all of them.
+            // Expose every response header: a request without credentials may read all of them.
             head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, "*")?;
         }
         Ok(())

@@ -1,12 +1,12 @@
-//! The pool for CPU work on large bodies. Decoding, parsing, counting and translating them would
-//! block an async worker, and with it every other request that the worker serves.
+//! The pool for CPU work on large bodies. Decoding, parsing, counting or translating a large body
+//! would block an async worker, and with it every other request that the worker serves.
 //!
-//! Short jobs have one lane of the pool and long ones another, because a job is never interrupted:
-//! behind a body of 30 MB, others would wait for seconds. A lane has a fixed number of permits, one
-//! less than there are cores. A job with a permit runs on a thread of its own with a low priority,
-//! so that workers come first when cores are short. Jobs wait in one queue per account, and the
-//! accounts take turns. [`CpuWorker`] is the pool for one account. Jobs on small bodies run on the
-//! worker. This file must not know what a job does.
+//! Short jobs have one lane of the pool and long jobs another, because a job is never interrupted:
+//! behind a body of 30 MB, short jobs would wait for seconds. A lane has a fixed number of permits,
+//! one less than there are cores. A job with a permit runs on a thread of its own with a low
+//! priority, so that workers come first when cores are short. Jobs wait in one queue per account,
+//! and the accounts take turns. [`CpuWorker`] is the pool for one account. Jobs on small bodies run
+//! on the worker. This file must not know what a job does.
 
 #[cfg(test)]
 mod tests;
@@ -28,37 +28,38 @@ use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
-/// Maximum size of a body whose jobs run on the async worker, where they take less than a
-/// millisecond: by `benches/instructions.json` a translated request of 1 MB takes 8.2 million
-/// instructions more than one of 1 KB, so a quarter of it takes two million. A job on a thread of
-/// its own costs hundreds of microseconds more while the worker is busy.
+/// Maximum size, in bytes, of a body whose jobs run on the async worker, where they take less than
+/// a millisecond. `benches/instructions.json` measures 8.2 million instructions for 1 MB, so this
+/// size takes about two million. A job on a thread of its own costs hundreds of microseconds more
+/// while the worker is busy.
 pub const MAX_INLINE_BYTES: usize = 262_144;
-/// Maximum work of a short job: 2 MiB take some ten milliseconds to translate.
+/// Maximum work of a short job, in bytes. Translating 2 MiB takes some ten milliseconds.
 pub const MAX_SHORT_WORK: usize = 2_097_152;
 /// Maximum number of values that a short job reads.
 const MAX_SHORT_VALUES: u64 = (MAX_SHORT_WORK / VALUE_BYTES) as u64;
-/// Bytes of one long text that take as long to process as one short member of an object or item of
-/// an array: reading such a member takes 1 µs, translating it up to 2 µs more.
+/// The work of one short member of an object or item of an array, in bytes of one long text.
+/// Reading such a member takes 1 µs, and translating it up to 2 µs more.
 const VALUE_BYTES: usize = 64;
-/// Bytes of one long text that take as long to translate as one escape: 250 KB of escapes take four
-/// times as long as 250 KB of prose, and unescaping shortens them to half.
+/// The work of one escape, in bytes of one long text. 250 KB of escapes take four times as long as
+/// 250 KB of prose, and unescaping shortens them to half.
 const ESCAPE_BYTES: usize = 8;
-/// Nice value added to a job's thread: a worker that needs its core gets nine times its share.
+/// Nice value added to a job's thread. An async worker that needs the same core gets nine times its
+/// share.
 const NICENESS: i32 = 10;
 /// Maximum number of jobs of admitted requests that block a runtime thread at a time. The runtime
 /// has 512 such threads. Above this bound a job runs on its worker.
 const MAX_BLOCKED: usize = 64;
 
-/// The work on a JSON body of `bytes` with `values` members of objects and items of arrays, and
-/// with strings that unescaping shortens by `escape_bytes`, in bytes of one long text that takes as
-/// long. A small body can be made of thousands of values or escapes.
+/// Returns the work on a JSON body of `bytes`, in bytes of one long text that takes as long.
+/// `values` is the number of members of objects and items of arrays; `escape_bytes` is the number
+/// of bytes that unescaping removes. A small body can consist of thousands of values or escapes.
 pub fn work(bytes: usize, values: usize, escape_bytes: usize) -> usize {
     bytes
         .max(values.saturating_mul(VALUE_BYTES))
         .max(escape_bytes.saturating_mul(ESCAPE_BYTES))
 }
 
-/// The work on a JSON body that nothing has read yet.
+/// Returns the work on a JSON body whose values and escapes have not been counted yet.
 pub fn work_of(body: &[u8]) -> usize {
     if body.len() > MAX_INLINE_BYTES {
         return body.len();
@@ -67,19 +68,17 @@ pub fn work_of(body: &[u8]) -> usize {
     work(body.len(), request::estimate_values(body, too_many), 0)
 }
 
-/// The lanes for short and for long jobs.
 pub struct CpuPool {
     short: Arc<Lane>,
     long: Arc<Lane>,
     blocked: AtomicUsize,
 }
 
-/// The permits for jobs of one length, and the jobs that wait for one.
 struct Lane(Mutex<LaneState>);
 
 struct LaneState {
     free: usize,
-    /// The waiting jobs of each account. A queue is never empty.
+    /// Waiting jobs by account. No queue is empty.
     queues: HashMap<Arc<str>, VecDeque<oneshot::Sender<CpuPermit>>>,
     /// Accounts that have a queue, the next one first.
     turns: VecDeque<Arc<str>>,
@@ -94,15 +93,15 @@ enum PermitOutcome {
     Queued(QueuedJob),
 }
 
-/// A job in its account's queue. Dropping it removes it from the queue.
+/// A waiting job. Dropping the job removes it from its account's queue.
 struct QueuedJob {
     permit: oneshot::Receiver<CpuPermit>,
     lane: Arc<Lane>,
 }
 
 impl CpuPool {
-    /// `threads`: maximum number of short and of long jobs that run at a time. 0 means one less
-    /// than there are cores.
+    /// Creates the pool. `threads` is the maximum number of short jobs, and of long jobs, that run
+    /// at a time; 0 means one less than there are cores.
     pub fn new(threads: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let permits = if threads == 0 {
@@ -158,7 +157,7 @@ impl Lane {
         while let Some(next) = state.next_waiter() {
             match next.send(CpuPermit(Some(Arc::clone(self)))) {
                 Ok(()) => return,
-                // The job's request has ended. Offer the permit to the next one.
+                // The request of that job has ended. Offer the permit to the next one.
                 Err(mut permit) => drop(permit.0.take()),
             }
         }
@@ -225,7 +224,7 @@ impl QueuedJob {
 impl Drop for QueuedJob {
     fn drop(&mut self) {
         self.permit.close();
-        // A permit that arrived at the last moment is dropped here, and so passed on.
+        // A permit that arrived at the last moment is dropped here, which hands it to the next job.
         drop(self.permit.try_recv());
         self.lane.lock().remove_abandoned();
     }
@@ -239,7 +238,6 @@ impl Drop for CpuPermit {
     }
 }
 
-/// The pool for the requests of one account.
 #[derive(Clone)]
 pub struct CpuWorker {
     pool: Arc<CpuPool>,
@@ -250,8 +248,8 @@ pub struct CpuWorker {
 }
 
 impl CpuWorker {
-    /// Waits for a slot for a job on a body of `bytes`. If the client disconnects meanwhile, the
-    /// job does not start.
+    /// Waits for a slot for a job with this work. If the client disconnects meanwhile, the job does
+    /// not start.
     ///
     /// # Errors
     /// Returns 503 if too many jobs wait, or if this one waited for too long.
@@ -272,9 +270,9 @@ impl CpuWorker {
         }
     }
 
-    /// Runs a job on a body of `bytes`, for a request that holds credit. Such a request has waited
-    /// its turn at admission and must not be refused any more: the job waits a while for a permit,
-    /// and then runs without one.
+    /// Runs a job with this work for a request that holds credit. The request has waited its turn
+    /// at admission and must not be refused any more, so the job waits a while for a permit and
+    /// then runs without one.
     pub fn run_admitted<T: Send>(&self, work: usize, job: impl FnOnce() -> T + Send) -> T {
         if work <= MAX_INLINE_BYTES || !may_block() {
             return job();
@@ -320,7 +318,7 @@ fn queue_full() -> Failure {
     Failure::from_kind(Kind::CpuQueueFull)
 }
 
-/// Failure of a request whose client left while it waited. Nobody reads it.
+/// Returns the failure of a request whose client left while it waited. Nobody reads this failure.
 pub(super) fn client_left() -> Failure {
     let message = "The client closed the connection while its request waited.";
     Failure::new(Kind::InvalidRequest, message)
@@ -338,12 +336,13 @@ pub(super) async fn wait_for_client_close(session: &mut Session) {
     }
 }
 
-/// The right to run one job: on its worker, or with a permit, and whether that is for a short one.
+/// The right to run one job, on its worker or with a permit. The flag says whether the permit is
+/// for a short job.
 pub struct CpuSlot(Option<(CpuPermit, bool)>);
 
 impl CpuSlot {
-    /// Returns how many values a short job may read; a body that has more is a long job. `None`:
-    /// any number.
+    /// Returns how many values a short job may read; a body with more values is a long job. `None`
+    /// means any number.
     pub fn values_max(&self) -> Option<u64> {
         let (_, is_short) = self.0.as_ref()?;
         is_short.then_some(MAX_SHORT_VALUES)
@@ -368,19 +367,20 @@ impl Drop for BlockedGuard<'_> {
     }
 }
 
-/// Whether this thread may block: the other tasks of its worker can then run elsewhere.
+/// Returns whether this thread may block. Only a multi-threaded runtime can run the worker's other
+/// tasks elsewhere.
 fn may_block() -> bool {
     Handle::try_current()
         .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-/// Runs the job on a thread with a low priority. The thread keeps it: only the superuser may raise
-/// a thread's priority again.
+/// Runs the job on a new thread with a low priority. The thread is not reused, because only the
+/// superuser may raise its priority again.
 fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     let mut job = Some(job);
     let outcome = std::thread::scope(|scope| {
         let run = || {
-            // If this fails, the job still runs, but takes more CPU from others.
+            // If the call fails, the job still runs, but takes more CPU time from others.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             job.take().map(|job| {
                 caught_panic::catch_job(|| {

@@ -1,6 +1,6 @@
-//! How the file descriptors of this process are divided, so that clients cannot take them all.
+//! Divides the file descriptors of this process, so that clients cannot take them all.
 //!
-//! A share is a limit on use, not a pool. What remains is reserved for databases, the journal, the
+//! A share is a limit on use, not a pool. The rest is reserved for databases, the journal, the
 //! admin listener and the log. This file must not count open files: `connections.rs` and
 //! `resource_guard.rs` do.
 
@@ -12,27 +12,25 @@ const MIN_RESERVE: u64 = 32;
 const MAX_RESERVE: u64 = 1_024;
 /// Number of client connections that are allowed even with a very low limit.
 const MIN_CLIENTS: u64 = 8;
-/// Least limit on open files: some 70 are open once a gateway has started, [`MIN_RESERVE`] are
-/// reserved, and clients and vendors have the rest.
+/// Minimum limit on open files. Some 70 are open once a gateway has started, [`MIN_RESERVE`] are
+/// reserved, and clients and vendors share the rest.
 const MIN_LIMIT: u64 = 128;
 
 /// Number of descriptors for each use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorShares {
-    /// Total of this process.
     pub limit: u64,
-    /// Files, databases, listeners, and connections of the admin listener.
+    /// Reserve for files, databases, listeners, and connections of the admin listener.
     pub reserve: u64,
-    /// Client connections.
     pub clients: u64,
     /// Connections to vendors, and to a sidecar in another process.
     pub upstream: u64,
 }
 
 impl DescriptorShares {
-    /// `open`: number of descriptors that are open at the start. In addition to these, an eighth of
-    /// `limit` is reserved, at least 32 and at most 1 024. Clients get half of the rest, and
-    /// vendors the other half.
+    /// Divides `limit`. `open` is the number of descriptors that are open at the start. In addition
+    /// to these, an eighth of `limit` is reserved, at least 32 and at most 1 024. Clients get half
+    /// of the rest, and vendors the other half.
     pub fn new(limit: u64, open: u64) -> Self {
         let reserve = (limit / 8)
             .clamp(MIN_RESERVE, MAX_RESERVE)
@@ -47,7 +45,7 @@ impl DescriptorShares {
         }
     }
 
-    /// Logs how the descriptors are divided, and what that means for `limits.connections`.
+    /// Logs how the descriptors are divided, and whether `limits.connections` can be reached.
     pub fn log(&self, connections: u64) {
         let Self {
             limit,
@@ -84,8 +82,8 @@ fn check(limit: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Raises the soft limit on open files to the hard limit and returns it. The soft limit exists only
-/// for programs that cannot handle more.
+/// Raises the soft limit on open files to the hard limit and returns the new limit. The soft limit
+/// exists only for programs that cannot handle more descriptors.
 pub fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(

@@ -26,8 +26,9 @@ pub async fn finish_request(
     ctx: &mut RequestContext,
 ) {
     if let Stage::Admitted(call) = &mut ctx.stage {
-        // A client that left, or was given up, gets no end of the framing: the response would look
-        // complete. Its connection closes with the wrapper, without waiting for a write.
+        // A client that left or was given up must not get the end of the framing, which would make
+        // the response look complete. Its connection closes with the wrapper, without waiting for a
+        // write.
         if !call.exchange.progress().has_client_left() {
             intake::restore_session(session, &call.exchange).await;
         }
@@ -56,8 +57,8 @@ pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
     }
 }
 
-/// Records a request that the gateway refused after it had recognised the key. One that was
-/// admitted has a receipt instead.
+/// Records a request that the gateway refused after it had recognised the key. An admitted request
+/// has a receipt instead.
 fn record_refusal(recorders: &Recorders, ctx: &mut RequestContext) {
     let Some(failure) = ctx.record.failure.take() else {
         return;
@@ -89,7 +90,7 @@ fn record_refusal(recorders: &Recorders, ctx: &mut RequestContext) {
     });
 }
 
-/// Status to record if the client got none, because it had disconnected.
+/// Status to record if the client had disconnected before it got one.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 fn status(ctx: &RequestContext) -> u16 {
@@ -121,7 +122,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
         .request_seconds
         .with_label_values(&[surface, model])
         .observe(took.as_secs_f64());
-    // A token count is not billed and is no such operation.
+    // A token count is not billed and does not count as a generation.
     if call.attempts.count() > 0 && call.billed.is_some() {
         let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
         let left = call
@@ -135,7 +136,7 @@ fn count_request(ctx: &RequestContext, took: Duration) {
             ctx.record.reason.or(left).or(failed.as_deref()),
         );
     }
-    // Excludes the wait for the client's body, which the gateway does not cause.
+    // The time excludes the wait for the client's body, which the gateway does not cause.
     METRICS
         .overhead_seconds
         .observe((phases.auth + phases.admit).as_secs_f64());
@@ -146,7 +147,8 @@ fn count_request(ctx: &RequestContext, took: Duration) {
     }
 }
 
-/// Builds the access log record. Takes the request's id, which nothing needs afterwards.
+/// Builds the access log record. The function takes the request's id out of `ctx`, because nothing
+/// needs it afterwards.
 fn access_record(ctx: &mut RequestContext, took: Duration) -> AccessRecord {
     let (handler, call) = match &ctx.stage {
         Stage::Admitted(call) => ("call", Some(call_record(call, ctx.record.arrived))),

@@ -27,8 +27,8 @@ const HOP_HEADERS: [&str; 5] = [
     "http2-settings",
 ];
 
-/// Whether the client asks for a WebSocket. One terminal agent does, and uses plain requests at
-/// once after a 426, but retries for seconds after any other status.
+/// Returns whether the client asks for a WebSocket. One terminal agent does so: after a 426 it
+/// sends plain requests at once, but after any other status it retries for seconds.
 pub fn asks_for_web_socket(header: &RequestHeader) -> bool {
     header
         .headers
@@ -36,8 +36,8 @@ pub fn asks_for_web_socket(header: &RequestHeader) -> bool {
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Replaces a target in absolute form by the path in it (RFC 9112 section 3.2.2): clients that
-/// use a forward proxy send `GET http://HOST/PATH`. Pingora has refused one whose host differs
+/// Replaces a target in absolute form by the path in it (RFC 9112 section 3.2.2): clients that use
+/// a forward proxy send `GET http://HOST/PATH`. Pingora refuses such a target if its host differs
 /// from the host field.
 pub fn use_origin_form(head: &mut RequestHeader) {
     let target = head.raw_path();
@@ -48,12 +48,12 @@ pub fn use_origin_form(head: &mut RequestHeader) {
     if is_absolute {
         let path = head.uri.path_and_query().cloned();
         let path = path.as_ref().map_or("/", |path| path.as_str());
-        // If it fails, `check_target` refuses what is left.
+        // If the call fails, `check_target` refuses the unchanged target.
         let _ = head.set_raw_path(path.as_bytes());
     }
 }
 
-/// Lets the body of a response to an HTTP/1.0 client end with the connection. Such a client cannot
+/// Makes the body of a response to an HTTP/1.0 client end with the connection. Such a client cannot
 /// read chunks.
 pub fn remove_chunks_for_http_1_0(client: Version, response: &mut ResponseHeader) {
     if client < Version::HTTP_11 {
@@ -61,10 +61,10 @@ pub fn remove_chunks_for_http_1_0(client: Version, response: &mut ResponseHeader
     }
 }
 
-/// Removes the hop-by-hop header fields, and returns whether the client closes the connection.
-/// Otherwise a field that `connection` lists would be removed from the gateway's own request, and
-/// the client may list fields that only the gateway may set. The gateway supports no protocol
-/// upgrade.
+/// Removes the hop-by-hop header fields, and returns whether the client closes the connection. A
+/// client may list a field in `connection` that only the gateway may set; without this call, the
+/// field would be removed from the gateway's own request. The gateway does not support protocol
+/// upgrades.
 pub fn remove_hop_headers(session: &mut Session) -> bool {
     let head = session.req_header_mut();
     let says_close = |value: &HeaderValue| {
@@ -85,7 +85,7 @@ pub fn remove_hop_headers(session: &mut Session) -> bool {
     closes
 }
 
-/// How a request is malformed.
+/// The reason why a request is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestDefect {
     pub reason: RefusalReason,
@@ -99,7 +99,7 @@ impl From<RequestDefect> for Failure {
     }
 }
 
-/// Returns the defect of a header that Pingora did not accept, as far as it has arrived.
+/// Returns the defect of a header that Pingora did not accept, judged by the part that has arrived.
 pub fn header_defect(raw: &[u8]) -> RequestDefect {
     let (method, target, version) = first_line_words(raw);
     let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_uppercase);
@@ -117,7 +117,7 @@ pub fn header_defect(raw: &[u8]) -> RequestDefect {
         Version::HTTP_11
     };
     match check_header(&raw[..end], version) {
-        // In an incomplete header, a field that has not arrived is not missing.
+        // In an incomplete header, a field may be missing only because it has not arrived.
         Err(defect) if is_whole || defect.reason != RefusalReason::Host => defect,
         Ok(()) if is_whole && !target.starts_with(b"/") => defect(
             RefusalReason::Host,
@@ -127,8 +127,8 @@ pub fn header_defect(raw: &[u8]) -> RequestDefect {
     }
 }
 
-/// Returns method, target and version of a header, as far as it has arrived. Missing parts are
-/// empty.
+/// Returns the method, target and version of a header, from the part that has arrived. Missing
+/// words are empty.
 pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let line = raw
         .split(|byte| *byte == b'\n')
@@ -142,8 +142,8 @@ pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
 /// Checks that a request has only one interpretation.
 ///
 /// # Errors
-/// Returns 400 if the request is ambiguous and 431 if its header is too large, each with the reason
-/// under which the refusal is counted.
+/// Returns 400 if the request is ambiguous and 431 if its header is too large, with the reason
+/// under which the metrics count the refusal.
 pub fn validate(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
     let refused = |defect: RequestDefect| (defect.reason, Box::new(Failure::from(defect)));
     let head = session.req_header();
@@ -288,7 +288,8 @@ impl<'a> FramingFields<'a> {
                 ))
             };
         }
-        // RFC 9112 section 6.1: such a request must be treated as if its framing were faulty.
+        // RFC 9112 section 6.1 requires that such a request is treated as if its framing were
+        // faulty.
         if self.codings > 0 {
             return Err(body_framing(
                 "An HTTP/1.0 request has no transfer-encoding. Send a content-length, or use HTTP/1.1.",
@@ -324,7 +325,8 @@ fn check_target(head: &RequestHeader) -> Result<(), RequestDefect> {
     }
 }
 
-/// Whether the path can be compared with another without resolving or decoding anything.
+/// Returns whether the path can be compared with another path as text, because it has nothing to
+/// resolve or decode.
 fn is_unambiguous_path(path: &str) -> bool {
     let mut bytes = path.bytes();
     while let Some(byte) = bytes.next() {
@@ -340,7 +342,7 @@ fn is_unambiguous_path(path: &str) -> bool {
     !path.contains("//") && !path.split('/').any(|part| part == "." || part == "..")
 }
 
-/// Whether `%XX` encodes a character that must be escaped and that is no separator.
+/// Returns whether `%XX` encodes a character that must be escaped and that is not a separator.
 fn is_plain_escape(high: Option<u8>, low: Option<u8>) -> bool {
     let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
     let (Some(high), Some(low)) = (digit(high), digit(low)) else {

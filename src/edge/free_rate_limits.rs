@@ -1,9 +1,9 @@
 //! Rate limits per key and account for free requests: token counts, responses of the gateway
 //! itself, and requests that were refused after their body was read.
 //!
-//! A key or account with a limit on requests per minute has the same limit on token counts and ten
-//! times that limit on the rest. An account without one has `limits.free_requests_per_minute`. Each
-//! process counts for itself. This file must not decide what is billed.
+//! A limit on requests per minute applies to token counts too, and ten times that limit applies to
+//! other free requests. An account without such a limit has `limits.free_requests_per_minute`. Each
+//! process counts its own requests. This file must not decide what is billed.
 
 use super::gateway::Gateway;
 use super::rate_limits;
@@ -13,14 +13,15 @@ use config::Settings;
 use credits::rates::{FreeUse, LimitScope};
 use llm_protocol::failure::{Failure, Kind};
 
-/// Number of free requests allowed per billed one. Also the weight of a token count, which may be
-/// work for a vendor.
+/// Number of free requests allowed per billed one. A token count weighs as much as this many free
+/// requests, because it may be work for a vendor.
 const FREE_REQUESTS_PER_REQUEST: u64 = 10;
 
 /// Counts one free request.
 ///
 /// # Errors
-/// Returns 429 if it would exceed the limit of the key or the account. It is not counted then.
+/// Returns 429, without counting the request, if it would exceed the limit of the key or the
+/// account.
 pub fn check_and_add(
     gateway: &Gateway,
     settings: &Settings,
@@ -32,10 +33,10 @@ pub fn check_and_add(
     Ok(())
 }
 
-/// Checks whether one more free request is allowed. Counts nothing.
+/// Checks whether the limits allow one more free request. The check itself is not counted.
 ///
 /// # Errors
-/// Returns 429 if it would exceed the limit of the key or the account.
+/// Returns 429 if the request would exceed the limit of the key or the account.
 pub fn check(
     gateway: &Gateway,
     settings: &Settings,

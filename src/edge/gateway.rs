@@ -23,30 +23,27 @@ use config::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// State that all requests share.
 pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
     pub admission: Arc<dyn Admission>,
-    /// `None` if the sidecar in another process has the ledger.
+    /// The ledger of this process. `None` if the ledger belongs to a sidecar in another process.
     pub(super) ledger: Option<Arc<dyn LedgerLookup>>,
     pub idempotency: Idempotency,
     pub recorders: Recorders,
     /// True once the process accepts no new requests.
     pub draining: Arc<AtomicBool>,
     pub shutdown: Arc<Shutdown>,
-    /// Number of requests that are on their way to a vendor or back.
+    /// Number of requests that are being sent to a vendor or answered.
     pub in_flight: Arc<AtomicUsize>,
-    /// Bytes of request bodies that this process holds.
     pub(super) body_bytes: BodyBytes,
     pub(super) activity: ActivityRegistry,
     pub(super) pages: OpenPages,
     /// Connector to the sidecar, if the sidecar runs in this process.
     pub(super) sidecar: Option<LocalSidecar>,
-    /// Knows where a sidecar in another process is.
+    /// Reports the address of a sidecar in another process.
     pub(super) store_health: Option<Arc<StoreHealthMonitor>>,
     pub(super) cpu: Arc<CpuPool>,
     pub pressure: Arc<ResourceGuard>,
-    /// State of the vendors' endpoints.
     pub endpoint_registry: Arc<EndpointRegistry>,
     /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
     /// turns for which the vendor has not reported usage.
@@ -85,8 +82,8 @@ impl Gateway {
         }
     }
 
-    /// Makes the gateway reach the sidecar in memory while the sidecar accepts connections, and at
-    /// `listen.sidecar` after that.
+    /// Sets the sidecar of this process. The gateway reaches it in memory while the sidecar accepts
+    /// connections, and at `listen.sidecar` after that.
     #[must_use]
     pub fn with_sidecar(self, sidecar: LocalConnector) -> Self {
         Self {
@@ -95,7 +92,8 @@ impl Gateway {
         }
     }
 
-    /// Makes the gateway reach a sidecar in another process at the address that it announces.
+    /// Sets a sidecar in another process. The gateway reaches it at the address that the sidecar
+    /// announces.
     #[must_use]
     pub fn with_announced_sidecar(self, store_health: Arc<StoreHealthMonitor>) -> Self {
         Self {

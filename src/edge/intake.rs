@@ -1,15 +1,15 @@
 //! The bodies in both directions. The gateway reads the client's body whole and replays it to the
-//! vendor, also on a second attempt. It writes the vendor's body to the client, or continues to
-//! read it once the client has disconnected.
+//! vendor, also on a second attempt. It writes the vendor's body to the client, and reads it to its
+//! end even if the client has disconnected.
 //!
 //! Pingora streams a request body past its filters and keeps at most 64 KiB for a retry; a body
 //! that was read in `request_filter` is not sent at all, and the request hangs. So the gateway
 //! wraps the downstream session: [`BufferedDownstream`] replaces it, offers the rewritten body as
 //! the "retry buffer" of a finished request, and forwards everything else to the session inside.
-//! Every deadline is enforced there too, because it also runs while no bytes arrive.
+//! The wrapper also enforces every deadline, because Pingora polls it while no bytes arrive.
 //!
-//! Only this file and `intake/buffered_session.rs` know this. They must not interpret the bytes.
-//! Next: `intake/body.rs` (reading), `intake/body_share.rs` (memory for bodies),
+//! Only this file and `intake/buffered_session.rs` depend on that. They must not interpret the
+//! bytes. Next: `intake/body.rs` (reading), `intake/body_share.rs` (memory for bodies),
 //! `intake/exchange.rs` (the state of an exchange), `intake/buffered_session.rs` (the wrapper),
 //! `intake/tcp_cork.rs` (one packet to the vendor).
 
@@ -53,12 +53,12 @@ pub fn wrap_session(
     exchange
 }
 
-/// Takes the client's session after a panic has ended the request's task.
+/// Takes the client's session out of the exchange after a panic has ended the request's task.
 pub fn take_session(exchange: &ExchangeState) -> Option<Box<HttpSession>> {
     exchange.lock().returned_session.take()
 }
 
-/// Puts the client's session back, without which Pingora could not keep the connection alive.
+/// Puts the client's session back. Pingora needs the session to keep the connection alive.
 pub async fn restore_session(session: &mut Session, exchange: &ExchangeState) {
     if let Some(custom) = session.downstream_session.as_custom_mut() {
         custom.shutdown(RESTORE_SESSION_CODE, "").await;

@@ -1,9 +1,9 @@
-//! Finds out what a vendor's server takes, for `model-gateway vendors learn`: a table of small
-//! requests in the vendor's own protocol, without the gateway's profile, and the profile that
-//! follows from the answers.
+//! Finds out which features a vendor's server supports, for `model-gateway vendors learn`. It sends
+//! a table of small requests in the vendor's own protocol, without the gateway's profile, and
+//! derives a profile from the answers.
 //!
-//! What cannot be judged is unknown, and the profile then has the least. It must not print
-//! anything, or know a probe by name. A report contains no secret.
+//! A feature without a clear answer is unknown, and the profile then assumes the minimum. This
+//! module must not print anything or name a single probe. A report contains no secret.
 //!
 //! Read next: `learn/probes.yaml`, then `learn/session.rs`.
 
@@ -22,7 +22,7 @@ pub use session::{LearnSession, MAX_REQUESTS};
 use table::{Probe, ProbeFinding, Verdict};
 
 impl LearnSession<'_> {
-    /// Sends the requests.
+    /// Sends the requests of the table.
     ///
     /// # Errors
     /// Returns an error if the vendor does not answer the plainest request.
@@ -31,7 +31,7 @@ impl LearnSession<'_> {
         let answer = self.send(&self.body(&plain.body, plain), 0).await;
         let mut answer = answer.map_err(|why| format!("no answer to the first request: {why}"))?;
         if answer.is_refused() && self.model.protocol() == Protocol::Chat {
-            // The vendor may have its output limit in the other member.
+            // The vendor may expect the output limit in the other member.
             self.limit_member = match self.limit_member {
                 "max_tokens" => "max_completion_tokens",
                 _ => "max_tokens",
@@ -68,7 +68,8 @@ impl LearnSession<'_> {
         }
     }
 
-    /// Whether a probe decided this key. Lists are joined, and so never decided.
+    /// Returns whether a probe has decided this key of the profile. A key whose value is a list is
+    /// never decided, because the lists of several probes are joined.
     fn is_decided(&self, key: &str) -> bool {
         let mut findings = self.findings.iter();
         findings.any(|finding| {
@@ -77,8 +78,8 @@ impl LearnSession<'_> {
         })
     }
 
-    /// The request, with what earlier answers had. Returns why the probe must be skipped, or
-    /// `None`.
+    /// Writes the request, with the values that earlier answers provided, into the probe's body.
+    /// Returns the reason if the probe must be skipped.
     fn write_body(&self, probe: &Probe) -> Result<Value, String> {
         for (name, needed) in &probe.needs {
             let found = self.findings.iter().find(|finding| finding.probe == *name);
@@ -117,7 +118,7 @@ impl LearnSession<'_> {
         Ok(self.body(&members, probe))
     }
 
-    /// Classifies the answer, and keeps what later probes need.
+    /// Classifies the answer, and stores the values that later probes need.
     fn record(&mut self, probe: &Probe, answer: Answer) {
         let (verdict, mut seen) = answer.classify(&self.client, &probe.expect);
         if self.findings.is_empty() {

@@ -1,7 +1,7 @@
 //! Responses that need no vendor: health, the model list, credits, usage, receipts, and replays of
 //! earlier responses.
 //!
-//! This file must not change anything.
+//! This file must not change stored data.
 
 mod models;
 
@@ -26,7 +26,7 @@ use pingora::proxy::Session;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Label of a health check among the requests that the gateway answers itself.
+/// Label that the metrics and the access log use for health checks.
 pub const HEALTH: &str = "health";
 
 /// Answers 200 without checking anything.
@@ -121,7 +121,8 @@ pub async fn send_answer(
             let query = parse_usage_query(session, ctx.record.surface)?;
             let ledger = Arc::clone(ledger(gateway)?);
             let account = Arc::clone(&principal.account_id);
-            // A long range has many rows: not on a thread that serves streams.
+            // The report for a long range has many rows, so compute it on a thread that serves no
+            // streams.
             let report =
                 tokio::task::spawn_blocking(move || ledger.usage_report(&account, &query)).await;
             report
@@ -150,7 +151,7 @@ pub async fn send_answer(
 /// Parses the query of a request for usage.
 ///
 /// # Errors
-/// Returns the parameter that is not valid, in the shape of the surface.
+/// Returns the failure for the first parameter that is not valid, in the shape of the surface.
 pub fn parse_usage_query(
     session: &Session,
     surface: Protocol,
@@ -161,7 +162,8 @@ pub fn parse_usage_query(
     })
 }
 
-/// The ledger of this process. Without one, the sidecar answers instead of this file.
+/// Returns the ledger of this process. Without a ledger here, the sidecar answers such requests and
+/// this function is not reached.
 fn ledger(gateway: &Gateway) -> Result<&Arc<dyn LedgerLookup>, Failure> {
     let unavailable = || Failure::from_kind(Kind::LedgerUnavailable);
     gateway.ledger.as_ref().ok_or_else(unavailable)

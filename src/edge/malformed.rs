@@ -1,5 +1,4 @@
-//! Malformed requests that never reach a hook: their responses, their counts, and their records in
-//! the access log.
+//! Answers, counts and logs malformed requests that never reach a hook.
 //!
 //! This file must not decide that a request is malformed: `edge/framing.rs` does.
 
@@ -15,24 +14,24 @@ use llm_protocol::failure::Failure;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Label of a request that was refused as malformed, also in `Stage::Answered`.
+/// Label of requests that were refused as malformed. `Stage::Answered` uses the same label.
 pub const MALFORMED: &str = "malformed";
 
-/// The words for CONNECT.
+/// Message for a request with the method CONNECT.
 pub const NO_TUNNELS: &str = "The gateway does not support CONNECT.";
 
 /// A response to bytes that Pingora did not accept as a request.
 pub struct MalformedResponse {
     pub request_id: String,
-    /// `None` where nothing is known of the request's path.
+    /// `None` if the path of the request is unknown.
     pub surface: Option<Protocol>,
     pub status: u16,
     /// The whole response, as HTTP/1.1.
     pub bytes: Vec<u8>,
 }
 
-/// Builds the response to an HTTP/1 request that never had a context. The connection closes after
-/// it.
+/// Builds the response to an HTTP/1 request for which no context exists. The connection closes
+/// after the response.
 pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) -> MalformedResponse {
     let request_id = RequestRecord::new().request_id;
     let surface = surface_for_path(path).unwrap_or(Protocol::Chat);
@@ -60,7 +59,8 @@ pub fn build_malformed_response(failure: &Failure, path: &str, is_head: bool) ->
 }
 
 impl MalformedResponse {
-    /// An answer that the library for HTTP/2 made by itself: nothing but a status.
+    /// Describes an answer that the HTTP/2 library made by itself and that consists of a status
+    /// alone.
     pub fn bare(status: u16) -> Self {
         Self {
             request_id: RequestRecord::new().request_id,
@@ -71,8 +71,8 @@ impl MalformedResponse {
     }
 }
 
-/// Counts a request that was refused as malformed, and writes it to the access log. `took`: time
-/// since it arrived, 0 if unknown.
+/// Counts a malformed request, and writes it to the access log. `took` is the time since the
+/// request arrived, 0 if unknown.
 pub fn record_malformed(
     recorders: &Recorders,
     response: &MalformedResponse,

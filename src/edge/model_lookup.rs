@@ -1,4 +1,4 @@
-//! Finds the model that a name of a client stands for, among those that its key may use.
+//! Finds the model for a name that a client sent, among the models that its key may use.
 
 use accounts::Principal;
 use config::Settings;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// Maximum number of names that an error suggests.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// Returns the model with this id or alias, if the key may use it. Keys are bound to ids.
+/// Returns the model with this id or alias, if the key may use it. A key's permissions list ids,
+/// not aliases.
 ///
 /// # Errors
 /// Returns 404 with near names of the key's own models, or 403 if the key may not use the model.

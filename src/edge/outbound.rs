@@ -1,11 +1,10 @@
-//! A request on its way to one model: encoded in the vendor's protocol, quoted, and lowered to what
-//! the account can pay.
+//! Prepares a request for one model: encodes it in the vendor's protocol, quotes it, and lowers its
+//! output limit to the amount that the account can pay.
 //!
 //! A request in the vendor's own protocol is passed on with a few edits; any other is translated.
-//! The quote covers what the vendor will read. This file must not know the fields of either
-//! protocol, or who pays. Next: `crates/llm-protocol/src/request.rs` and
-//! `crates/llm-protocol/src/translate.rs`, `billing/quote.rs` (the quote), `outbound/fallback.rs`
-//! (the models that may answer instead).
+//! The quote covers the encoded request. This file must not know the fields of either protocol, or
+//! who pays. Next: `crates/llm-protocol/src/request.rs` and `crates/llm-protocol/src/translate.rs`,
+//! `billing/quote.rs` (the quote), `outbound/fallback.rs` (the models that may answer instead).
 
 pub mod fallback;
 pub mod reasoning_retry;
@@ -30,7 +29,7 @@ use llm_protocol::translate;
 use llm_protocol::usage::{PerTool, ServerTool, UsageEstimator};
 use std::sync::Arc;
 
-/// What a client requests, and from which model.
+/// The client's request, together with the model that should answer.
 pub(super) struct OutboundRequest<'a> {
     pub turn: MeteredTurn,
     pub settings: &'a Settings,
@@ -45,29 +44,28 @@ pub(super) struct OutboundRequest<'a> {
     pub is_interleaved: bool,
 }
 
-/// The body that the vendor gets.
+/// The encoded body, with the settings of its response.
 pub(super) struct UpstreamRequest {
     pub body: Bytes,
     pub warnings: Vec<String>,
     /// Whether the gateway requests a stream from the vendor.
     pub asks_for_stream: bool,
     carries_thinking: bool,
-    /// Output limit, lowered to what the account can pay.
+    /// Output limit after clamping to the account's credit.
     output_limit: Option<u64>,
-    /// Whether the caller set the thinking budget itself.
+    /// Whether the client set the thinking budget itself.
     is_budget_from_client: bool,
-    /// Whether the request is passed on with changes, because the model refuses parts of it.
+    /// Whether the gateway changed a passed-on request because the model refuses parts of it.
     is_repaired: bool,
-    /// Who set the cache markers in the body, if it has any.
+    /// The origin of the cache markers in the body, if it has any.
     pub cache_marks: Option<CacheMarkerOrigin>,
-    /// Context of the response's translation.
     pub translation: Option<ResponseContext>,
 }
 
 impl UpstreamRequest {
-    /// Returns the event sequencer for keep-alives. A response that is recorded under an
-    /// idempotency key contains no keep-alive, so there a keep-alive must not carry anything that
-    /// belongs to the response.
+    /// Returns the event sequencer for keep-alives. A response recorded under an idempotency key
+    /// does not contain keep-alives, so its keep-alives must not take a number or carry content of
+    /// the response.
     pub fn sequencer(&self, is_kept: bool) -> Option<EventSequencer> {
         self.translation
             .as_ref()
@@ -85,14 +83,13 @@ pub(super) struct QuotedRequest {
 }
 
 impl QuotedRequest {
-    /// Whether the body must be encoded again for an output limit of `limit`.
+    /// Returns whether an output limit of `limit` requires that the body is encoded again.
     pub fn is_lowered_by(&self, limit: u64) -> bool {
         limit < self.quote.own_limit
     }
 }
 
 impl<'a> OutboundRequest<'a> {
-    /// Returns this request for another model.
     pub fn for_model(&self, model: &'a Arc<CatalogModel>) -> Self {
         let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
         let turn = self.turn.with_model(model);
@@ -187,7 +184,7 @@ impl<'a> OutboundRequest<'a> {
         })
     }
 
-    /// Returns what the model is known to refuse in its own protocol.
+    /// Returns the rules for the parts that the model refuses in its own protocol.
     fn repair_rules(
         &self,
         output_limit: Option<u64>,
@@ -202,8 +199,8 @@ impl<'a> OutboundRequest<'a> {
         }
     }
 
-    /// Whether the request is passed on unchanged, except for the model's name and its limits. Then
-    /// nothing reads its body again.
+    /// Returns whether the request is passed on unchanged, except for the model's name and its
+    /// limits. The gateway does not parse the body of such a request again.
     pub fn is_unmodified_passthrough(&self) -> bool {
         self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
@@ -215,7 +212,7 @@ impl<'a> OutboundRequest<'a> {
             )
     }
 
-    /// Lowers the caller's own thinking budget in a translated body.
+    /// Lowers the client's own thinking budget in a translated body.
     fn set_thinking_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
         let summary = request::read_summary(self.model.protocol(), body)?;
         let edits = RequestEdits {
@@ -228,7 +225,7 @@ impl<'a> OutboundRequest<'a> {
         Ok(request::rewrite(body, &summary, &edits))
     }
 
-    /// Strict mode: reject the request if it produced any warning.
+    /// Rejects a request of strict mode if its encoding produced any warning.
     pub fn reject_if_strict(&self, warnings: &[String]) -> Result<(), Failure> {
         match warnings.first().filter(|_| self.strict) {
             Some(token) => Err(Failure::new(
@@ -244,7 +241,7 @@ impl<'a> OutboundRequest<'a> {
         let encoded = self.encode(None, None)?;
         let is_changed = encoded.translation.is_some() || encoded.is_repaired;
         let mut translated = match is_changed || self.surface == Protocol::Responses {
-            // The gateway wrote or changed this body, so it can be parsed.
+            // The gateway wrote or changed this body, so it parses without an error.
             true => {
                 let summary = request::read_summary(self.model.protocol(), &encoded.body)?;
                 Some(Box::new(summary))
@@ -257,7 +254,7 @@ impl<'a> OutboundRequest<'a> {
             None => client_bytes,
         };
         if let Some(summary) = &mut translated {
-            // A budget that the gateway set itself can be made smaller or left out.
+            // The gateway can lower or remove a budget that it set itself.
             summary.thinking_budget = summary
                 .thinking_budget
                 .filter(|_| encoded.is_budget_from_client);
@@ -302,7 +299,7 @@ impl<'a> OutboundRequest<'a> {
         Ok(encoded)
     }
 
-    /// Returns the name of the output limit's field in the caller's protocol.
+    /// Returns the name of the output limit's field in the client's protocol.
     fn output_limit_field(&self) -> &'static str {
         let default_field = match self.surface {
             surface if surface == self.model.protocol() => self.model.output_limit_field(),
@@ -315,10 +312,10 @@ impl<'a> OutboundRequest<'a> {
             .map_or(default_field, |limit| limit.field)
     }
 
-    /// Returns what the gateway sends to a stream's client while the vendor is silent. Also for a
-    /// passed-through stream: not every vendor sends keep-alives, and none sends them before its
-    /// first event. The gateway passes a stream on event by event, so a keep-alive never splits an
-    /// event.
+    /// Returns the keep-alive that the gateway sends to a stream's client while the vendor is
+    /// silent. A passed-through stream needs one too, because no vendor sends keep-alives before
+    /// its first event. The gateway passes a stream on event by event, so a keep-alive never splits
+    /// an event.
     pub fn keep_alive(&self, sequencer: Option<EventSequencer>) -> Option<KeepAlive> {
         self.summary
             .stream
@@ -343,7 +340,7 @@ impl<'a> OutboundRequest<'a> {
     }
 }
 
-/// Whether a passed-on request asks the vendor for the usage of its stream.
+/// Returns whether a passed-on request asks the vendor for the usage of its stream.
 fn includes_usage(model: &CatalogModel, surface: Protocol, summary: &RequestSummary) -> bool {
     let profile = &model.vendor.profile;
     surface == Protocol::Chat && summary.stream && profile.takes("stream_options")
@@ -370,7 +367,7 @@ fn passthrough_sender<'a>(
     }
 }
 
-/// Returns the input of a translation, as of now.
+/// Returns the input of a translation, with the current time.
 pub(in crate::edge) fn translation_request<'a>(
     model: &'a CatalogModel,
     surface: Protocol,
@@ -400,7 +397,8 @@ pub(in crate::edge) fn translation_request<'a>(
     }
 }
 
-/// Returns the lowered thinking budget, if it must be lowered: it must stay below the output limit.
+/// Returns the lowered thinking budget, or `None` if it need not change. A budget must stay below
+/// the output limit.
 fn clamp_thinking_budget(settings: &Settings, summary: &RequestSummary, limit: u64) -> Option<u64> {
     let budget = summary.thinking_budget?;
     let max_budget = limit
@@ -413,13 +411,12 @@ fn clamp_thinking_budget(settings: &Settings, summary: &RequestSummary, limit: u
 /// than the output limit.
 const INTERLEAVED_FLAG_PREFIX: &str = "interleaved-thinking-";
 
-/// Whether one of these preview flags lets the thinking budget exceed the output limit.
 pub(super) fn is_interleaved(flags: &[String]) -> bool {
     flags
         .iter()
         .any(|flag| flag.starts_with(INTERLEAVED_FLAG_PREFIX))
 }
 
-/// Preview flags that widen the context, and the number of tokens they allow. For a model with a
-/// smaller context, the quote and the hold would not cover that many tokens.
+/// Preview flags that widen the context, each with the context's length in tokens. For a model with
+/// a smaller context, the quote and the hold would not cover so many tokens.
 const WIDE_CONTEXT_FLAGS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];

@@ -1,4 +1,4 @@
-//! The pages that this process is serving: how many there are, and the maximum number of them.
+//! Counts the pages that this process is serving, and limits their number.
 //!
 //! A page needs no key. So the gateway counts pages, in total and per client address. The
 //! dashboard's live balance is a stream that lasts as long as the page is open, and has limits of
@@ -13,7 +13,6 @@ use prometheus::IntGauge;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The pages that this process is serving.
 #[derive(Default)]
 pub struct OpenPages {
     pages: Arc<PageCounts>,
@@ -98,7 +97,7 @@ impl Drop for PagePermit {
     }
 }
 
-/// The client of a page, as far as it is known.
+/// The client of a page. Its address may be unknown.
 #[derive(Clone, Copy)]
 pub(super) struct PageClient {
     pub(super) address: IpAddr,

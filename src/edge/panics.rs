@@ -4,9 +4,9 @@
 //!
 //! Panics are caught in two places. `request_filter` catches those of admission, where it still has
 //! the client's session. [`PanicGuard`] wraps Pingora's whole handling of a request and catches all
-//! others, including Pingora's own. What the gateway needs to answer must then outlive the
-//! unwinding: `RequestContext` and `BufferedDownstream` hand their state over as they are dropped.
-//! `edge/caught_panic.rs` does the catching. This file must not decide what a request costs. A
+//! others, including Pingora's own. The state that the answer needs must outlive the unwinding, so
+//! `RequestContext` and `BufferedDownstream` hand their state over as they are dropped.
+//! `edge/caught_panic.rs` catches the panic. This file must not decide what a request costs. A
 //! page's connection is closed without a response.
 
 pub use super::caught_panic::install_hook;
@@ -29,12 +29,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 tokio::task_local! {
-    /// State of the request whose task is running, once a panic has dropped it.
+    /// State of the request whose task is running. Set once a panic has dropped the context.
     static CONTEXT: RefCell<Option<Box<RequestContext>>>;
 }
 
-/// A panic ends the request's task. The state of the request outlives the task, so that the gateway
-/// can answer and record the request.
+/// Hands the state of the request over. A panic ends the task, but the gateway must still answer
+/// and record the request.
 impl Drop for RequestContext {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -47,14 +47,15 @@ impl Drop for RequestContext {
     }
 }
 
-/// Returns the result of admission, or the failure to answer with if admission panicked.
+/// Returns the result of admission, or the failure to send if admission panicked.
 pub fn catch_admission<T>(
     admission: impl Future<Output = T>,
 ) -> impl Future<Output = Result<T, Failure>> {
     catch(admission).map_err(|_| Failure::from_kind(Kind::Internal))
 }
 
-/// Logs a panic in admission. It is separate from [`catch_admission`], which borrows the context.
+/// Logs a panic in admission. The function is separate from [`catch_admission`], which borrows the
+/// context.
 pub fn log_admission_panic(ctx: &RequestContext) {
     log_panic(&ctx.record.request_id);
 }
@@ -82,7 +83,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         if session.is_http2() && session.req_header().method == http::Method::CONNECT {
-            // Boxed, like all that few requests need: else every request would keep room for it.
+            // The future is boxed, like all that few requests need. Otherwise every request would
+            // reserve memory for it.
             Box::pin(reject::refuse_connect(session, &self.recorders)).await;
             return None;
         }
@@ -126,11 +128,11 @@ async fn finish_panicked_request(recorders: &Recorders) {
     log_panic(&ctx.record.request_id);
     let failure = Failure::from_kind(Kind::Internal);
     if let Stage::Admitted(call) = &mut ctx.stage {
-        // A failure of the gateway itself is not billed.
+        // A failure of the gateway itself is not billed, so release the hold.
         if let Some(hold) = call.hold.take() {
             hold.release(RequestOutcome::Interrupted, clock::now_ms());
         }
-        // Dropping it frees the idempotency key.
+        // Dropping the claim frees the idempotency key.
         drop(call.exchange.take_idempotency());
         call.exchange.wait_for_decision().await;
         if let Some(session) = intake::take_session(&call.exchange)
@@ -145,7 +147,7 @@ async fn finish_panicked_request(recorders: &Recorders) {
     finish::record_request(recorders, &mut ctx);
 }
 
-/// Writes the failure as a response, or as the last event of a stream that has begun.
+/// Writes the failure as a response, or as the last event if a stream has begun.
 async fn send_failure(
     mut session: Box<ServerSession>,
     ctx: &mut RequestContext,

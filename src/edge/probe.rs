@@ -1,8 +1,8 @@
-//! Tests a vendor's endpoint for `model-gateway vendors test`: DNS, TLS, HTTP version, key, models,
-//! one small request.
+//! Tests a vendor's endpoint for `model-gateway vendors test`: its DNS, TLS, HTTP version, key and
+//! models, and one small request.
 //!
-//! `probe/client.rs` connects as client requests do, so the result applies to them too. This serves
-//! no client and bills no account. It must not print anything; a report contains no secret.
+//! `probe/client.rs` connects in the same way as client requests, so the result applies to them
+//! too. This module serves no client, bills no account, and must not print anything.
 
 mod client;
 mod report;
@@ -22,17 +22,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time limit of the list of models. `limits.first_byte_seconds` applies if it is shorter.
+/// Time limit for listing the models. `limits.first_byte_seconds` applies if it is shorter.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum number of unlisted models that get a test request: the vendor may know them under this
-/// name all the same.
+/// Maximum number of unlisted models that get a test request. A vendor may serve a model that its
+/// list does not show.
 const MAX_UNLISTED: usize = 4;
 /// Output limit of a test request, in tokens. Some reasoning models refuse a small one.
 const MAX_OUTPUT_TOKENS: u64 = 16;
 const MAX_OUTPUT_TOKENS_REASONING: u64 = 1_024;
 
-/// Tests one endpoint. `models`: the models of its vendor, in the order of the config file.
-/// `with_tools`: also run a loop of tools with each tested model.
+/// Tests one endpoint. `models` has the models of its vendor in the order of the config file.
+/// `with_tools` adds a tool loop with each tested model.
 pub async fn test_endpoint(
     vendor: &CatalogVendor,
     endpoint: &VendorEndpoint,
@@ -81,7 +81,7 @@ pub async fn test_endpoint(
 }
 
 impl VendorClient<'_> {
-    /// Names of the models that the vendor lists; `None` if it has no list.
+    /// Returns the names of the models that the vendor lists, or `None` if it has no list.
     async fn list_models(
         &self,
         address: SocketAddr,
@@ -133,7 +133,7 @@ impl VendorClient<'_> {
             unlisted: Vec::new(),
         });
         let ids = listed.iter().filter_map(|model| model["id"].as_str());
-        // Gemini lists resource names, `models/NAME`.
+        // Gemini lists resource names of the form `models/NAME`.
         Some(
             ids.flat_map(|id| [id, id.strip_prefix("models/").unwrap_or(id)])
                 .map(str::to_owned)
@@ -141,7 +141,6 @@ impl VendorClient<'_> {
         )
     }
 
-    /// Sends one small generation request.
     async fn send_test_request(
         &self,
         address: SocketAddr,
@@ -213,7 +212,7 @@ impl VendorClient<'_> {
     }
 }
 
-/// The body of a small generation request in the model's protocol.
+/// Builds the body of a small generation request in the model's protocol.
 fn test_request_body(model: &CatalogModel) -> Value {
     let (name, text) = (&model.upstream_model, "Say ok.");
     let messages = json!([{"role": "user", "content": text}]);

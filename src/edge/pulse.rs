@@ -1,7 +1,9 @@
-//! Whether the threads that serve requests run: a task on them beats every second.
+//! Detects when the threads that serve requests are blocked: a task on those threads beats every
+//! second.
 //!
-//! A disk that does not answer holds up the thread that writes to it, and soon the others, which
-//! wait for the same file. The process lives then and serves nobody. Must not look for the cause.
+//! A disk that does not answer blocks the thread that writes to it, and soon the other threads,
+//! which wait for the same file. The process then lives without serving anyone. This file must not
+//! look for the cause.
 
 use base::telemetry::METRICS;
 use std::sync::Arc;
@@ -9,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// Time without a beat after which the threads do not run. A busy machine delays a beat too.
+/// Time without a beat after which the threads count as blocked. A busy machine may delay a beat
+/// too.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 pub struct Pulse {
@@ -36,7 +39,7 @@ impl Pulse {
         }
     }
 
-    /// Starts the beats, on the runtime that calls it. Later calls do nothing.
+    /// Starts the beats on the runtime of the caller. Later calls do nothing.
     pub fn start(self: &Arc<Self>) {
         if self.is_started.load(Ordering::Relaxed) {
             return;
@@ -60,15 +63,15 @@ impl Pulse {
         self.last_ms.store(since, Ordering::Release);
     }
 
-    /// Whether the threads do not run. False before the first connection.
+    /// Returns whether the threads are blocked. Returns false before the first connection.
     pub fn has_stopped(&self) -> bool {
         let last = Duration::from_millis(self.last_ms.load(Ordering::Acquire));
         self.is_started.load(Ordering::Acquire)
             && self.began.elapsed().saturating_sub(last) > self.max_silence
     }
 
-    /// Logs and counts a stop. `reported`: since when it is known, `None` if the threads ran at the
-    /// last call. Call it often, from another thread.
+    /// Logs and counts a stop. `reported` holds the start of a stop that was logged before, or
+    /// `None`. A thread that does not serve requests must call this function often.
     pub fn report(&self, reported: &mut Option<Instant>) {
         match (self.has_stopped(), *reported) {
             (true, None) => {

@@ -1,7 +1,7 @@
-//! Informs a caller of its rate limits: in the headers of the protocol that it speaks, and in the
-//! failure if it must wait.
+//! Reports rate limits to the client: in the headers of its protocol, and in the failure if the
+//! client must wait.
 //!
-//! This file must not count.
+//! This file must not count requests.
 
 use accounts::{Principal, RateSettings};
 use base::clock::rfc3339;
@@ -13,8 +13,8 @@ use credits::rates::{
 use llm_protocol::Protocol;
 use llm_protocol::failure::{ExtraHeaders, Failure, Kind};
 
-/// Returns the limits for a request of this caller. `tokens` returns the number of tokens that it
-/// may use, and is called only if a limit depends on it.
+/// Returns the limits for a request of this caller. `tokens` returns the number of tokens that the
+/// request may use, and is called only if a limit depends on tokens.
 pub fn bounds(
     settings: &Settings,
     principal: &Principal,
@@ -43,7 +43,7 @@ pub(super) fn merge_rates(all: config::Rates, own: &RateSettings) -> RateQuota {
     }
 }
 
-/// Returns the headers with the remaining allowance; none if there is no limit.
+/// Returns the headers with the remaining allowance, or none without a limit.
 pub fn headers(
     surface: Protocol,
     meters: &RateLimitStatuses,
@@ -96,8 +96,8 @@ pub fn headers(
         .collect()
 }
 
-/// Formats a time as the official chat vendor does: `120ms`, `6s`, `6m0s`. Above a second, rounds
-/// up to whole seconds.
+/// Formats a time as the official chat vendor does, for example `120ms`, `6s` or `6m0s`. A time
+/// above a second is rounded up to whole seconds.
 fn format_reset(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     match seconds / 60 {

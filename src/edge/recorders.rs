@@ -1,5 +1,5 @@
-//! Where requests are recorded: the access log, the traces, and what account holders see of refused
-//! ones.
+//! The places where requests are recorded: the access log, the traces, and the refused requests
+//! that account holders see.
 //!
 //! This file must not decide what is recorded: `edge/finish.rs` does.
 
@@ -7,7 +7,7 @@ use crate::refused_requests::RefusedRequests;
 use base::telemetry::access::AccessLog;
 use base::telemetry::traces::TraceExporter;
 
-/// Where the gateway records the outcome of each request, in addition to the metrics.
+/// Records the outcome of each request, in addition to the metrics.
 #[derive(Clone)]
 pub struct Recorders {
     pub access: AccessLog,

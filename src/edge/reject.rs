@@ -1,5 +1,5 @@
-//! What the client gets when the edge fails after admission: a response, or the end of the stream
-//! that has begun. Also the refusals of tunnels and of the sidecar.
+//! Answers the client when a request fails after admission: with a response, or with the end of a
+//! stream that has begun. It also refuses tunnels and counts refusals of the sidecar.
 //!
 //! This file must not decide that something failed, or whether the gateway tries again. Next:
 //! `edge/respond.rs` (writes the response).
@@ -22,7 +22,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorSource, ErrorType, Result};
 
-/// Sends the client what failed: as a response, or inside the stream that has begun.
+/// Sends the failure to the client, as a response or inside a stream that has begun.
 pub async fn send_error(
     session: &mut Session,
     error: &Error,
@@ -96,7 +96,7 @@ pub async fn send_error(
     if !has_begun(session) {
         if let Some(call) = ctx.call() {
             // Only the client's own session can announce that Pingora closes the connection after
-            // this.
+            // this response.
             intake::restore_session(session, &call.exchange).await;
         }
         session.set_keepalive(None);
@@ -127,7 +127,7 @@ fn classify_failure(call: &AdmittedRequest, error: &Error) -> Failure {
 }
 
 /// Ends a stream that has begun with a failure that the client can read; a body that just ends
-/// would look like a complete response. `unsent` are the bytes to send before.
+/// would look like a complete response. The function sends `unsent` before the failure.
 async fn end_stream(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -152,7 +152,8 @@ pub fn terminal_event(ctx: &mut RequestContext, failure: &Failure) -> Vec<u8> {
     )
 }
 
-/// Refuses a request to open a tunnel, which Pingora would answer without a trace.
+/// Refuses a request to open a tunnel. Pingora would answer such a request without counting or
+/// logging it.
 pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     let mut record = RequestRecord::new();
     let head = session.req_header();
@@ -190,7 +191,7 @@ pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     record_malformed(recorders, &response, reason, address, (method, path), took);
 }
 
-/// The label `reason` in metrics for a response of the sidecar that refuses, by its status.
+/// The `reason` label in the metrics for each refusing status of the sidecar.
 pub const SIDECAR_REASONS: [(u16, &str); 12] = [
     (400, "invalid_request"),
     (401, "bad_sign_in"),

@@ -36,9 +36,8 @@ pub enum Shortage {
 /// State of the memory and file limits.
 #[derive(Debug, Default)]
 pub struct ResourceGuard {
-    /// The current [`Shortage`] as a number, or 0.
     short: AtomicU8,
-    /// The last shortage, and when it was last measured.
+    /// The last shortage, with the time of its last measurement.
     last: Mutex<Option<(Shortage, Instant)>>,
 }
 
@@ -61,8 +60,8 @@ impl ResourceGuard {
     }
 
     /// Returns why load balancers should send new work elsewhere: a current shortage, or one a few
-    /// seconds ago. Otherwise the load that a balancer moves away could end the shortage at once,
-    /// and the next request could bring it back.
+    /// seconds ago. The delay keeps a balancer from ending the shortage by moving the load away and
+    /// bringing it back with the next request.
     pub fn recent_shortage(&self) -> Option<Shortage> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.filter(|(_, seen)| seen.elapsed() < RECOVERY_INTERVAL)
@@ -99,8 +98,8 @@ impl ResourceGuard {
         Ok(())
     }
 
-    /// Measures once. `configured`: the budget of the config, in bytes. If there is none, the
-    /// budget is detected at each measurement: other processes, such as a predecessor, may free
+    /// Measures once. `configured` is the budget of the config, in bytes. Without one, the budget
+    /// is detected at each measurement, because other processes, such as a predecessor, may free
     /// memory soon after the start.
     fn measure(&self, configured: u64, found: impl FnOnce() -> Option<u64>) {
         let resident = resident_bytes();
@@ -170,7 +169,6 @@ fn find_shortage((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> 
     }
 }
 
-/// Returns the resident memory in bytes. 0 if it is unknown.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     parse_kib(&status, "VmRSS:").unwrap_or(0)
@@ -178,7 +176,8 @@ fn resident_bytes() -> u64 {
 
 /// Returns the number of open files. 0 if it is unknown.
 pub fn open_files() -> u64 {
-    // Newer kernels report the number as the size of the directory; older ones report 0 there.
+    // Newer kernels report the number of open files as the size of the directory; older ones report
+    // 0.
     match std::fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => {
             std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
@@ -187,7 +186,7 @@ pub fn open_files() -> u64 {
     }
 }
 
-/// Returns the bytes after `name` in a file whose lines are in kB.
+/// Returns the value of the line `name`, in bytes, in a file whose values are in kB.
 fn parse_kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(
@@ -199,8 +198,8 @@ fn parse_kib(text: &str, name: &str) -> Option<u64> {
     )
 }
 
-/// Returns the memory that this process may use if no budget is configured: what the machine has
-/// free, or what its control group allows.
+/// Returns the memory that this process may use if no budget is configured: the machine's free
+/// memory, or the limit of its control group if that is lower.
 fn detect_memory_budget() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let free = machine

@@ -1,5 +1,5 @@
-//! Writes the gateway's own responses to the client: whole answers and failures, in the shape of
-//! the surface that the client called.
+//! Writes the gateway's own responses to the client: answers and failures in the shape of the
+//! surface.
 //!
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
@@ -22,16 +22,16 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How long a short answer waits for the window of its HTTP/2 stream.
+/// Time that a short answer waits for the window of its HTTP/2 stream.
 const WINDOW_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many short answers may wait for a window at one time, in the whole process. Each keeps the
-/// state of its request.
+/// Maximum number of short answers in the process that wait for a window at a time. Each one keeps
+/// the state of its request.
 const MAX_WINDOW_WAITS: usize = 256;
 
 static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
-/// Whether the response to this request has begun. An interim `100 Continue`, which the gateway
-/// sends before it reads a body, is no response, but Pingora records it as one.
+/// Returns whether the response to this request has begun. An interim `100 Continue`, which the
+/// gateway sends before it reads a body, does not count, although Pingora records it as a response.
 #[expect(clippy::disallowed_methods, reason = "the one place that asks Pingora")]
 pub fn has_begun(session: &ServerSession) -> bool {
     session
@@ -42,7 +42,7 @@ pub fn has_begun(session: &ServerSession) -> bool {
 /// Sends a failure as the response. The connection stays usable if the body was read.
 ///
 /// # Errors
-/// Returns an error if a response has begun already, or if the write fails after it began.
+/// Returns an error if a response has begun already, or if the write fails.
 pub async fn send_failure(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -59,8 +59,8 @@ pub async fn send_failure(
     note_unsent(session, ctx, sent)
 }
 
-/// Refuses an ambiguous request. Only `gateway_malformed_total` counts it, under the reason that
-/// the access log has too.
+/// Refuses an ambiguous request. Only `gateway_malformed_total` counts the refusal, under the same
+/// reason as in the access log.
 pub async fn answer_malformed(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -74,17 +74,17 @@ pub async fn answer_malformed(
     note_unsent(session, ctx, sent)
 }
 
-/// Reason in the access log if the client disconnected before it got a response.
+/// Reason in the access log for a client that disconnected before it got a response.
 const CLIENT_LEFT: &str = "client_left";
 
-/// Records that the client disconnected before the gateway sent anything.
 pub fn note_left(record: &mut RequestRecord) {
     record.status = 0;
     record.reason.get_or_insert(CLIENT_LEFT);
 }
 
-/// Returns whether the HTTP/2 stream of this request has been reset, and records the reason. Either
-/// the client reset it, or the gateway did for an HTTP/2 error and counted that then.
+/// Returns whether the HTTP/2 stream of this request has been reset, and records the reason. The
+/// client or the gateway may have reset the stream; a reset by the gateway has been counted
+/// already.
 pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     if matches!(ctx.stage, Stage::Admitted(_)) {
         return false;
@@ -105,7 +105,8 @@ pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     true
 }
 
-/// Returns the code with which the stream of this HTTP/2 request was reset. `None` if it was not.
+/// Returns the code with which the stream of this HTTP/2 request was reset, or `None` without a
+/// reset.
 fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
     let ServerSession::H2(h2) = session.downstream_session.as_mut() else {
         return None;
@@ -113,14 +114,14 @@ fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(h2.idle()).poll(&mut context) {
         Poll::Ready(Ok(reason)) => Some(reason),
-        // The connection broke.
+        // The connection has failed, which ends the stream like a CANCEL.
         Poll::Ready(Err(_)) => Some(h2::Reason::CANCEL),
         Poll::Pending => None,
     }
 }
 
-/// Ends the request if its response could not begin: the client has disconnected, which is not a
-/// failure of the gateway. Returns all other errors.
+/// Ends the request if the client disconnected before the response began, which is not a failure of
+/// the gateway. Returns all other errors.
 fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>) -> Result<()> {
     let Err(error) = sent else { return Ok(()) };
     if matches!(ctx.stage, Stage::Admitted(_)) || has_begun(session) {
@@ -191,7 +192,7 @@ pub fn count(record: &mut RequestRecord, reason: &'static str) {
     METRICS.rejected.with_label_values(&[reason]).inc();
 }
 
-/// A failure as an answer, not counted.
+/// Builds the response for a failure, without counting it.
 pub fn build(record: &mut RequestRecord, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     let rendered = failure.render(record.surface, &record.request_id);
     record.status = rendered.status;
@@ -207,7 +208,7 @@ pub fn build(record: &mut RequestRecord, failure: &Failure) -> Result<(ResponseH
     Ok((head, body))
 }
 
-/// The header fields that every answer of the gateway's own has.
+/// Sets the header fields that all responses of the gateway itself have.
 fn set_common_headers(
     head: &mut ResponseHeader,
     record: &RequestRecord,
@@ -248,7 +249,7 @@ pub async fn send_short(
     note_unsent(session, ctx, sent)
 }
 
-/// The client has `limits.client_write_seconds` for each piece.
+/// Sends a response. The client has `limits.client_write_seconds` for each piece.
 async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes) -> Result<()> {
     let Some(body) = send_head(session, head, body).await? else {
         return Ok(());
@@ -259,8 +260,8 @@ async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes)
     Ok(())
 }
 
-/// Sends a small response. Over HTTP/2 it waits only briefly for the client's window, because a
-/// client without a key can cause many such responses.
+/// Sends a small response. Over HTTP/2 the write waits only briefly for the client's window,
+/// because a client without a key can cause many such responses.
 async fn send_short_rendered(
     session: &mut Session,
     head: ResponseHeader,
@@ -295,7 +296,8 @@ async fn send_head(
 /// [`WINDOW_TIMEOUT`], or not at all while [`MAX_WINDOW_WAITS`] others wait.
 ///
 /// # Errors
-/// The write failed, or the window has no room. The stream is then reset behind its header.
+/// Returns an error if the write fails or the window has no room. The stream is then reset after
+/// its header.
 async fn within_window_timeout(write: impl Future<Output = Result<()>>) -> Result<()> {
     let mut write = pin!(write);
     if let Poll::Ready(written) = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await

@@ -1,11 +1,11 @@
-//! The vendor's response: its status and header, then its bytes, until the last one may leave.
+//! Processes the vendor's response: its status and header, and then its bytes up to the last one.
 //!
 //! This module enforces the rule that makes the bill correct: the journal has the usage before the
-//! gateway releases the terminal event, or the whole JSON body, to the client. It is the only one
-//! that touches response bytes. It must not await: Pingora's body filters are synchronous. Next:
-//! `response/header.rs`, `response/mode.rs`, `response/stream.rs`, `response/whole.rs`,
-//! `response/error.rs` (the kinds of responses), `response/debit.rs` (the debit),
-//! `state/responding.rs` (their state).
+//! gateway releases the terminal event, or the whole JSON body, to the client. No other module
+//! touches response bytes. This module must not await, because Pingora's body filters are
+//! synchronous. Next: `response/header.rs`, `response/mode.rs`, `response/stream.rs`,
+//! `response/whole.rs`, `response/error.rs` (the kinds of responses), `response/debit.rs` (the
+//! debit), `state/responding.rs` (their state).
 
 mod debit;
 mod error;
@@ -34,7 +34,7 @@ use pingora::{Error, ErrorType, Result};
 use stream::{fold_stream, process_stream};
 use whole::{append_bounded, process_whole};
 
-/// Passes a piece of the vendor's body on, or keeps it until the whole body is there.
+/// Passes a piece of the vendor's body on, or keeps it until the body is complete.
 ///
 /// # Errors
 /// Returns an error if the response cannot continue. `call.failure` holds the reason.
@@ -108,8 +108,8 @@ pub fn filter_body(
     }
 }
 
-/// Ends a complete response whose vendor has broken off or sends nothing more. Returns `None` if
-/// the response is not complete.
+/// Ends a complete response whose vendor has broken off or is silent. Returns `None` if the
+/// response is not complete.
 pub fn finish_complete_response(call: &mut AdmittedRequest, surface: Protocol) -> Option<Bytes> {
     let outcome = match &call.response.mode {
         ResponseMode::Stream(pass, _) if pass.is_finishing() => process_stream(call, b"", true),

@@ -1,14 +1,13 @@
-//! What a path names: an endpoint of a surface, an endpoint that the gateway serves itself, health,
-//! or a page of the sidecar.
+//! Maps a path to its destination: an endpoint of a surface, an endpoint that the gateway serves
+//! itself, health, or a page of the sidecar.
 //!
 //! This file must not look at anything but the path. `edge/framing.rs` refuses ambiguous paths.
 
 use llm_protocol::Protocol;
 
-/// Destination of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// A vendor, through this surface; free of charge or billed.
+    /// A vendor, reached through this surface. The operation is free of charge or billed.
     Vendor {
         surface: Protocol,
         path: &'static str,
@@ -48,8 +47,8 @@ pub fn route(path: &str) -> Route {
     }
 }
 
-/// The part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`, so the
-/// paths of the surfaces and of the model list also work without it and with one `/v1` too many.
+/// Returns the part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`,
+/// so the paths of the surfaces and of the model list also work without `/v1` and with two of them.
 fn below_v1(path: &str) -> Option<&str> {
     let below = |path| {
         str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -87,7 +86,6 @@ pub fn surface_for_path(path: &str) -> Option<Protocol> {
         .map(|(_, surface)| surface)
 }
 
-/// An API endpoint that the gateway serves itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LocalEndpoint {
     Models,
@@ -97,7 +95,6 @@ pub enum LocalEndpoint {
     Receipt(String),
 }
 
-/// Parses a path below `/v1`.
 fn parse_endpoint(rest: &str) -> Option<LocalEndpoint> {
     match rest {
         "/models" => Some(LocalEndpoint::Models),
@@ -117,7 +114,7 @@ fn parse_endpoint(rest: &str) -> Option<LocalEndpoint> {
 /// Prefix of a model's path below `/v1`, followed by the model's id.
 pub const MODELS_PREFIX: &str = "/models/";
 
-/// Decodes a model's id from a path, once. Decodes only the characters that clients escape.
+/// Decodes a model's id from a path, once. Only the characters that clients escape are decoded.
 pub fn decode_model_id(escaped: &str) -> String {
     let mut id = escaped.to_owned();
     for (escape, plain) in [

@@ -1,5 +1,5 @@
-//! The settlement of responses, and which of those that did not end by themselves are billed: the
-//! vendor failed, the client disconnected, or the time ran out.
+//! Settles responses, and decides which incomplete ones are billed: those whose vendor failed,
+//! whose client disconnected, or whose time ran out.
 //!
 //! This file must not write to the client. `edge/response/debit.rs` says what a complete response
 //! is billed for.
@@ -15,10 +15,10 @@ use llm_protocol::failure::Kind;
 use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};
 use std::io;
 
-/// Ends a hold that the response did not end: the vendor failed, the client disconnected, or the
-/// time ran out.
+/// Ends a hold that the response did not end, because the vendor failed, the client disconnected,
+/// or the time ran out.
 pub fn settle_or_release(call: &mut AdmittedRequest) {
-    // Dropping it frees the idempotency key.
+    // Dropping the claim frees the idempotency key.
     let idempotency = call.exchange.take_idempotency();
     let Some(hold) = call.hold.take() else {
         return;
@@ -51,8 +51,8 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     } else {
         RequestOutcome::VendorError
     };
-    // A client that disconnected pays for what was generated, and for what the vendor was still
-    // generating when the gateway stopped reading. If the vendor failed before producing output,
+    // A client that disconnected pays for the output generated so far, and for the output in
+    // progress when the gateway stopped reading. If the vendor failed before producing output,
     // nothing is billed.
     let billed = match outcome {
         RequestOutcome::ClientLeft => generated > 0 || ended_by_gateway,
@@ -84,20 +84,19 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     }
 }
 
-/// What a response is billed for.
+/// The measured size of a response, from which the bill is computed.
 pub(super) struct BilledResponse {
     pub(super) outcome: RequestOutcome,
-    /// Set once the vendor has reported the complete usage.
     pub(super) metered: Option<MeteredUsage>,
     /// Usage to bill for a response that was ended at its hold.
     pub(super) cut: Option<Usage>,
-    /// Usage as far as the vendor has reported it.
+    /// Usage that the vendor has reported so far.
     pub(super) reported: Option<Usage>,
     pub(super) generated_bytes: u64,
 }
 
-/// Debits the account: journals the end of the hold. Remembers exact usage for the next turn of the
-/// conversation.
+/// Debits the account by journalling the end of the hold. Exact usage is remembered for the next
+/// turn of the conversation.
 ///
 /// # Errors
 /// Returns an error if the journal cannot be written; nothing is debited then.
@@ -132,8 +131,8 @@ pub(super) fn settle_response(
     Ok(credits)
 }
 
-/// Counts the tokens that a vendor generated and nobody is billed for: the vendor broke the
-/// response off, so the operator pays.
+/// Counts the tokens of a response that the vendor generated and then broke off. No account is
+/// billed for them, so the operator pays.
 pub fn count_unbilled_tokens(call: &mut AdmittedRequest) {
     let terms = call.metering_terms();
     let Some(usage) = call.response.take_unbilled_usage(&terms) else {

@@ -1,6 +1,6 @@
 //! The progress of the shutdown, for code that admits requests, answers them, or reports readiness.
 //!
-//! A request reads it without a lock. This file must not end anything itself: `app.rs` sets the
+//! Requests read the state without a lock. This file must not end a request: `app.rs` sets the
 //! state, and each request ends itself (`intake/buffered_session.rs`).
 
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// shortest `limits.drain_seconds`.
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(900);
 
-/// Start of the stored times.
+/// The instant from which the stored times count.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Shutdown {
         self.is_lame_duck.load(Ordering::Acquire)
     }
 
-    /// Sets when requests that still run are ended. Only the first call has an effect.
+    /// Sets the time at which running requests are ended. Only the first call has an effect.
     pub fn set_cutoff(&self, at: Instant) {
         let ms = u64::try_from(at.saturating_duration_since(*EPOCH).as_millis())
             .unwrap_or(u64::MAX)
@@ -43,7 +43,7 @@ impl Shutdown {
             .compare_exchange(0, ms, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Returns when requests that still run are ended. `None` if no shutdown was requested.
+    /// Returns the time at which running requests are ended, or `None` without a shutdown.
     pub fn cutoff(&self) -> Option<Instant> {
         match self.cutoff_ms.load(Ordering::Acquire) {
             0 => None,
@@ -51,7 +51,7 @@ impl Shutdown {
         }
     }
 
-    /// Waits for the cutoff, once there is one.
+    /// Waits until a cutoff is set, and then until the cutoff.
     pub async fn wait_for_cutoff(&self) {
         loop {
             let wait = match self

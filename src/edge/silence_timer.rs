@@ -1,27 +1,26 @@
 //! A timer for how long a client or a vendor is silent.
 //!
-//! If this process could not run when the timer was due (it was stopped, or its machine slept),
-//! data that came meanwhile lies in the socket, and the runtime may fire the timer before it looks
-//! at the socket. So a timer that fires late waits a little longer: ready data wins. Must not know
-//! what the data is.
+//! A process that was stopped, or whose machine slept, finds data in its sockets when it continues,
+//! but the runtime may fire the timer before it polls the sockets. So a timer that fires late waits
+//! a little longer for data. This file must not interpret the data.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// How many times the gateway's own limit Pingora's timers wait for a client's body or a vendor.
-/// They cannot wait for ready data, so they must not be the ones that decide.
+/// Factor between the gateway's own time limits and Pingora's timers for the same wait. Pingora's
+/// timers do not give ready data precedence, so they must fire later than the gateway's.
 pub const BACKSTOP_FACTOR: u64 = 3;
-/// A timer that fires so much later than it was due shows that this process did not run.
+/// Lateness of a timer above which this process is assumed not to have run.
 const MIN_LATENESS: Duration = Duration::from_millis(250);
-/// Time in which the runtime looks at its sockets, and their tasks read from them.
+/// Time in which the runtime polls its sockets, and the tasks read from them.
 const GRACE: Duration = Duration::from_millis(100);
 
 pub struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     deadline: Instant,
-    /// It fired late, and waits a little longer.
+    /// The timer fired late, and now waits a little longer.
     is_in_grace: bool,
 }
 
@@ -61,7 +60,7 @@ impl Future for SilenceTimer {
     }
 }
 
-/// Waits for `future` until a deadline; `None` if it is not ready by then.
+/// Waits for `future` until a deadline. Returns `None` if the deadline passes first.
 pub async fn wait_until<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -77,7 +76,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(4);
 
-    /// A runtime that looks at its sockets only after it has fired its timers.
+    /// Simulates a runtime that polls its sockets only after it has fired its timers.
     async fn socket_is_read() {
         sleep(Duration::from_millis(1)).await;
     }
@@ -88,7 +87,7 @@ mod tests {
         advance(Duration::from_secs(9)).await;
         let read = wait_until(timer.deadline(), socket_is_read()).await;
         assert!(read.is_some(), "it lay in the socket");
-        // Whoever waits may be polled again with the same timer.
+        // The future may be polled again with the same timer.
         let is_timeout = tokio::select! {
             biased;
             () = socket_is_read() => false,

@@ -1,7 +1,8 @@
-//! The state of a request: what is known of every request, and the stage that this one has reached.
+//! The state of a request: the record that every request has, and the stage that this one has
+//! reached.
 //!
-//! Each stage owns what exists then. A hook gets the stage that it needs, beside the record. An
-//! admitted request makes attempts, and each attempt may get a response, until one response ends
+//! Each stage owns the data that exists then. A hook gets the record and the stage that it needs.
+//! An admitted request makes attempts, and each attempt may get a response, until one response ends
 //! the request; Pingora repeats these hooks, so both are parts of the admitted request. This file
 //! must not decide which stage comes next. Next, in the order of a request: `state/record.rs`,
 //! `state/authenticated.rs`, `state/admitted.rs`, `state/attempt.rs`, `state/responding.rs`;
@@ -26,22 +27,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct RequestContext {
     pub record: RequestRecord,
     pub stage: Stage,
-    /// Set for requests to the API, from their header on. Dropped with the context, after the last
-    /// byte has gone to the client: a drain waits for refusals too.
+    /// Set for requests to the API once their header has arrived. The guard is dropped with the
+    /// context, after the last byte has gone to the client, because a drain waits for refusals too.
     pub in_flight: Option<InFlightGuard>,
 }
 
 /// The stage that a request has reached.
 pub enum Stage {
-    /// The header has arrived, or a part of it.
+    /// The header has arrived, at least in part.
     Received,
     /// The key is valid.
     Authenticated(Authenticated),
     /// The gateway has answered the request itself, without a vendor.
     Answered {
-        /// The kind of answer, for the access log.
         handler: &'static str,
-        /// Set if the request had a valid key.
         authenticated: Option<Authenticated>,
     },
     /// The request is on its way to the sidecar.
@@ -51,7 +50,6 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Returns the account and key that pay, if they are known.
     pub fn authenticated(&self) -> Option<&Authenticated> {
         match self {
             Stage::Received => None,
@@ -82,7 +80,6 @@ impl RequestContext {
         }
     }
 
-    /// Ends the request with an answer of the gateway itself.
     pub fn set_answered(&mut self, handler: &'static str) {
         let stage = std::mem::replace(&mut self.stage, Stage::Received);
         self.stage = Stage::Answered {
@@ -91,7 +88,6 @@ impl RequestContext {
         };
     }
 
-    /// Moves the state of the request out of this context.
     pub fn take(&mut self) -> Self {
         Self {
             record: self.record.take(),
@@ -108,7 +104,7 @@ impl RequestContext {
     }
 }
 
-/// Counts the request among those that a drain waits for.
+/// Counts the request until the guard is dropped. A drain waits for the count to become 0.
 pub struct InFlightGuard(Arc<AtomicUsize>);
 
 impl InFlightGuard {

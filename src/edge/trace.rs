@@ -1,6 +1,6 @@
 //! The trace of a request, if the request is traced.
 //!
-//! Chance decides whether it is, not the caller. This file must not send anything:
+//! Chance decides that, not the client. This file must not send a trace:
 //! `crates/base/src/telemetry/traces.rs` does, once `finish/spans.rs` has built the spans.
 
 use base::telemetry::traces::{self, SAMPLE_ALL, SpanId, TraceExportConfig, TraceId, TraceParent};
@@ -10,14 +10,14 @@ use std::time::Instant;
 /// Header that carries a trace context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The trace of one request that is sampled, or whose caller's trace context is passed to the
+/// The trace of a request that is sampled, or whose trace context is passed from the client to the
 /// vendor.
 pub struct RequestTrace {
     pub(super) parent: Option<TraceParent>,
     /// Ids of the gateway's own trace. `None` if the request was not sampled.
     pub(super) own: Option<(TraceId, SpanId)>,
     to_vendors: bool,
-    /// Trace context as the caller sent it.
+    /// Trace context that the client sent.
     incoming: Option<HeaderValue>,
     pub(super) attempts: Vec<AttemptTrace>,
 }
@@ -26,15 +26,14 @@ pub(super) struct AttemptTrace {
     pub(super) id: SpanId,
     pub(super) began: Instant,
     pub(super) endpoint: String,
-    /// Status of the response. 0 if there was none.
     pub(super) status: Option<u16>,
 }
 
 impl RequestTrace {
-    /// Begins a trace, if this request gets one.
+    /// Begins a trace if the request is sampled or carries a trace context.
     pub fn from_header(config: &TraceExportConfig, header: &HeaderMap) -> Option<Box<Self>> {
         let mut values = header.get_all(TRACEPARENT).iter();
-        // A repeated header is ignored.
+        // A header that occurs more than once is ignored.
         let incoming = values.next().filter(|_| values.next().is_none());
         let parent = incoming.and_then(|value| traces::parse_traceparent(value.to_str().ok()?));
         let ids = || {
@@ -98,7 +97,8 @@ fn random<const N: usize>() -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Decides by chance, with a probability of `share` in [`SAMPLE_ALL`] (a million).
+/// Decides by chance whether a request is sampled. The probability is `share` divided by
+/// [`SAMPLE_ALL`] (a million).
 fn is_sampled(share: u32) -> bool {
     share == SAMPLE_ALL
         || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % SAMPLE_ALL < share)

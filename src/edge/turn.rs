@@ -1,5 +1,5 @@
-//! A request as one turn of its conversation: the input that the gateway assumes until the vendor
-//! reports it, and what it remembers for the next turns.
+//! A request as one turn of its conversation: the estimate of the input until the vendor reports
+//! it, and the record for the next turns.
 //!
 //! This file must not decide what is billed: `edge/settlement.rs` and `response/debit.rs` do.
 
@@ -49,7 +49,6 @@ impl MeteredTurn {
         }
     }
 
-    /// Returns the turn of this request at another model.
     pub fn with_model(&self, model: &CatalogModel) -> Self {
         Self::new(
             &self.turns,
@@ -68,13 +67,14 @@ impl MeteredTurn {
         self.estimate.estimator
     }
 
-    /// Whether the estimate is uncertain before the response begins: only the vendor knows how much
-    /// of the input was in its cache, and it reports that only at the end.
+    /// Returns whether the estimate is uncertain before the response begins: only the vendor knows
+    /// how much of the input was in its cache, and some vendors report that only at the end.
     pub fn is_estimate_uncertain(&self) -> bool {
         self.estimate.is_doubtful && !self.is_reported_early
     }
 
-    /// Whether the estimate is still uncertain, given the usage that was `reported` so far.
+    /// Returns whether the estimate is still uncertain, given the usage that the vendor has
+    /// `reported` so far.
     pub fn is_estimate_still_uncertain(&self, reported: Option<Usage>) -> bool {
         self.estimate.is_doubtful && reported.is_none_or(|usage| usage.input_total() == 0)
     }

@@ -1,5 +1,5 @@
-//! The vendor's side of a request: which endpoint it uses, how the gateway connects, and which
-//! header the vendor gets.
+//! The vendor's side of a request: the selection of an endpoint, the connection, and the request
+//! header.
 //!
 //! The gateway builds the header from an allow-list: of the client's own header only the version
 //! and the preview flags pass. This file must not touch bodies. Next: `upstream/target.rs` (path
@@ -45,7 +45,8 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use std::time::Duration;
 
-/// Vendors close idle connections after about a minute. The gateway closes its own before that.
+/// Time after which the gateway closes an idle connection. Vendors close theirs after about a
+/// minute, so the gateway must be earlier.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of streams per HTTP/2 connection, if the vendor's
 /// `SETTINGS_MAX_CONCURRENT_STREAMS` allows that many.
@@ -57,23 +58,23 @@ const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// 8 MiB, and as much for all streams of a connection together, so one slow client would block all
 /// others.
 const H2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
-/// Large enough for the windows of all streams at once.
+/// Window of a whole HTTP/2 connection, in bytes. It is large enough for the windows of all streams
+/// at once.
 const H2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-/// `first_byte_seconds` and `idle_seconds` bound how long a vendor may be silent. TCP keepalive
-/// finds a lost host within a minute: the first probe follows after this time without a byte.
+/// Time without a byte after which the first TCP keepalive probe follows. The probes find a lost
+/// host within a minute; `first_byte_seconds` and `idle_seconds` bound how long a vendor may be
+/// silent.
 const KEEPALIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval between keepalive probes.
 const KEEPALIVE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of unanswered probes after which the host counts as lost.
 const MAX_KEEPALIVE_PROBES: usize = 3;
-/// Time after which unacknowledged data also means that the host is lost. The kernel sends no
-/// probes meanwhile.
+/// Time after which unacknowledged data also shows that the host is lost. The kernel sends no
+/// probes while data is unacknowledged.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time between two pieces of a page from the sidecar, if the limits for vendors allow that
 /// much.
 const PAGE_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns the peer of the next attempt at a vendor.
 pub async fn select_vendor_peer(
     gateway: &Gateway,
     record: &mut RequestRecord,
@@ -94,9 +95,9 @@ pub async fn select_vendor_peer(
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     let limits = &call.settings.limits;
     set_timeouts(&mut peer, limits);
-    // A backstop, for while Pingora waits to send a body and does not look at the client.
-    // `intake.rs` enforces the limits of silence, between which Pingora does not distinguish, and
-    // reads what is ready first.
+    // This timeout applies while Pingora waits to send a body and does not watch the client.
+    // `intake.rs` enforces the shorter limits on silence, which Pingora does not distinguish, and
+    // reads ready data first.
     let silence = limits.first_byte_seconds.max(limits.idle_seconds);
     let backstop = silence.saturating_mul(BACKSTOP_FACTOR);
     peer.options.read_timeout = Some(Duration::from_secs(backstop));
@@ -105,7 +106,7 @@ pub async fn select_vendor_peer(
         .attempt
         .as_mut()
         .map_or(0, |attempt| attempt.lease.choose_connection_group());
-    // Pingora's own record of HTTP/1.1-only vendors does not keep it from using a pooled HTTP/2
+    // Pingora remembers vendors that support only HTTP/1.1, but may still use a pooled HTTP/2
     // connection.
     let wants_http1 = call
         .attempt
@@ -141,10 +142,10 @@ fn tcp_keepalive_options() -> TcpKeepalive {
     }
 }
 
-/// Whether the gateway may retry the request for a page whose sidecar was about to be replaced:
-/// nothing of a response has arrived, and the request changes nothing. The gateway retries as often
-/// as it finds a pooled connection dead, and once over a new connection. It does not retry after a
-/// timeout, because the retry would take that time again.
+/// Returns whether the gateway may retry the request for a page whose sidecar was about to be
+/// replaced. That requires that no part of a response has arrived and that the request changes
+/// nothing. Dead pooled connections do not count as retries; only one new connection is tried. A
+/// timeout is not retried, because the retry would take as long again.
 pub fn may_retry_page(
     session: &Session,
     request: &mut SidecarRequest,
@@ -166,7 +167,6 @@ pub fn may_retry_page(
     reused || !std::mem::replace(&mut request.has_retried, true)
 }
 
-/// Returns the peer of a request to the sidecar.
 pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
     let announced = gateway
@@ -179,7 +179,7 @@ pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let limits = &settings.limits;
     let silence = Duration::from_secs(limits.first_byte_seconds.max(limits.idle_seconds));
     peer.options.read_timeout = Some(silence.min(PAGE_IDLE_TIMEOUT));
-    // The sidecar of a predecessor process has ended. The sidecar of its successor has the address.
+    // The sidecar of a predecessor process has ended. The successor's sidecar has the address.
     peer.options.custom_l4 = gateway
         .sidecar
         .as_ref()
@@ -207,8 +207,8 @@ pub fn build_vendor_header(
     }
     call.failure = None;
     call.response.answered_at = None;
-    // At this point Pingora has set the version that the connection speaks, and it needs the same
-    // version in the header that it gets back.
+    // Pingora has set the version of the connection at this point, and expects the same version in
+    // the header that it gets back.
     let version = header.version;
     call.exchange.begin_attempt(version == Version::HTTP_2);
     let Some(endpoint) = call.endpoint() else {
@@ -251,7 +251,7 @@ pub fn build_vendor_header(
     if let Some(traceparent) = traceparent {
         upstream_header.insert_header(TRACEPARENT, traceparent)?;
     }
-    // Only for HTTP/1: other requests may share an HTTP/2 connection.
+    // Cork only an HTTP/1 connection: other requests may share an HTTP/2 connection.
     if version != Version::HTTP_2
         && let Some(socket) = call.attempt.as_ref().and_then(|attempt| attempt.socket)
     {
@@ -261,7 +261,7 @@ pub fn build_vendor_header(
     Ok(())
 }
 
-/// The error for a hook that Pingora calls for a request without an upstream. It never does.
+/// Returns the error for a hook that Pingora calls without an upstream, which does not happen.
 pub fn no_upstream() -> Box<Error> {
     Error::explain(ErrorType::InternalError, "the request has no upstream")
 }
@@ -283,8 +283,8 @@ pub fn build_sidecar_header(
     header: &mut RequestHeader,
 ) -> Result<()> {
     if gateway.sidecar.is_some() {
-        // An in-memory connection costs nothing to open, and Pingora's pool identifies connections
-        // only by their descriptor.
+        // An in-memory connection costs nothing to open, and Pingora's pool would identify it by a
+        // descriptor that it does not have.
         header.insert_header(header::CONNECTION, "close")?;
     }
     for name in FORWARDING_FIELDS {
@@ -294,7 +294,7 @@ pub fn build_sidecar_header(
         header.remove_header(name);
     }
     if let Some(account) = request.lookup_account() {
-        // The edge has checked the key. The sidecar must not see it.
+        // The edge has checked the key, and the sidecar must not see it.
         for name in ["authorization", "x-api-key"] {
             header.remove_header(name);
         }

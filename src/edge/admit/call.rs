@@ -1,5 +1,5 @@
-//! Turns a body into an [`AdmittedRequest`]: what it requests, from which model, with its largest
-//! possible cost reserved.
+//! Turns a body into an [`AdmittedRequest`]: the operation, the model, and a hold for the largest
+//! possible cost.
 //!
 //! This file must not encode the request itself. Next: `admit/reserve.rs` (the hold),
 //! `edge/outbound.rs` (the request in a model's protocol, and its price),
@@ -38,17 +38,16 @@ use std::time::{Duration, Instant};
 
 pub enum PreparedRequest {
     Call(Box<AdmittedRequest>),
-    /// Number of input tokens, counted by the gateway because the model's vendor cannot count them.
     Count(u64),
-    /// The earlier response under this idempotency key.
+    /// The gateway stored a response to an earlier request with this idempotency key.
     Replay(ReplayedResponse),
 }
 
 /// Reads the body, finds the model and reserves credit.
 ///
 /// # Errors
-/// Returns an error if the body is not a valid request, names no model, requests something that is
-/// unavailable, or cannot be paid.
+/// Returns an error if the body is not a valid request, names no model, requests an unavailable
+/// feature, or costs more than the account can pay.
 #[expect(
     clippy::too_many_lines,
     reason = "the steps of admission, in their order"
@@ -85,11 +84,11 @@ pub async fn prepare(
         short_values.unwrap_or(values_max),
     );
     if parsed.is_err() && short_values.is_some() {
-        // Perhaps it has too many values for a short job alone.
+        // The body may have too many values for a short job.
         let slot = Box::pin(before_cutoff(gateway, cpu.slot(usize::MAX, session))).await?;
         parsed = parse(slot, session.req_header(), values_max);
     }
-    // Taken apart at once: a variable for the whole would be kept beside its parts.
+    // Destructure at once: a variable for the whole would stay in the future beside its parts.
     let ParsedRequest {
         body,
         body_hash,
@@ -98,7 +97,7 @@ pub async fn prepare(
         count,
     } = parsed?;
     let model = find_model(settings, principal, &summary.model)?.select_variant(surface, &summary);
-    // If the request is refused, its account holder sees the model.
+    // Record the model before any check can refuse the request, so that the account holder sees it.
     let _ = record.model.set(Arc::clone(model));
     let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);
@@ -151,7 +150,7 @@ pub async fn prepare(
     }
     let encoding_work = outbound_request.encoding_work();
     let slot = before_cutoff(gateway, cpu.slot(encoding_work, session)).await?;
-    // From here on, the request's hold counts it.
+    // The hold counts the request from this line on.
     drop(arrival);
     let ReservedRequest {
         hold,
@@ -288,7 +287,7 @@ async fn receive_body(
             Some(coding) => {
                 let coded = (coding, &*received.bytes);
                 let decoded = intake::decode_body(coded, session, cpu, &limits, share);
-                // Boxed: few bodies have a coding.
+                // The future is boxed because few bodies have a coding.
                 Box::pin(decoded).await?
             }
         };
@@ -298,8 +297,9 @@ async fn receive_body(
     before_cutoff(gateway, receive).await
 }
 
-/// Whether the gateway counts the tokens of such a request itself. Responses vendors expect another
-/// body for counting than for generation, and endpoints with a custom path may have no counter.
+/// Returns whether the gateway counts the tokens of such a request itself. Responses vendors expect
+/// another body for counting than for generation, and endpoints with a custom path may have no
+/// counter.
 fn is_counted_locally(model: &CatalogModel, operation: &ApiOperation) -> bool {
     let surface = operation.surface;
     !model.passes_through(surface)
@@ -307,14 +307,13 @@ fn is_counted_locally(model: &CatalogModel, operation: &ApiOperation) -> bool {
         || !model.vendor.serves(operation.path)
 }
 
-/// The content of a body, independent of the model.
+/// The parts of a body that do not depend on the model.
 struct ParsedRequest {
     body: Bytes,
-    /// Hash of the body, for requests that may have an idempotency key.
     body_hash: BodyHash,
     summary: RequestSummary,
     conversation: ConversationKey,
-    /// Number of input tokens, if the request asks for it.
+    /// Number of input tokens. `None` if the request does not ask for a count.
     count: Option<Result<u64, Failure>>,
 }
 

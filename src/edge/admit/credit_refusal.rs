@@ -1,5 +1,5 @@
-//! What a caller whose account cannot pay reads: the tokens that it asked for, those that its
-//! credits pay for, the cause, and where there are more credits.
+//! The error for a client whose account cannot pay. It names the tokens that the client asked for,
+//! the tokens that its credits pay for, the cause, and where to buy credits.
 //!
 //! This file must not decide whether a request can be paid.
 
@@ -11,8 +11,8 @@ use credits::pricing::Quote;
 use llm_protocol::failure::{Failure, Kind};
 use std::fmt::Write as _;
 
-/// Returns the failure for credits that do not suffice. `asked`: the request's quote, if its body
-/// was read, and whether its output limit may not be lowered.
+/// Returns the failure for an account without enough credits. `asked` is the request's quote, if
+/// the body was read, and whether the output limit may not be lowered.
 pub(super) fn failure(
     refused: &ReserveError,
     settings: &Settings,
@@ -37,7 +37,7 @@ pub(super) fn failure(
         _ => return Failure::from_kind(Kind::Internal),
     };
     let mut message = cause;
-    // A `String` takes every write.
+    // Writing to a `String` cannot fail.
     let _ = match asked {
         Some((quote, is_exact)) => {
             write!(message, " {}", describe_tokens(quote, is_exact, payable))
@@ -58,12 +58,11 @@ pub(super) fn failure(
     Failure::new(kind, message)
 }
 
-/// Names the tokens that the request asks for, and how many of them `payable` credits pay for.
 fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
     let reach = quote.reaches.iter();
     let input = reach.map(|reach| reach.input_tokens).max().unwrap_or(0);
     let asked = quote.output_limit;
-    // Strict mode lowers no limit.
+    // Strict mode does not lower an output limit.
     let needed = if is_exact {
         asked
     } else {
@@ -90,7 +89,7 @@ fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
     )
 }
 
-/// The one place that says where an account holder gets credits.
+/// Returns where an account holder gets credits. All messages take the text from this function.
 fn where_to_get_credits(settings: &Settings) -> String {
     if settings.payments.is_some() {
         return format!("Buy credits: {}{CREDITS_PATH}", settings.base_url);

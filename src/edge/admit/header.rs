@@ -25,18 +25,15 @@ use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 use std::sync::Arc;
 
-/// With a shared store, the gateway checks limits and credit there on the header only if the body
-/// is longer than this, in bytes. For a shorter body the admission follows at once and gives the
-/// same result.
+/// Minimum body length, in bytes, above which the gateway checks limits and credit in a shared
+/// store on the header alone. For a shorter body, the admission follows at once and makes the same
+/// checks.
 const MAX_SHORT_BODY_BYTES: u64 = 65_536;
 
-/// A request whose header has passed, so that its body may be read.
 pub struct HeaderAdmission {
-    /// Memory share of its body.
     pub share: BodyShare,
-    /// Counts the request for its key and account until it holds credit.
+    /// Counts the request for its key and account until the request holds credit.
     pub arrival: PendingAdmission,
-    /// Whether the account can pay for the cheapest request.
     pub has_credit: bool,
 }
 
@@ -158,8 +155,8 @@ fn min_cost(settings: &Settings) -> Micro {
         .unwrap_or_default()
 }
 
-/// Returns the failure for a hold that was refused. `asked`: the request's quote, if its body was
-/// read, and whether its output limit may not be lowered.
+/// Returns the failure for a refused hold. `asked` is the request's quote, if the body was read,
+/// and whether the output limit may not be lowered.
 pub(super) fn refusal_failure(
     surface: Protocol,
     refused: &ReserveError,
@@ -186,7 +183,6 @@ pub(super) fn refusal_failure(
     }
 }
 
-/// Returns the failure for a request that the ledger's backlog has no room for.
 pub(super) fn backlog_failure(refusal: BacklogRefusal) -> Failure {
     let kind = match refusal.reason {
         BacklogReason::Share | BacklogReason::Delayed => Kind::LedgerBacklog,

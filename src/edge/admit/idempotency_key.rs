@@ -1,5 +1,5 @@
-//! Requests with an `Idempotency-Key`: whether the gateway answers the request, replays an earlier
-//! response, or refuses it.
+//! Decides for a request with an `Idempotency-Key` whether the gateway answers it, replays an
+//! earlier response, or refuses it.
 //!
 //! This file must not know how keys are stored: `idempotency.rs` does.
 
@@ -13,11 +13,10 @@ use ledger::StoreError;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 
-/// What the gateway does with the request.
 pub enum IdempotencyOutcome {
-    /// Answer the request. Holds the idempotency key, if the request has one.
+    /// The gateway answers the request, and holds the idempotency key if the request has one.
     Proceed(Option<Box<IdempotencyGuard>>),
-    /// Replay the earlier response.
+    /// The gateway replays the earlier response.
     Replay(ReplayedResponse),
 }
 
@@ -66,8 +65,8 @@ pub async fn claim_key(
     }
 }
 
-/// Whether the request has a known idempotency key, so that its response may be stored. Does not
-/// look at the body.
+/// Returns whether the request has a known idempotency key, so that its response may be stored. The
+/// check does not read the body.
 ///
 /// # Errors
 /// Returns an error if the key is invalid or the store cannot be reached.
@@ -88,7 +87,7 @@ pub async fn is_known(
         .map_err(store_failure)
 }
 
-/// Returns the key of the header. Free requests have none, so returns `None` for them.
+/// Returns the key of the header, or `None` for free requests, which have no idempotency keys.
 fn read_key<'s>(
     session: &'s Session,
     operation: &ApiOperation,

@@ -1,7 +1,7 @@
 //! Admits a request to one of the gateway's own endpoints: counts it, checks its parameters, and
 //! has it answered here or by the sidecar.
 //!
-//! Must not look anything up: `edge/local_api.rs` does.
+//! This file must not look anything up: `edge/local_api.rs` does.
 
 use crate::edge::activity::LookupGuard;
 use crate::edge::gateway::Gateway;
@@ -39,8 +39,8 @@ pub(super) async fn answer(
 }
 
 /// Counts a request that the gateway answers itself. For a receipt or usage, also counts the
-/// lookup. Checks the query of a request for usage: a sidecar that answers it does not know the
-/// surface, whose shape an error has.
+/// lookup. Checks the query of a request for usage here, because an error has the shape of the
+/// surface, which the sidecar does not know.
 ///
 /// # Errors
 /// Returns 429 if a limit is exceeded, and 400 if a parameter is not valid.

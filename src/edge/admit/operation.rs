@@ -1,12 +1,11 @@
 //! The operation that a request asks for: its surface, its path, and the version of its protocol.
 //!
-//! This file must not decide anything.
+//! This file must not decide whether the operation is allowed.
 
 use config::Settings;
 use llm_protocol::Protocol;
 use pingora::proxy::Session;
 
-/// The operation that the path names.
 pub struct ApiOperation {
     pub surface: Protocol,
     pub path: &'static str,

@@ -1,4 +1,4 @@
-//! Slows a request down while the ledger is behind: it waits a moment before it reserves credit.
+//! Slows requests down while the ledger is behind: each one waits before it reserves credit.
 //!
 //! The body has been read by then, so the gateway notices a client that leaves meanwhile. This file
 //! must not decide who waits, or for how long: `billing/backlog.rs` does.
@@ -32,6 +32,6 @@ pub async fn wait_for_ledger(
         () = tokio::time::sleep(delay) => {}
         () = wait_for_client_close(session) => return Err(client_left()),
     }
-    // The backlog may have grown in that time.
+    // The backlog may have grown during the wait.
     backlog.check(account).map_err(backlog_failure)
 }

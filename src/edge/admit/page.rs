@@ -1,5 +1,5 @@
-//! Admits requests for pages: counts them, and reads their bodies whole before it uses any resource
-//! of the sidecar.
+//! Admits requests for pages: counts them, and reads their bodies whole before the sidecar is
+//! involved.
 //!
 //! This file must not know what a page shows. `edge/pages.rs` has the counts.
 
@@ -55,7 +55,7 @@ async fn acquire_permit(
             address: client_prefix(caller.address),
             is_shared: caller.is_unnamed,
         },
-        // The peer has disconnected already. All such requests count together.
+        // The peer has disconnected and its address is unknown. All such requests share one count.
         None => PageClient {
             address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
             is_shared: false,

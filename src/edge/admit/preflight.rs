@@ -1,4 +1,5 @@
-//! Preflights: a browser's question which methods and headers a page of another origin may send.
+//! Answers CORS preflights, in which a browser asks which methods and headers a page of another
+//! origin may send.
 //!
 //! This file must not decide which origins may call: `edge/cors.rs` does.
 
@@ -11,7 +12,6 @@ use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
-/// Methods that the API's paths support.
 const ALLOWED_METHODS: &str = "GET, HEAD, POST, OPTIONS";
 /// How long a browser may cache the response to a preflight, in seconds: the longest time that any
 /// browser accepts.
@@ -39,7 +39,7 @@ const ALLOWED_HEADERS: [&str; 14] = [
 /// Prefixes of other allowed header fields.
 const ALLOWED_HEADER_PREFIXES: [&str; 4] = ["anthropic-", "openai-", "x-stainless-", "x-gateway-"];
 
-/// Whether the request only asks which methods and headers a page may send.
+/// Returns whether the request is a preflight, which asks for allowed methods and headers only.
 pub fn is_preflight(session: &Session, ctx: &RequestContext) -> bool {
     ctx.record.cors.is_some() && session.req_header().method == Method::OPTIONS
 }
@@ -69,8 +69,8 @@ pub async fn answer_preflight(
     respond::send_response(session, ctx, head, Bytes::new()).await
 }
 
-/// Returns those of the requested header fields that are allowed. If none is requested, returns all
-/// fields that this file lists by name.
+/// Returns the requested header fields that are allowed. If the request names none, returns all
+/// fields that this file lists.
 fn allowed_headers(session: &Session, settings: &Settings) -> String {
     let requested = session
         .req_header()

@@ -18,10 +18,9 @@ use llm_protocol::translate;
 use llm_protocol::usage::UsageBounds;
 use std::sync::Arc;
 
-/// Bytes that are copied in the time that reading one takes.
+/// Number of bytes that the CPU copies in the time in which it parses one byte.
 const COPIED_BYTES_PER_READ_BYTE: usize = 16;
 
-/// A request whose largest possible cost is reserved.
 pub struct ReservedRequest {
     pub hold: Option<Hold>,
     pub encoded: UpstreamRequest,
@@ -119,7 +118,8 @@ impl OutboundRequest<'_> {
         )
     }
 
-    /// Reserves credit. `exact`: reserve the whole output limit or nothing.
+    /// Reserves credit. If `exact` is true, the function reserves the whole output limit or
+    /// nothing.
     async fn reserve(
         &self,
         gateway: &Gateway,
@@ -153,7 +153,7 @@ impl OutboundRequest<'_> {
             .await
     }
 
-    /// The work of encoding the body, as [`cpu_pool::work`] counts it. A body that is passed on
+    /// Returns the work of encoding the body, as [`cpu_pool::work`] counts it. A body that passes
     /// unchanged is only copied.
     pub(super) fn encoding_work(&self) -> usize {
         if self.is_unmodified_passthrough() {
@@ -163,13 +163,13 @@ impl OutboundRequest<'_> {
         }
     }
 
-    /// The work of reading the body, as [`cpu_pool::work`] counts it.
+    /// Returns the work of reading the body, as [`cpu_pool::work`] counts it.
     fn work(&self) -> usize {
         let values = usize::try_from(self.summary.values).unwrap_or(usize::MAX);
         cpu_pool::work(self.body.len(), values, self.summary.escape_bytes)
     }
 
-    /// Returns the memory for the JSON document of the body, if one is built.
+    /// Returns the size of the JSON document of the body in memory, in bytes; 0 if none is built.
     pub(super) fn tree_bytes(&self) -> u64 {
         if self.is_unmodified_passthrough() {
             0
@@ -185,8 +185,8 @@ impl OutboundRequest<'_> {
         has_reasoning_retry: bool,
         fallbacks: Option<&Fallbacks>,
     ) -> u64 {
-        // The gateway encodes a retry from the client's body. Encoded for another model, the
-        // request is about as long.
+        // The gateway encodes a retry from the client's body. The encoding for another model has
+        // about the same length.
         let client = if has_reasoning_retry || fallbacks.is_some() {
             self.body.len()
         } else {

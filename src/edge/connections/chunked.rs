@@ -1,27 +1,25 @@
-//! A strict parser for the framing of a chunked body: RFC 9112 §7.1 without what it merely
-//! tolerates.
+//! A strict parser for the framing of a chunked body. It accepts RFC 9112 §7.1 without the
+//! deviations that the RFC tolerates.
 //!
 //! Pingora's reader accepts a chunk without a size, blanks after the size, control characters in an
 //! extension and trailers that are not fields. A proxy in front may read those differently, and
 //! then one of the two sees a request that the other does not. So each byte passes through this
-//! parser before Pingora acts on it. This file must not keep a body's bytes; it skips the data of a
-//! chunk.
+//! parser before Pingora acts on it. This file must not keep a body's bytes.
 
 /// Maximum number of digits in a chunk's size.
 const MAX_SIZE_DIGITS: u8 = 16;
 /// Maximum size of a chunk in bytes: far above the largest `limits.body_bytes` that the config
-/// allows. Pingora would wait for the first bytes of any size.
+/// allows. Pingora would accept a chunk of any size and wait for its bytes.
 const MAX_CHUNK_BYTES: u64 = 1 << 40;
 /// Maximum number of bytes in one chunk's extension.
 const MAX_EXTENSION_BYTES: u16 = 256;
 /// Maximum number of bytes in all trailers.
 const MAX_TRAILER_BYTES: u16 = 8_192;
-/// Maximum number of framing bytes in a body beyond [`FREE_BYTES_PER_CHUNK`] per chunk and as many
-/// bytes as the body has.
+/// Maximum number of framing bytes in a body in excess of the allowance, which is
+/// [`FREE_BYTES_PER_CHUNK`] per chunk plus the number of data bytes.
 const MAX_EXCESS_BYTES: i64 = 16_384;
 const FREE_BYTES_PER_CHUNK: i64 = 16;
 
-/// Position of the parser in the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkState {
     Size {
@@ -34,7 +32,7 @@ enum ChunkState {
     Data,
     DataReturn,
     DataLineFeed,
-    /// At the first byte of a trailer, or of the last line.
+    /// The next byte begins a trailer, or the empty line that ends the body.
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -47,7 +45,7 @@ enum ChunkState {
 #[derive(Debug)]
 pub struct ChunkParser {
     state: ChunkState,
-    /// Chunk size parsed so far, then number of data bytes that are still missing.
+    /// The chunk size parsed so far; within the data, the number of data bytes still missing.
     left: u64,
     trailer_bytes: u16,
     excess_bytes: i64,
@@ -146,7 +144,7 @@ impl ChunkParser {
         }
     }
 
-    /// Begins a chunk, after the line with its size.
+    /// Begins a chunk once the line with its size is complete.
     fn begin_chunk(&mut self) -> Result<ChunkState, &'static str> {
         if self.left == 0 {
             return Ok(ChunkState::TrailerStart);
@@ -199,12 +197,10 @@ fn line_feed(byte: u8) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a byte is allowed in a field's value.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
-/// Whether a byte is allowed in a field's name.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -290,7 +286,7 @@ mod tests {
             "5\r\nhello\r\n0\r\nx: 1\n\r\n",
             "5\r\nhello\r\n0\r\n\rx",
             "00000000000000005\r\nhello\r\n0\r\n\r\n",
-            // Larger than any body, and refused before a byte of it.
+            // This chunk is larger than any body, and is refused before a byte of data.
             "10000000001\r\n",
             "8000000000000000\r\n",
             "ffffffffffffffff\r\n",

@@ -1,10 +1,10 @@
-//! Observes the HTTP/2 frames of a connection: those that this process sends, to find the ones that
-//! refuse something, and those of the client, to find floods.
+//! Observes the HTTP/2 frames of a connection. Frames that this process sends may refuse a request;
+//! frames that the client sends may be a flood.
 //!
 //! Pingora and its HTTP/2 library end malformed streams and connections by themselves and do not
-//! report it. What they send is the only trace: a RST_STREAM, a GOAWAY with an error, or a bare
-//! 400. And they read frames that ask for nothing (WINDOW_UPDATE, PRIORITY, PING, frames of an
-//! unknown type) without end. This file must not keep or change bytes.
+//! report it. The only trace that they leave is a RST_STREAM, a GOAWAY with an error, or a bare
+//! 400. They also accept an unlimited number of control frames (WINDOW_UPDATE, PRIORITY, PING,
+//!      frames of an unknown type). This file must not keep or change bytes.
 
 use base::telemetry::refusals::RefusalReason;
 
@@ -19,11 +19,12 @@ const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 
-/// Bytes of frames without content that a client may send for each byte of content that it sends or
-/// gets. A client that opens its windows after each frame needs 26 bytes for a frame of content.
+/// Number of bytes in control frames that a client may send for each byte of content in either
+/// direction. A client that sends a WINDOW_UPDATE after each frame needs 26 bytes for a frame of
+/// content.
 const CONTROL_BYTES_PER_CONTENT_BYTE: u64 = 8;
-/// Maximum number of bytes of frames without content beyond that: 60 000 PINGs, or a week of one
-/// each ten seconds.
+/// Maximum number of control bytes in excess of that allowance: 60 000 PINGs, or a PING every ten
+/// seconds for a week.
 const MAX_CONTROL_BYTES: u64 = 1_048_576;
 
 const NO_ERROR: u32 = 0;
@@ -34,17 +35,16 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// HPACK's static index of `:status: 400`. A response that the gateway writes itself has more
 /// fields than that.
 const BARE_STATUS_400: u8 = 0x8c;
-/// `:status: 431` as HPACK has it the first time on a connection, and the first index of what it
-/// remembers afterwards. A bare status that is not in the static table is this one.
+/// HPACK encoding of `:status: 431`. The status is not in the static table, so the encoder sends it
+/// literally the first time on a connection, and as the first dynamic index afterwards.
 const BARE_STATUS_431: [u8; 5] = [0x48, 0x83, 0x69, 0x90, 0xff];
 const FIRST_DYNAMIC_INDEX: u8 = 0xbe;
 
-/// A frame that refuses something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedFrame {
-    /// A reset or a farewell, with its code.
+    /// A RST_STREAM or a GOAWAY, with its error code.
     Error(RefusalReason, u32),
-    /// An answer that is a status and nothing else.
+    /// A response that consists of a status alone.
     Answer(RefusalReason, u16),
 }
 
@@ -53,9 +53,9 @@ pub enum RefusedFrame {
 pub struct FrameObserver {
     sent: FrameReader,
     received: FrameReader,
-    /// The stream that was last answered by a bare status. Its reset is no second refusal.
+    /// The stream that last got a bare status. A reset of that stream is not a second refusal.
     answered: [u8; 4],
-    /// Bytes of the client's frames without content that no content has made up for.
+    /// Number of the client's control bytes that no content byte has offset yet.
     control_bytes: u64,
 }
 
@@ -83,7 +83,8 @@ impl FrameObserver {
         });
     }
 
-    /// Parses the next bytes of the client, and returns whether its frames are a flood.
+    /// Parses the next bytes of the client, and returns whether the client floods the connection
+    /// with control frames.
     pub fn observe_received(&mut self, bytes: &[u8]) -> bool {
         let control_bytes = &mut self.control_bytes;
         self.received.read(bytes, |frame| {
@@ -103,10 +104,9 @@ fn make_up_for(control_bytes: &mut u64, content_bytes: u64) {
     *control_bytes = control_bytes.saturating_sub(allowed);
 }
 
-/// Parser of the frames of one direction.
 #[derive(Debug, Default)]
 struct FrameReader {
-    /// Bytes of the frame's header, then of the payload that is kept.
+    /// The frame's header, followed by the part of the payload that is kept.
     seen: [u8; HEAD_BYTES + RETAINED_PAYLOAD_BYTES],
     filled: usize,
     /// Number of payload bytes that are still missing, once the frame's header is complete.
@@ -155,12 +155,13 @@ impl FrameReader {
         [self.seen[5], self.seen[6], self.seen[7], self.seen[8]]
     }
 
-    /// Whether the frame has a part of a header or of a body.
+    /// Returns whether the frame carries a part of a header or of a body.
     fn is_content(&self) -> bool {
         matches!(self.seen[3], DATA | HEADERS | CONTINUATION)
     }
 
-    /// `answered`: the stream that was last answered by a bare status.
+    /// Returns the refusal in a frame, if it is one. `answered` is the stream that last got a bare
+    /// status.
     fn classify_refusal(&self, answered: [u8; 4]) -> Option<RefusedFrame> {
         let payload = &self.seen[HEAD_BYTES..self.filled];
         let code = |at: usize| {
@@ -178,7 +179,8 @@ impl FrameReader {
             }
             RST_STREAM if self.stream() == answered => None,
             RST_STREAM => match code(0)? {
-                // How the gateway, or Pingora for it, ends a request that it no longer needs.
+                // The gateway, or Pingora for it, ends a request that it no longer needs with such
+                // a code.
                 NO_ERROR | CANCEL | REFUSED_STREAM => None,
                 ENHANCE_YOUR_CALM => Some(RefusedFrame::Error(
                     RefusalReason::Http2Flood,
@@ -199,7 +201,7 @@ impl FrameReader {
     }
 }
 
-/// Whether a header is one field that the connection remembers.
+/// Returns whether a header is one index into the connection's dynamic table.
 fn is_remembered(header: &[u8]) -> bool {
     matches!(header, [index] if *index >= FIRST_DYNAMIC_INDEX)
 }
@@ -281,7 +283,7 @@ mod tests {
             let count = allowed(&mut observer, &frame);
             assert_eq!(count, MAX_CONTROL_BYTES / length, "frames of type {kind}");
         }
-        // A byte of content makes up for eight of others, and no more is kept in store.
+        // A byte of content offsets eight control bytes, and unused content is not carried over.
         let mut observer = FrameObserver::default();
         observer.observe_sent(&frame(DATA, &[7; 100_000]), |_| {});
         let update = frame(WINDOW_UPDATE, &[0, 0, 0, 1]);

@@ -1,9 +1,8 @@
 //! Assigns the bytes that were read from one HTTP/1 connection to their requests.
 //!
 //! Pingora does not expose the bytes of a header that it refuses, and accepts malformed bodies. So
-//! this file copies the bytes of the current header, and frees them once the request begins. It
-//! only counts the bytes of a body, or parses them if the body is chunked. It must not withhold
-//! bytes from Pingora.
+//! this file copies the bytes of the current header until the request begins. It counts the bytes
+//! of a body, and parses them if the body is chunked. It must not withhold bytes from Pingora.
 
 use super::chunked::ChunkParser;
 use crate::edge::framing::RequestDefect;
@@ -18,7 +17,7 @@ pub enum BodyFraming {
 
 #[derive(Debug)]
 enum BodyProgress {
-    /// The body has ended, or there is none: the next bytes are the next header.
+    /// There is no body, or the body has ended. The next bytes are the next header.
     None,
     Length(u64),
     Chunked(ChunkParser),
@@ -26,7 +25,7 @@ enum BodyProgress {
 
 #[derive(Debug)]
 pub struct InboundTracker {
-    /// Received bytes of the current header, and of requests after it that have not begun.
+    /// Received bytes of the current header, and of later requests that have not begun.
     unparsed: Vec<u8>,
     body: BodyProgress,
     defect: Option<RequestDefect>,
@@ -46,7 +45,7 @@ impl InboundTracker {
         &self.unparsed
     }
 
-    /// Returns how the current body is malformed.
+    /// Returns the defect of the current body, or `None` while the body is well formed.
     pub fn defect(&self) -> Option<RequestDefect> {
         self.defect
     }
@@ -87,7 +86,7 @@ impl InboundTracker {
             return Ok(());
         }
         let of_body = self.consume_body(&ahead[header_bytes..])?;
-        // The rest is a request that arrived together with the previous one.
+        // The remaining bytes are a request that arrived together with the previous one.
         ahead.drain(..header_bytes + of_body);
         if !ahead.is_empty() {
             self.unparsed = ahead;
@@ -125,7 +124,8 @@ impl InboundTracker {
     }
 }
 
-/// Returns where a header ends that Pingora repaired before it parsed it.
+/// Returns the offset at which the header ends. Pingora repairs some headers before it parses them,
+/// so its own count does not apply.
 fn header_end(bytes: &[u8]) -> usize {
     let begin = bytes
         .iter()
@@ -160,7 +160,7 @@ mod tests {
             ];
             for piece in bytes.as_bytes().chunks(pieces) {
                 inbound.read(piece).unwrap();
-                // Like Pingora: parse the next header once the previous body has ended.
+                // Like Pingora, parse the next header once the previous body has ended.
                 while matches!(inbound.body, BodyProgress::None)
                     && inbound.header().starts_with(HEADER.as_bytes())
                 {

@@ -1,5 +1,5 @@
-//! A client's connection: it enforces a deadline and a maximum size for a header, gives up a client
-//! that does not read, and records what Pingora refuses by itself.
+//! A client's connection. It enforces a deadline and a maximum size for a header, closes a
+//! connection whose client does not read, and records the requests that Pingora refuses by itself.
 //!
 //! It forwards everything to the stream inside, with one exception: it replaces the empty response
 //! that Pingora writes to a malformed HTTP/1 request with the gateway's own. It must not withhold
@@ -27,14 +27,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
-/// Maximum number of bytes that one read may return after the end of a header: the body, and the
-/// next request.
+/// Maximum number of bytes that one read may return after the end of a header. They belong to the
+/// body and the next request.
 const MAX_BYTES_AFTER_HEADER: u64 = 65_536;
 
 /// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Protocol of a connection, as far as it is known.
+/// Protocol of a connection. The first bytes decide it.
 enum ConnectionProtocol {
     Http1,
     Http2 {
@@ -50,14 +50,14 @@ pub struct MonitoredStream {
     protocol: ConnectionProtocol,
     /// Bytes that were read to detect the protocol and that Pingora has not read yet.
     peeked: Vec<u8>,
-    /// Rest of the response that replaces Pingora's.
+    /// Unsent part of the response that replaces Pingora's.
     response: Vec<u8>,
-    /// Number of bytes read of the current header, and of what arrived with it.
+    /// Number of bytes read since the current header began.
     header_bytes: u64,
-    /// Timer for the current header. It is created when a header is due, and reset if it fires too
-    /// early.
+    /// Timer for the current header. The stream creates it when it waits for a header, and resets
+    /// it if it fires too early.
     timer: Option<SilenceTimer>,
-    /// Timer for a write that is blocked, and what the client takes meanwhile.
+    /// Timer for a blocked write, and the measurement of what the client acknowledges meanwhile.
     blocked: Option<(SilenceTimer, PaceCheck)>,
 }
 
@@ -83,9 +83,9 @@ impl MonitoredStream {
         }
     }
 
-    /// Turns a write into an error if it makes no progress while the client does not keep its pace.
-    /// Pingora's own timeout is for one write however much of it has gone, and it has none for a
-    /// flush, the end of a body and a shutdown.
+    /// Turns a write into an error if neither the write nor the client makes progress at the
+    /// minimum pace. Pingora's own timeout covers a whole write regardless of progress, and does
+    /// not cover a flush, the end of a body or a shutdown.
     fn limit_write<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -111,7 +111,7 @@ impl MonitoredStream {
         }
     }
 
-    /// Ready once the current header has taken too long.
+    /// Becomes ready once the current header has taken too long.
     fn poll_header_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let Some(deadline) = self.connection.header_deadline() else {
@@ -197,7 +197,8 @@ impl MonitoredStream {
             return Ok(());
         }
         self.header_bytes = self.header_bytes.saturating_add(bytes as u64);
-        // A header slightly above the limit gets a response. This one is not read to its end.
+        // A header slightly above the limit gets a response. This one is so long that it is not
+        // read to its end.
         if self.header_bytes
             > self
                 .connection
@@ -205,8 +206,8 @@ impl MonitoredStream {
                 .saturating_mul(2)
                 .saturating_add(MAX_BYTES_AFTER_HEADER)
         {
-            // The library for HTTP/2 bounds headers by itself; what else comes is frames without
-            // end before the first request.
+            // The HTTP/2 library bounds headers by itself. So many bytes before the first request
+            // can only be control frames.
             let (reason, detail) = match self.protocol {
                 ConnectionProtocol::Http1 => (
                     RefusalReason::HeaderTooLarge,
@@ -299,8 +300,8 @@ impl AsyncRead for MonitoredStream {
             match Pin::new(&mut this.inner).poll_read(context, buffer) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                // Report an end of data, as if the client had closed: Pingora then ends the
-                // connection without an error.
+                // Report an end of data, as if the client had closed the connection. Pingora then
+                // ends the connection without an error.
                 Poll::Pending
                     if from_peeked == 0 && this.connection.poll_closing(context.waker()) =>
                 {
@@ -378,16 +379,16 @@ impl AsyncWrite for MonitoredStream {
 
 #[async_trait]
 impl Peek for MonitoredStream {
-    /// Pingora's check for the HTTP/2 preface. It waits only for as many bytes as it needs to tell
-    /// the protocols apart.
+    /// Pingora's check for the HTTP/2 preface. The check waits only for as many bytes as
+    /// distinguish the protocols.
     async fn try_peek(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let connection = Arc::clone(&self.connection);
         let peeked = async {
             tokio::select! {
                 biased;
                 peeked = self.detect_preface() => peeked,
-                // The connection is closed to make room for others, although it has never sent
-                // anything.
+                // The gateway closes the connection to make room for others, although the client
+                // has not sent a byte.
                 () = poll_fn(|context| connection.poll_closed(context)) => Ok(false),
             }
         };
@@ -415,7 +416,7 @@ impl Peek for MonitoredStream {
 #[async_trait]
 impl Shutdown for MonitoredStream {
     async fn shutdown(&mut self) {
-        // The client may have closed its connection, or may not read: then nobody reads the rest.
+        // The rest cannot be delivered if the client has closed its connection or does not read.
         let _ = self.flush().await;
         let limit = self.connection.client_write;
         let _ = tokio::time::timeout(limit, Shutdown::shutdown(self.inner.as_mut())).await;

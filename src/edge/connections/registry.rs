@@ -28,7 +28,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// All client connections of this process.
 pub struct Connections {
     settings: Arc<ArcSwap<Settings>>,
     recorders: Recorders,
@@ -41,18 +40,18 @@ pub struct Connections {
 #[derive(Default)]
 struct OpenConnections {
     counts: ClientCounts,
-    /// Connections past their TLS handshake, by number.
+    /// Connections whose TLS handshake is complete, by number.
     watched: HashMap<u64, Weak<ClientConnection>>,
     next: u64,
-    /// Until this instant no connection is considered idle.
+    /// No connection counts as idle before this instant.
     all_busy_until: Option<Instant>,
 }
 
 impl OpenConnections {
-    /// Returns up to `max_count` idle connections: those of the address with the most connections
-    /// first, and of these the longest idle first. `examined` keeps every examined connection alive
-    /// until the lock is free: a connection may end meanwhile, and dropping the last reference
-    /// takes the lock.
+    /// Returns up to `max_count` idle connections, first those of the address with the most
+    /// connections, and of these the longest idle first. `examined` keeps every examined connection
+    /// alive until the lock is free: dropping the last reference to a connection takes the same
+    /// lock.
     fn select_idle(
         &mut self,
         max_count: usize,
@@ -94,7 +93,8 @@ impl OpenConnections {
 }
 
 impl Connections {
-    /// `descriptors`: number of connections that the limit on open files allows.
+    /// Creates the registry. `descriptors` is the number of connections that the limit on open
+    /// files allows.
     pub fn new(
         settings: Arc<ArcSwap<Settings>>,
         recorders: Recorders,
@@ -113,7 +113,6 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the maximum number of connections.
     fn limit(&self, limits: &Limits) -> u64 {
         if limits.connections == 0 {
             self.descriptors
@@ -190,14 +189,14 @@ impl Connections {
         }))
     }
 
-    /// Registers a connection, so that it can be closed when it is idle.
+    /// Registers a connection, so that the gateway can close it when it is idle.
     pub(super) fn watch(&self, connection: &Arc<ClientConnection>) {
         self.lock()
             .watched
             .insert(connection.number, Arc::downgrade(connection));
     }
 
-    /// Closes some of the idle connections, because file descriptors run short.
+    /// Closes some of the idle connections, because this process runs out of file descriptors.
     pub fn close_idle(&self) {
         let mut examined = Vec::new();
         let mut open = self.lock();
@@ -216,10 +215,10 @@ const NO_HEADER_YET: u64 = u64::MAX - 1;
 /// Time without a request after which a connection counts as idle: a client that has just
 /// connected, or just got a response, is about to send a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// After a search found no idle connection, time until the next search.
+/// Minimum time between two searches for idle connections, if the first one found none.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Divisor of the connection limit: the result is the number of idle connections that the gateway
-/// closes at a time if there are too many.
+/// Divisor of the connection limit. The quotient is the number of idle connections that the gateway
+/// closes at a time.
 const EVICTION_DIVISOR: u64 = 32;
 
 /// One client connection, counted until it is dropped or closed.
@@ -234,7 +233,7 @@ pub struct ClientConnection {
     pub(super) body_bytes: BodyBytes,
     /// Address of the peer, for the log.
     address: Option<IpAddr>,
-    /// Of HTTP/1 only.
+    /// Only an HTTP/1 connection uses the tracker.
     inbound: Mutex<InboundTracker>,
     pub(super) opened: Instant,
     pub(super) header_read: Duration,
@@ -242,13 +241,12 @@ pub struct ClientConnection {
     /// Time in which the client must take 64 KiB of a response. See `edge/client_pace.rs`.
     pub(super) client_write: Duration,
     /// Milliseconds after `opened` at which the current header began; or [`REQUEST_IN_PROGRESS`] or
-    /// [`NO_HEADER_YET`]. On a new connection a header has begun, so that a client that never sends
-    /// anything is closed too.
+    /// [`NO_HEADER_YET`]. On a new connection the header counts as begun, so that a client that
+    /// never sends anything is closed too.
     header_since: AtomicU64,
     is_counted: AtomicBool,
     /// Number of requests in progress. HTTP/2 allows several.
     requests: AtomicU32,
-    /// Milliseconds after `opened` at which the last request ended.
     idle_since: AtomicU64,
     is_closing: AtomicBool,
     /// Waker of the task that waits for the client's next bytes.
@@ -268,8 +266,7 @@ impl ClientConnection {
         }
     }
 
-    /// Records that bytes have arrived. Returns true if they are the first of a header, which
-    /// begins now.
+    /// Records that bytes have arrived. Returns true if they are the first bytes of a header.
     pub(super) fn begin_header(&self) -> bool {
         self.header_since
             .compare_exchange(
@@ -287,7 +284,8 @@ impl ClientConnection {
             .store(REQUEST_IN_PROGRESS, Ordering::Relaxed);
     }
 
-    /// Many HTTP/2 requests share a connection, and Pingora's own idle timeout watches its frames.
+    /// Records the end of a request. An HTTP/2 connection carries several requests, and Pingora's
+    /// own idle timeout watches its frames.
     pub(super) fn end_request(&self, is_h2: bool) {
         let less = |requests: u32| Some(requests.saturating_sub(1));
         let _ = self
@@ -299,8 +297,8 @@ impl ClientConnection {
         }
     }
 
-    /// Returns since when there has been no request. `None` if there is one, or if the last one
-    /// ended only recently. An incomplete header is not a request yet.
+    /// Returns the instant since which there has been no request. Returns `None` during a request
+    /// and shortly after the last one. An incomplete header does not count as a request.
     fn idle_since(&self, now: Instant) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 || self.is_closing() {
             return None;
@@ -317,7 +315,7 @@ impl ClientConnection {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Closes the connection: the gateway does not wait for the client's next bytes.
+    /// Closes the connection, and wakes the task that waits for the client's next bytes.
     fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         if let Some(reader) = self
@@ -330,7 +328,7 @@ impl ClientConnection {
         }
     }
 
-    /// Ready once the connection must end instead of waiting for more bytes.
+    /// Becomes ready once the connection must end instead of waiting for more bytes.
     pub(super) fn poll_closed(&self, context: &Context<'_>) -> Poll<()> {
         if self.poll_closing(context.waker()) {
             Poll::Ready(())
@@ -339,8 +337,9 @@ impl ClientConnection {
         }
     }
 
-    /// Whether the connection must end instead of waiting for more bytes. If not, `waker` is woken
-    /// once it must. A request that arrived in the meantime is answered first.
+    /// Returns whether the connection must end instead of waiting for more bytes. If not, the
+    /// connection keeps `waker` and wakes it once it must end. A request that has arrived meanwhile
+    /// is answered first.
     pub(super) fn poll_closing(&self, waker: &Waker) -> bool {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_closing() && self.requests.load(Ordering::Relaxed) == 0 {
@@ -355,7 +354,6 @@ impl ClientConnection {
 }
 
 impl ClientConnection {
-    /// Whether a request is in progress.
     pub(super) fn is_serving(&self) -> bool {
         self.header_since.load(Ordering::Relaxed) == REQUEST_IN_PROGRESS
     }
@@ -369,7 +367,7 @@ impl ClientConnection {
         refusals::record(reason, self.address, detail);
     }
 
-    /// The library for HTTP/2 answered a request by itself, with this status alone.
+    /// Records that the HTTP/2 library answered a request by itself, with this status alone.
     pub(super) fn record_bare_answer(&self, reason: RefusalReason, status: u16) {
         let response = MalformedResponse::bare(status);
         self.record_refusal(
@@ -389,8 +387,8 @@ impl ClientConnection {
         );
     }
 
-    /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted
-    /// and logged.
+    /// Returns the answer to a malformed HTTP/1 request, and counts and logs the refusal.
+    /// `by_pingora` is the response that Pingora was writing.
     pub(super) fn malformed_response(&self, by_pingora: &[u8]) -> Vec<u8> {
         let inbound = self.inbound();
         let (method, target, _) = framing::first_line_words(inbound.header());
@@ -398,7 +396,7 @@ impl ClientConnection {
             .get(b"HTTP/1.1 ".len()..)
             .is_some_and(|rest| rest.starts_with(b"405"))
         {
-            // The gateway supports no tunnels.
+            // The gateway does not support tunnels (the method CONNECT).
             let failure = Failure::new(Kind::WrongMethod, NO_TUNNELS);
             (failure, RefusalReason::RequestLine)
         } else {

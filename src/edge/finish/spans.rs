@@ -1,6 +1,6 @@
-//! The spans of a finished request: one of the request, and one of each attempt.
+//! The spans of a finished request: one for the request, and one for each attempt.
 //!
-//! This file must not send anything: `crates/base/src/telemetry/traces.rs` does.
+//! This file must not send spans: `crates/base/src/telemetry/traces.rs` does.
 
 use crate::edge::state::{RequestContext, Stage};
 use base::clock;

@@ -54,15 +54,16 @@ pub async fn read_body(
     Ok(ReceivedBody { coding, bytes })
 }
 
-/// A received body, not decoded yet.
+/// A received body, before decoding.
 pub struct ReceivedBody {
     pub coding: Option<ContentCoding>,
     pub bytes: Bytes,
 }
 
-/// Returns a body without its coding. It is decoded in the pool, however short it is: 255 KB of
-/// tiny brotli blocks, which decode to 204 KB, take 130 ms. That a job is long shows only while it
-/// runs, so each is first tried as a short one, and waits for none that are long.
+/// Returns a body without its content coding. It is decoded in the pool, however short it is: 255
+/// KB of tiny brotli blocks, which decode to 204 KB, take 130 ms. The pool learns only while a job
+/// runs that the job is long, so each body is first tried as a short job, which does not wait for
+/// long ones.
 ///
 /// # Errors
 /// Returns the errors of [`coding::decode`] and of [`CpuWorker::slot`].
@@ -85,7 +86,7 @@ pub async fn decode_body(
     Ok(decoded.unwrap_or_default())
 }
 
-/// Returns the body's length in bytes as its header declares it. `None` if the header does not.
+/// Returns the body's length in bytes from the `content-length` header, or `None` without one.
 pub fn declared_body_bytes(session: &Session) -> Option<u64> {
     session
         .req_header()
@@ -97,11 +98,11 @@ pub fn declared_body_bytes(session: &Session) -> Option<u64> {
         .ok()
 }
 
-/// A body that is being received. It allocates at most twice the received bytes, whatever length
-/// the client declared.
+/// A body that is being received. The buffer allocates at most twice the received bytes, whatever
+/// length the client declared.
 struct BodyBuffer {
     declared_bytes: u64,
-    /// A body that arrives in one piece is not copied.
+    /// The first piece. A body that arrives in one piece is not copied.
     first: Bytes,
     all: BytesMut,
 }
@@ -150,11 +151,12 @@ impl BodyBuffer {
     }
 }
 
-/// Reads the body of a request for a page. Pingora then sends it to the sidecar from its retry
-/// buffer of 64 KiB.
+/// Reads the body of a request for a page. Pingora then sends the body to the sidecar from its
+/// retry buffer of 64 KiB.
 ///
 /// # Errors
-/// Returns the errors of [`read_body`], except that the sidecar refuses a coded body itself.
+/// Returns the errors of [`read_body`] except those of the coding, which the sidecar refuses
+/// itself.
 pub async fn read_page_body(
     session: &mut Session,
     share: &mut BodyShare,
@@ -185,10 +187,10 @@ pub async fn read_page_body(
         .inspect_err(|_| session.set_keepalive(None))
 }
 
-/// Minimum rate at which a body must arrive.
+/// Enforces the minimum rate at which a body must arrive.
 struct MinRateReader {
     window: Duration,
-    /// Minimum number of bytes in each window.
+    /// Minimum number of bytes that must arrive in each window.
     min_bytes: u64,
     received: u64,
     until: Instant,
@@ -239,7 +241,8 @@ pub async fn yield_between_pieces() {
 }
 
 /// Sends `100 Continue` to a client that waits for it, and keeps its connection alive. An HTTP/1.0
-/// client would take it for the response (RFC 9110 section 10.1.1).
+/// client gets none: it would take the interim response for the final one (RFC 9110 section
+/// 10.1.1).
 async fn send_continue(session: &mut Session) -> Result<(), Failure> {
     let head = session.req_header_mut();
     if head.remove_header(&header::EXPECT).is_none() || head.version < Version::HTTP_11 {

@@ -15,7 +15,7 @@ pub struct BodyLimits {
     pub account_bodies_percent: u64,
     pub connection_bodies_percent: u64,
     pub body_read: Duration,
-    /// Minimum rate at which a body must arrive, and the window over which the gateway measures it.
+    /// Minimum rate at which a body must arrive, in bytes per second.
     pub body_bytes_per_second: u64,
     pub body_rate: Duration,
 }
@@ -33,7 +33,6 @@ impl BodyLimits {
         }
     }
 
-    /// Limits for the forms that pages submit.
     pub(in crate::edge) fn for_pages(limits: &Limits) -> Self {
         Self {
             body_bytes: limits.page_body_bytes,

@@ -1,7 +1,8 @@
 //! The memory that request bodies take: in this process, and per account and client connection.
 //!
-//! It counts bytes that have arrived, never bytes that a client declared: a client that declares
-//! much and sends little takes no memory from others. This file must not read bodies.
+//! The counts cover bytes that have arrived, not bytes that a client declared: a client that
+//! declares a large body and sends little takes no memory from others. This file must not read
+//! bodies.
 
 use super::body_limits::BodyLimits;
 use base::telemetry::METRICS;
@@ -12,16 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of request body bytes that the whole process, one account or one connection holds.
 pub type BodyBytes = Arc<AtomicU64>;
 
-/// The counters that the bytes of one request belong to.
+/// The counters to which the bytes of one request belong.
 #[derive(Default)]
 pub struct BodyHolders {
     pub process: BodyBytes,
     pub account: BodyBytes,
-    /// `None` for a connection of a trusted proxy, which carries the requests of many clients.
+    /// `None` for the connection of a trusted proxy, which carries the requests of many clients.
     pub connection: Option<BodyBytes>,
 }
 
-/// The bytes that one request holds. Dropping it releases them.
+/// The bytes that one request holds. Dropping the share releases them.
 #[derive(Default)]
 pub struct BodyShare {
     holders: BodyHolders,
@@ -38,7 +39,7 @@ struct ShareLimits {
 }
 
 impl ShareLimits {
-    /// Each share has space for at least one body of the maximum size.
+    /// Computes the limits. Each share has space for at least one body of the maximum size.
     fn new(limits: &BodyLimits) -> Self {
         let process = limits.bodies_in_flight_bytes;
         let part = |percent: u64| {
@@ -63,8 +64,8 @@ impl BodyShare {
         }
     }
 
-    /// Counts what a request keeps in addition to the body that was read: a translation may be
-    /// longer than its original, and the gateway may keep both.
+    /// Raises the count of a request to `bytes`. A translation may be longer than the original
+    /// body, and the gateway may keep both.
     ///
     /// # Errors
     /// Returns the errors of [`BodyShare::grow`].
@@ -107,7 +108,7 @@ impl BodyShare {
         outcome
     }
 
-    /// Gives back `bytes` that [`BodyShare::grow`] counted.
+    /// Releases `bytes` that [`BodyShare::grow`] counted.
     pub fn shrink(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         METRICS.bodies_in_flight_bytes.sub(gauge_value(bytes));
@@ -124,8 +125,8 @@ impl BodyShare {
         }
     }
 
-    /// Checks whether a body of this declared length would fit next to what is held now. Counts
-    /// nothing.
+    /// Checks whether a body of this declared length would fit beside the bytes that are held now.
+    /// The check itself counts nothing.
     ///
     /// # Errors
     /// Returns the errors of [`BodyShare::grow`].
@@ -141,9 +142,9 @@ impl BodyShare {
         )
     }
 
-    /// A request whose account or connection holds nothing else may exceed their shares: a share
-    /// divides the memory among several requests, and must not refuse a request that would fit
-    /// alone.
+    /// Checks the limit of one holder. A request whose account or connection holds nothing else may
+    /// exceed their shares: a share divides the memory among several requests, and must not refuse
+    /// a request that would fit alone.
     fn check(
         &self,
         connection: Option<u64>,
@@ -208,7 +209,6 @@ mod tests {
         }
     }
 
-    /// The counters of one process.
     #[derive(Default)]
     struct ProcessBodies(BodyBytes);
 

@@ -1,7 +1,7 @@
 //! The session that replaces the client's: it replays the body, withholds the head of the response,
 //! enforces the deadlines, and continues to read from the vendor after the client has disconnected.
 //!
-//! It implements a trait that is internal to Pingora, whose version is pinned for that reason. This
+//! The wrapper implements a trait that is internal to Pingora, so Pingora's version is pinned. This
 //! file must not interpret the bytes.
 
 use super::body_share::BodyShare;
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 type CustomMessageStream =
     Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
-/// Code that asks [`BufferedDownstream`] to return the session inside. It is sent through
-/// `shutdown`, the one call that reaches the wrapper.
+/// Code that asks [`BufferedDownstream`] to return the session inside. The code arrives through
+/// `shutdown`, the only call that Pingora forwards to the wrapper.
 pub const RESTORE_SESSION_CODE: u32 = 0x6877_6261;
 /// Time that the vendor has to end its body after the last event of the response.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,9 +44,9 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a withheld stream opening that is sent with a keep-alive, in bytes: both must
 /// fit into the connection's buffer.
 const MAX_OPENING_WITH_KEEP_ALIVE_BYTES: usize = 16_384;
-/// A write that takes longer means that the client does not read.
+/// Minimum duration of a write that shows that the client does not read.
 const BLOCKED_WRITE_THRESHOLD: Duration = Duration::from_secs(1);
-/// Time after such a write during which a vendor's failure counts as caused by the client.
+/// Time after a blocked write during which a vendor's failure counts as caused by the client.
 const BLOCKED_WRITE_BLAME_INTERVAL: Duration = Duration::from_secs(5);
 /// Size of the pieces in which a body is sent to an HTTP/2 vendor: the initial window of a stream
 /// (RFC 9113, section 6.9.2). Between two pieces Pingora handles the vendor's response, which may
@@ -54,12 +54,12 @@ const BLOCKED_WRITE_BLAME_INTERVAL: Duration = Duration::from_secs(5);
 const H2_PIECE_BYTES: usize = 65_535;
 
 pub struct BufferedDownstream {
-    /// `None` only after the session was handed back. Pingora calls nothing here after that.
+    /// `None` only after the session was handed back. Pingora makes no call after that.
     inner: Option<Box<HttpSession>>,
-    /// Dropped once the response has begun, because no further attempt follows.
+    /// Body for further attempts. The session drops it once the response has begun.
     body: Option<(Bytes, BodyShare)>,
-    /// Rest of a body that is sent to an HTTP/2 vendor in pieces, and the attempt that it belongs
-    /// to.
+    /// Rest of a body that is sent in pieces to an HTTP/2 vendor, and the attempt to which it
+    /// belongs.
     unsent: Option<(u32, Bytes)>,
     exchange: Arc<ExchangeState>,
     /// Head of the response, withheld until the first bytes arrive. Until then another attempt,
@@ -71,11 +71,11 @@ pub struct BufferedDownstream {
     last_written: Instant,
     /// Number of the attempt whose vendor's head has arrived.
     head_of: Option<u32>,
-    /// Whether that head begins a stream.
+    /// Whether the head of that attempt begins a stream.
     head_begins_stream: bool,
-    /// Whether it has an error status.
     is_error: bool,
-    /// Fires no later than the next deadline. It is reset only when it fires, not at every event.
+    /// Fires no later than the next deadline. To save work, the session resets the timer only when
+    /// it fires.
     timer: SilenceTimer,
 }
 
@@ -117,7 +117,7 @@ impl BufferedDownstream {
         self.inner.as_deref_mut().expect("the session inside")
     }
 
-    /// Whether the running attempt's vendor has begun to answer.
+    /// Returns whether the vendor of the running attempt has begun to answer.
     fn has_head(&self, progress: &ResponseProgress) -> bool {
         self.head_of == Some(progress.attempt)
     }
@@ -130,8 +130,8 @@ impl BufferedDownstream {
             _ => (self.deadlines.total, AbortReason::Total),
         };
         if let ResponsePhase::Completed { at, hung_up, .. } = progress.phase {
-            // Counts from the completed response, not from the vendor's last byte: a vendor that
-            // never ends its body must not withhold the end from the client.
+            // The time counts from the completed response, not from the vendor's last byte: a
+            // vendor that never ends its body must not withhold the end from the client.
             let tail = if hung_up {
                 Duration::ZERO
             } else {
@@ -168,7 +168,7 @@ impl BufferedDownstream {
         if silent.0 < total.0 { silent } else { total }
     }
 
-    /// Returns when a client that waits for the next event is due a keep-alive.
+    /// Returns when the client is due a keep-alive, or `None` if it does not wait for an event.
     fn keep_alive_at(&self) -> Option<Instant> {
         let (progress, has_sign) = {
             let state = self.exchange.lock();
@@ -185,9 +185,9 @@ impl BufferedDownstream {
         self.keep_alive_at().map_or(deadline, |at| at.min(deadline))
     }
 
-    /// Returns what the gateway writes to a client that waits. From then on the status is fixed, so
-    /// the withheld opening of the stream goes first; unless the opening is too long for one write,
-    /// or is recorded for an idempotency key.
+    /// Returns the bytes of a keep-alive. They fix the status, so the withheld opening of the
+    /// stream is sent first, unless it is too long for one write or is recorded for an idempotency
+    /// key.
     fn keep_alive_bytes(&self) -> Option<Bytes> {
         let mut state = self.exchange.lock();
         if !state.opening.is_empty()
@@ -324,8 +324,8 @@ impl BufferedDownstream {
         self.exchange.lock().body = None;
     }
 
-    /// Returns the tasks that go to the client now, and the error that prevents further ones.
-    /// Withholds the head until the first bytes arrive.
+    /// Returns the tasks to forward to the client now, and the error that prevents further ones.
+    /// The head is withheld until the first bytes arrive.
     fn filter_tasks(&mut self, tasks: Vec<HttpTask>) -> (Vec<HttpTask>, Option<Box<Error>>) {
         let mut out = Vec::with_capacity(tasks.len() + 1);
         for task in tasks {
@@ -372,10 +372,10 @@ impl BufferedDownstream {
     }
 
     /// Returns the end of a stream whose vendor has broken off: a clean end if the response was
-    /// complete, otherwise a failure that the client can read, because a body that just ends looks
-    /// like a complete response. Returns `None` if nothing has gone out or is about to, if it was
-    /// no stream, or if the model has finished: then the gateway writes the end that the model's
-    /// protocol requires.
+    /// complete, otherwise a failure that the client can read. A body that just ends would look
+    /// like a complete response. Returns `None` if nothing was sent, if the response is not a
+    /// stream, or if the model has finished, because the gateway then writes the end that the
+    /// model's protocol requires.
     fn end_broken_response(&mut self, goes_out: bool) -> Option<HttpTask> {
         self.exchange.mark_vendor_failed();
         let mut state = self.exchange.lock();
@@ -392,7 +392,7 @@ impl BufferedDownstream {
                 ))
             }
         };
-        // A client that reads of the vendor's failure must find its idempotency key free.
+        // A client that reads the vendor's failure must find its idempotency key free.
         let freed = if state.progress.is_client_fault() {
             None
         } else {
@@ -402,7 +402,7 @@ impl BufferedDownstream {
         Some(HttpTask::Body(last, true))
     }
 
-    /// Whether the client has the whole response, or a failure.
+    /// Returns whether the client has the whole response, or a failure.
     fn is_completed(&self) -> bool {
         self.exchange.lock().progress.is_completed()
     }
@@ -458,8 +458,8 @@ impl BufferedDownstream {
         }
     }
 
-    /// Writes to the client, a large body in pieces. See [`Self::write_with_timeout`]. Returns
-    /// `None` also if the request's time is over before the last piece.
+    /// Writes to the client, in pieces if the body is large. Returns `None` in the cases of
+    /// [`Self::write_with_timeout`], and if the request's time is over before the last piece.
     async fn write_in_pieces(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
         let is_small = |task: &HttpTask| match task {
             HttpTask::Body(Some(data), _) => data.len() <= MAX_PIECE_BYTES,
@@ -485,11 +485,12 @@ impl BufferedDownstream {
         Some(is_over)
     }
 
-    /// Writes to the client. Returns `None` if its connection failed, if it did not read for too
-    /// long, or if the process ends while it does not read.
+    /// Writes to the client. Returns `None` if the connection failed, if the client did not read
+    /// for too long, or if the process ends while the client does not read.
     async fn write_with_timeout(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
         let limit = Instant::now() + self.deadlines.client_write;
-        // A connection limits its writes itself. But a stream of HTTP/2 may starve beside others.
+        // An HTTP/1.1 connection limits its writes by itself. A stream of HTTP/2 may starve beside
+        // other streams, so it needs a limit here.
         let until = if self.inner().is_http2() {
             limit
         } else {
@@ -500,8 +501,8 @@ impl BufferedDownstream {
         loop {
             let end = shutdown.cutoff().map_or(until, |cutoff| cutoff.min(until));
             let wait = CHECK_INTERVAL.min(end.saturating_duration_since(Instant::now()));
-            // Tries to write even if no time is left: a client that reads at the cutoff has not
-            // left, and gets the event that came just then and the error after it.
+            // Try to write even if no time is left: a client that reads at the cutoff has not left,
+            // and must get the last event and the error after it.
             let next = tokio::time::Instant::now() + wait;
             if let Some(written) = wait_until(next, write.as_mut()).await {
                 return written.ok();
@@ -514,8 +515,8 @@ impl BufferedDownstream {
     }
 }
 
-/// A panic ends the request's task. The client's session outlives it, so that the gateway can
-/// answer the client.
+/// Hands the client's session over. A panic ends the request's task but must not drop the session,
+/// with which the gateway answers the client.
 impl Drop for BufferedDownstream {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -611,8 +612,8 @@ impl CustomSession for BufferedDownstream {
         }
     }
 
-    /// Whether nothing of the body is left to read. The gateway read the client's body whole before
-    /// it installed this session; an HTTP/2 vendor gets it in pieces.
+    /// Returns whether the whole body was passed on. The gateway read the client's body whole
+    /// before it installed this session; an HTTP/2 vendor gets the body in pieces.
     fn is_body_done(&mut self) -> bool {
         self.unsent_body().is_none()
     }
@@ -685,10 +686,9 @@ impl CustomSession for BufferedDownstream {
     fn retry_buffer_truncated(&self) -> bool {
         false
     }
-    /// Returns what Pingora sends before it waits for anything: over HTTP/1.1 the whole body, over
-    /// HTTP/2 nothing. If sending failed over HTTP/2, a response that has arrived meanwhile would
-    /// be lost: a vendor may answer and reset the stream before it reads the body (RFC 9113,
-    /// section 8.1).
+    /// Returns the bytes that Pingora sends before it waits for anything: the whole body over
+    /// HTTP/1.1, nothing over HTTP/2. An HTTP/2 vendor may answer and reset the stream before it
+    /// reads the body (RFC 9113, section 8.1), and a failed send would lose that response.
     fn get_retry_buffer(&self) -> Option<Bytes> {
         let is_h2 = self.exchange.lock().progress.is_h2;
         if is_h2 { None } else { self.attempt_body() }

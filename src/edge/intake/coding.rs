@@ -1,11 +1,11 @@
 //! Removes the content coding of a body, within a limit on the decoded size.
 //!
 //! The body is decoded piece by piece into one bounded buffer, so that a few bytes that decode to
-//! many cost no more than the limit; nor may a body be made to decode slowly. How long a body takes
-//! shows only while it is decoded: the caller tries first as if it were short. Only the bytes of a
-//! body decide whether it is the client's fault; that it takes too long on this machine is the
-//! gateway's. The caller chooses the thread. This file must not interpret the body; a body that was
-//! cut off will not parse as JSON.
+//! many cost no more than the limit; the time is bounded too. The time shows only during decoding,
+//! so the caller first decodes every body as a short job. A body that is malformed by its bytes is
+//! the client's fault; a body that decodes too slowly on this machine is the gateway's fault. The
+//! caller chooses the thread. This file must not interpret the body; a body that was cut off will
+//! not parse as JSON.
 
 use super::body_limits::BodyLimits;
 use super::body_share::BodyShare;
@@ -22,22 +22,24 @@ use std::time::Duration;
 /// registration allows.
 const ZSTD_WINDOW_LOG: u32 = 23;
 const BROTLI_BUFFER: usize = 8_192;
-/// Coded bytes that are decoded before the time is checked: 8 ms of tiny brotli blocks.
+/// Number of coded bytes that are decoded between two checks of the time. Tiny brotli blocks of
+/// this size take 8 ms.
 const CODED_PIECE_BYTES: usize = 16_384;
 /// Maximum size of a body that is decoded in a short attempt, coded and decoded, in bytes.
 const SHORT_BODY_BYTES: usize = cpu_pool::MAX_SHORT_WORK;
-/// CPU time of a short attempt, as long as the pool's longest short job takes.
+/// CPU time of a short attempt. The pool's longest short job takes as long.
 const SHORT_DECODE_TIME: Duration = Duration::from_millis(20);
-/// CPU time that decoding may take in any case.
+/// CPU time that decoding may take whatever the size of the body.
 const FREE_DECODE_TIME: Duration = Duration::from_millis(250);
-/// Bytes, coded and decoded, that decoding must handle in each further second of CPU time. Bodies
-/// of usual encoders decode at many times this rate (gzip: 190 MB/s), tiny brotli blocks at half.
+/// Minimum rate of decoding after [`FREE_DECODE_TIME`], in coded and decoded bytes per second of
+/// CPU time. Bodies of usual encoders decode at many times this rate (gzip: 190 MB/s), tiny brotli
+/// blocks at half.
 const MIN_DECODE_BYTES_PER_SECOND: u64 = 8_388_608;
-/// Maximum number of coded bytes for each decoded byte. An encoder that flushes after each byte, as
-/// no usual one does, makes seven of it.
+/// Maximum number of coded bytes for each decoded byte. Even an encoder that flushes after each
+/// byte, which no usual one does, writes only seven.
 const MAX_CODED_PER_DECODED: u64 = 8;
-/// Maximum number of coded bytes beyond that: more than a decoder reads before it writes (a zstd
-/// block of 128 KiB).
+/// Maximum number of coded bytes in excess of that ratio: more than a decoder reads before it
+/// writes (a zstd block of 128 KiB).
 const MAX_EXCESS_CODED_BYTES: u64 = 163_840;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +72,12 @@ impl ContentCoding {
     }
 }
 
-/// How much work may go into decoding a body.
+/// The work that decoding a body may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeAttempt {
-    /// As much as into a short job. A body that takes more is given up.
+    /// As much work as a short job. The decoder gives up a body that takes more.
     Short,
-    /// As much as the limits allow.
+    /// As much work as the limits allow.
     Whole,
 }
 
@@ -83,8 +85,9 @@ pub enum DecodeAttempt {
 /// in addition to the coded ones, because the gateway holds both.
 ///
 /// # Errors
-/// Returns 413 above the size limit, 400 if the body does not have this coding or is made of little
-/// but headers of blocks, and 503 if it decodes too slowly here or the process holds too much.
+/// Returns 413 above the size limit; 400 if the body does not have this coding or consists mostly
+/// of block headers; 503 if it decodes too slowly on this machine or the process holds too many
+/// bytes.
 pub fn decode(
     coding: ContentCoding,
     coded: &[u8],
@@ -190,8 +193,8 @@ fn add(counter: &Cell<u64>, bytes: usize) {
     counter.set(counter.get().saturating_add(bytes as u64));
 }
 
-/// The CPU time that a body has taken, and the bytes that were handled in it. A client whose short
-/// body decodes for seconds would keep the bodies of others waiting.
+/// The CPU time that decoding a body has taken, and the bytes processed in that time. A client
+/// whose short body decodes for seconds would keep the bodies of others waiting.
 struct DecodeProgress {
     attempt: DecodeAttempt,
     cpu_time: fn() -> Duration,
@@ -201,7 +204,7 @@ struct DecodeProgress {
 }
 
 impl DecodeProgress {
-    /// `cpu_time`: returns the CPU time that this thread has taken.
+    /// Begins to measure. `cpu_time` returns the CPU time that this thread has used.
     fn start(attempt: DecodeAttempt, cpu_time: fn() -> Duration) -> Self {
         Self {
             attempt,
@@ -212,7 +215,7 @@ impl DecodeProgress {
         }
     }
 
-    /// Whether the body is made of little but headers of blocks, which take the most time. The
+    /// Returns whether the body consists mostly of block headers, which take the most time. The
     /// answer is the same on every machine.
     fn is_mostly_headers(&self) -> bool {
         let content = self
@@ -222,7 +225,7 @@ impl DecodeProgress {
         self.coded_bytes.get() > content.saturating_add(MAX_EXCESS_CODED_BYTES)
     }
 
-    /// Fails if the body is made of headers, or if decoding is too slow.
+    /// Returns an error if the body consists mostly of block headers, or if decoding is too slow.
     fn check(&self) -> io::Result<()> {
         if self.is_mostly_headers() {
             return Err(io::ErrorKind::InvalidData.into());
@@ -255,7 +258,6 @@ struct BoundedOutput<'a> {
     bytes: Vec<u8>,
     attempt: DecodeAttempt,
     bytes_max: u64,
-    /// Counter of the decoded bytes.
     share: &'a mut BodyShare,
     stopped: Option<Failure>,
     progress: &'a DecodeProgress,
@@ -296,7 +298,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    /// `bytes` bytes with each coding.
+    /// Returns `bytes` bytes in each coding.
     fn coded(bytes: usize) -> [(ContentCoding, Vec<u8>); 4] {
         let plain = vec![b'x'; bytes];
         let fast = flate2::Compression::fast();
@@ -314,7 +316,7 @@ mod tests {
         ]
     }
 
-    /// A clock that goes on by a minute at each look.
+    /// Returns a CPU time that grows by a minute at each call.
     fn slow_machine() -> Duration {
         thread_local! { static MINUTES: Cell<u64> = const { Cell::new(0) } }
         MINUTES.set(MINUTES.get() + 1);
@@ -358,7 +360,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_compressed_or_is_flushed_after_each_byte_is_decoded() {
-        // Bytes without a pattern.
+        // Pseudo-random bytes, which no coding shortens.
         let noise = (0..300_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8);
         let noise: Vec<u8> = noise.collect();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 /// Maximum time for which the gateway reads the rest of a body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum declared body length after which an HTTP/1 connection stays open, in bytes.
+/// Maximum declared length, in bytes, of an unread body after which an HTTP/1 connection stays
+/// open.
 const KEEP_ALIVE_BODY_BYTES: u64 = 65_536;
 
-/// Keeps the connection open after a response that precedes the end of a short body. Call it before
-/// that response.
+/// Keeps the connection open after a response that precedes the end of a short body. The caller
+/// must call this function before it sends the response.
 pub fn keep_alive_past_body(session: &mut Session) {
     let waits = session.req_header().headers.contains_key(header::EXPECT);
     let is_short = declared_body_bytes(session).is_some_and(|bytes| bytes <= KEEP_ALIVE_BODY_BYTES);
@@ -29,8 +30,8 @@ pub fn keep_alive_past_body(session: &mut Session) {
     }
 }
 
-/// Reads the rest of the body of an answered request. If it does not end in time, an HTTP/1
-/// connection is closed; HTTP/2 resets the stream by itself.
+/// Reads and discards the rest of the body of an answered request. If the body does not end in
+/// time, an HTTP/1 connection is closed; HTTP/2 resets the stream by itself.
 pub async fn discard_body(session: &mut Session) {
     let downstream = session.downstream_session.as_mut();
     if downstream.is_body_done() {

@@ -1,5 +1,5 @@
-//! The state of one exchange, which the response filters and the wrapped session share: how far the
-//! response is, who caused a failure, and what is withheld until its turn.
+//! The state of one exchange, which the response filters and the wrapped session share: the
+//! progress of the response, the side that caused a failure, and withheld bytes.
 //!
 //! This file must not read or write a connection: `intake/buffered_session.rs` does.
 
@@ -14,17 +14,17 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// State that the response filters and the wrapped session share.
 #[derive(Default)]
 pub struct ExchangeState(Mutex<ExchangeInner>);
 
-/// Produced when it is needed: by then more of the stream is known.
+/// Builds the bytes of a failure only when they are needed, because more of the stream is known
+/// then.
 type TerminalError = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 #[derive(Default)]
 pub(super) struct ExchangeInner {
     pub(super) deferred_head: DeferredHead,
-    /// The failure that ends a stream whose vendor breaks off, in a form that the client can read.
+    /// The failure that ends a stream whose vendor breaks off. The client can read it.
     pub(super) terminal_error: Option<TerminalError>,
     pub(super) progress: ResponseProgress,
     pub(super) returned_session: Option<Box<HttpSession>>,
@@ -34,13 +34,13 @@ pub(super) struct ExchangeInner {
     decision: Option<KeyCommit>,
     /// Cork of the running attempt's connection, until the vendor has the body.
     pub(super) corked: Option<TcpCorkGuard>,
-    /// Body that further attempts send instead of the first one.
+    /// Body that later attempts send instead of the first one.
     pub(super) body: Option<Bytes>,
     /// Keep-alive for a client that waits too long for the next event. Its bytes are produced when
     /// they are sent, because events may be numbered.
     pub(super) keep_alive: Option<KeepAlive>,
-    /// Start of a stream, before any useful content. The gateway withholds it from the client, so
-    /// that until then another attempt is possible.
+    /// Start of a stream without useful content. The gateway withholds it from the client, so that
+    /// another attempt remains possible.
     pub(super) opening: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct ExchangeInner {
 /// it.
 const MAX_OPENING_BYTES: usize = 262_144;
 
-/// Parts of the response head that are known only once its body is.
+/// Parts of the response head that the gateway knows only once it has the body.
 #[derive(Default)]
 pub struct DeferredHead {
     pub status: Option<u16>,
@@ -56,13 +56,11 @@ pub struct DeferredHead {
     pub headers: Vec<(&'static str, HeaderValue)>,
 }
 
-/// Progress of the response.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ResponseProgress {
     pub(super) phase: ResponsePhase,
     /// Whether the model may have produced hidden reasoning, which an estimate would not count.
     pub(super) has_hidden_reasoning: bool,
-    /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
     /// Whether a keep-alive went to the client, which fixes the status.
     pub kept_alive: bool,
@@ -79,73 +77,72 @@ pub struct ResponseProgress {
     failure_cause: Option<FailureCause>,
 }
 
-/// How much of the response is missing.
+/// The state of the response between its first byte and its end.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum ResponsePhase {
     #[default]
     Incomplete,
     /// The model has finished, but the vendor may still send the usage and the last event.
     Finishing {
-        /// When the usage arrived, if only the last event is missing.
+        /// When the usage arrived. Set if only the last event is missing.
         counted_at: Option<Instant>,
     },
-    /// The last bytes have passed, or a failure that ended the response. Only the end of the
+    /// The last bytes, or a failure that ended the response, have passed. Only the end of the
     /// framing is missing.
     Completed {
         at: Instant,
-        /// Whether this side ended the response and does not wait for more bytes from the vendor.
+        /// Whether the gateway ended the response and does not wait for more bytes from the vendor.
         hung_up: bool,
-        /// Whether the vendor had not sent the last event by then.
+        /// Whether the response completed without the vendor's last event.
         lacked_last_event: bool,
     },
 }
 
-/// Who caused an incomplete response: the side that the gateway saw leave or fail first. If the
-/// other side does the same an instant later, while the gateway still reports the first, nothing
-/// changes.
+/// The side that caused an incomplete response: the one that the gateway saw leave or fail first. A
+/// failure of the other side an instant later, while the gateway still reports the first, changes
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailureCause {
     Client,
     Vendor,
 }
 
-/// Why this side stopped reading from the vendor.
+/// The reason why the gateway stopped reading from the vendor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortReason {
-    /// The time for the whole request is over.
+    /// The deadline of the whole request has passed.
     Total,
-    /// The vendor sent no header in time. Another endpoint may.
+    /// The vendor sent no header in time. Another endpoint may still answer.
     FirstByte,
     /// The vendor sent nothing for too long.
     Idle,
     /// The vendor answered with an error status and did not finish the error body.
     ErrorBody,
-    /// The client has disconnected, and the time to learn the usage is over.
+    /// The client has disconnected, and the time to wait for the usage is over.
     Drained,
-    /// The response was complete, but the vendor's body was not.
+    /// The response was complete, but the vendor did not end the body in time.
     Tail,
-    /// The process ends, and the time for its last requests is over.
+    /// The process shuts down, and the time for its last requests is over.
     Shutdown,
 }
 
 impl ResponseProgress {
-    /// Whether anything went to the client, so that no other attempt is possible.
+    /// Returns whether any byte went to the client, so that no other attempt is possible.
     pub fn has_begun(&self) -> bool {
         self.first_byte.is_some() || self.kept_alive
     }
 
-    /// Whether the last bytes of the response have passed, or a failure that ended it.
+    /// Returns whether the last bytes of the response, or a failure that ended it, have passed.
     pub fn is_completed(&self) -> bool {
         matches!(self.phase, ResponsePhase::Completed { .. })
     }
 
-    /// Whether the model has finished while the vendor may still send the usage and the last event.
     pub fn is_finishing(&self) -> bool {
         matches!(self.phase, ResponsePhase::Finishing { .. })
     }
 
-    /// Whether the model had finished before the vendor sent the last event, which the gateway
-    /// writes itself.
+    /// Returns whether the model had finished before the vendor sent the last event. The gateway
+    /// then writes that event itself.
     pub fn lacks_last_event(&self) -> bool {
         match self.phase {
             ResponsePhase::Incomplete => false,
@@ -156,29 +153,27 @@ impl ResponseProgress {
         }
     }
 
-    /// Whether the running attempt's connection speaks HTTP/2.
     pub fn is_h2(&self) -> bool {
         self.is_h2
     }
 
-    /// Whether the client has disconnected.
     pub fn has_client_left(&self) -> bool {
         self.client_left.is_some()
     }
 
-    /// Returns for how long the vendor has had the whole request of the running attempt. `None` if
-    /// it does not have it.
+    /// Returns for how long the vendor has had the whole request of the running attempt, or `None`
+    /// before that.
     pub fn time_since_sent(&self) -> Option<Duration> {
         self.sent_at.map(|at| at.elapsed())
     }
 
-    /// Whether the vendor failed, and not because of the client.
+    /// Returns whether the vendor failed without the client causing it.
     pub fn is_vendor_fault(&self) -> bool {
         self.failure_cause == Some(FailureCause::Vendor)
     }
 
-    /// Whether the client disconnected before the vendor failed, or stopped reading and may have
-    /// caused the failure.
+    /// Returns whether the client disconnected before the vendor failed, or stopped reading and may
+    /// have caused the failure.
     pub fn is_client_fault(&self) -> bool {
         self.failure_cause == Some(FailureCause::Client)
     }
@@ -193,8 +188,8 @@ impl ExchangeState {
         self.lock().progress
     }
 
-    /// Records that a request is on its way to an endpoint, and resets why the previous attempt
-    /// ended.
+    /// Records that a request is being sent to an endpoint, and clears the reason why the previous
+    /// attempt ended.
     pub fn begin_attempt(&self, is_h2: bool) {
         let mut state = self.lock();
         state.progress.is_h2 = is_h2;
@@ -209,7 +204,6 @@ impl ExchangeState {
         state.progress.failure_cause = state.progress.client_left.map(|_| FailureCause::Client);
     }
 
-    /// Records that the whole body of the running attempt has been handed over.
     pub(super) fn mark_sent(&self) {
         self.lock()
             .progress
@@ -228,27 +222,25 @@ impl ExchangeState {
         fits
     }
 
-    /// Takes the withheld opening, which must be sent before anything else.
+    /// Takes the withheld opening, which the caller must send before anything else.
     pub fn take_opening(&self) -> Vec<u8> {
         std::mem::take(&mut self.lock().opening)
     }
 
-    /// Makes head and body of the running attempt leave together over this connection, which no
-    /// other request shares.
+    /// Makes the head and the body of the running attempt leave together over this connection,
+    /// which no other request shares.
     pub fn cork(&self, socket: RawFd) {
         self.lock().corked = TcpCorkGuard::new(socket);
     }
 
-    /// Records that the client has disconnected.
     pub(super) fn mark_client_left(&self) {
         let progress = &mut self.lock().progress;
         progress.client_left.get_or_insert_with(Instant::now);
         progress.failure_cause.get_or_insert(FailureCause::Client);
     }
 
-    /// Records that the vendor failed: it broke off, reported an error, or was silent for too long.
-    /// For a while after a write that the client blocked, the failure counts as caused by the
-    /// client.
+    /// Records that the vendor broke off, reported an error, or was silent for too long. For a
+    /// while after a write that the client blocked, the failure counts as caused by the client.
     pub fn mark_vendor_failed(&self) {
         let progress = &mut self.lock().progress;
         let held_up = progress
@@ -261,8 +253,8 @@ impl ExchangeState {
         });
     }
 
-    /// Sets what is known of a model's response before it begins: whether it may contain hidden
-    /// reasoning, and the keep-alive for a client that waits for it.
+    /// Sets what the gateway knows of a response before it begins: whether it may contain hidden
+    /// reasoning, and the keep-alive for a waiting client.
     pub fn set_response_expectations(
         &self,
         has_hidden_reasoning: bool,
@@ -283,8 +275,8 @@ impl ExchangeState {
         state.idempotency = idempotency;
     }
 
-    /// Returns once the store has written the outcome of the request's idempotency key, if an
-    /// outcome was decided and the request has a key.
+    /// Returns once the store has written the outcome of the request's idempotency key. Returns at
+    /// once without a key or an outcome.
     pub async fn wait_for_decision(&self) {
         let decision = self.lock().decision.clone();
         if let Some(decision) = decision {
@@ -305,12 +297,11 @@ impl ExchangeState {
         self.lock().deferred_head = deferred_head;
     }
 
-    /// Returns the body that the vendor gets.
     pub fn body(&self) -> Option<Bytes> {
         self.lock().body.clone()
     }
 
-    /// Sets another body for the next attempts.
+    /// Sets the body that the next attempts send.
     pub fn set_body(&self, body: Bytes) {
         self.lock().body = Some(body);
     }
@@ -319,8 +310,8 @@ impl ExchangeState {
         self.lock().terminal_error = Some(Box::new(terminal_error));
     }
 
-    /// Records that nothing more goes to the client: it has the whole response, or a failure that
-    /// ended it.
+    /// Records that nothing more will be sent to the client, because it has the whole response or a
+    /// failure that ended it.
     pub fn set_completed(&self) {
         self.complete(false);
     }
@@ -344,8 +335,8 @@ impl ExchangeState {
         };
     }
 
-    /// Sets whether the response is complete although its last event has not arrived. `has_usage`:
-    /// whether its usage has arrived.
+    /// Sets whether the response lacks only its last event. `has_usage` says whether the usage has
+    /// arrived.
     pub fn set_finishing(&self, is_finishing: bool, has_usage: bool) {
         let phase = &mut self.lock().progress.phase;
         let counted_at = match *phase {
@@ -361,7 +352,6 @@ impl ExchangeState {
         };
     }
 
-    /// Sets whether the model may have produced hidden reasoning so far.
     pub fn set_hidden_reasoning(&self, has_hidden_reasoning: bool) {
         self.lock().progress.has_hidden_reasoning = has_hidden_reasoning;
     }
@@ -375,15 +365,15 @@ pub struct Deadlines {
     pub first_byte: Duration,
     pub idle: Duration,
     pub client_write: Duration,
-    /// Time to learn a stream's usage after the client disconnected. The second field applies if
+    /// Time to wait for a stream's usage after the client disconnected. The second field applies if
     /// the model may have produced hidden reasoning.
     pub drain: Duration,
     pub drain_reasoning: Duration,
-    /// Whether the response is a stream, which is drained only for a while. For a whole response
-    /// the gateway waits until the request's own deadline.
+    /// Whether the response is a stream, which is read only for a limited time after the client has
+    /// left. For a whole response the gateway waits until the request's own deadline.
     pub may_drain: bool,
-    /// Time without a byte after which a client that waits for the next event gets a keep-alive.
+    /// Time without a byte after which a waiting client gets a keep-alive.
     pub keep_alive: Duration,
-    /// Shutdown state of the process. Its cutoff bounds the request too.
+    /// Shutdown state of the process, whose cutoff bounds the request too.
     pub shutdown: Arc<Shutdown>,
 }

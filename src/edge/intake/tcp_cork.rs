@@ -2,8 +2,8 @@
 //!
 //! Pingora flushes the head and writes the body after it: two packets, which wake the vendor twice.
 //! So the gateway corks the connection (`tcp(7)`, `TCP_CORK`) before it writes the head, and
-//! uncorks it once the body is handed over. Nothing depends on the cork: a full packet leaves at
-//! once, and the kernel removes the cork by itself after 200 ms. This file must not touch a
+//! uncorks it once the body is handed over. The cork is an optimisation only: a full packet leaves
+//! at once, and the kernel removes the cork by itself after 200 ms. This file must not touch a
 //! connection that other requests share.
 
 use rustix::net::sockopt::set_tcp_cork;

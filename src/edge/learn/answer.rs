@@ -1,6 +1,6 @@
-//! An answer of the vendor, read as far as the probes need it.
+//! An answer of the vendor, parsed as far as the probes need it.
 //!
-//! It must not decide what an answer means for the profile: the table does.
+//! This file must not decide what an answer means for the profile: the table does.
 
 use super::table::Verdict;
 use crate::edge::probe::{ProbeResponse, VendorClient};
@@ -13,18 +13,19 @@ use llm_protocol::{Protocol, passthrough, translate};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// The result of a call.
+/// The result that a probe returns for a tool call.
 const TOOL_RESULT: &str = "18 degrees";
-/// The name of the places in the table where only a completion has something.
+/// Name that the table uses for the places where only a completion has content.
 const COMPLETION: &str = "completion";
 
 pub struct Answer {
     pub response: ProbeResponse,
-    /// The usage that the gateway reads in it.
+    /// Usage that the gateway reads from the answer.
     pub usage: Option<Usage>,
     pub turn: Option<ToolTurn>,
     is_completion: bool,
-    /// What else it shows, such as `reasoning`, and where.
+    /// Other features that the answer shows, such as `reasoning`, with the places where they were
+    /// found.
     seen: BTreeMap<&'static str, String>,
 }
 
@@ -76,20 +77,21 @@ impl Answer {
         }
     }
 
-    /// Whether the vendor took the request: a page under a 200 does not count. A model that
-    /// reasoned up to the output limit counts.
+    /// Returns whether the vendor accepted the request. A page under a 200 does not count. A model
+    /// that reasoned up to the output limit counts.
     pub fn is_accepted(&self) -> bool {
         self.is_completion || translate::is_limit_reached_error(&self.response.body)
     }
 
-    /// Whether the vendor refused the request itself, not its time or its key.
+    /// Returns whether the vendor refused the content of the request, as opposed to its rate or its
+    /// key.
     pub fn is_refused(&self) -> bool {
         matches!(self.response.status, 400..=499)
             && self.response.status != 429
             && !self.is_accepted()
     }
 
-    /// The verdict on what the request asked for, and what was seen.
+    /// Returns the verdict on the feature that the request asked for, and the evidence.
     pub fn classify(
         &self,
         client: &VendorClient<'_>,
@@ -149,20 +151,19 @@ fn is_empty(value: &Value) -> bool {
 /// An assistant's turn that calls tools.
 #[derive(Debug)]
 pub struct ToolTurn {
-    /// As it came.
+    /// The message exactly as the vendor sent it.
     pub whole: Value,
-    /// Without the members that the protocol does not define.
+    /// The message without the members that the protocol does not define.
     pub bare: Map<String, Value>,
-    /// The messages with the results of its calls.
+    /// The messages that return the results of the calls.
     pub results: Vec<Value>,
-    /// Number of calls.
     calls: usize,
-    /// Paths of what `bare` lacks, each from the message or from a call.
+    /// Paths of the members that `bare` lacks, relative to the message or to a call.
     pub state: Vec<String>,
 }
 
 impl ToolTurn {
-    /// The turn in a messages answer; `None` without a call.
+    /// Reads the turn from a messages answer. Returns `None` if it calls no tool.
     fn from_messages(answer: &Value) -> Option<Self> {
         let blocks = answer["content"].as_array()?;
         let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
@@ -177,10 +178,11 @@ impl ToolTurn {
         })
     }
 
-    /// The turn in a chat message; `None` without a call.
+    /// Reads the turn from a chat message. Returns `None` if it calls no tool.
     fn from_chat(message: &Value) -> Option<Self> {
         let mut whole = message.as_object()?.clone();
-        // `refusal: null` and the like say nothing, and some servers refuse them in requests.
+        // Empty members such as `refusal: null` carry no information, and some servers refuse them
+        // in requests.
         whole.retain(|name, value| name == "content" || !is_empty(value));
         let calls = whole.get("tool_calls")?.as_array()?;
         let result = |call: &Value| json!({"role": "tool", "tool_call_id": call["id"], "content": TOOL_RESULT});
@@ -200,7 +202,7 @@ impl ToolTurn {
         })
     }
 
-    /// The bare turn with these members, and with these of its first call.
+    /// Returns the bare turn with these members added to the message and to its first call.
     pub fn with_members(&self, of_message: &Value, of_call: &Value) -> Value {
         let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
         let mut turn = self.bare.clone();
@@ -213,8 +215,8 @@ impl ToolTurn {
     }
 }
 
-/// Removes the members that the protocol does not define, and adds their paths to `state`, with
-/// `prefix` unless the name says that the message has it.
+/// Removes the members that the protocol does not define, and adds their paths to `state`. `prefix`
+/// precedes a path unless the name shows that the message itself has the member.
 fn remove_state(object: &mut Map<String, Value>, prefix: &str, state: &mut Vec<String>) {
     object.retain(|name, value| {
         let is_base = VendorProfile::is_in_base(name);
@@ -225,7 +227,7 @@ fn remove_state(object: &mut Map<String, Value>, prefix: &str, state: &mut Vec<S
                 prefix
             };
             let (mut path, mut value) = (format!("{prefix}{name}"), &*value);
-            // Through objects with one member each.
+            // Descend through objects with one member each.
             while let Some((name, inner)) = value.as_object().and_then(only_member) {
                 path += &format!(".{name}");
                 value = inner;

@@ -1,7 +1,7 @@
-//! Tries many members with few requests: all at once, then without those that the vendor names, or
-//! in halves if it names none.
+//! Tests many members with few requests: all members at once, then without those that the vendor
+//! names, or in halves if it names none.
 //!
-//! It must not list a member: the table does.
+//! This file must not name a member: the table does.
 
 use super::session::LearnSession;
 use super::table::{Probe, ProbeFinding, Verdict};
@@ -9,11 +9,11 @@ use llm_protocol::failure;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What an outcome means for the members: the verdict, and the key of the profile that lists them.
+/// The verdict on a group of members, and the key of the profile that lists them.
 type Outcome = (Verdict, Option<&'static str>);
 
 impl LearnSession<'_> {
-    /// Tries the members of the table.
+    /// Tests the members of the table.
     pub(super) async fn try_members(&mut self) {
         let members = self.table.members.clone();
         if self.is_decided("strict") {
@@ -36,7 +36,8 @@ impl LearnSession<'_> {
         self.eliminate(ignored, Some(unknown), read).await;
     }
 
-    /// Sends the members until all requests with the rest are accepted, and returns these.
+    /// Repeats the request with fewer members until the server accepts it, and returns the accepted
+    /// members.
     async fn eliminate(
         &mut self,
         members: Map<String, Value>,
@@ -76,7 +77,7 @@ impl LearnSession<'_> {
                 group.retain(|name, _| !named.contains(name));
                 groups.push(group);
             } else if names.len() == 1 {
-                // A wrong value may be refused for another reason.
+                // The server may refuse a wrong value for another reason.
                 let outcome = match on_named.0 {
                     Verdict::Refused => on_named,
                     _ => (Verdict::Unknown, None),

@@ -1,8 +1,8 @@
-//! The profile that follows from the findings, as YAML for the config file: only what differs from
-//! the profile of a server that nothing describes.
+//! The profile that follows from the findings, as YAML for the config file. It contains only the
+//! differences from the default profile.
 //!
-//! It must not decide a value: the table of probes does. Where two findings have values for one
-//! key, the lists are joined.
+//! This file must not decide a value: the table of probes does. Where two findings have values for
+//! one key, the lists are joined.
 
 use super::session::LearnSession;
 use super::table::{ProbeFinding, Verdict};
@@ -22,13 +22,14 @@ pub struct LearntProfile {
     pub model: String,
     pub url: String,
     pub requests: u32,
-    /// By the configured price and the vendor's usage; the worst case where it reported none.
+    /// Cost by the configured price and the vendor's usage; the quoted maximum where the vendor
+    /// reported none.
     pub credits: Micro,
     pub header_limits: BTreeMap<String, String>,
     pub findings: Vec<ProbeFinding>,
-    /// As in `vendors.*.profile`.
+    /// Members of `vendors.*.profile`.
     pub profile: Map<String, Value>,
-    /// As in `models[].capabilities`, of the vendor's models.
+    /// Members of `models[].capabilities`, which apply to all models of the vendor.
     pub capabilities: Map<String, Value>,
 }
 
@@ -56,10 +57,10 @@ impl LearntProfile {
         }
     }
 
-    /// The profile at its place in the config file, with the findings as comments.
+    /// Returns the profile as a part of the config file, with the findings as comments.
     pub fn to_yaml(&self) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = self.write_yaml(&mut text);
         text
     }
@@ -86,7 +87,7 @@ impl LearntProfile {
             writeln!(out, "# {head}")?;
             for finding in findings {
                 let (probe, verdict) = (&finding.probe, finding.verdict.as_str());
-                // The names of members that the vendor made up may have line ends.
+                // The vendor may have made up names of members that contain line breaks.
                 let evidence = finding.evidence.replace(char::is_control, " ");
                 writeln!(out, "#   {probe}: {verdict} ({evidence})")?;
             }
@@ -143,7 +144,7 @@ fn insert(profile: &mut Map<String, Value>, key: &str, value: &Value) {
     profile.insert(key.to_owned(), value);
 }
 
-/// A value as YAML in one line.
+/// Formats a value as YAML in one line.
 fn flow(value: &Value) -> String {
     let text = match value {
         Value::Array(items) => serde_saphyr::to_string(&FlowSeq(items)),

@@ -1,7 +1,7 @@
-//! The requests of one run: their number, their time, their cost.
+//! Sends the requests of one run, within limits on their number, time and cost.
 //!
-//! It must not decide what an answer means. It must not send a request that could exceed the
-//! limits of the run.
+//! This file must not decide what an answer means, or send a request that could exceed the limits
+//! of the run.
 
 use super::answer::{Answer, ToolTurn};
 use super::table::{Probe, ProbeFinding, ProtocolProbes, probes_of};
@@ -22,9 +22,8 @@ use tokio::time::Instant;
 
 /// Maximum number of requests.
 pub const MAX_REQUESTS: u32 = 40;
-/// Maximum time of a run.
 const MAX_DURATION: Duration = Duration::from_secs(600);
-/// Output limit of a request, in tokens. Some reasoning models refuse a small one.
+/// Output limit of a request, in tokens. Some reasoning models refuse a smaller one.
 const OUTPUT_TOKENS: u64 = 64;
 /// Tokens that the vendor's own template may add to a prompt.
 const TEMPLATE_TOKENS: u64 = 256;
@@ -34,22 +33,22 @@ const TURN_BYTES: u64 = 2_048;
 const MAX_WAIT_SECONDS: u32 = 60;
 /// Longest text that fills a context, in bytes.
 const MAX_LONG_BYTES: u64 = 8_388_608;
-/// One token for most models.
+/// A word that is one token for most models.
 const LONG_WORD: &str = " a";
 
-/// What the requests of a run have cost, and may cost.
+/// The cost of the requests of a run, and its limit.
 #[derive(Debug)]
 pub struct Budget {
     max_credits: Micro,
     deadline: Instant,
     pub spent: Micro,
     pub requests: u32,
-    /// No later request can succeed.
+    /// The vendor's refusal of the key, after which no later request can succeed.
     pub key_refusal: Option<String>,
 }
 
 impl Budget {
-    /// Counts a request that can cost this much, or returns why it must not be sent.
+    /// Counts a request with this maximum cost. Returns the reason if the request must not be sent.
     fn take(&mut self, now: Instant, cost: Micro) -> Result<(), String> {
         if let Some(why) = &self.key_refusal {
             return Err(why.clone());
@@ -60,7 +59,7 @@ impl Budget {
         if now >= self.deadline {
             return Err(format!("{} s are over", MAX_DURATION.as_secs()));
         }
-        // Without an answer, the vendor may have generated one all the same.
+        // Without an answer, the vendor may still have generated one and charged for it.
         let spent = self.spent.plus(cost);
         if spent > self.max_credits {
             return Err(format!("it could cost {cost} credits"));
@@ -80,20 +79,20 @@ pub struct LearnSession<'a> {
     /// Name of the member with the output limit.
     pub limit_member: &'static str,
     pub budget: Budget,
-    /// Limits that the vendor names in header fields.
+    /// Rate limits that the vendor reports in header fields.
     pub header_limits: BTreeMap<String, String>,
     pub findings: Vec<ProbeFinding>,
-    /// What turned reasoning on.
+    /// Members of the request that turned reasoning on.
     pub reasoning_on: Map<String, Value>,
     /// The answer to the probes with tools.
     pub turn: Option<ToolTurn>,
 }
 
 impl<'a> LearnSession<'a> {
-    /// Connects to the endpoint, without a request.
+    /// Connects to the endpoint without sending a request.
     ///
     /// # Errors
-    /// Returns why nothing can be learnt.
+    /// Returns the reason why the vendor cannot be tested.
     pub async fn connect(
         (vendor, endpoint): (&'a CatalogVendor, &'a VendorEndpoint),
         model: &'a CatalogModel,
@@ -127,9 +126,10 @@ impl<'a> LearnSession<'a> {
         })
     }
 
-    /// A text beyond the model's context; `None` if it would be too long to send.
+    /// Returns a text that exceeds the model's context, or `None` if the text would be too long to
+    /// send.
     pub fn long_text(&self) -> Option<String> {
-        // An eighth more than the context: the text may have fewer tokens than words.
+        // Add an eighth, because the text may have fewer tokens than words.
         let context = self.model.context_tokens;
         let words = context.saturating_add(context / 8);
         let bytes = words.saturating_mul(LONG_WORD.len() as u64);
@@ -137,7 +137,7 @@ impl<'a> LearnSession<'a> {
         (bytes <= MAX_LONG_BYTES).then(|| LONG_WORD.repeat(words))
     }
 
-    /// The most that the small requests can cost, and the one that fills the context.
+    /// Returns the maximum cost of all small requests, and of the request that fills the context.
     pub fn max_costs(&self) -> [Micro; 2] {
         let max_cost = |body, probe: &Probe| {
             self.max_cost(&self.body(body, probe), probe.input_tokens + TURN_BYTES)
@@ -155,7 +155,7 @@ impl<'a> LearnSession<'a> {
         [small, self.cost(long + TURN_BYTES, OUTPUT_TOKENS)]
     }
 
-    /// The plain request with these members.
+    /// Returns the plain request with these members added.
     pub fn body(&self, members: &Map<String, Value>, probe: &Probe) -> Value {
         let mut body = self.table.plain.body.clone();
         body.insert("model".to_owned(), self.model.upstream_model.clone().into());
@@ -166,14 +166,14 @@ impl<'a> LearnSession<'a> {
         body.into()
     }
 
-    /// The most that the request can cost.
     fn max_cost(&self, body: &Value, input_tokens: u64) -> Micro {
         let bytes = u64::try_from(body.to_string().len()).unwrap_or(u64::MAX);
         let output = body[self.limit_member].as_u64().unwrap_or_default();
         self.cost(bytes.saturating_add(input_tokens), output)
     }
 
-    /// The cost of the input as such, or as a write to a cache that the vendor makes unasked.
+    /// Returns the cost of the tokens. Input is priced at the input price or the cache write price,
+    /// whichever is higher, because a vendor may write to its cache unasked.
     fn cost(&self, input: u64, output: u64) -> Micro {
         let input = input.saturating_add(TEMPLATE_TOKENS);
         let cost = |usage: Usage| pricing::cost(&Usage { output, ..usage }, &self.model.price);

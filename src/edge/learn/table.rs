@@ -1,7 +1,7 @@
-//! The table of probes, `probes.yaml`: what each asks, what its answer must show, what it decides;
-//! and what one found.
+//! The table of probes, `probes.yaml`: the request of each probe, the expected answer, the key of
+//! the profile that it decides, and the finding.
 //!
-//! It must not send a request.
+//! This file must not send a request.
 
 use llm_protocol::Protocol;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 static TABLE: LazyLock<Result<ProbeTable, String>> = LazyLock::new(|| {
-    // Through a value, because that applies the merge keys of YAML.
+    // Parse into a `Value` first, because that applies the merge keys of YAML.
     let value: Value = serde_saphyr::from_str(include_str!("probes.yaml"))
         .map_err(|error| format!("probes.yaml: {error}"))?;
     serde_json::from_value(value).map_err(|error| format!("probes.yaml: {error}"))
@@ -26,10 +26,10 @@ struct ProbeTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtocolProbes {
-    /// Where an answer or an event may have what is expected, and where a completion has something
-    /// (`completion`).
+    /// Places in an answer or an event where a feature may be found. The name `completion` lists
+    /// the places where a completion has content.
     pub places: BTreeMap<String, Vec<String>>,
-    /// The plainest request, whose members all others have too.
+    /// The plainest request, whose members all other requests have too.
     pub plain: Probe,
     pub probes: Vec<Probe>,
     pub members_with: Map<String, Value>,
@@ -41,17 +41,17 @@ pub struct ProtocolProbes {
 pub struct Probe {
     pub name: String,
     pub body: Map<String, Value>,
-    /// Verdicts on earlier probes, without which this one is not asked.
+    /// Verdicts on earlier probes that this probe requires. Otherwise it is skipped.
     pub needs: BTreeMap<String, Verdict>,
-    /// What an accepted answer must show or not.
+    /// Features that an accepted answer must or must not show.
     pub expect: BTreeMap<String, bool>,
-    /// Dotted key of the profile.
+    /// Key of the profile that the probe decides, with dots between the levels.
     pub decides: Option<String>,
-    /// The key's value for each verdict; null if the key is then not needed.
+    /// The key's value for each verdict. `null` means that the profile does not need the key.
     pub values: BTreeMap<Verdict, Value>,
     /// Output limit, in tokens, if the usual one is too small.
     pub output_tokens: Option<u64>,
-    /// Input that the body's bytes do not show, in tokens.
+    /// Input tokens that the length of the body does not show.
     pub input_tokens: u64,
 }
 
@@ -75,21 +75,21 @@ impl Verdict {
     }
 }
 
-/// What one probe found.
+/// The finding of one probe.
 #[derive(Debug, Serialize)]
 pub struct ProbeFinding {
     pub probe: String,
     pub verdict: Verdict,
     pub evidence: String,
-    /// The key of the profile that it decides, and the value.
+    /// Key of the profile that the finding decides, and its value.
     pub decides: Option<String>,
     pub value: Option<Value>,
 }
 
-/// The probes of the protocol.
+/// Returns the probes of the protocol.
 ///
 /// # Errors
-/// Returns an error for responses, whose servers need no profile.
+/// Returns an error for the responses protocol, whose servers need no profile.
 pub fn probes_of(protocol: Protocol) -> Result<&'static ProtocolProbes, String> {
     let table = TABLE.as_ref().map_err(Clone::clone)?;
     match protocol {

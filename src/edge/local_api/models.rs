@@ -178,7 +178,7 @@ fn can_reason(accepts: &ModelCapabilities) -> bool {
     }
 }
 
-/// Capabilities in the shape of the messages protocol. Features that are unknown are left out.
+/// Capabilities in the shape of the messages protocol. The list omits features that are unknown.
 fn messages_capabilities(accepts: &ModelCapabilities) -> Value {
     let is = |supported: bool| json!({"supported": supported});
     let (efforts, types) = match accepts {

@@ -1,11 +1,9 @@
-//! The models that may answer instead of the requested one: which they are, what they can cost, and
-//! the request encoded for the next one.
+//! The fallback models of a request: their quotes, and the request encoded for the next one.
 //!
-//! If the gateway had to encode a request to quote it, the result is kept until that model's turn.
-//! A request that a model gets unchanged is encoded only then, from the client's body. This file
-//! must not decide that a model has failed: `edge/upstream/attempts.rs` does, and
-//! `edge/upstream/next_model.rs` switches to the next one.
-
+//! If the quote required encoding, the gateway keeps the encoded request until the model's turn.
+//! Otherwise it encodes the client's body when that turn comes. This file must not decide that a
+//! model has failed: `edge/upstream/attempts.rs` does, and `edge/upstream/next_model.rs` switches
+//! to the next one.
 use super::{OutboundRequest, QuotedRequest, is_interleaved};
 use crate::edge::turn::MeteredTurn;
 use accounts::Principal;
@@ -19,11 +17,11 @@ use llm_protocol::request::RequestSummary;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What the gateway keeps to try other models.
+/// State that the gateway keeps to try fallback models.
 pub struct Fallbacks {
-    /// Models that were not tried yet.
+    /// Models that have not been tried yet.
     pub(in crate::edge) remaining: VecDeque<PendingFallback>,
-    /// Why the requested model did not answer, once another model is tried.
+    /// The requested model's failure. Set once a fallback model is tried.
     pub(in crate::edge) failure: Option<Failure>,
     /// Output limit that the hold covers.
     pub(in crate::edge) limit: u64,
@@ -38,17 +36,17 @@ pub struct Fallbacks {
     request_id: String,
 }
 
-/// A model that may answer instead.
+/// A fallback model that has not been tried.
 pub(in crate::edge) struct PendingFallback {
     pub(in crate::edge) model: Arc<CatalogModel>,
-    /// The request encoded for the model, if the quote needed that.
+    /// The request encoded for the model, if the quote required encoding.
     pub(in crate::edge) quoted: Option<QuotedRequest>,
 }
 
 impl Fallbacks {
-    /// Returns the models that could answer `request` as well, and the quote of the most
-    /// expensive of all. A strict caller gets only the model it named. Models that the key may not
-    /// use, and models for which the request cannot be encoded, are left out.
+    /// Returns the models that could answer `request` as well, and the quote of the most expensive
+    /// of all. A strict request gets only the model that it names. Models that the key may not use,
+    /// and models for which the request cannot be encoded, are left out.
     pub(in crate::edge) fn from_request(
         request: &OutboundRequest<'_>,
         principal: &Principal,
@@ -92,7 +90,6 @@ impl Fallbacks {
         Some((kept, quote))
     }
 
-    /// Sets the output limit that the hold covers.
     pub(in crate::edge) fn with_output_limit(mut self: Box<Self>, limit: u64) -> Box<Self> {
         self.limit = limit;
         self
@@ -109,7 +106,6 @@ impl Fallbacks {
         self
     }
 
-    /// Whether another model is left.
     pub fn has_remaining(&self) -> bool {
         !self.remaining.is_empty()
     }
@@ -123,7 +119,7 @@ impl Fallbacks {
             .sum()
     }
 
-    /// Returns why the requested model did not answer. `None` while that model is in use.
+    /// Returns the requested model's failure, or `None` while that model is in use.
     pub fn original_failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
@@ -148,8 +144,8 @@ impl Fallbacks {
     }
 }
 
-/// Quotes the request for this model. A request that is passed on unchanged need not be encoded for
-/// that.
+/// Quotes the request for this model. The quote does not require encoding if the request is passed
+/// on unchanged.
 fn quote_fallback(
     request: &OutboundRequest<'_>,
 ) -> Result<(Quote, Option<QuotedRequest>), Failure> {

@@ -1,5 +1,4 @@
-//! The request without its reasoning, for a vendor that refused the reasoning: what the gateway
-//! keeps to encode it, and the encoding.
+//! Encodes a request again without its reasoning, for a vendor that refused the reasoning.
 //!
 //! This file must not decide that a vendor refused the reasoning: `response/error.rs` and
 //! `upstream/attempts.rs` do.
@@ -18,39 +17,39 @@ use llm_protocol::translate::{self, TranslatedRequest};
 use llm_protocol::usage::UsageEstimator;
 use std::sync::Arc;
 
-/// What is needed to encode a translated request again.
+/// State for encoding a translated request again.
 pub struct RetryWithoutReasoning {
     pub surface: Protocol,
-    /// Strict mode: no retry if anything else would be lost.
+    /// Whether the request is strict. Then the gateway does not retry if anything but the reasoning
+    /// would be lost.
     pub strict: bool,
-    /// Body of the client's request.
     pub body: Bytes,
     pub output_limit: Option<u64>,
     pub account_id: Arc<str>,
     pub request_id: String,
-    /// Estimator of the usage that the caller gets if the vendor reports none.
+    /// Estimates the usage to report to the client if the vendor reports none.
     pub estimator: UsageEstimator,
 }
 
 impl OutboundRequest<'_> {
-    /// Returns what a retry without reasoning needs, if the vendor may refuse the reasoning in the
-    /// request. `is_fallback`: the request goes to a fallback model, with another model's reasoning
-    /// passed on unchanged.
+    /// Returns the state for a retry without reasoning, if the vendor may refuse the reasoning in
+    /// the request. `is_fallback` says that the request goes to a fallback model, which gets
+    /// another model's reasoning unchanged.
     pub(in crate::edge) fn retry_without_reasoning(
         &self,
         encoded: &UpstreamRequest,
         is_fallback: bool,
     ) -> Option<RetryWithoutReasoning> {
-        // Responses bodies show whether they carry reasoning, and a chat vendor that refuses it
-        // receives none.
+        // A responses body shows whether it carries reasoning, and a chat vendor that refuses
+        // reasoning receives none.
         let has_none =
             self.surface == Protocol::Chat && self.model.vendor.profile.refuses_reasoning();
         let is_from_another_model = is_fallback
             && self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
             && !has_none;
-        // Reasoning in the gateway's own reasoning tokens is no loss for the caller. Chat has no
-        // such tokens.
+        // Dropping reasoning in the gateway's own reasoning tokens loses nothing for the client.
+        // Chat has no such tokens.
         let may = !self.strict || encoded.translation.is_some() && self.surface != Protocol::Chat;
         ((encoded.carries_thinking || is_from_another_model) && may).then(|| {
             RetryWithoutReasoning {
@@ -66,15 +65,13 @@ impl OutboundRequest<'_> {
     }
 }
 
-/// A request that was encoded again.
 pub struct ReencodedRequest {
     pub body: Bytes,
     pub warnings: Vec<String>,
-    /// Context of the response's translation.
     pub translation: Option<ResponseContext>,
 }
 
-/// Encodes the request without its reasoning, after the vendor refused that.
+/// Encodes the request without its reasoning, after the vendor refused the reasoning.
 ///
 /// # Errors
 /// Returns an error if the request cannot be encoded without its reasoning.

@@ -1,7 +1,7 @@
-//! The connection of `vendors test` and `vendors learn` to one endpoint: as client requests have it
-//! (same connector, TLS, ALPN and header fields), with limits of time and size.
+//! The connection of `vendors test` and `vendors learn` to one endpoint. It uses the connector,
+//! TLS, ALPN and header fields of client requests, with limits on time and size.
 //!
-//! It must not know what a request asks for.
+//! This file must not depend on the content of a request.
 
 use super::report::{self, EndpointReport};
 use crate::edge::upstream::{self, target};
@@ -20,13 +20,12 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Time limit of a DNS lookup.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit of a whole answer. `limits.first_byte_seconds` applies if it is shorter.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// Largest response body. The longest model lists have about a megabyte.
+/// Maximum size of a response body, in bytes. The longest model lists have about a megabyte.
 const MAX_BODY_BYTES: usize = 16_777_216;
-/// Maximum number of addresses that are tried, as for client requests.
+/// Maximum number of addresses that are tried. Client requests have the same limit.
 const MAX_ADDRESSES: usize = upstream::MAX_ADDRESSES_PER_ENDPOINT;
 
 pub struct VendorClient<'a> {
@@ -36,7 +35,6 @@ pub struct VendorClient<'a> {
     limits: &'a Limits,
 }
 
-/// The response to one request.
 pub struct ProbeResponse {
     pub status: u16,
     pub headers: HeaderMap,
@@ -52,13 +50,14 @@ impl ProbeResponse {
         serde_json::from_slice(&self.body).ok()
     }
 
-    /// The events of a stream, or the whole answer.
+    /// Returns the events of a stream, or the whole answer as one event.
     pub fn events(&self) -> Vec<Value> {
         events(&self.body)
     }
 }
 
-/// The events of a stream, or the whole body, as far as they are JSON.
+/// Returns the JSON events of a stream, or the whole body as one event. Parts that are not JSON are
+/// left out.
 pub fn events(body: &[u8]) -> Vec<Value> {
     let body = sse::without_byte_order_mark(body);
     if sse::begins_with_event(body, false) != Some(true) {
@@ -136,7 +135,7 @@ impl<'a> VendorClient<'a> {
         peer.options.connection_timeout = Some(connect);
         peer.options.total_connection_timeout = Some(connect);
         peer.options.alpn = target::alpn(self.endpoint);
-        // A backstop for what Pingora does not time: the HTTP/2 handshake.
+        // The timeout also covers the HTTP/2 handshake, which Pingora does not limit.
         match tokio::time::timeout(connect * 2, self.connector.get_http_session(&peer)).await {
             Ok(session) => Ok(session?.0),
             Err(_) => Error::e_explain(ErrorType::ConnectTimedout, "a connection"),
@@ -158,8 +157,8 @@ impl<'a> VendorClient<'a> {
         Ok(header)
     }
 
-    /// Sends the body of a generation request, and reads the whole answer. An error is in plain
-    /// words.
+    /// Sends the body of a generation request, and reads the whole answer. Error texts are meant
+    /// for the operator.
     pub async fn generate(
         &self,
         address: SocketAddr,
@@ -225,7 +224,7 @@ impl<'a> VendorClient<'a> {
         }
     }
 
-    /// The vendor's error message in one line, without secrets.
+    /// Returns the vendor's error message in one line, without secrets.
     pub fn message(&self, response: &ProbeResponse) -> String {
         let secrets = std::iter::once(&self.vendor.api_key)
             .chain(self.endpoint.headers.iter().map(|(_, value)| value))

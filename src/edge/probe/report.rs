@@ -27,7 +27,7 @@ pub struct EndpointReport {
     /// Negotiated HTTP version; `None` without a connection.
     pub http: Option<&'static str>,
     pub key: VendorKeyStatus,
-    /// `None` if the endpoint has no list.
+    /// `None` if the endpoint does not list its models.
     pub models: Option<ModelList>,
     pub requests: Vec<TestRequest>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,7 +46,7 @@ pub enum VendorKeyStatus {
 }
 
 impl VendorKeyStatus {
-    /// `other` if the status is unknown so far.
+    /// Returns this status, or `other` if this one is unknown.
     pub fn or(self, other: Self) -> Self {
         if self == Self::Unknown { other } else { self }
     }
@@ -61,39 +61,38 @@ impl VendorKeyStatus {
     }
 }
 
-/// The model list of an endpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelList {
     pub count: usize,
-    /// Upstream names of configured models that are not in it.
+    /// Upstream names of configured models that the list does not contain.
     pub unlisted: Vec<String>,
 }
 
-/// The result of one generation request.
 #[derive(Debug, Clone, Serialize)]
 pub struct TestRequest {
     pub model: String,
     pub protocol: Protocol,
     pub status: u16,
-    /// Tokens, as reported by the vendor.
+    /// Input tokens that the vendor reported.
     pub input: Option<u64>,
     pub output: Option<u64>,
     pub milliseconds: u64,
 }
 
-/// The result of one loop of tools: a call, and an answer with its result.
+/// The result of one tool loop: a request that leads to a call, and a request with the call's
+/// result.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ToolLoop {
     pub model: String,
     pub streamed: bool,
-    /// Steps that the vendor answered, of two.
+    /// Number of steps that the vendor answered, at most two.
     pub steps: u8,
-    /// Members that the vendor refused, so that the gateway repeated the request without them.
+    /// Members that the vendor refused and that the gateway left out when it repeated the request.
     pub refused: Vec<String>,
-    /// What did not reach the vendor or the client: warnings as in `x-gateway-warnings`, and
+    /// Data that did not reach the vendor or the client: warnings as in `x-gateway-warnings`, and
     /// `usage` if the vendor reported none.
     pub lost: Vec<String>,
-    /// Why the loop ended early.
+    /// The reason why the loop ended early.
     pub fault: Option<String>,
 }
 
@@ -147,7 +146,7 @@ impl EndpointReport {
     }
 }
 
-/// A vendor's error message in one line. `secrets` that it repeats are hidden.
+/// Returns a vendor's error message in one line, in which any of `secrets` is replaced.
 pub fn error_message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> String {
     let message = VendorError::parse(body).map(|error| error.message);
     let mut text = match message.filter(|message| !message.is_empty()) {
@@ -179,7 +178,6 @@ pub fn error_message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) ->
     }
 }
 
-/// Describes a connection error in plain words.
 pub fn describe_error(error: &Error, host: &str, address: &str, connect_seconds: u64) -> String {
     match error.etype() {
         ErrorType::ConnectRefused => format!("nothing listens at {address} (connection refused)"),
@@ -208,8 +206,8 @@ pub fn describe_error(error: &Error, host: &str, address: &str, connect_seconds:
     }
 }
 
-/// The root cause of an error. Pingora writes the error of a TLS handshake into the context and
-/// only the local socket address into the cause.
+/// Returns the root cause of an error. Pingora writes the error of a TLS handshake into the
+/// context, and the cause has only the address of the local socket.
 fn root_cause_text(error: &Error) -> String {
     let context = error.context.as_ref().map(|context| context.as_str());
     if let Some((_, inner)) = context.and_then(|context| context.rsplit_once("cause: ")) {

@@ -1,8 +1,8 @@
-//! Tests a model with a tool call, as a coding agent makes it: one request that leads to a call,
-//! and one that returns the tool's result. The gateway writes both in the vendor's protocol,
+//! Tests a model with a tool call in the way of a coding agent: one request leads to a call, and a
+//! second one returns the tool's result. The gateway writes both in the vendor's protocol,
 //! according to the vendor's profile.
 //!
-//! It must not write a protocol itself: `llm_protocol::translate` does.
+//! This file must not write a protocol itself: `llm_protocol::translate` does.
 
 use super::client::{VendorClient, events};
 use super::report::ToolLoop;
@@ -17,18 +17,17 @@ use llm_protocol::{Protocol, failure, request};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// The client's side: the items of an answer go back as they came, also those that hold a vendor's
-/// state.
+/// Protocol of the client's side. Its items return to the vendor unchanged, also those that hold a
+/// vendor's state.
 const SURFACE: Protocol = Protocol::Responses;
 /// Output limit of a step, in tokens: enough for a model that reasons.
 const MAX_OUTPUT_TOKENS: u64 = 1_024;
-/// Repeats of a step without a member that the vendor refused. The gateway allows client requests
-/// one.
+/// Maximum number of repeats of a step without a refused member. A client request gets only one
+/// repeat.
 const MAX_REPEATS: usize = 8;
-/// Largest event of a stream, in bytes.
+/// Maximum size of an event of a stream, in bytes.
 const MAX_EVENT_BYTES: usize = 1_048_576;
 
-/// Runs the loop.
 pub async fn run(
     client: &VendorClient<'_>,
     address: SocketAddr,
@@ -45,7 +44,7 @@ pub async fn run(
     report
 }
 
-/// An endpoint of a vendor, and its model.
+/// An endpoint of a vendor, with the address and the model to test.
 type LoopTarget<'a> = (&'a VendorClient<'a>, SocketAddr, &'a CatalogModel);
 
 impl ToolLoop {
@@ -130,7 +129,7 @@ impl ToolLoop {
     }
 }
 
-/// The results of all calls in an answer.
+/// Returns a result for each call in an answer.
 fn results_of(items: &[Value]) -> Vec<Value> {
     let calls = items.iter().filter(|item| item["type"] == "function_call");
     let result = |call: &Value| json!({"type": "function_call_output", "call_id": call["call_id"], "output": "18 degrees"});
@@ -143,8 +142,8 @@ fn add_once(list: &mut Vec<String>, name: String) {
     }
 }
 
-/// Returns the items of the answer in the client's protocol, and whether it has the vendor's usage;
-/// `None` if the gateway cannot read it.
+/// Returns the items of the answer in the client's protocol, and whether the answer has the
+/// vendor's usage. Returns `None` if the gateway cannot read the answer.
 fn read_answer(
     model: &CatalogModel,
     body: &[u8],

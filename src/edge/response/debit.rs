@@ -1,4 +1,5 @@
-//! The debit for a response, before its last byte leaves, and the copy for a replay.
+//! Debits the account for a response before its last byte leaves, and records the response for a
+//! replay.
 //!
 //! This file must not decide when a response is complete. A response that breaks off is settled in
 //! `edge/settlement.rs`.
@@ -10,11 +11,10 @@ use ledger::RequestOutcome;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::usage::{MeteredUsage, Usage};
 
-/// The counts of a response.
+/// The measured size of a response.
 pub(super) struct ResponseUsage {
-    /// Set once the vendor has reported the complete usage.
     pub(super) usage: Option<MeteredUsage>,
-    /// Usage as far as the vendor has reported it.
+    /// Usage that the vendor has reported so far.
     pub(super) reported_usage: Option<Usage>,
     pub(super) generated_bytes: u64,
     pub(super) refused_free: bool,
@@ -57,8 +57,8 @@ pub(super) fn settle(
     Ok(Some(credits))
 }
 
-/// Records the bytes that are about to leave for the request's idempotency key. With the last
-/// bytes, commits the recording.
+/// Records bytes of the response for a replay before they are sent. The last bytes commit the
+/// recording.
 pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
     let Some(mut idempotency) = call.exchange.take_idempotency() else {
         return;

@@ -1,4 +1,4 @@
-//! A vendor's error response: another attempt, a response in its place, or the error in the
+//! Turns a vendor's error response into another attempt, a substitute response, or an error in the
 //! gateway's own form.
 //!
 //! This file must not decide whether another attempt is possible: `edge/upstream.rs` does.
@@ -20,7 +20,7 @@ use pingora::{Error, ErrorType, Result};
 /// Maximum size of a vendor's error body, in bytes. The gateway ignores the rest.
 const MAX_ERROR_BODY_BYTES: usize = 262_144;
 
-/// Keeps the start of an error body, which is enough. The rest above the limit is ignored.
+/// Keeps the start of an error body and ignores everything above the limit.
 pub(super) fn collect_error(kept: &mut Vec<u8>, piece: &[u8]) {
     let free = MAX_ERROR_BODY_BYTES
         .saturating_sub(kept.len())
@@ -28,8 +28,8 @@ pub(super) fn collect_error(kept: &mut Vec<u8>, piece: &[u8]) {
     kept.extend_from_slice(piece.get(..free).unwrap_or_default());
 }
 
-/// Removes the content coding of an error body, which some proxies apply unasked. A body that is
-/// too large for that stays as it is.
+/// Removes the content coding of an error body, which some proxies apply unasked. A body whose
+/// decoded form is too large stays coded.
 fn decode_error(call: &mut AdmittedRequest) {
     let ResponseMode::Error { coding, body, .. } = &mut call.response.mode else {
         return;
@@ -50,8 +50,8 @@ fn decode_error(call: &mut AdmittedRequest) {
 /// Renders a vendor's error in the gateway's own form.
 ///
 /// # Errors
-/// Returns an error if another attempt follows. If none is possible after all, the client gets
-/// `call.failure`.
+/// Returns an error if another attempt follows. If that attempt turns out to be impossible, the
+/// client gets `call.failure`.
 pub(super) fn process_error(
     call: &mut AdmittedRequest,
     surface: Protocol,
@@ -119,8 +119,8 @@ pub(super) fn process_error(
     Ok(rendered.body.into())
 }
 
-/// Whether the vendor refused the reasoning that the request carried and the gateway retries
-/// without it. If so, prepares the retry.
+/// Returns whether the vendor refused the reasoning in the request and the gateway retries without
+/// it. If so, prepares the retry.
 fn retry_if_reasoning_refused(call: &mut AdmittedRequest) -> bool {
     let ResponseMode::Error {
         status: 400, body, ..
@@ -134,7 +134,8 @@ fn retry_if_reasoning_refused(call: &mut AdmittedRequest) -> bool {
     upstream::retry_without_reasoning(call)
 }
 
-/// Whether the vendor refused a member that the request can do without. If so, prepares the retry.
+/// Returns whether the vendor refused a member that the request can do without. If so, prepares the
+/// retry.
 fn retry_if_member_refused(call: &mut AdmittedRequest) -> bool {
     let ResponseMode::Error { status, body, .. } = &call.response.mode else {
         return false;
@@ -145,8 +146,9 @@ fn retry_if_member_refused(call: &mut AdmittedRequest) -> bool {
     }
 }
 
-/// Returns the response for an error that is not one to a client of this surface: a token count
-/// that the vendor does not offer, or an output limit too small for the model to generate anything.
+/// Returns a response that replaces a vendor's error, if the client of this surface should not get
+/// an error. Examples are a token count that the vendor does not offer, and an output limit too
+/// small for the model to generate anything.
 fn substitute_for_error(
     call: &mut AdmittedRequest,
     surface: Protocol,

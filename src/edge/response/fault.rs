@@ -1,5 +1,5 @@
-//! A fault in a vendor's response: the failure that the client gets, and what it says about the
-//! vendor.
+//! Handles a fault in a vendor's response: builds the client's failure, and updates the vendor's
+//! state.
 //!
 //! This file must not write to the client.
 
@@ -10,9 +10,8 @@ use llm_protocol::vendor_response::UpstreamError;
 use std::time::Instant;
 
 /// Returns the failure that the client gets for a fault in a response, and updates the vendor's
-/// state by the fault. `nothing_generated`: whether the vendor has generated nothing, so that an
-/// error it sent is an explicit refusal of the request and not a failure in the middle of a
-/// response.
+/// state by the fault. If `nothing_generated` is true, an error of the vendor is an explicit
+/// refusal of the request, not a failure in the middle of a response.
 pub(super) fn handle_fault(
     call: &mut AdmittedRequest,
     fault: &UpstreamError,
@@ -31,8 +30,8 @@ pub(super) fn handle_fault(
     failure
 }
 
-/// Logs what a vendor sent that has no known form, so that the operator sees who answered: a proxy,
-/// another service, a new form.
+/// Logs a response of unknown form, so that the operator can recognise a proxy, another service or
+/// a new form.
 pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8]) {
     let model = &call.model;
     let key = model.vendor.api_key.reveal();
@@ -51,8 +50,8 @@ pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8])
     );
 }
 
-/// Returns the failure that the client gets for a fault in a response. Removes the vendor's key,
-/// which a vendor may quote.
+/// Returns the failure that the client gets for a fault in a response. The function removes the
+/// vendor's key, which a vendor may quote.
 fn fault_failure(call: &AdmittedRequest, fault: &UpstreamError) -> Failure {
     let model = &call.model;
     let failure = fault
@@ -61,8 +60,8 @@ fn fault_failure(call: &AdmittedRequest, fault: &UpstreamError) -> Failure {
     after_own_changes(call, failure)
 }
 
-/// Puts the gateway's own changes of the request before the words of a vendor that complains about
-/// them.
+/// Mentions the gateway's own changes of the request in the failure, before the vendor's message
+/// about them.
 pub(super) fn after_own_changes(call: &AdmittedRequest, failure: Failure) -> Failure {
     let limit = call.usage_bounds.output / call.response.choices.max(1);
     let why = "what the model takes and the account's credits pay for";

@@ -1,6 +1,6 @@
-//! The header of a vendor's response: checked, and replaced with the gateway's own.
+//! Checks the header of a vendor's response, and replaces it with the gateway's own.
 //!
-//! Its status decides how the body is processed. This file must not look at the body.
+//! The status decides how the body is processed. This file must not look at the body.
 
 use crate::edge::intake::ContentCoding;
 use crate::edge::state::admitted::AdmittedRequest;
@@ -112,8 +112,8 @@ pub fn filter_header(
     Ok(())
 }
 
-/// Handles a vendor that switches protocols. The gateway did not request that, and cannot read what
-/// follows.
+/// Fails the attempt if the vendor switches protocols. The gateway did not request that, and cannot
+/// read the bytes that follow.
 fn reject_protocol_switch(call: &mut AdmittedRequest) -> Result<()> {
     call.failure = Some(Failure::new(
         Kind::UpstreamFailed,
@@ -173,7 +173,8 @@ fn build_response_header(
         idempotency.set_headers(replayable_headers(&client_header));
         call.exchange.set_idempotency(Some(idempotency));
     }
-    // Added after the copy that is kept for a replay: the replay may go to another page.
+    // The field is added after the copy for a replay was made, because the replay may go to another
+    // page.
     if let Some(cors) = &record.cors {
         cors.apply(&mut client_header)?;
     }
@@ -182,7 +183,7 @@ fn build_response_header(
     Ok(client_header)
 }
 
-/// Converts a vendor's `retry-after` to seconds, also if it is a date.
+/// Converts a vendor's `retry-after`, which may be a date, to seconds.
 fn normalize_retry_after(retry_after: String, now_ms: i64) -> String {
     let Some(at_ms) = clock::http_date_ms(&retry_after) else {
         return retry_after;
@@ -198,8 +199,8 @@ fn normalize_retry_after(retry_after: String, now_ms: i64) -> String {
 /// Maximum length of a vendor's request id that is passed on, in bytes.
 const MAX_ID_BYTES: usize = 128;
 
-/// Whether a text is no more than a vendor's request id: it does not hold `key`, which is empty for
-/// a vendor that needs none.
+/// Returns whether a text can be forwarded as a vendor's request id. It must not contain `key`,
+/// which is empty for a vendor without a key.
 fn is_forwardable_id(text: &str, key: &str) -> bool {
     let is_part =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
@@ -207,8 +208,8 @@ fn is_forwardable_id(text: &str, key: &str) -> bool {
     text.len() <= MAX_ID_BYTES && text.bytes().all(is_part) && !holds_key
 }
 
-/// Returns the header fields that a replay repeats: all except the ids, which belong to the
-/// request, and the rate limits of that time.
+/// Returns the header fields that a replay repeats. A replay has its own request ids and rate
+/// limits.
 fn replayable_headers(header: &ResponseHeader) -> Vec<(String, String)> {
     let is_id = |name: &HeaderName| {
         matches!(name.as_str(), "request-id" | "x-request-id")

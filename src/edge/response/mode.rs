@@ -16,8 +16,8 @@ use llm_protocol::passthrough::StreamPassthrough;
 use llm_protocol::sse;
 use llm_protocol::translate::StreamTranslation;
 
-/// Decides how the body is processed, once its first bytes tell. Returns the bytes to process;
-/// `None` if more are needed.
+/// Decides how the body is processed, as soon as its first bytes allow that. Returns the bytes to
+/// process, or `None` if more are needed.
 pub(super) fn decide_mode(
     record: &RequestRecord,
     call: &mut AdmittedRequest,
@@ -32,8 +32,8 @@ pub(super) fn decide_mode(
         return Some(piece);
     };
     let is_named_events = *is_named_events;
-    // The beginning of a field's name: some bytes. Blank lines before it tell nothing, however many
-    // a vendor sends while it computes.
+    // The opening is a part of a field's name, or blank lines. A vendor may send many blank lines
+    // while it computes.
     let mut opening = std::mem::take(opening);
     let piece = if opening.is_empty() {
         piece
@@ -66,7 +66,7 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
     let surface = record.surface;
     let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
     let translated = call.response.translation.clone();
-    // An answer in the other form cannot be passed on, also in its own protocol.
+    // An answer in the other form must be converted even if it is in the client's protocol.
     let context =
         translated.or_else(|| (is_events != call.wants_stream).then(|| form_context(record, call)));
     if !is_events {
@@ -102,7 +102,7 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
     }
 }
 
-/// Context for an answer that changes its form and keeps its protocol.
+/// Returns the context that converts an answer to the other form within the same protocol.
 fn form_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseContext {
     ResponseContext {
         public_model: call.model.id.clone(),
@@ -117,7 +117,7 @@ fn form_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseConte
     }
 }
 
-/// Prepares the end of a stream whose vendor breaks off.
+/// Prepares the failure that ends the stream if the vendor breaks off.
 fn set_terminal_error(record: &RequestRecord, call: &AdmittedRequest) {
     let surface = record.surface;
     let sequencer = call.response.sequencer().cloned();

@@ -1,4 +1,4 @@
-//! Responses that exceed their output limit: whether one does, and what is then billed.
+//! Detects a response that exceeds its output limit, and computes the usage to bill for it.
 //!
 //! This file must not end a response: `response/stream.rs` does.
 
@@ -7,10 +7,10 @@ use crate::billing::Hold;
 use config::catalog::CatalogModel;
 use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
 
-/// Whether a response has exceeded its output limit because the vendor ignores it. The vendors that
-/// defined the protocols respect it. The gateway believes the vendor's token count if that many
-/// tokens can have been delivered; otherwise it counts only the bytes, at the smallest possible
-/// number of tokens.
+/// Returns whether a response has exceeded its output limit because the vendor ignores the limit.
+/// The vendors that defined the protocols respect it. The gateway uses the vendor's token count if
+/// the delivered bytes can contain that many tokens; otherwise it counts the smallest number of
+/// tokens that the bytes can be.
 pub(super) fn exceeds_output_limit(
     model: &CatalogModel,
     bounds: &UsageBounds,
@@ -23,7 +23,6 @@ pub(super) fn exceeds_output_limit(
     !model.vendor.profile.honours_output_limit && (certain > max_output || is_counted)
 }
 
-/// Returns the usage to bill for a response that is ended at its hold.
 pub(super) fn usage_at_hold(
     hold: Option<&Hold>,
     terms: &MeteringTerms,

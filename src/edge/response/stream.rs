@@ -1,5 +1,5 @@
-//! Streams of a vendor: converted event by event for a client that streams, or collected for a
-//! client that waits for the whole response.
+//! Converts a vendor's stream event by event for a client that streams, or collects it for a client
+//! that waits for the whole response.
 //!
 //! This file must not release the terminal event before the debit.
 
@@ -33,7 +33,7 @@ pub(super) fn process_stream(
     }
     if call.exchange.progress().has_begun() {
         failpoint::hit(Point::MidStream);
-        // No other model is tried any more.
+        // Once a stream has begun, no other model is tried.
         call.fallbacks = None;
     }
     // The translation of an event may be longer than the event.
@@ -50,8 +50,8 @@ pub(super) fn process_stream(
             METRICS.gen_ai.observe_first_token(&call.model.id, after);
         }
         let hides_output = match &call.model.accepts {
-            // A chat vendor that shows its reasoning shows all of it; a messages vendor shows a
-            // summary or nothing.
+            // A chat vendor that shows reasoning shows all of it; a messages vendor shows a summary
+            // or nothing.
             ModelCapabilities::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             ModelCapabilities::Messages(_) => pass.shows_thinking(),
             // A responses vendor shows a summary or nothing.
@@ -109,7 +109,7 @@ pub(super) fn fold_stream(
     let stream = stream.as_mut();
     *bytes = bytes.saturating_add(piece.len());
     if *bytes > limit {
-        // The gateway itself ends the response, so what was generated is billed.
+        // The gateway itself ends the response, so the tokens generated so far are billed.
         return Err(Failure::new(
             Kind::UpstreamEventTooLarge,
             RESPONSE_TOO_LARGE,
@@ -150,7 +150,7 @@ fn convert(
     Ok(())
 }
 
-/// Counts what has come so far. Ends a response that has exceeded its output limit.
+/// Counts the output so far. Ends a response that has exceeded its output limit.
 fn count(
     stream: &mut dyn ResponseStream,
     model: &CatalogModel,

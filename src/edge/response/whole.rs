@@ -1,4 +1,5 @@
-//! Whole JSON responses: collected, converted, debited, and released in one piece.
+//! Collects a whole JSON response, converts it, debits the account, and releases the response in
+//! one piece.
 //!
 //! This file must not release a body before the debit.
 
@@ -38,12 +39,12 @@ pub(super) fn max_buffered_bytes(limits: &Limits) -> usize {
     usize::try_from(limits.response_buffer_bytes).unwrap_or(usize::MAX)
 }
 
-/// Checks, after an exchange broke off, whether the bytes so far are a complete response.
+/// Checks whether the bytes received before an exchange broke off are a complete response.
 pub fn inspect_broken_response(call: &mut AdmittedRequest, surface: Protocol) {
     let ResponseMode::Whole { kept, context } = &call.response.mode else {
         return;
     };
-    // If the JSON value is closed, only the framing is missing.
+    // If the JSON value is closed, only the end of the framing is missing.
     if kept
         .last()
         .is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t'))
@@ -135,7 +136,7 @@ fn read_whole(
     )
 }
 
-/// Releases a whole response, after the debit.
+/// Releases a whole response after the debit.
 pub(super) fn release_whole(
     call: &mut AdmittedRequest,
     body: Bytes,

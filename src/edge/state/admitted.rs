@@ -1,6 +1,6 @@
-//! A request that was admitted: everything that its attempts, its response and its settlement need.
+//! The state of an admitted request, for its attempts, its response and its settlement.
 //!
-//! This file must not decide anything.
+//! This file must not send, bill or log.
 
 use super::attempt::{Attempt, AttemptHistory, VendorCall};
 use super::authenticated::Authenticated;
@@ -21,7 +21,6 @@ use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A request that was admitted.
 pub struct AdmittedRequest {
     pub authenticated: Authenticated,
     pub settings: Arc<Settings>,
@@ -30,44 +29,40 @@ pub struct AdmittedRequest {
     pub attempts: AttemptHistory,
     /// The running attempt, if one has a slot at an endpoint.
     pub attempt: Option<Attempt>,
-    /// `None` for free requests, and once the hold has ended.
+    /// `None` for free requests, and for a request whose hold has ended.
     pub hold: Option<Hold>,
-    /// Size of the client's body, in bytes.
     pub body_bytes: u64,
-    /// The turn, which provides the usage estimate.
+    /// The turn of the conversation, which estimates the usage.
     pub turn: MeteredTurn,
-    /// Maximum usage at the current model.
+    /// Maximum usage of the request at the current model.
     pub usage_bounds: UsageBounds,
     /// Size of the body that the vendor gets, in bytes.
     pub sent_bytes: usize,
-    /// Whether the client asked for a stream.
     pub wants_stream: bool,
-    /// The caller refuses any change of its request.
+    /// Whether the client refuses any change of its request.
     pub is_strict: bool,
     /// Changes to the request, for `x-gateway-warnings`.
     pub warnings: Vec<String>,
     pub response: Responding,
-    /// State that the response filters share with the wrapped session.
     pub exchange: Arc<ExchangeState>,
-    /// What a retry without reasoning needs, if the vendor refuses the reasoning of a translated
-    /// request. Taken when used.
+    /// State for a retry without reasoning, in case the vendor refuses the reasoning of a
+    /// translated request. The retry takes it.
     pub reasoning_retry: Option<RetryWithoutReasoning>,
-    /// Models that may answer instead, until one has begun to.
+    /// Fallback models. Removed once a model has begun to answer.
     pub fallbacks: Option<Box<Fallbacks>>,
-    /// Why the request failed. The client gets it when no attempt is left.
+    /// The reason why the request failed. The client gets it when no attempt is left.
     pub failure: Option<Failure>,
-    /// When the client's body had arrived.
+    /// Time at which the client's body was complete.
     pub body_read: Instant,
-    /// When Pingora's upstream side got the request.
+    /// Time at which Pingora's upstream side got the request.
     pub admitted: Instant,
     /// Outcome of the request, and its cost.
     pub billed: Option<(RequestOutcome, Micro)>,
-    /// CPU pool for work on large bodies.
     pub cpu: CpuWorker,
 }
 
 impl AdmittedRequest {
-    /// Returns how the time of the request was spent so far. `arrived`: when it arrived.
+    /// Returns how the time of the request was spent so far. `arrived` is when the request arrived.
     pub fn phases(&self, arrived: Instant) -> PhaseTimings {
         let authenticated = self.authenticated.at;
         PhaseTimings {
@@ -87,15 +82,14 @@ impl AdmittedRequest {
             .with_usage_paths(self.model.vendor.profile.usage.clone())
     }
 
-    /// Returns the seed of the repair of a chat vendor's calls, if the current model's vendor may
-    /// need it.
+    /// Returns the seed for repairing the calls of a chat vendor, if the current model's vendor may
+    /// need the repair.
     pub fn call_seed(&self) -> Option<&str> {
         let is_exact = self.model.vendor.profile.has_exact_calls;
         self.response.call_seed.as_deref().filter(|_| !is_exact)
     }
 
-    /// Returns the usage to bill if the vendor did not report all of it. `reported` is what it did
-    /// report.
+    /// Returns the usage to bill if the vendor reported only a part of it, which is `reported`.
     pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
         self.metering_terms()
             .estimator

@@ -5,7 +5,7 @@
 use accounts::Principal;
 use std::time::Instant;
 
-/// Who pays for a request, and since when the gateway knows it.
+/// The account and key that pay for a request, and when they were identified.
 #[derive(Clone)]
 pub struct Authenticated {
     pub principal: Principal,

@@ -1,11 +1,11 @@
-//! How the time of a request was spent, phase by phase.
+//! The duration of each phase of a request.
 //!
-//! This file must not take the time.
+//! This file must not read a clock.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How the time of a response is divided, in sequence, up to the vendor's header.
+/// Consecutive parts of the time until the vendor's header.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseTimings {
     /// Time to authenticate the key.

@@ -1,6 +1,6 @@
-//! What is known of every request, at each stage.
+//! The data of a request that exists at every stage.
 //!
-//! This file must not decide anything.
+//! This file must not write a log or a metric.
 
 use crate::edge::cors::CorsHeaders;
 use crate::edge::trace::RequestTrace;
@@ -11,37 +11,34 @@ use llm_protocol::Protocol;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// What is counted, logged and traced of a request, and what each response to it contains.
+/// Data for the metrics, the log and the traces, and the parts that every response has.
 pub struct RequestRecord {
-    /// `req_` and 32 hex digits.
+    /// Id of the request: `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
-    /// Origin of the request, known once its header has arrived; unless its peer has disconnected
+    /// Origin of the request. Set once the header has arrived, unless the peer has disconnected
     /// already.
     pub caller: Option<ClientAddress>,
     /// Method and path for the log. Set only with an access log.
     pub target: Option<Box<(String, String)>>,
-    /// Trace of the request, if it is traced.
     pub trace: Option<Box<RequestTrace>>,
-    /// CORS headers for the response. Set only on the API's paths, and if some page may call them.
+    /// CORS headers for the response. Set only on API paths for which the config allows origins.
     pub cors: Option<CorsHeaders>,
-    /// The client asked for a WebSocket.
     pub wants_web_socket: bool,
     /// Protocol that determines the shape of a failure.
     pub surface: Protocol,
-    /// What the request is counted and logged as.
+    /// Label of the request in the metrics and the log.
     pub route: RouteLabel,
     /// Status of the response, 0 while there is none.
     pub status: u16,
-    /// Why the request was refused or failed, in one word.
+    /// The reason for a refusal or failure, in one word.
     pub reason: Option<&'static str>,
-    /// Whether the request is for a model, not for a path that the gateway answers itself.
+    /// Whether the request is for a model. Paths that the gateway answers itself are not.
     pub asks_model: bool,
-    /// The model, once it is known.
     pub model: OnceLock<Arc<CatalogModel>>,
-    /// A key that the gateway recognised and refused.
+    /// The key, if the gateway recognised and refused it.
     pub refused_key: Option<Box<KeyIdentity>>,
-    /// The failure that the client got, as it is: code and message.
+    /// Code and message of the failure that the client got.
     pub failure: Option<Box<(String, String)>>,
 }
 
@@ -66,7 +63,6 @@ impl RequestRecord {
         }
     }
 
-    /// Moves the record out.
     pub(super) fn take(&mut self) -> Self {
         Self {
             request_id: std::mem::take(&mut self.request_id),
@@ -88,19 +84,19 @@ impl RequestRecord {
     }
 }
 
-/// The label that keeps pages and health checks apart from the API: they outnumber it, and would
-/// dilute a ratio.
+/// The label that keeps pages and health checks apart from API requests. They outnumber API
+/// requests and would dilute an error ratio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteLabel {
     Api,
     Page,
     Health,
-    /// Not a request that could be read in one way.
+    /// The request was ambiguous or malformed.
     Malformed,
 }
 
 impl RouteLabel {
-    /// The label of `gateway_requests_total`, and the member of the access log.
+    /// Returns the label for `gateway_requests_total` and for the access log.
     pub fn as_str(self) -> &'static str {
         match self {
             RouteLabel::Api => "api",
@@ -110,7 +106,7 @@ impl RouteLabel {
         }
     }
 
-    /// The surface's label; pages and health checks have none.
+    /// Returns the label of the surface, which pages and health checks do not have.
     pub fn surface(self, surface: Protocol) -> &'static str {
         match self {
             RouteLabel::Page | RouteLabel::Health => "",

@@ -1,5 +1,5 @@
-//! A request on its way to the sidecar: a page, or a receipt or usage, which only the sidecar can
-//! look up.
+//! The state of a request to the sidecar: for a page, or for a receipt or usage that only the
+//! sidecar can look up.
 //!
 //! This file must not decide who may call the sidecar: `edge/admit.rs` does.
 
@@ -8,7 +8,7 @@ use crate::edge::activity::LookupGuard;
 use crate::edge::pages::PagePermit;
 use std::sync::Arc;
 
-/// A request to the sidecar, counted for as long as it lasts.
+/// A request to the sidecar. The counters include it until it is dropped.
 pub struct SidecarRequest {
     kind: SidecarRequestKind,
     /// Whether the gateway has retried the request over a new connection.
@@ -44,7 +44,7 @@ impl SidecarRequest {
         }
     }
 
-    /// Returns the account whose receipt or usage is requested. `None` for a page.
+    /// Returns the account whose receipt or usage is requested, or `None` for a page.
     pub fn lookup_account(&self) -> Option<&Arc<str>> {
         Some(&self.authenticated()?.principal.account_id)
     }

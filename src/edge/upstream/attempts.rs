@@ -1,5 +1,5 @@
-//! The attempts of one request: which endpoint the next attempt uses, what the last attempt shows
-//! about its endpoint, and whether there is another attempt.
+//! Decides about the attempts of one request: the endpoint of the next one, the verdict on the
+//! endpoint of the last one, and whether another attempt follows.
 //!
 //! This file must not start an attempt after a byte has gone to the client, and must not blame a
 //! vendor for what a client did. `intake.rs` decides when a vendor counts as silent.
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 pub const MAX_ADDRESSES_PER_ENDPOINT: usize = 3;
 
 /// Maximum time that a request with a fallback model waits for the first verdict on its vendor's
-/// key. A vendor refuses a key within a fraction of that. A vendor that accepts the key may need
-/// longer for a whole response; the gateway then sends the request all the same.
+/// key. A vendor refuses a key within a fraction of this time. A vendor that accepts the key may
+/// need longer for a whole response; the gateway then sends the request all the same.
 const KEY_VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Takes a slot at the endpoint of the next attempt: one of the current model's endpoints or, if
@@ -47,7 +47,7 @@ pub async fn begin_attempt(
     if next != NextAttempt::OtherEndpoint && call.attempt.is_some() {
         return Ok(());
     }
-    // Frees the slot of the last attempt.
+    // Dropping the last attempt frees its slot.
     call.attempt = None;
     let mut waits_until = None;
     loop {
@@ -216,11 +216,11 @@ pub fn record_status(
             lease.cool_down(model, why, Duration::from_secs(seconds.into()), limits, now);
         }
         match status {
-            // 501: an endpoint does not have to offer everything.
+            // Status 501 is no failure: an endpoint may lack a feature.
             500 | 502.. => lease.record_failure(limits, now),
-            // The rest of the response may still fail.
+            // The status counts as a response. The rest of the response may still fail.
             200..300 => lease.record_response(model, now),
-            // The body says whose fault it is.
+            // The body decides whose fault the error is.
             400..500 => {}
             // The endpoint works and rejects only this request.
             _ => lease.record_success(limits, now),
@@ -248,7 +248,7 @@ pub fn record_status(
         &model.id,
     );
     vendor_failure::count_refusal(call, request_id, status, &failure);
-    // In case no other endpoint is available after all.
+    // The client gets this failure if no other endpoint turns out to be available.
     call.failure = Some(failure);
     true
 }
@@ -259,8 +259,8 @@ pub fn record_protocol_switch(call: &AdmittedRequest) {
 }
 
 /// Updates the endpoint's state by its error once the body has arrived. Returns true if the gateway
-/// tries another endpoint instead of sending the error. `call.failure` holds the failure that the
-/// client gets if none is available after all.
+/// tries another endpoint instead of sending the error. If none turns out to be available, the
+/// client gets `call.failure`.
 pub fn handle_refusal(
     (call, request_id): (&mut AdmittedRequest, &str),
     status: u16,
@@ -295,8 +295,8 @@ pub fn handle_refusal(
     let Some(original_failure) = original_failure.cloned() else {
         return false;
     };
-    // Whatever the error text says, the cause may be the reasoning, which only the previous vendor
-    // can read.
+    // The cause may be the reasoning whatever the error text says, because only the previous vendor
+    // can read it.
     if status == 400 && retry_without_reasoning(call) {
         return true;
     }
@@ -307,11 +307,11 @@ pub fn handle_refusal(
     true
 }
 
-/// Whether another endpoint or model may succeed after this error.
+/// Returns whether another endpoint or model may succeed after this error.
 fn is_failover_useful(status: u16, kind: Kind) -> bool {
     match status {
-        // The error concerns the request, so every vendor would reject it; unless the error
-        // concerns the gateway's account or a limit per minute.
+        // The error concerns the request, so every vendor would reject it. Errors about the
+        // gateway's account or a limit per minute are exceptions.
         400 | 409 | 413 | 422 => matches!(
             kind,
             Kind::VendorQuota | Kind::VendorRefusedUs | Kind::RateLimited
@@ -320,7 +320,6 @@ fn is_failover_useful(status: u16, kind: Kind) -> bool {
     }
 }
 
-/// Label of a failover's reason in the metrics.
 fn failover_reason(status: u16, kind: Kind) -> &'static str {
     match (kind, status) {
         (Kind::VendorRefusedUs | Kind::VendorQuota, _) => "key",
@@ -330,8 +329,8 @@ fn failover_reason(status: u16, kind: Kind) -> &'static str {
     }
 }
 
-/// Handles a vendor that refuses the gateway's key, or whose account is out of credit. An operator
-/// must fix that.
+/// Handles a vendor that refuses the gateway's key, or whose account is out of credit. Only the
+/// operator can fix that.
 pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
     let reason = if kind == Kind::VendorQuota {
         "quota"
@@ -358,7 +357,7 @@ pub fn handle_refused_key(call: &mut AdmittedRequest, kind: Kind) {
     }
 }
 
-/// Whether the gateway repeats an attempt that broke off, at this endpoint or another.
+/// Returns whether the gateway repeats an attempt that broke off, at this endpoint or another.
 pub fn retry_broken_attempt(
     (call, request_id): (&mut AdmittedRequest, &str),
     error: &mut Error,
@@ -368,7 +367,7 @@ pub fn retry_broken_attempt(
         return true;
     }
     if let ErrorType::HTTPStatus(_) = error.etype() {
-        // The status was counted and evaluated when it arrived.
+        // The status has been counted and evaluated already when it arrived.
         return call.may_retry();
     }
     let is_own = |failure: &Failure| failure.kind.is_of_gateway();
@@ -381,7 +380,7 @@ pub fn retry_broken_attempt(
     }
     error.retry.decide_reuse(reused);
     let was_dead = reused && (error.retry() || is_connection_lost(error));
-    // The client's side enforces the timeouts, so it notices a silent vendor.
+    // The client's side of the exchange enforces the timeouts, so it notices a silent vendor.
     let is_silence = matches!(
         call.exchange.progress().ended,
         Some(AbortReason::FirstByte | AbortReason::ErrorBody)
@@ -439,8 +438,8 @@ pub fn retry_broken_attempt(
     is_useful && (may_repeat || is_unprocessed) && call.try_failover(reason, !is_unprocessed)
 }
 
-/// Updates the endpoint's state by the whole response, at the end of the request. A client that
-/// disconnected says nothing about the endpoint.
+/// Updates the endpoint's state at the end of the request. A request whose client disconnected
+/// shows nothing about the endpoint.
 pub fn finish_attempt(call: &mut AdmittedRequest, request_id: &str) {
     let progress = call.exchange.progress();
     let is_success = progress.is_completed() && call.failure.is_none();
@@ -459,7 +458,6 @@ pub fn finish_attempt(call: &mut AdmittedRequest, request_id: &str) {
     }
 }
 
-/// Counts the outcome of an attempt.
 fn count_attempt(call: &AdmittedRequest, status: u16) {
     let label = call
         .attempt

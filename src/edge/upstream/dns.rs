@@ -23,11 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time limit of one lookup.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of addresses per name.
 const MAX_ADDRESSES: usize = 32;
-/// Interval at which the gateway checks whether a lookup or a health check is due.
+/// Interval of checks whether a lookup or a health check is due.
 const TICK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Resolves a name to addresses.
@@ -36,7 +35,7 @@ pub trait DnsResolver: Send + Sync {
     async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
-/// The machine's own resolver, on a thread that may block.
+/// Uses the machine's own resolver, on a thread that may block.
 struct SystemResolver;
 
 #[async_trait]
@@ -46,10 +45,9 @@ impl DnsResolver for SystemResolver {
     }
 }
 
-/// The load balancers of all endpoints.
 pub struct EndpointResolver {
     resolver: Arc<dyn DnsResolver>,
-    /// Only the config adds and removes endpoints.
+    /// Load balancers by endpoint. Only the config adds and removes endpoints.
     balancers: Mutex<HashMap<VendorEndpoint, Arc<EndpointBalancer>>>,
 }
 
@@ -106,13 +104,13 @@ impl EndpointResolver {
     /// Resolves the endpoint's name now.
     ///
     /// # Errors
-    /// Returns an error if no resolver answers. The known addresses stay.
+    /// Returns an error if no resolver answers. The known addresses stay in use.
     #[cfg(test)]
     pub async fn refresh(&self, endpoint: &VendorEndpoint, limits: &Limits) -> io::Result<()> {
         self.balancer(endpoint, limits).refresh().await
     }
 
-    /// Whether an address is known that was not tried.
+    /// Returns whether the endpoint has a known address that was not tried.
     pub fn has_untried(
         &self,
         endpoint: &VendorEndpoint,
@@ -188,12 +186,13 @@ type EndpointOwners = Vec<(Arc<CatalogVendor>, usize)>;
 struct EndpointBalancer {
     balancer: LoadBalancer<RoundRobin>,
     host: String,
-    /// How long the last addresses stay in use while no resolver answers. A reload may change it.
+    /// Time for which the last addresses stay in use while no resolver answers. A reload may change
+    /// it.
     stale_seconds: Arc<AtomicU64>,
-    /// Keeps lookups of one name from overlapping.
+    /// Prevents two lookups of one name at a time.
     refreshing: tokio::sync::Mutex<()>,
     is_busy: AtomicBool,
-    /// When the last lookup and the last check began.
+    /// Start of the last lookup, and of the last health check.
     began: Mutex<(Option<Instant>, Option<Instant>)>,
 }
 
@@ -251,7 +250,7 @@ impl EndpointBalancer {
         chosen.or_else(|| self.addresses().find(|address| !tried.contains(address)))
     }
 
-    /// Resolves the name. A second caller waits for the first.
+    /// Resolves the name. A second caller waits for the first lookup.
     async fn refresh(&self) -> io::Result<()> {
         let requested_at = Instant::now();
         let _refreshing = self.refreshing.lock().await;
@@ -268,7 +267,7 @@ impl EndpointBalancer {
         })
     }
 
-    /// Starts a lookup or a check that is due, never two at once.
+    /// Starts a lookup or a check that is due. Two never run at once.
     fn tick(
         self: &Arc<Self>,
         owners: EndpointOwners,
@@ -286,7 +285,7 @@ impl EndpointBalancer {
         let (balancer, endpoint_registry) = (Arc::clone(self), Arc::clone(endpoint_registry));
         tokio::spawn(async move {
             if lookup_is_due {
-                // The log has the error. The known addresses stay.
+                // The resolver has logged the error, and the known addresses stay in use.
                 let _ = balancer.refresh().await;
             }
             if check_is_due {
@@ -308,11 +307,10 @@ impl EndpointBalancer {
     }
 }
 
-/// Asks the resolver, with a timeout.
 struct DnsDiscovery {
     host: String,
     port: u16,
-    /// How long earlier addresses stay in use when a lookup finds none.
+    /// Time for which earlier addresses stay in use when a lookup finds none.
     stale_seconds: Arc<AtomicU64>,
     good_at: Mutex<Option<Instant>>,
     resolver: Arc<dyn DnsResolver>,
@@ -320,7 +318,7 @@ struct DnsDiscovery {
 
 #[async_trait]
 impl ServiceDiscovery for DnsDiscovery {
-    /// On error the addresses stay as they are.
+    /// Resolves the name. After an error the balancer keeps its addresses.
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
         let lookup = tokio::time::timeout(
             RESOLVE_TIMEOUT,
@@ -362,8 +360,8 @@ impl ServiceDiscovery for DnsDiscovery {
     }
 }
 
-/// Pingora's HTTP health check with one timeout for the whole check. Pingora's own limits apply per
-/// read.
+/// Pingora's HTTP health check with one timeout for the whole check. Pingora's own timeouts apply
+/// to each read.
 struct TimedHealthCheck {
     check: HttpHealthCheck,
     timeout: Duration,
@@ -372,7 +370,7 @@ struct TimedHealthCheck {
 impl TimedHealthCheck {
     fn new(endpoint: &VendorEndpoint, check: &ActiveHealthCheck) -> Self {
         let mut http = HttpHealthCheck::new(&endpoint.host, endpoint.tls);
-        // The config validation has checked both values.
+        // The config validation has checked both values, so this cannot fail.
         let _ = http
             .req
             .insert_header(http::header::HOST, &endpoint.authority);

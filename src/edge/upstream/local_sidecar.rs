@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// Opens the connections.
+/// Opens in-memory connections to the sidecar.
 #[derive(Debug, Clone)]
 pub struct LocalSidecar(Arc<SidecarConnector>);
 
@@ -28,7 +28,6 @@ impl LocalSidecar {
         Self(Arc::new(SidecarConnector(connector)))
     }
 
-    /// Whether the sidecar still accepts connections.
     pub fn is_open(&self) -> bool {
         self.0.0.is_open()
     }
@@ -54,7 +53,7 @@ impl L4Connect for SidecarConnector {
 struct LocalSocket(DuplexStream);
 
 impl VirtualSocket for LocalSocket {
-    /// Socket options have no meaning for an in-memory connection.
+    /// Succeeds without an effect: socket options have no meaning for an in-memory connection.
     fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
         Ok(())
     }

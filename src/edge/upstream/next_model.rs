@@ -12,7 +12,7 @@ use base::telemetry::METRICS;
 use llm_protocol::translate;
 use std::sync::Arc;
 
-/// Replaces the request with the request for the next model: its body, its endpoints and its price.
+/// Replaces the body, the endpoints and the price of the request with those of the next model.
 /// Returns false if no model is left.
 pub fn select_next_fallback(
     endpoint_registry: &EndpointRegistry,
@@ -39,7 +39,7 @@ fn switch_to_fallback(
 ) -> bool {
     let settings = Arc::clone(&call.settings);
     let request = fallbacks.outbound_request(&settings, &model);
-    // Admission has encoded it once, so this succeeds.
+    // Admission has encoded the request once, so the encoding succeeds.
     let work = cpu_pool::work_of(&fallbacks.body);
     let Ok(quoted) = quoted.map_or_else(
         || call.cpu.run_admitted(work, || request.encode_and_quote()),
@@ -58,7 +58,7 @@ fn switch_to_fallback(
     };
     call.reasoning_retry = request.retry_without_reasoning(&encoded, true);
     let endpoints = endpoint_registry.pool_for(&model.vendor);
-    // Admission gives a strict request no fallback.
+    // Admission gives no fallback to a strict request, so the gateway may leave members out.
     let (body, left_out) = leave_out_refused(&endpoints, &model, &call.cpu, encoded.body);
     let (previews, dropped) = request.filter_preview_flags(&fallbacks.flags);
     let crosses = !model.passes_through(fallbacks.surface);

@@ -30,7 +30,7 @@ pub fn retry_without_reasoning(call: &mut AdmittedRequest) -> bool {
     call.exchange.set_body(encoded.body);
     call.response.reset_for_retry(encoded.translation);
     if warnings.is_empty() && !retry.strict {
-        // Only the reasoning blocks of earlier turns are dropped.
+        // The retry drops only the reasoning blocks of earlier turns.
         warnings.push("dropped:thinking".to_owned());
     }
     call.warnings.extend(warnings);

@@ -48,7 +48,7 @@ pub fn retry_without_member(call: &mut AdmittedRequest, member: &'static str) ->
     true
 }
 
-/// Returns the body without the members that the model's server has refused lately, and a warning
+/// Returns the body without the members that the model's server has recently refused, and a warning
 /// for each.
 pub fn leave_out_refused(
     endpoints: &EndpointPool,

@@ -1,5 +1,5 @@
-//! Whether another attempt is possible: attempts and endpoints that are left, the vendor's retry
-//! budget, and what the client and the vendor have received.
+//! Decides whether another attempt is possible, by the attempts and endpoints that are left, the
+//! vendor's retry budget, and the data that the client and the vendor have received.
 //!
 //! This file must not start an attempt: `upstream/attempts.rs` does.
 
@@ -23,7 +23,7 @@ impl AdmittedRequest {
             .get(attempt.lease.index)
     }
 
-    /// Returns the endpoint of the last attempt, whether or not the attempt is still running.
+    /// Returns the endpoint of the last attempt, running or ended.
     pub fn last_endpoint(&self) -> Option<&VendorEndpoint> {
         self.vendor_call
             .endpoints
@@ -51,20 +51,17 @@ impl AdmittedRequest {
         }
     }
 
-    /// Whether another model may answer instead.
     pub(super) fn has_fallback(&self) -> bool {
         self.fallbacks
             .as_ref()
             .is_some_and(|fallbacks| fallbacks.has_remaining())
     }
 
-    /// Whether the current model has attempts left.
     pub(super) fn has_attempts(&self) -> bool {
         let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
         self.attempts.tried.len() < attempts
     }
 
-    /// Whether the current model has another endpoint.
     fn has_endpoint(&self, now: Instant) -> bool {
         self.has_attempts()
             && self
@@ -73,7 +70,7 @@ impl AdmittedRequest {
                 .has_available(self.endpoint_query(), now)
     }
 
-    /// Whether the next attempt fits into this vendor's retry budget.
+    /// Returns whether the next attempt fits into this vendor's retry budget.
     fn has_budget(&self, now: Instant) -> bool {
         !self.attempts.counts_as_retry
             || self
@@ -82,16 +79,17 @@ impl AdmittedRequest {
                 .has_retry_budget(&self.settings.limits, now)
     }
 
-    /// Whether the gateway may try again: another endpoint or another model is left, the client is
-    /// connected, and it has received no byte of a response.
+    /// Returns whether the gateway may try again: another endpoint or another model is left, the
+    /// client is connected, and it has received no byte of a response.
     pub(super) fn may_retry(&self) -> bool {
         let now = Instant::now();
         self.is_unanswered()
             && (self.has_fallback() || self.has_endpoint(now) && self.has_budget(now))
     }
 
-    /// Returns [`Self::may_retry`], and counts the failover if it is true. `was_sent`: the vendor
-    /// had the request, so sending it to another endpoint of this vendor is a retry.
+    /// Returns [`Self::may_retry`], and counts the failover if the result is true. `was_sent` says
+    /// that the vendor had the request, so sending it to another endpoint of this vendor is a
+    /// retry.
     pub(super) fn try_failover(&mut self, reason: &str, was_sent: bool) -> bool {
         self.attempts.counts_as_retry = was_sent;
         let may_retry = self.may_retry();
@@ -103,10 +101,9 @@ impl AdmittedRequest {
         may_retry
     }
 
-    /// Whether the vendor cannot have worked on the request for long: the gateway sent it
-    /// incompletely, or only a moment ago. After that the gateway does not send it again, to this
-    /// vendor or another, because both would charge for it. The exception is a vendor that refused
-    /// the request explicitly.
+    /// Returns whether the vendor cannot have worked on the request for long, because the gateway
+    /// sent it incompletely or only a moment ago. A later repeat would make two vendors charge for
+    /// the request. The exception is a vendor that refused the request explicitly.
     pub fn may_resend(&self) -> bool {
         let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
         self.exchange
@@ -115,8 +112,9 @@ impl AdmittedRequest {
             .is_none_or(|sent_for| sent_for <= within)
     }
 
-    /// Handles a pooled connection that was dead before it was used: the gateway sends the request
-    /// to the same endpoint once more, on a fresh connection. Returns false if it may not.
+    /// Handles a pooled connection that was dead before it was used. The gateway sends the request
+    /// to the same endpoint once more, on a fresh connection. Returns false if another repeat is
+    /// not allowed.
     pub(super) fn try_repeat(&mut self) -> bool {
         let may = !self.attempts.has_replaced_connection && self.is_unanswered();
         if may {
@@ -129,7 +127,8 @@ impl AdmittedRequest {
         may
     }
 
-    /// Whether the vendor's retry budget allows a repeat of the request. If so, charges the budget.
+    /// Returns whether the vendor's retry budget allows a repeat of the request. If so, charges the
+    /// budget.
     pub(super) fn charge_retry_budget(&self) -> bool {
         if self.attempts.has_replaced_connection || !self.is_unanswered() {
             return false;
@@ -144,7 +143,7 @@ impl AdmittedRequest {
         is_allowed
     }
 
-    /// Makes the next attempt use the endpoint of the last one, and lets it use the same address.
+    /// Makes the next attempt use the endpoint, and possibly the address, of the last one.
     pub(super) fn repeat_at_endpoint(&mut self, next: NextAttempt) {
         self.attempts.next = next;
         if let Some(attempt) = &mut self.attempt {
@@ -161,7 +160,6 @@ impl AdmittedRequest {
         !progress.has_begun() && may_go_on && !progress.has_client_left()
     }
 
-    /// Records a failure of the running attempt's endpoint.
     pub(super) fn mark_endpoint_failed(&mut self) {
         if let Some(attempt) = &mut self.attempt {
             attempt

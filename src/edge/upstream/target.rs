@@ -1,7 +1,8 @@
 //! The configured parts of every request to an endpoint: path, query, fixed header fields, key,
 //! HTTP version.
 //!
-//! The only place that puts a vendor's key into a header. Must not know the request itself.
+//! No other file puts a vendor's key into a header. This file must not depend on the body of a
+//! request.
 
 use config::catalog::{EndpointAuth, HttpVersion, Secret, VendorEndpoint};
 use http::{HeaderName, HeaderValue, Method, Uri, header};
@@ -84,7 +85,7 @@ pub fn add_credentials(
     }
 }
 
-/// Returns the HTTP versions to offer. Without TLS nothing is negotiated.
+/// Returns the HTTP versions to offer. Without TLS the versions are not negotiated.
 pub fn alpn(endpoint: &VendorEndpoint) -> ALPN {
     match (endpoint.http_version, endpoint.tls) {
         (HttpVersion::Auto, true) => ALPN::H2H1,
@@ -104,7 +105,7 @@ fn field_name(name: &str) -> Result<HeaderName> {
     HeaderName::from_bytes(name.as_bytes()).map_err(invalid)
 }
 
-/// A header value that is not printed in debug output.
+/// Returns a header value that debug output does not show.
 fn sensitive_value(value: &str) -> Result<HeaderValue> {
     let invalid = |error| {
         Error::because(

@@ -1,14 +1,15 @@
-//! What the failure of an HTTP/2 stream says about its request: the vendor did not process it, the
+//! Classifies the failure of an HTTP/2 stream: the vendor did not process the request, the
 //! connection was lost, or the vendor wants HTTP/1.1.
 //!
-//! RFC 9113, sections 6.8 and 8.7. This file must not decide whether the gateway sends the request
-//! again: `attempts.rs` does.
+//! RFC 9113 (sections 6.8 and 8.7) defines these cases. This file must not decide whether the
+//! gateway sends the request again: `attempts.rs` does.
 
 use h2::Reason;
 use pingora::Error;
 
-/// Whether the vendor did not process the request that failed with `error`: it refused the stream,
-/// it is closing the connection and named an earlier stream as its last one, or it wants HTTP/1.1.
+/// Returns whether the vendor did not process the request that failed with `error`. That is so if
+/// the vendor refused the stream, named an earlier stream as its last one in a GOAWAY, or wants
+/// HTTP/1.1.
 pub fn is_unprocessed(error: &Error) -> bool {
     let Some(error) = h2_error(error) else {
         return false;
@@ -22,14 +23,14 @@ pub fn is_unprocessed(error: &Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.is_reset() && refused)
 }
 
-/// Whether the vendor serves this request over HTTP/1.1 only.
+/// Returns whether the vendor serves this request over HTTP/1.1 only.
 pub fn wants_http1(error: &Error) -> bool {
     h2_error(error)
         .is_some_and(|error| error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED))
 }
 
-/// Whether the connection is lost or closing, which says nothing about the request. A pooled
-/// connection may have been lost before the gateway sent the request.
+/// Returns whether the connection is lost or closing, which shows nothing about the request. A
+/// pooled connection may have been lost before the gateway sent the request.
 pub fn is_connection_lost(error: &Error) -> bool {
     h2_error(error).is_some_and(|error| error.is_go_away() && error.is_remote() || error.is_io())
 }

@@ -1,8 +1,8 @@
-//! Which failed attempts are the vendor's or the operator's to mend, and their cause, as the log
-//! and the service page name it.
+//! Counts the failed attempts that the vendor or the operator must fix, with the cause that the log
+//! and the service page show.
 //!
-//! A request that the vendor rightly refuses is no such failure. This file must not change what the
-//! client gets, nor a breaker.
+//! A request that the vendor rightly refuses is not counted. This file must not change the client's
+//! response or a circuit breaker.
 
 use crate::edge::intake::AbortReason;
 use crate::edge::state::admitted::AdmittedRequest;
@@ -12,10 +12,11 @@ use llm_protocol::failure::{self, Failure, Kind, VendorError};
 use pingora::{Error, ErrorType};
 use std::time::Instant;
 
-/// Status of an attempt to which no response came.
+/// Status of an attempt without a response.
 pub(super) const NO_RESPONSE: u16 = 0;
 
-/// Counts a failure of the running attempt. `words`: what the vendor or the operating system said.
+/// Counts a failure of the running attempt. `words` is the message of the vendor or the operating
+/// system.
 pub(super) fn count(
     call: &mut AdmittedRequest,
     request_id: &str,
@@ -38,7 +39,7 @@ pub(super) fn count(
     call.attempts.failed.push(counted);
 }
 
-/// Counts a response with an error status, if it is the vendor's or the operator's to mend.
+/// Counts a response with an error status, if the vendor or the operator must fix the cause.
 pub(super) fn count_refusal(
     call: &mut AdmittedRequest,
     request_id: &str,
@@ -51,7 +52,7 @@ pub(super) fn count_refusal(
     }
 }
 
-/// Counts an attempt that broke off or was given up, unless the failure is the request's own.
+/// Counts an attempt that broke off or was given up, unless the request itself caused the failure.
 pub(super) fn count_break(call: &mut AdmittedRequest, request_id: &str) {
     let status = match call.response.error_status() {
         Some(status) => status,
@@ -70,7 +71,7 @@ pub(super) fn count_break(call: &mut AdmittedRequest, request_id: &str) {
     let cause = match (&call.failure, of_silence) {
         (_, Some(silence)) => Some(silence),
         (None, None) => Some(VendorFailureCause::Broken),
-        // An error inside a 200, or an answer that is none.
+        // The vendor sent an error inside a 200, or an unreadable answer.
         (Some(failure), None) if failure.kind == Kind::UpstreamFailed && status < 400 => {
             Some(match has_words {
                 true => VendorFailureCause::ServerError,
@@ -97,7 +98,7 @@ pub(super) fn count_connect_failure(call: &mut AdmittedRequest, request_id: &str
         _ => VendorFailureCause::Connect,
     };
     let root = error.root_cause();
-    // Pingora's own errors say no more than the cause.
+    // Pingora's own error texts add nothing to the cause.
     let words = match root.is::<Error>() {
         true => String::new(),
         false => root.to_string(),
@@ -105,12 +106,12 @@ pub(super) fn count_connect_failure(call: &mut AdmittedRequest, request_id: &str
     count(call, request_id, (cause, None), &words);
 }
 
-/// Keeps what a vendor's error response says until the failure is counted.
+/// Stores the message of a vendor's error response until the failure is counted.
 pub fn note_error_body(call: &mut AdmittedRequest, body: &[u8]) {
     note_words(call, &VendorError::parse_any(body), "");
 }
 
-/// Keeps what an error inside a vendor's answer says until the failure is counted.
+/// Stores the message of an error inside a vendor's answer until the failure is counted.
 pub fn note_error_event(call: &mut AdmittedRequest, error: &VendorError) {
     note_words(call, error, "an error without words");
 }
@@ -128,7 +129,7 @@ fn note_words(call: &mut AdmittedRequest, error: &VendorError, if_none: &str) {
     }
 }
 
-/// Records that an attempt has begun to answer, after others that failed.
+/// Records that an attempt has begun to answer after others failed.
 pub(super) fn count_answered(call: &mut AdmittedRequest) {
     for failed in call.attempts.failed.drain(..) {
         failed.count_answered();
@@ -144,8 +145,8 @@ fn shorten(words: &str) -> String {
     failure::shorten_words(words, MAX_WORDS_CHARS)
 }
 
-/// Returns the cause of a failure of this kind; `None` if the request caused it, or the gateway's
-/// own limits.
+/// Returns the cause of a failure of this kind, or `None` if the request or the gateway's own
+/// limits caused it.
 fn cause_of_failure(kind: Kind, status: u16) -> Option<VendorFailureCause> {
     Some(match kind {
         Kind::RateLimited => VendorFailureCause::RateLimited,
