@@ -4,8 +4,8 @@
 //! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and
 //! links), `admin/people.rs` (roles, deletion, receipts), `admin/keys.rs` or `admin/accounts.rs`
 //! handles it, with the state of `admin/state.rs`. `admin/error.rs` turns failures into responses.
-//! The command line prints the same documents (`document.rs`). Must not decide what the ledger's
-//! rules allow, and must never be reachable through the edge.
+//! The command line prints the same documents (`document.rs`). This module must not decide what the
+//! ledger's rules allow, and must never be reachable through the edge.
 
 mod accounts;
 mod auth;

@@ -1,7 +1,8 @@
 //! Starts and stops the process: settings → stores → services → servers, and shutdown in reverse.
 //! The only file that knows both the edge and the sidecar.
 //!
-//! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
+//! This module must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its
+//! own).
 
 mod admin_router;
 mod certificate;

@@ -7,7 +7,7 @@
 //! `billing/quote.rs` (the worst case of a request), `billing/holds.rs` (whether the account may
 //! spend it), `crates/ledger/src/journal.rs` and `billing/ledger_writer.rs` (each request counts
 //! once, whichever process dies), `billing/service.rs` (what a serving process has of all this);
-//! for many edges with one shared store, `shared_credit.rs`. Must not know HTTP.
+//! for many edges with one shared store, `shared_credit.rs`. This module must not know HTTP.
 
 mod account_usage;
 pub mod activity;

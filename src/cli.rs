@@ -1,7 +1,7 @@
 //! The command line: parses the command and its config file, and runs it.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 64 faults in the config file. Data goes to stdout,
-//! everything else to stderr. Must not do the commands' work itself.
+//! everything else to stderr. This module must not do the commands' work itself.
 
 mod account;
 mod audit;

@@ -1,7 +1,7 @@
 //! Accounts, keys and entries as JSON documents, identical in the admin API, on the command line
 //! and in an account's export.
 //!
-//! Must not look anything up.
+//! This file must not look anything up.
 
 use crate::billing::Balance;
 use accounts::{Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role};

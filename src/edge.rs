@@ -240,7 +240,7 @@ impl ProxyHttp for Gateway {
     }
 
     /// 6b. Frames the body of a page for the client. For a vendor's response, whose framing is
-    ///     decided later, `intake/buffered_session.rs` does the framing.
+    /// decided later, `intake/buffered_session.rs` does the framing.
     async fn response_filter(
         &self,
         session: &mut Session,

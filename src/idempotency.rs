@@ -8,8 +8,8 @@
 //! response was not stored leaves a key that is done and has no response to replay. Read
 //! `idempotency/claim.rs` next, then `idempotency/keys.rs` with its two implementations,
 //! `idempotency/embedded.rs` and `shared_credit/idempotency.rs`; `idempotency/db.rs` and
-//! `shared_credit/redis/idempotency.rs` say what survives which failure. Must not know HTTP; its
-//! caller is `edge/admit/idempotency_key.rs`.
+//! `shared_credit/redis/idempotency.rs` say what survives which failure. This module must not know
+//! HTTP; its caller is `edge/admit/idempotency_key.rs`.
 
 mod claim;
 pub mod db;

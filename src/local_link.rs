@@ -28,7 +28,7 @@ pub fn local_link() -> (LocalConnector, LocalAcceptor) {
 }
 
 impl LocalConnector {
-    /// Whether the sidecar still accepts connections.
+    /// Returns whether the sidecar still accepts connections.
     pub fn is_open(&self) -> bool {
         !self.0.is_closed()
     }

@@ -1,8 +1,8 @@
 //! What the gateway sends to account holders by itself.
 //!
 //! All parts run on one thread with a runtime of its own, so that a slow receiver delays neither a
-//! request nor a page. The process that serves pages starts them. Must not know a page or a
-//! request. Next, one file per part: `notify/alerts.rs` (the rules, and when they fire),
+//! request nor a page. The process that serves pages starts them. This module must not know a page
+//! or a request. Next, one file per part: `notify/alerts.rs` (the rules, and when they fire),
 //! `notify/webhooks.rs` (how a message gets to its receiver), `notify/mail.rs` (the queue of mail,
 //! and its sender).
 

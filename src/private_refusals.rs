@@ -1,7 +1,7 @@
 //! What the private listeners refuse: one count and one line of the log for each.
 //!
-//! Pages that the edge asks for are the edge's requests, and counted there. Must not change an
-//! answer.
+//! Pages that the edge asks for are the edge's requests, and counted there. This file must not
+//! change an answer.
 
 use axum::extract::Request;
 use axum::middleware::Next;

@@ -4,8 +4,9 @@
 //! A request's thread puts a refusal into memory, and a thread of its own writes what is there once
 //! a second, so that no request waits for a disk. A crash loses at most the last second. They cost
 //! nothing, so they are no part of the ledger, and `refused.db` can be deleted. Edges with a shared
-//! store send theirs to the sidecar (`shared_credit/refusals.rs`). Must not decide what is refused.
-//! Next: `refused_requests/db.rs` (the rows), `refused_requests/batch.rs` (what an edge sends).
+//! store send theirs to the sidecar (`shared_credit/refusals.rs`). This module must not decide what
+//! is refused. Next: `refused_requests/db.rs` (the rows), `refused_requests/batch.rs` (what an edge
+//! sends).
 
 mod batch;
 mod db;

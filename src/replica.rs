@@ -1,7 +1,7 @@
 //! What a data directory does with its two copies of PostgreSQL, `ledger.db` and `app.db`,
 //! together: it takes the lease and gives it back, and gives PostgreSQL what it lacks.
 //!
-//! Must not decide when: that is `app/standby.rs`, and an operator's commands.
+//! This module must not decide when: that is `app/standby.rs`, and an operator's commands.
 
 mod hold;
 mod postgres_audit;

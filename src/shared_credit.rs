@@ -4,7 +4,7 @@
 //! The shared store decides which account can spend how much; the sidecar's ledger consumes what it
 //! reports. Without `store.kind: redis` nothing here runs. Read `shared_credit/redis.rs` (what the
 //! store does), then the way of a request at an edge: `keys.rs`, `reserve.rs`, `settle.rs`,
-//! `outbox.rs`; then the sidecar's side: `ledger_ingest.rs`. Must not know HTTP.
+//! `outbox.rs`; then the sidecar's side: `ledger_ingest.rs`. This module must not know HTTP.
 
 mod admin;
 mod admission;

@@ -195,7 +195,7 @@ impl EndpointPool {
         lock(&self.budget).count_request(now);
     }
 
-    /// Whether the retry budget lets the gateway send a failed request to another endpoint.
+    /// Returns whether the retry budget lets the gateway send a failed request to another endpoint.
     pub fn has_retry_budget(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).has_left(RetryAllowance::new(limits, self.endpoints.len()), now)
     }
@@ -215,8 +215,8 @@ impl EndpointPool {
         lock(&self.learned).of_model(upstream_model, now)
     }
 
-    /// Whether an answer of this vendor in no known form is to be logged: once in a while, since
-    /// then each of its answers may be one.
+    /// Returns whether an answer of this vendor in no known form is to be logged: once in a while,
+    /// since then each of its answers may be one.
     pub fn logs_unknown_form(&self, now: Instant) -> bool {
         let mut logged = lock(&self.unknown_form_logged);
         let is_due = logged.is_none_or(|at| now.duration_since(at) >= UNKNOWN_FORM_LOG_INTERVAL);
@@ -298,7 +298,7 @@ impl EndpointPool {
         let _ = tokio::time::timeout(limit, self.key.wait_for_capacity()).await;
     }
 
-    /// Whether another endpoint is available.
+    /// Returns whether another endpoint is available.
     pub fn has_available(&self, query: EndpointQuery<'_>, now: Instant) -> bool {
         let is_usable = |availability: &EndpointAvailability| {
             matches!(

@@ -1,6 +1,6 @@
 //! Lists and finds accounts, their entries and their usage; suspends accounts.
 //!
-//! Must not post to the ledger.
+//! This file must not post to the ledger.
 
 use super::error::AdminError;
 use super::state::AdminState;

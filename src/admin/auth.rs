@@ -1,7 +1,7 @@
 //! Authorizes administrators: a request needs a valid key of an active account with the
 //! administrator role.
 //!
-//! Must not reveal why a key is invalid, and must not store a key.
+//! This file must not reveal why a key is invalid, and must not store a key.
 
 use super::error::AdminError;
 use super::state::AdminState;

@@ -1,6 +1,6 @@
 //! Bodies of requests to the admin API: JSON objects with only the expected members.
 //!
-//! Must not know what a member means.
+//! This file must not know what a member means.
 
 use super::error::AdminError;
 use axum::body::Bytes;

@@ -1,6 +1,6 @@
 //! Opens accounts, and creates the links by which their holders set a password.
 //!
-//! Must not create administrators: that is for the command line, on the machine itself.
+//! This file must not create administrators: that is for the command line, on the machine itself.
 
 use super::body::{BodyResult, parse_body};
 use super::error::AdminError;

@@ -1,6 +1,6 @@
 //! Keys of an account: lists, creates, changes, rotates, disables and revokes them.
 //!
-//! Must not hand out a key of an administrator: it would let its holder act in another
+//! This file must not hand out a key of an administrator: it would let its holder act in another
 //! administrator's name.
 
 use super::body::{BodyResult, deserialize_setting, parse_body};

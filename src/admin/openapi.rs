@@ -1,7 +1,7 @@
 //! The OpenAPI document of the admin API, with the version of this program.
 //!
-//! `openapi.json` is written by hand; a test compares it with the routes and with responses. Must
-//! not depend on the state of the gateway.
+//! `openapi.json` is written by hand; a test compares it with the routes and with responses. This
+//! file must not depend on the state of the gateway.
 
 use axum::Json;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! The role of an account, its deletion, and what operators read of it: receipts. The audit log
 //! says who read whose receipts, one line a day.
 //!
-//! Must not post to the ledger, and must not change an administrator or make one: a key that is
-//! stolen could.
+//! This file must not post to the ledger, and must not change an administrator or make one: a key
+//! that is stolen could.
 
 use super::accounts::{next_cursor, parse_limit};
 use super::body::{BodyResult, deserialize_present, parse_body};

@@ -1,6 +1,6 @@
 //! The state that the handlers of the admin API share, and the limit on concurrent writes.
 //!
-//! Must not know a route.
+//! This file must not know a route.
 
 use super::error::AdminError;
 use crate::billing::Billing;

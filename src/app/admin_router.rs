@@ -1,6 +1,6 @@
 //! The admin API on `listen.admin`, for a process with a ledger.
 //!
-//! Must not handle its requests: `admin.rs` does.
+//! This file must not handle its requests: `admin.rs` does.
 
 use crate::admin;
 use crate::billing::Billing;

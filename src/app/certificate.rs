@@ -1,7 +1,7 @@
 //! The edge's certificate, which can be reloaded without cutting connections.
 //!
-//! Each handshake uses the latest certificate; open connections keep theirs. Must not select by
-//! server name: one certificate serves all addresses.
+//! Each handshake uses the latest certificate; open connections keep theirs. This file must not
+//! select by server name: one certificate serves all addresses.
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;

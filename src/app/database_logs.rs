@@ -1,7 +1,8 @@
 //! Writes the logs of the SQLite files back: of all files at a clean stop, so that each is complete
 //! without its log, and every hour of those from which people's data is deleted.
 //!
-//! A log keeps what was deleted until it is emptied. Must not open a database that is not there.
+//! A log keeps what was deleted until it is emptied. This file must not open a database that is not
+//! there.
 
 use ledger::sqlite;
 use std::io;

@@ -1,6 +1,7 @@
 //! The Pingora server of the edge: its public addresses, TLS, HTTP/2 and keep-alive.
 //!
-//! Must not decide when the process stops. The hooks that handle requests are in `edge.rs`.
+//! This file must not decide when the process stops. The hooks that handle requests are in
+//! `edge.rs`.
 
 use super::certificate::ReloadableCertificate;
 use super::listening_sockets::ListeningSockets;

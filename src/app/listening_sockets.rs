@@ -2,7 +2,7 @@
 //! an upgrade.
 //!
 //! No two gateways share an address: `SO_REUSEPORT` is set nowhere, and a process has all its
-//! sockets before it serves on one. Must not accept a connection.
+//! sockets before it serves on one. This file must not accept a connection.
 
 use super::server_handle::DRAIN_POLL_INTERVAL;
 use anyhow::Context as _;

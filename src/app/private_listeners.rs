@@ -1,8 +1,8 @@
 //! Listens on a private address: the admin routes, or the sidecar's pages.
 //!
-//! Must not know requests. An upgrade loses no connection: a successor receives the listening
-//! socket together with the edge's, and the predecessor stops accepting some time before it closes
-//! its connections.
+//! This file must not know requests. An upgrade loses no connection: a successor receives the
+//! listening socket together with the edge's, and the predecessor stops accepting some time before
+//! it closes its connections.
 
 use super::server_handle::ServerHandle;
 use crate::private_refusals;
@@ -169,7 +169,7 @@ async fn refuse_public_names(
     }
 }
 
-/// Whether a host field has an address, a name that no stranger can own, or one of `names`.
+/// Returns whether a host field has an address, a name that no stranger can own, or one of `names`.
 fn is_private_host(host: &[u8], names: &[String]) -> bool {
     Authority::try_from(host).is_ok_and(|authority| {
         let host = authority.host().trim_matches(['[', ']']);

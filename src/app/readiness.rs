@@ -1,7 +1,7 @@
 //! `/readyz`: whether this process should receive new work, and if not, all reasons.
 //!
-//! Each reason has a code for programs and a sentence for people. Must not decide what to refuse:
-//! it queries the components that refuse work.
+//! Each reason has a code for programs and a sentence for people. This file must not decide what to
+//! refuse: it queries the components that refuse work.
 
 use super::server_handle::ServerHandle;
 use crate::edge::resource_guard::Shortage;

@@ -4,8 +4,8 @@
 //! All or nothing: if one of the files has faults, all settings stay as they were, the log says
 //! why, and there is no further attempt until a file changes. If only the gateway's own disk
 //! refuses, it tries again by itself. Settings that a running process cannot change are reported by
-//! their key and keep their values. Must not cut anything: a request keeps the settings under which
-//! it was admitted.
+//! their key and keep their values. This file must not cut anything: a request keeps the settings
+//! under which it was admitted.
 
 use super::certificate::ReloadableCertificate;
 use super::settings_diff;

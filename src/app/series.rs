@@ -2,8 +2,8 @@
 //!
 //! If a counter first appears with the value 1, `increase()` and `rate()` miss its first event, and
 //! so does an alert. In a large catalog, the series of a model appear with its first use instead:
-//! `crates/base/src/telemetry/model_labels.rs`. Runs at start and after each reload. Must not
-//! remove a series: requests for the models of an earlier config may still run.
+//! `crates/base/src/telemetry/model_labels.rs`. Runs at start and after each reload. This file must
+//! not remove a series: requests for the models of an earlier config may still run.
 
 use crate::edge;
 use base::telemetry::model_labels::{MAX_MODELS, OTHER_MODELS};

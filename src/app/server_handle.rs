@@ -1,6 +1,6 @@
 //! What the servers of a process share with its signals, its readiness and its shutdown.
 //!
-//! Must not start or end anything: `app.rs` does.
+//! This file must not start or end anything: `app.rs` does.
 
 use super::reload::ConfigReloader;
 use crate::billing::admission::Admission;

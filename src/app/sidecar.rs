@@ -1,7 +1,7 @@
 //! The sidecar as a process of its own, for edges with a shared store: it runs the ledger, the
 //! pages and the API that edges call.
 //!
-//! Must not admit requests: the shared store does that.
+//! This file must not admit requests: the shared store does that.
 
 use super::admin_router::admin_router;
 use super::database_logs;

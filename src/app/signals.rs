@@ -3,7 +3,8 @@
 //!
 //! SIGQUIT and SIGHUP are queued from the very start until the process serves. By default they
 //! would kill it, even while it waits for its predecessor or replays a journal. Until then, SIGTERM
-//! and SIGINT end the process at once, as by default. Must not decide when a drain is over.
+//! and SIGINT end the process at once, as by default. This file must not decide when a drain is
+//! over.
 
 use super::listening_sockets::UPGRADE_SOCKET;
 use super::server_handle::{DRAIN_POLL_INTERVAL, ServerHandle};

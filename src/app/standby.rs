@@ -1,7 +1,7 @@
 //! A sidecar whose ledger is in PostgreSQL: as a standby it keeps its copy up to date and passes
 //! pages on to the holder; when the lease is free, it takes it and becomes the holder.
 //!
-//! Must not write to the ledger or the accounts: the holder does.
+//! This file must not write to the ledger or the accounts: the holder does.
 
 use super::private_listeners::guard_admin;
 use super::signals::{StartupSignals, TerminationSignals};

@@ -1,6 +1,6 @@
 //! How a process starts: on its own, or as the successor of a running one.
 //!
-//! Must not act on it.
+//! This file must not act on it.
 
 /// How a process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What every process that keeps the ledger starts with: sign-ups that a crash interrupted, and the
 //! threads that keep the files small.
 //!
-//! Must not know requests or pages.
+//! This file must not know requests or pages.
 
 use super::database_logs;
 use crate::billing::Billing;

@@ -1,6 +1,6 @@
 //! An account's usage report, with the names of its keys.
 //!
-//! Must not add anything up: `billing/usage_report.rs` does.
+//! This file must not add anything up: `billing/usage_report.rs` does.
 
 use super::views::UsageReports;
 use crate::billing::usage_report::UsageReportQuery;

@@ -1,7 +1,7 @@
 //! The data of the activity pages for account holders: their responses by filter, and their
 //! conversations. `billing/usage.rs` has what they spent when and on what.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::receipt::Receipt;
 use super::views::BillingPages;

@@ -1,9 +1,9 @@
 //! What an edge needs to admit a request: who calls, and whether the account can pay.
 //!
-//! Must not contain behaviour: the implementations are `billing/embedded.rs` (the files of this
-//! process) and `shared_credit/admission.rs` (the store that edges share). `app.rs` chooses one
-//! when a process starts; nothing else asks which it is. A hold ends by itself, through the store
-//! that reserved it (`billing/hold.rs`).
+//! This file must not contain behaviour: the implementations are `billing/embedded.rs` (the files
+//! of this process) and `shared_credit/admission.rs` (the store that edges share). `app.rs` chooses
+//! one when a process starts; nothing else asks which it is. A hold ends by itself, through the
+//! store that reserved it (`billing/hold.rs`).
 
 use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
@@ -77,13 +77,13 @@ pub trait Admission: Send + Sync {
     /// Returns an error if the hand-over fails; this process then continues as before.
     fn hand_over(&self) -> Result<(), StoreError>;
 
-    /// Whether a successor has taken over, or is about to.
+    /// Returns whether a successor has taken over, or is about to.
     fn has_handed_over(&self) -> bool;
 
     /// The instance id, which names this process's journal.
     fn instance_id(&self) -> &str;
 
-    /// Whether settled requests reach the ledger or the shared store.
+    /// Returns whether settled requests reach the ledger or the shared store.
     fn is_healthy(&self) -> bool;
 
     /// Updates the gauges that are computed on demand.

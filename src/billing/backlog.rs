@@ -6,9 +6,9 @@
 //! account wait. From three quarters on, accounts above their fair share are refused; at the bound
 //! everybody is. Two more bounds, on the number of endings in memory and on their bytes, act the
 //! same way. The pressure is computed from the counts each time it matters, so it falls as the
-//! ledger catches up and nobody has to reopen admission. Must not know HTTP, and must not count
-//! requests that run. Read next: `backlog/rate.rs` (the rate of commits), `backlog/shares.rs` (who
-//! has how many).
+//! ledger catches up and nobody has to reopen admission. This module must not know HTTP, and must
+//! not count requests that run. Read next: `backlog/rate.rs` (the rate of commits),
+//! `backlog/shares.rs` (who has how many).
 
 mod rate;
 mod shares;
@@ -185,7 +185,7 @@ impl LedgerBacklog {
         Duration::from_millis(to_u64(self.waiting()).saturating_mul(1_000) / rate)
     }
 
-    /// Whether requests are admitted as if there was no backlog.
+    /// Returns whether requests are admitted as if there was no backlog.
     #[inline]
     pub fn is_calm(&self) -> bool {
         self.pressure.load(Ordering::Relaxed) < SLOW_FROM

@@ -6,7 +6,7 @@
 //! that was journalled before the copy began is in the copy of the journal; or its file was removed
 //! because the ledger had it, and then the later copy of the ledger has it. In the reverse order an
 //! ending could move from the journal to the ledger unnoticed. An ending in both counts once when
-//! the restored gateway starts. Must not write to the original.
+//! the restored gateway starts. This file must not write to the original.
 
 use super::views::BillingUpkeep;
 use ledger::StoreError;

@@ -1,6 +1,6 @@
 //! An account's credits at one moment: as admission sees them, and as the account holder does.
 //!
-//! Must not know where they come from, and must not reserve anything.
+//! This file must not know where they come from, and must not reserve anything.
 
 use credits::money::{CreditSplit, Micro};
 use ledger::LedgerAccount;

@@ -1,7 +1,7 @@
 //! Manual posts by an operator: grants, top-ups, refunds and adjustments. They run next to a
 //! serving gateway or inside it.
 //!
-//! Must not use prices: a refund returns what was debited, whatever the price is today.
+//! This file must not use prices: a refund returns what was debited, whatever the price is today.
 
 use super::views::Corrections;
 use credits::money::Micro;
@@ -172,7 +172,7 @@ impl Corrections<'_> {
     }
 }
 
-/// Whether a text is usable as a reference: it can be printed and searched for.
+/// Returns whether a text is usable as a reference: it can be printed and searched for.
 pub fn is_valid_reference(text: &str) -> bool {
     !text.trim().is_empty()
         && text.chars().count() <= MAX_REFERENCE_CHARS

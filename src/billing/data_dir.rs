@@ -1,7 +1,7 @@
 //! The ledger of a data directory and who may spend from it, for commands, pages, operators and
 //! upkeep: what a serving process and a command beside it both do.
 //!
-//! Must not reserve or settle.
+//! This file must not reserve or settle.
 
 use super::balance::{Balance, CreditSnapshot, PostedFunds};
 use super::holds::HoldRegistry;

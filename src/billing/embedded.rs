@@ -1,6 +1,6 @@
 //! Admission by the files of this process: the ledger and the accounts in its own data directory.
 //!
-//! Must not decide anything: it passes each question to the part that answers it.
+//! This file must not decide anything: it passes each question to the part that answers it.
 
 use super::admission::{Admission, LedgerLookup};
 use crate::billing::backlog::LedgerBacklog;

@@ -1,7 +1,8 @@
 //! Estimates a request's input if its vendor does not report it: by kind of content, or from the
 //! last reported turn of the same conversation.
 //!
-//! Pure arithmetic. Must not know accounts or stores; `billing/reported_turns.rs` stores the turns.
+//! Pure arithmetic. This file must not know accounts or stores; `billing/reported_turns.rs` stores
+//! the turns.
 //!
 //! Read next: `crates/llm-protocol/src/request/content.rs`,
 //! `crates/llm-protocol/src/usage/estimator.rs`.
@@ -97,13 +98,13 @@ impl ReportedTurn {
             .saturating_add(self.usage.cache_write_1h)
     }
 
-    /// Whether it is long enough for any vendor's cache.
+    /// Returns whether it is long enough for any vendor's cache.
     fn fills_cache(&self) -> bool {
         self.tokens() >= MIN_CACHED_TOKENS
     }
 
-    /// Whether to assume that the vendor's cache holds this turn although no report has shown a
-    /// cache yet. A vendor that caches automatically has it by now. Vendors of the messages
+    /// Returns whether to assume that the vendor's cache holds this turn although no report has
+    /// shown a cache yet. A vendor that caches automatically has it by now. Vendors of the messages
     /// protocol cache only on request, and report it in the first turn.
     fn assumes_cache(&self, model: &CatalogModel) -> bool {
         let is_cheaper = model.price.cache_read < model.price.input;

@@ -1,7 +1,7 @@
 //! Decisions from an account's credit snapshot: whether it may be served at all, and how much to
 //! hold for a request.
 //!
-//! Must not reserve anything.
+//! This file must not reserve anything.
 
 use super::balance::CreditSnapshot;
 use super::holds::{Payer, PendingRequests, ReserveError};

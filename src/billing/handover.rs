@@ -4,8 +4,8 @@
 //! The admitting process decides in memory, so another process cannot read its holds. It therefore
 //! works in three steps. It posts a claim in the ledger, where every later admission sees it. It
 //! waits until the admitting process has published its holds. It checks whether the account covers
-//! both. If two processes race, one or both are refused; credit is never taken twice. Must not be
-//! on the path of requests before a hand-over.
+//! both. If two processes race, one or both are refused; credit is never taken twice. This file
+//! must not be on the path of requests before a hand-over.
 
 use super::balance::CreditSnapshot;
 use super::data_dir::Billing;
@@ -73,8 +73,8 @@ impl CreditService {
         Ok(())
     }
 
-    /// Whether this process has handed over. Admission may then wait for another process, so it
-    /// must not run on a serving thread.
+    /// Returns whether this process has handed over. Admission may then wait for another process,
+    /// so it must not run on a serving thread.
     pub fn has_handed_over(&self) -> bool {
         self.serving.ledger.changes().has_handed_over()
     }
@@ -193,7 +193,8 @@ impl Billing {
         posted
     }
 
-    /// Whether the account covers all claims and the current holds of the admitting process.
+    /// Returns whether the account covers all claims and the current holds of the admitting
+    /// process.
     fn covers_claims(&self, account: &str) -> Result<bool, StoreError> {
         self.refresh_mirror(account)?;
         self.0

@@ -1,7 +1,8 @@
 //! One request's hold: the credits reserved for it, and the one way in which it ends.
 //!
-//! Must not decide amounts, nor where an ending is written: each store does, in `billing/settle.rs`
-//! and `shared_credit/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.
+//! This file must not decide amounts, nor where an ending is written: each store does, in
+//! `billing/settle.rs` and `shared_credit/settle.rs`. Read `crates/credits/src/pricing.rs` for the
+//! amounts.
 
 use super::holds::Payer;
 use base::clock;

@@ -7,7 +7,8 @@
 //! the ledger writer, and no lock is held across a commit. Holds end with the process; a process
 //! that hands over turns them into claims. The claims of other processes (`billing/handover.rs`)
 //! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
-//! The same lock protects the rate counters of the key and the account. Must not know prices.
+//! The same lock protects the rate counters of the key and the account. This file must not know
+//! prices.
 
 use super::backlog::BacklogRefusal;
 use super::balance::CreditSnapshot;
@@ -386,8 +387,8 @@ impl HoldRegistry {
         }))
     }
 
-    /// Whether the account has no open request, here or in a process that handed over, and nothing
-    /// settled or withheld that the ledger lacks. Only then may a lapse be posted.
+    /// Returns whether the account has no open request, here or in a process that handed over, and
+    /// nothing settled or withheld that the ledger lacks. Only then may a lapse be posted.
     pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();

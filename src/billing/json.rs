@@ -1,6 +1,6 @@
 //! Balances and receipts as JSON for account holders, the same from every process.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::balance::Balance;
 use super::receipt::Receipt;

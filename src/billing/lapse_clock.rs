@@ -4,7 +4,7 @@
 //! Compares the wall clock with the monotonic clock. If the wall clock jumps ahead, it is accepted
 //! once both have agreed for longer than the jump. So a real jump delays a lapse, and a false one
 //! ends no trial. Admission does not use this clock: an expired trial pays for nothing from the
-//! moment it ends. Must not be used for anything but lapses.
+//! moment it ends. This file must not be used for anything but lapses.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl LapseClock {
         }
     }
 
-    /// Whether to accept `now_ms`. Call it about every second.
+    /// Returns whether to accept `now_ms`. Call it about every second.
     pub fn accepts(&mut self, now_ms: i64, now: Instant) -> bool {
         let offset = now_ms.saturating_sub(millis(now.duration_since(self.base)));
         let ahead = offset.saturating_sub(self.believed_ms);

@@ -3,7 +3,7 @@
 //! It also does background work: it mirrors the holds, lapses trials, removes journal files that
 //! the ledger covers, and restores the journal's reserve. Every queued ending is already in the
 //! journal, so this thread cannot lose one: if the ledger fails, it retries until the ledger works,
-//! and admission stops meanwhile. Must not decide amounts.
+//! and admission stops meanwhile. This file must not decide amounts.
 
 use super::backlog::{CommitRate, LedgerBacklog};
 use super::holds::HoldRegistry;

@@ -2,8 +2,8 @@
 //! held.
 //!
 //! Reads the journals and the mirror of the holds, which is up to 20 ms old, so that the admission
-//! path is not involved. Reads files, so do not call it on a serving thread. Must not be used to
-//! decide about credits.
+//! path is not involved. Reads files, so do not call it on a serving thread. This file must not be
+//! used to decide about credits.
 
 use super::data_dir::Billing;
 use super::views::BillingPages;

@@ -1,6 +1,6 @@
 //! Balances of many accounts and charges of any request, for operators.
 //!
-//! Must not change anything, and must not check who asks: the caller does.
+//! This file must not change anything, and must not check who asks: the caller does.
 
 use super::views::BillingPages;
 use credits::money::Micro;

@@ -2,7 +2,8 @@
 //!
 //! A vendor reads at most one token per byte of the body itself. Content that makes it read or do
 //! more (an image, a fetched file, a stored conversation, a search) has a bound here, or counts as
-//! the model's whole context. A feature without a price is refused. Must not know accounts.
+//! the model's whole context. A feature without a price is refused. This file must not know
+//! accounts.
 
 use config::catalog::CatalogModel;
 use credits::money::Micro;
@@ -154,7 +155,8 @@ fn service_terms(features: &Features) -> ServiceTerms {
     }
 }
 
-/// Whether a vendor with this protocol reports how often it used the tool. A chat vendor does not.
+/// Returns whether a vendor with this protocol reports how often it used the tool. A chat vendor
+/// does not.
 fn reports_tool_uses(vendor: Protocol, tool: ServerTool) -> bool {
     match vendor {
         Protocol::Messages => true,

@@ -1,6 +1,6 @@
 //! Receipts: how a response was billed, as the ledger's entry and its price.
 //!
-//! Must not compute a price: that is `crates/credits/src/pricing.rs`.
+//! This file must not compute a price: that is `crates/credits/src/pricing.rs`.
 
 use super::views::Receipts;
 use credits::money::Micro;
@@ -68,8 +68,8 @@ impl Receipts<'_> {
             .collect()
     }
 
-    /// Whether the request ended with a debit: the client received the response, or a part of it
-    /// before it disconnected.
+    /// Returns whether the request ended with a debit: the client received the response, or a part
+    /// of it before it disconnected.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

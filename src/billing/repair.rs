@@ -1,7 +1,7 @@
 //! Repairs by an operator: a dead process's journal is entered, and what pages and limits read is
 //! made anew.
 //!
-//! Must not change an entry that exists.
+//! This file must not change an entry that exists.
 
 use super::views::BillingUpkeep;
 use ledger::StoreError;

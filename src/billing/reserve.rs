@@ -1,6 +1,6 @@
 //! The reservation of one request's credits from this process's own ledger.
 //!
-//! Must not decide how much to hold: that is `billing/funds.rs`.
+//! This file must not decide how much to hold: that is `billing/funds.rs`.
 
 use super::balance::CreditSnapshot;
 use super::funds::size_hold;

@@ -2,8 +2,8 @@
 //! reports segments that cannot be read.
 //!
 //! It runs on a thread of its own with low demands: it rests as long as it works, and a failure
-//! waits for the next round. Nothing is lost meanwhile; `ledger.db` grows. Must not know the form
-//! of a segment.
+//! waits for the next round. Nothing is lost meanwhile; `ledger.db` grows. This file must not know
+//! the form of a segment.
 
 use super::views::BillingUpkeep;
 use base::clock;

@@ -1,7 +1,7 @@
 //! The credit service of a process that serves requests: its holds, journal and ledger writer;
 //! start and shutdown.
 //!
-//! Must not reserve or settle: that is `billing/reserve.rs` and `billing/settle.rs`.
+//! This file must not reserve or settle: that is `billing/reserve.rs` and `billing/settle.rs`.
 
 use super::backlog::LedgerBacklog;
 use super::data_dir::Billing;
@@ -223,7 +223,7 @@ impl CreditService {
         });
     }
 
-    /// Whether the ledger accepts endings and the journal accepts new requests.
+    /// Returns whether the ledger accepts endings and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
         !self.serving.writer.state.failing.load(Ordering::Relaxed)
             && !self.serving.journal.is_degraded()

@@ -1,7 +1,7 @@
 //! The end of a hold in this process's own ledger: its credits, its line in the journal, and its
 //! place in the queue of the ledger writer.
 //!
-//! Must not decide what a request costs: that is `billing/hold.rs`.
+//! This file must not decide what a request costs: that is `billing/hold.rs`.
 
 use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
 use super::holds::HoldResolution;

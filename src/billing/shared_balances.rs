@@ -1,6 +1,6 @@
 //! The balances by which edges with a shared store decide, as commands change and compare them.
 //!
-//! Must not contain behaviour: `shared_credit/admin.rs` is the implementation.
+//! This file must not contain behaviour: `shared_credit/admin.rs` is the implementation.
 
 use ledger::audit::LedgerAuditReport;
 use ledger::{BalanceChange, Ledger, PostingResult, StoreError};

@@ -1,7 +1,7 @@
 //! An account's statement: by month, what its balance was, what changed it, and what it was then;
 //! and line by line, its postings and the responses of each day.
 //!
-//! Every sum comes from the ledger's sums. Must not change anything.
+//! Every sum comes from the ledger's sums. This file must not change anything.
 
 use super::activity::{ActivityCursor, SpendTotals};
 use super::usage::{UsageInterval, UsageQuery, UsageSpan};

@@ -1,6 +1,6 @@
 //! What accounts spent when, on which model and with which key, from sums that the ledger keeps.
 //!
-//! Must not change anything, and must not add up entries.
+//! This file must not change anything, and must not add up entries.
 
 use super::views::UsageReports;
 use credits::money::Micro;

@@ -1,7 +1,7 @@
 //! An account's usage over HTTP: the parameters of a query, and the report as JSON, the same from
 //! every process.
 //!
-//! Must not know HTTP, accounts or the names of keys: the caller passes them.
+//! This file must not know HTTP, accounts or the names of keys: the caller passes them.
 
 use super::activity::SpendTotals;
 use super::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};

@@ -1,8 +1,8 @@
 //! What a usual request of an account reserves: below this, the gateway refuses most of its
 //! requests with 402.
 //!
-//! An estimate: what a request reserves depends on its body, which nothing keeps. Must not decide
-//! whether a request is admitted.
+//! An estimate: what a request reserves depends on its body, which nothing keeps. This file must
+//! not decide whether a request is admitted.
 
 use super::activity::ActivityFilter;
 use super::receipt::Receipt;

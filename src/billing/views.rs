@@ -1,7 +1,7 @@
 //! The calls of billing that only pages, operators and upkeep need, grouped by subject. Functions
 //! take the whole [`Billing`].
 //!
-//! Must not contain behaviour: each is implemented in a file of its own.
+//! This file must not contain behaviour: each is implemented in a file of its own.
 
 use super::data_dir::Billing;
 

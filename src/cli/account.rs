@@ -1,7 +1,7 @@
 //! `model-gateway account …` and `model-gateway key …`: accounts and keys from the command line.
 //!
-//! Works while the gateway runs, and before its first start. Must not read the config file: the
-//! caller passes what it needs. Plaintext keys are printed once, at creation.
+//! Works while the gateway runs, and before its first start. This file must not read the config
+//! file: the caller passes what it needs. Plaintext keys are printed once, at creation.
 
 use super::settings::{self, DurationArg, KeyArgs, RateArgs};
 use crate::billing::{Balance, Billing};

@@ -1,6 +1,6 @@
 //! `model-gateway audit …`: shows and verifies the log of administrators' actions.
 //!
-//! Works while the gateway runs, and before its first start. Must not write.
+//! Works while the gateway runs, and before its first start. This file must not write.
 
 use super::account::print;
 use super::home::open_home;

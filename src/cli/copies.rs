@@ -1,6 +1,6 @@
 //! Commands on the copies of a ledger in PostgreSQL.
 //!
-//! Must not decide who holds the ledger.
+//! This file must not decide who holds the ledger.
 
 use super::home::open_home;
 use crate::replica::catch_up_with_postgres;

@@ -1,7 +1,7 @@
 //! `model-gateway edge drain`: shuts an edge down for good, so that its machine holds nothing that
 //! the ledger lacks.
 //!
-//! Must not stop a process in any way other than an operator would: by SIGTERM.
+//! This file must not stop a process in any way other than an operator would: by SIGTERM.
 
 use crate::shared_credit::outbox;
 use crate::shared_credit::outbox::ReplayReport;

@@ -1,7 +1,7 @@
 //! `model-gateway ledger export`: entries of the ledger as CSV or JSON, complete enough to verify
 //! them without the ledger.
 //!
-//! Must not select entries: that is `crates/ledger/src/lib.rs`.
+//! This file must not select entries: that is `crates/ledger/src/lib.rs`.
 
 use super::progress::{ProgressDisplay, ProgressReporter};
 use crate::billing::Billing;

@@ -1,7 +1,7 @@
 //! A failed command as a JSON document: `{"error": {"code", "message", "faults"}}`.
 //!
-//! The text on stderr and the exit code are the same with and without `--json`. Must not decide
-//! what failed.
+//! The text on stderr and the exit code are the same with and without `--json`. This file must not
+//! decide what failed.
 
 use config::{ConfigError, ConfigFault};
 use serde_json::{Value, json};

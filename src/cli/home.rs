@@ -1,6 +1,6 @@
 //! The connection of a command to PostgreSQL, if the ledger is there.
 //!
-//! Must not serve `run`, `edge` and `sidecar`, which make their own.
+//! This file must not serve `run`, `edge` and `sidecar`, which make their own.
 
 use config::CommandSettings;
 use ledger::StoreError;

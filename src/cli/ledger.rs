@@ -1,8 +1,8 @@
 //! `model-gateway ledger …`: verifies and exports the ledger, posts corrections, makes backups, and
 //! replays journals that were left behind.
 //!
-//! Works while the gateway runs, and before its first start. Must not decide what the ledger's
-//! rules allow.
+//! Works while the gateway runs, and before its first start. This file must not decide what the
+//! ledger's rules allow.
 
 use super::account::command_line_actor;
 use super::copies;

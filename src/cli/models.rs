@@ -1,7 +1,7 @@
 //! `model-gateway models`: prints the models of a preset for the operator to copy into the config
 //! file.
 //!
-//! Must not write to a file.
+//! This file must not write to a file.
 
 use anyhow::bail;
 use clap::Subcommand;

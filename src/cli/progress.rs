@@ -1,7 +1,7 @@
 //! Shows on stderr how far a long command is: at most one line a second, and none before the first
 //! second is over.
 //!
-//! Must not write to stdout, which is for data.
+//! This file must not write to stdout, which is for data.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! `model-gateway ledger reindex`, and the same as a part of `ledger verify`.
 //!
-//! Must not change an entry or a balance.
+//! This file must not change an entry or a balance.
 
 use super::account::command_line_actor;
 use super::home::open_home;

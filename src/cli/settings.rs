@@ -1,7 +1,7 @@
 //! The arguments of `key create`, `key set` and `account limit`, and how their values are
 //! displayed.
 //!
-//! Each argument has a word that resets it. Must not access a store.
+//! Each argument has a word that resets it. This file must not access a store.
 
 use accounts::{KeySettings, RateSettings};
 use anyhow::bail;

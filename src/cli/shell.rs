@@ -1,6 +1,6 @@
 //! `model-gateway completions` and `model-gateway man`: what shells and `man` show of the commands.
 //!
-//! Both come from the definition of the command line. Must not know what a command does.
+//! Both come from the definition of the command line. This file must not know what a command does.
 
 use anyhow::Context as _;
 use clap::Command;

@@ -1,6 +1,7 @@
 //! `model-gateway vendors`, and the list of upstream URLs that `check` prints.
 //!
-//! Must not connect to a vendor: `edge/probe.rs` and `edge/learn.rs` do. Must not print a key.
+//! Must not connect to a vendor: `edge/probe.rs` and `edge/learn.rs` do. This file must not print a
+//! key.
 
 use crate::edge::learn::{LearnSession, LearntProfile, MAX_REQUESTS};
 use crate::edge::probe::{self, EndpointReport, TestRequest};

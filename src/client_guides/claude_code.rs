@@ -1,8 +1,8 @@
 //! The values in the guide for Claude Code.
 //!
 //! Claude Code knows the limits of its vendor's models only: the settings describe each other model
-//! by a known one and by variables. What they do was measured with 2.1.330. Must not name a model
-//! with a larger context than the catalog's.
+//! by a known one and by variables. What they do was measured with 2.1.330. This file must not name
+//! a model with a larger context than the catalog's.
 
 use super::guide::{ClientGuide, ModelRole};
 use super::setup::SetupContext;

@@ -1,6 +1,6 @@
 //! Quoting for the languages of set-up files.
 //!
-//! Everything that is quoted here can contain any character. Must not know a client.
+//! Everything that is quoted here can contain any character. This file must not know a client.
 
 use std::fmt::Write;
 

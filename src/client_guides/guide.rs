@@ -1,6 +1,6 @@
 //! The clients that have a guide, one row each.
 //!
-//! Must not know what a client reads: its template does, `guides/ID.txt`.
+//! This file must not know what a client reads: its template does, `guides/ID.txt`.
 
 use super::tried::{self, ClientTrial};
 use llm_protocol::Protocol;

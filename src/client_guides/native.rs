@@ -1,6 +1,6 @@
 //! The surfaces on which a model needs no translation.
 //!
-//! Must not know a client.
+//! This file must not know a client.
 
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;

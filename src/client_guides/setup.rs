@@ -1,6 +1,6 @@
 //! What a guide gets, the key and its models, and what it makes: files, variables and commands.
 //!
-//! Must not know a client.
+//! This file must not know a client.
 
 use super::format::shell_word;
 use super::guide::{ClientGuide, ModelRole};
@@ -113,7 +113,8 @@ impl<'a> SetupContext<'a> {
     }
 }
 
-/// Whether the name of the vendor's model has this word: `opus` is one of `claude-opus-4-7`.
+/// Returns whether the name of the vendor's model has this word: `opus` is one of
+/// `claude-opus-4-7`.
 fn is_of_tier(model: &CatalogModel, tier: &str) -> bool {
     let words = model
         .upstream_model

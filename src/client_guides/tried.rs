@@ -1,7 +1,8 @@
 //! Which version of a client ran with the files of its guide: in the tests of this repository or by
 //! hand.
 //!
-//! A guide without an entry here is shown as "not tried". Must not list a version that nobody ran.
+//! A guide without an entry here is shown as "not tried". This file must not list a version that
+//! nobody ran.
 
 use serde::Serialize;
 

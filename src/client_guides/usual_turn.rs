@@ -1,6 +1,6 @@
 //! What a usual turn costs on a model, so that a page can say so before anything is spent.
 //!
-//! The numbers of tokens are an assumption, which pages state. Must not know an account.
+//! The numbers of tokens are an assumption, which pages state. This file must not know an account.
 
 use super::guide::ClientKind;
 use super::native::is_native;

@@ -29,7 +29,7 @@ impl CorsHeaders {
         Some(Self { allow_origin })
     }
 
-    /// Whether the page that sent the request may call the API.
+    /// Returns whether the page that sent the request may call the API.
     pub fn allows_origin(&self) -> bool {
         self.allow_origin.is_some()
     }

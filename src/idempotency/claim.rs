@@ -1,7 +1,7 @@
 //! Looks the key of an arriving request up: whether the gateway answers the request, replays an
 //! earlier response, or refuses it.
 //!
-//! Must not know HTTP.
+//! This file must not know HTTP.
 
 use super::guard::IdempotencyGuard;
 use super::service::Idempotency;
@@ -108,7 +108,7 @@ impl Idempotency {
         })
     }
 
-    /// Whether a key is known, with any body.
+    /// Returns whether a key is known, with any body.
     ///
     /// # Errors
     /// Returns an error if the store cannot be queried.

@@ -2,8 +2,8 @@
 //!
 //! A commit is in the log file before the call returns, so it survives the process (`kill -9`).
 //! SQLite syncs the log only when it writes the log back into the file (`synchronous = NORMAL`). A
-//! power cut can lose the newest rows; a repeated request under such a key then counts as new. Must
-//! not validate keys, nor know a request's cost.
+//! power cut can lose the newest rows; a repeated request under such a key then counts as new. This
+//! module must not validate keys, nor know a request's cost.
 
 use crate::idempotency::entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use ledger::StoreError;

@@ -1,7 +1,7 @@
 //! Idempotency keys in a file of this process. The ledger decides what became of a request that a
 //! dead process left.
 //!
-//! Must not decide the result of a request. Must not know HTTP.
+//! Must not decide the result of a request. This file must not know HTTP.
 
 use super::db::{IdempotencyDb, RetentionLimits};
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse};

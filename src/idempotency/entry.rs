@@ -1,7 +1,7 @@
 //! Requests under idempotency keys and their stored responses, as callers pass them to
 //! `idempotency.db` and to the shared store.
 //!
-//! Must not know how either of them stores them.
+//! This file must not know how either of them stores them.
 
 /// A request under an idempotency key.
 #[derive(Debug, Clone, Copy)]

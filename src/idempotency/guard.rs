@@ -1,6 +1,6 @@
 //! A request with a key while the gateway answers it, and the wait until its key is committed.
 //!
-//! Must not decide whether the request is debited: its caller says so.
+//! This file must not decide whether the request is debited: its caller says so.
 
 use super::service::Idempotency;
 use crate::idempotency::entry::{IdempotencyEntry, StoredResponse};

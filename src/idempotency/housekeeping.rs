@@ -1,7 +1,7 @@
 //! The housekeeping thread: it resolves the keys that dead processes left, retries completions,
 //! removes expired keys and checkpoints the file.
 //!
-//! Must not run on the path of a request.
+//! This file must not run on the path of a request.
 
 use super::service::Idempotency;
 use crate::idempotency::Retention;

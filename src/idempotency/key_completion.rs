@@ -1,6 +1,6 @@
 //! How a request with an idempotency key ended, and how long its key and response are stored.
 //!
-//! Must not know where they are stored.
+//! This file must not know where they are stored.
 
 use crate::idempotency::entry::{IdempotencyEntry, StoredResponse};
 use config::Limits;

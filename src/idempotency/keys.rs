@@ -1,7 +1,7 @@
 //! What the service needs of the store of idempotency keys.
 //!
-//! Must not contain behaviour: `idempotency/embedded.rs` keeps keys in a file of this process,
-//! `shared_credit/idempotency.rs` in the store that edges share.
+//! This file must not contain behaviour: `idempotency/embedded.rs` keeps keys in a file of this
+//! process, `shared_credit/idempotency.rs` in the store that edges share.
 
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
@@ -27,7 +27,7 @@ pub trait IdempotencyKeys: Send + Sync {
         now_ms: i64,
     ) -> Result<IdempotencyLookup, ClaimError>;
 
-    /// Whether a key is known, with any body. Enters nothing.
+    /// Returns whether a key is known, with any body. Enters nothing.
     ///
     /// # Errors
     /// Returns an error if the store cannot be queried.

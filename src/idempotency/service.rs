@@ -1,6 +1,6 @@
 //! Writes how requests with a key ended, and retries what the store did not accept.
 //!
-//! Must not know where keys are stored: that is `idempotency/keys.rs`.
+//! This file must not know where keys are stored: that is `idempotency/keys.rs`.
 
 use super::key_completion::{IdempotencyCompletion, KeyWrite};
 use super::keys::IdempotencyKeys;

@@ -1,6 +1,6 @@
 //! What the parts of `notify` share.
 //!
-//! Must not start anything.
+//! This file must not start anything.
 
 use crate::billing::Billing;
 use accounts::Accounts;

@@ -1,6 +1,6 @@
 //! Ids of messages.
 //!
-//! Must not know what an id names.
+//! This file must not know what an id names.
 
 use ledger::StoreError;
 

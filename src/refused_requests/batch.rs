@@ -1,6 +1,6 @@
 //! What an edge sends to the sidecar, as JSON: the refused requests of a second.
 //!
-//! Must not know how it is sent.
+//! This file must not know how it is sent.
 
 use super::request::{RefusedRequest, WaitingRefusals, known_surface};
 use serde::{Deserialize, Serialize};

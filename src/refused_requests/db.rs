@@ -1,6 +1,6 @@
 //! `refused.db`: refused requests as rows, and their number by day, status and code.
 //!
-//! Must not know why a request was refused.
+//! This file must not know why a request was refused.
 
 use super::request::{
     KEPT_DAYS, MAX_LISTED, RefusedRequest, WaitingOfAccount, known_surface, lock,

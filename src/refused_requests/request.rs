@@ -1,6 +1,6 @@
 //! A refused request, and those that wait for a write: how many are kept.
 //!
-//! Must not know where they are written.
+//! This file must not know where they are written.
 
 use llm_protocol::Protocol;
 use std::collections::{HashMap, VecDeque};

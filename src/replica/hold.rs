@@ -1,6 +1,6 @@
 //! How a data directory becomes the holder of its data.
 //!
-//! Must not decide when: that is `app/standby.rs`.
+//! This file must not decide when: that is `app/standby.rs`.
 
 use accounts::db::AppDb;
 use ledger::Ledger;

@@ -1,7 +1,7 @@
 //! The ledger in PostgreSQL as an operator's commands see it: it is compared with the copy in the
 //! data directory, and moved there and back.
 //!
-//! Must not serve.
+//! This file must not serve.
 
 use super::{PushReport, hold, push};
 use accounts::db::AppDb;

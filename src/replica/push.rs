@@ -1,7 +1,7 @@
 //! What a data directory has and PostgreSQL lacks goes there: everything, when an installation
 //! moves to PostgreSQL; the last entries, after a standby was promoted that was behind.
 //!
-//! Must not change an entry.
+//! This file must not change an entry.
 
 use super::hold::not_a_copy;
 use accounts::db::AppDb;
@@ -92,7 +92,7 @@ pub fn push(ledger: &Ledger, app: &AppDb) -> Result<PushReport, StoreError> {
     })
 }
 
-/// Whether PostgreSQL has the last entry of a copy.
+/// Returns whether PostgreSQL has the last entry of a copy.
 fn is_in(home: &PostgresHome, last: &ChainHead) -> Result<bool, StoreError> {
     if last.seq == 0 {
         return Ok(true);

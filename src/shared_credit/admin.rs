@@ -1,7 +1,7 @@
 //! Commands on a ledger with a shared store: they debit the store first, and compare its balances
 //! with the ledger's.
 //!
-//! Must not be on the path of requests.
+//! This file must not be on the path of requests.
 
 use super::ledger_ingest::debit_operation;
 use crate::billing::shared_balances::SharedBalances;

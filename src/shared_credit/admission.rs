@@ -1,6 +1,6 @@
 //! Admission by the store that several edges share: keys and credits. The sidecar has the ledger.
 //!
-//! Must not decide anything: it passes each question to the part that answers it.
+//! This file must not decide anything: it passes each question to the part that answers it.
 
 use super::billing::SharedBilling;
 use super::keys::SharedKeys;

@@ -5,9 +5,9 @@
 //! ending in this edge's journal before the client gets the last byte. `shared_credit/outbox.rs`
 //! then sends the ending to the shared store, and keeps it in the journal until the ledger is known
 //! to have it. Without the store the edge admits nothing new and finishes its running requests.
-//! Callers pass times of this machine's clock; what is stored or decided here has the store's. Must
-//! not know HTTP. Read next: `shared_credit/reserve.rs` (admission), `shared_credit/settle.rs`
-//! (the end of a request).
+//! Callers pass times of this machine's clock; what is stored or decided here has the store's. This
+//! file must not know HTTP. Read next: `shared_credit/reserve.rs` (admission),
+//! `shared_credit/settle.rs` (the end of a request).
 
 use super::outbox::OutboxRelay;
 use crate::billing::backlog::LedgerBacklog;
@@ -200,8 +200,8 @@ impl SharedBilling {
         self.0.relay.adopted_instance_ids()
     }
 
-    /// Whether a request of an adopted instance was debited; `None` if the journals no longer
-    /// contain it.
+    /// Returns whether a request of an adopted instance was debited; `None` if the journals no
+    /// longer contain it.
     pub fn was_debited(&self, request_id: &str) -> Option<bool> {
         self.0.relay.was_debited_before(request_id)
     }
@@ -227,7 +227,7 @@ impl SharedBilling {
         Ok(())
     }
 
-    /// Whether a successor has taken over, or is about to.
+    /// Returns whether a successor has taken over, or is about to.
     pub fn has_handed_over(&self) -> bool {
         self.0.handed_over.load(Ordering::Acquire)
     }
@@ -243,7 +243,7 @@ impl SharedBilling {
         self.0.relay.update_gauges(now_ms);
     }
 
-    /// Whether endings reach the store, and the journal accepts new requests.
+    /// Returns whether endings reach the store, and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
         !self.0.relay.is_failing() && !self.0.journal.is_degraded()
     }

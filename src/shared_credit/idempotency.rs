@@ -1,7 +1,7 @@
 //! Idempotency keys in the shared store. Each edge resolves the requests that it left running, from
 //! its own journal.
 //!
-//! Must not decide the result of a request. Must not know HTTP.
+//! Must not decide the result of a request. This file must not know HTTP.
 
 use super::billing::SharedBilling;
 use crate::idempotency::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};

@@ -3,7 +3,8 @@
 //! A cached key is valid for at most thirty seconds, and only while this edge receives revocations:
 //! without that connection it looks every key up again. It remembers no key as unknown, because the
 //! next request may find the key: it always asks the store before it refuses one, and only bounds
-//! how many unknown keys it looks up (`shared_credit/lookup_budget.rs`). Must not know HTTP.
+//! how many unknown keys it looks up (`shared_credit/lookup_budget.rs`). This file must not know
+//! HTTP.
 
 use super::lookup_budget::LookupBudget;
 use crate::shared_credit::redis::SharedStore;
@@ -206,7 +207,7 @@ impl KeyCache {
             .map(|(_, principal)| principal.clone())
     }
 
-    /// Whether the key was valid when it was last looked up, however long ago.
+    /// Returns whether the key was valid when it was last looked up, however long ago.
     fn has_seen(&self, hash: &str) -> bool {
         self.lock_entries().contains_key(hash)
     }

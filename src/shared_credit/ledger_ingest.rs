@@ -3,9 +3,9 @@
 //!
 //! One thread runs one task after another. A task can start over after a failure or a crash:
 //! nothing counts twice, so no task needs to remember its progress. A task that fails is retried on
-//! its own while the others continue. Must not decide who may spend what: the store's scripts do.
-//! Read next: `ledger_ingest/worker.rs` (the state), `ledger_ingest/consume.rs` (events into
-//! entries), `ledger_ingest/failover.rs` (recovery after a server lost data),
+//! its own while the others continue. This module must not decide who may spend what: the store's
+//! scripts do. Read next: `ledger_ingest/worker.rs` (the state), `ledger_ingest/consume.rs` (events
+//! into entries), `ledger_ingest/failover.rs` (recovery after a server lost data),
 //! `ledger_ingest/publish.rs` (ledger to store).
 
 mod consume;
@@ -233,7 +233,7 @@ impl LedgerIngest {
         })
     }
 
-    /// Whether the store answers and the ledger is up to date within a few seconds.
+    /// Returns whether the store answers and the ledger is up to date within a few seconds.
     pub fn is_healthy(&self) -> bool {
         clock::now_ms().saturating_sub(self.state.passed_ms.load(Ordering::Relaxed)) <= MAX_LAG_MS
     }

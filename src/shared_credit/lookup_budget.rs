@@ -1,8 +1,8 @@
 //! The bound on look-ups of unknown keys in the shared store, so that a flood of made-up keys does
 //! not load it.
 //!
-//! Must not know keys. It counts in the time that a look-up takes at the allowed rate, as a leaky
-//! bucket of one second.
+//! This file must not know keys. It counts in the time that a look-up takes at the allowed rate, as
+//! a leaky bucket of one second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

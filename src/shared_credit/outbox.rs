@@ -4,7 +4,7 @@
 //! The relay sends each ending repeatedly, with growing delays, until the store confirms that the
 //! ledger has it. A store that lost what it had received (a failover, a loss of all data) so
 //! receives the ending again, from the edge that still has it in its journal. An ending counts
-//! once, however often the relay sends it. Must not decide amounts.
+//! once, however often the relay sends it. This module must not decide amounts.
 
 mod poll_queue;
 
@@ -347,13 +347,13 @@ impl OutboxRelay {
         self.state.lock_adopted().instance_ids.clone()
     }
 
-    /// Whether a request of an adopted instance was debited; `None` if the journals do not contain
-    /// it.
+    /// Returns whether a request of an adopted instance was debited; `None` if the journals do not
+    /// contain it.
     pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
         self.state.lock_adopted().debited.get(request_id).copied()
     }
 
-    /// Whether some request has ended here that the store does not know of yet.
+    /// Returns whether some request has ended here that the store does not know of yet.
     pub fn has_unreported(&self) -> bool {
         self.state.backlog.waiting() > 0
     }

@@ -2,7 +2,7 @@
 //! key returns only when edges accept or refuse it.
 //!
 //! The sidecar publishes keys (`shared_credit/ledger_ingest/publish.rs`); this file only looks.
-//! Must not write to the store: a second writer could undo a later change.
+//! This file must not write to the store: a second writer could undo a later change.
 
 use crate::shared_credit::redis::{SharedStore, block_on};
 use accounts::Accounts;

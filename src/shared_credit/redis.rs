@@ -5,7 +5,7 @@
 //! is one hash slot, so a script finds everything on one node. Redis decides which account can
 //! spend how much. The truth is the ledger, which consumes the events of the partitions. Scripts
 //! read the server's clock, and edges measure it (`redis/clock.rs`), so the edges' clocks do not
-//! matter. Must not know HTTP or prices. Read next: `redis/keyspace.rs` (the keys),
+//! matter. This module must not know HTTP or prices. Read next: `redis/keyspace.rs` (the keys),
 //! `redis/client.rs` (the calls), `redis/reservation.rs` and `redis/settlement.rs` with their
 //! scripts `redis/reserve.lua` and `redis/end.lua`, which begin with `redis/common.lua`.
 

@@ -1,7 +1,7 @@
 //! The way of refused requests from the edges to the sidecar, which has the pages: through the
 //! shared store, once a second.
 //!
-//! Must not decide what is recorded.
+//! This file must not decide what is recorded.
 
 use super::redis::SharedStore;
 use crate::refused_requests::{RefusedRequests, SendBatch};

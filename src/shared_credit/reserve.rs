@@ -1,6 +1,6 @@
 //! Admission by the shared store: it reserves a request's credits, or says why it does not.
 //!
-//! Must not decide how much an account may spend: the store's script does.
+//! This file must not decide how much an account may spend: the store's script does.
 
 use crate::billing::holds::{Payer, ReserveError};
 use crate::billing::{Hold, HoldRequest};

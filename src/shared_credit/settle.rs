@@ -1,8 +1,8 @@
 //! The end of a hold in the shared store: its line in this edge's journal, and its place in the
 //! outbox.
 //!
-//! Must not decide how much of the cost the account pays: the store does, and this process knows
-//! only the hold.
+//! This file must not decide how much of the cost the account pays: the store does, and this
+//! process knows only the hold.
 
 use crate::billing::{HeldRequest, Hold, HoldEnd, HoldStore, record_metrics};
 use crate::shared_credit::billing::{SharedBilling, SharedBillingInner};

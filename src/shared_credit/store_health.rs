@@ -3,8 +3,8 @@
 //!
 //! One thread sends one probe at a time: rarely while requests hear from the store anyway, often
 //! while it fails. The edge admits nothing until the server was reached and checked, and its clock
-//! was read. Must not delay running requests or their endings: the outbox relay contacts the store
-//! itself.
+//! was read. This file must not delay running requests or their endings: the outbox relay contacts
+//! the store itself.
 
 use crate::shared_credit::redis::breaker::StoreBreaker;
 use crate::shared_credit::redis::{PARTITIONS, SharedStore, StoreClock};

@@ -57,7 +57,7 @@ impl RetryBudget {
         }
     }
 
-    /// Whether another retry is allowed.
+    /// Returns whether another retry is allowed.
     pub fn has_left(&self, allowance: RetryAllowance, now: Instant) -> bool {
         let current = self.current_second(now);
         let counts =

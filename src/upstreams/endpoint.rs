@@ -459,7 +459,7 @@ impl EndpointLease {
         }
     }
 
-    /// Whether a failure of this attempt was counted and no success has followed.
+    /// Returns whether a failure of this attempt was counted and no success has followed.
     pub fn has_failed(&self) -> bool {
         self.has_failed
     }

@@ -1,6 +1,7 @@
 //! Locks the state of an endpoint or of a vendor's key.
 //!
-//! Must not refuse after a panic: each of these states is valid between any two statements.
+//! This file must not refuse after a panic: each of these states is valid between any two
+//! statements.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

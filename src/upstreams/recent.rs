@@ -1,7 +1,7 @@
 //! How the attempts at one endpoint ended in the last minutes, and how long their answers took to
 //! begin, in a fixed amount of memory.
 //!
-//! Time is cut into slots, of which the oldest is overwritten. Must not read a clock.
+//! Time is cut into slots, of which the oldest is overwritten. This file must not read a clock.
 
 use std::time::{Duration, Instant};
 

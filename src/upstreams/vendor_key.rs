@@ -43,8 +43,8 @@ impl VendorKey {
         lock(&self.state).breaker.permit(now)
     }
 
-    /// Whether another request may use the key: the vendor has confirmed or refused it, or fewer
-    /// than [`MAX_UNCONFIRMED`] requests are testing it.
+    /// Returns whether another request may use the key: the vendor has confirmed or refused it, or
+    /// fewer than [`MAX_UNCONFIRMED`] requests are testing it.
     pub fn has_capacity(&self) -> bool {
         let state = lock(&self.state);
         state.is_known || state.unconfirmed < MAX_UNCONFIRMED

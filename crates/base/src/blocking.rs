@@ -1,6 +1,6 @@
 //! Calls that may wait for a disk, on the threads that serve requests.
 //!
-//! Must not know what takes long there.
+//! This file must not know what takes long there.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 

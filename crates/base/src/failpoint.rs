@@ -236,7 +236,7 @@ fn execute(point: Point) {
     }
 }
 
-/// Whether this passage is the planned one. The caller then does its last act and calls
+/// Returns whether this passage is the planned one. The caller then does its last act and calls
 /// [`kill_self`].
 #[inline]
 pub fn is_due(point: Point) -> bool {

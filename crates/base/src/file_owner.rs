@@ -1,7 +1,7 @@
 //! Opens and creates files. A file that root creates belongs to the owner of its folder, so that
 //! the gateway can use it after a command that root ran. Errors name the path and its owner.
 //!
-//! Must not know what is in a file.
+//! This file must not know what is in a file.
 
 use rustix::fs::{Gid, Uid, fchown};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, ReadDir};

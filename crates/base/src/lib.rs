@@ -1,6 +1,6 @@
 //! What every part of the gateway stands on: time, files, queues, fail points and telemetry.
 //!
-//! Must not know requests, accounts, entries or settings.
+//! This module must not know requests, accounts, entries or settings.
 
 #![cfg_attr(
     test,

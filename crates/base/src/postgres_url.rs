@@ -1,6 +1,6 @@
 //! The address of a PostgreSQL server: the config checks it, and the ledger connects to it.
 //!
-//! Must not connect to a server.
+//! This file must not connect to a server.
 
 use tokio_postgres::Config;
 

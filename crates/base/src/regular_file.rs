@@ -1,6 +1,7 @@
 //! Opens files that somebody else can have replaced by a pipe or a folder, without waiting.
 //!
-//! Opening a pipe waits until somebody writes to it, perhaps for ever. Must not know any format.
+//! Opening a pipe waits until somebody writes to it, perhaps for ever. This file must not know any
+//! format.
 
 use crate::file_owner;
 use std::fs::{File, OpenOptions};

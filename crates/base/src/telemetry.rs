@@ -1,7 +1,7 @@
 //! Telemetry. Next: `telemetry/logger.rs` (the log), `telemetry/metrics.rs` (the metric families),
 //! `telemetry/access.rs` (one line for each request).
 //!
-//! Must not hold secrets, bodies or prompts.
+//! This module must not hold secrets, bodies or prompts.
 
 pub mod access;
 mod family;

@@ -78,7 +78,7 @@ impl Network {
         self.0.contains(&address.to_canonical())
     }
 
-    /// Whether the network contains every address of its family.
+    /// Returns whether the network contains every address of its family.
     pub fn covers_all(&self) -> bool {
         self.0.prefix_len() == 0
     }

@@ -1,7 +1,7 @@
 //! Validates the aliases of models: each alias leads to exactly one model, and none matches the id
 //! of another.
 //!
-//! Must not look up models at run time: that is `catalog.rs`.
+//! This file must not look up models at run time: that is `catalog.rs`.
 
 use super::raw;
 use super::validator::ModelSection;

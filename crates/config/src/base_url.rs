@@ -1,6 +1,6 @@
 //! Parses the URL of a vendor or of a trace collector.
 //!
-//! Must not resolve a name or open a connection.
+//! This file must not resolve a name or open a connection.
 
 use std::net::Ipv6Addr;
 
@@ -45,8 +45,8 @@ pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
     })
 }
 
-/// Whether the text is a DNS name or an IP address; one of version 6 is in brackets. Names of
-/// containers may have underscores.
+/// Returns whether the text is a DNS name or an IP address; one of version 6 is in brackets. Names
+/// of containers may have underscores.
 pub(super) fn is_host(text: &str) -> bool {
     if let Some(address) = text.strip_prefix('[') {
         let address = address.strip_suffix(']');

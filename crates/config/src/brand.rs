@@ -1,8 +1,8 @@
 //! The section `brand`: name, logo and accent colour of the product, as pages and mails show them.
 //!
 //! A logo is served from the gateway's own address, so a script in it could act for who opens it.
-//! An SVG file may therefore contain only elements that draw, and refer only to its own parts. Must
-//! not know a page.
+//! An SVG file may therefore contain only elements that draw, and refer only to its own parts. This
+//! file must not know a page.
 
 use super::raw;
 use super::source::{FileChecks, SourceFile};

@@ -2,7 +2,7 @@
 //! defaults of the shipped catalog.
 //!
 //! The defaults describe five catalog ids as of November 2026. A model with any other id starts
-//! from the common subset of its protocol. Must not know how translation uses the values.
+//! from the common subset of its protocol. This file must not know how translation uses the values.
 
 use super::raw::{
     Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, Profile,

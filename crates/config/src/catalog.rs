@@ -1,8 +1,8 @@
 //! The catalog: models, their routes to vendors, and their prices.
 //!
 //! Immutable once built from the config. A reload builds a new catalog; a running request keeps the
-//! one it was admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses),
-//! `catalog/alias.rs` (aliases), `catalog/secret.rs` (keys, which are never printed),
+//! one it was admitted under. This module must not do I/O. Next: `catalog/endpoint.rs` (a vendor's
+//! addresses), `catalog/alias.rs` (aliases), `catalog/secret.rs` (keys, which are never printed),
 //! `crates/credits/src/price_list.rs` (price lists).
 
 mod alias;

@@ -1,7 +1,7 @@
 //! Reads the certificate of `listen.tls` and its private key, and finds what is wrong with them.
 //!
-//! `check` and the edge use the same function, so that a certificate that passes also serves. Must
-//! not put any part of a key into a message.
+//! `check` and the edge use the same function, so that a certificate that passes also serves. This
+//! file must not put any part of a key into a message.
 
 use super::source::cannot_read;
 use base::regular_file::read_regular;

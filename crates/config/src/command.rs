@@ -4,7 +4,8 @@
 //!
 //! An operator's shell lacks the vendors' keys: the documented installations give them only to the
 //! service. Therefore the commands do not read the keys, and faults elsewhere in the file do not
-//! stop a command. Must not serve `run`, `edge`, `sidecar` and `check`, which need the whole file.
+//! stop a command. This file must not serve `run`, `edge`, `sidecar` and `check`, which need the
+//! whole file.
 
 use super::environment::environment;
 use super::fault::{ConfigError, ConfigFault};
@@ -97,7 +98,7 @@ impl CommandSettings {
     }
 }
 
-/// Whether the key is in one of these sections, or the fault is about the file as a whole.
+/// Returns whether the key is in one of these sections, or the fault is about the file as a whole.
 fn is_in(key: &str, sections: &[&str]) -> bool {
     let section = key.split(['.', '[']).next().unwrap_or_default();
     section.is_empty() || sections.contains(&section)

@@ -1,7 +1,7 @@
 //! Validates the endpoints of a vendor: addresses, paths, query parameters, header fields,
 //! authentication and health checks.
 //!
-//! Must not open a connection. Next: `catalog/endpoint.rs` (the result).
+//! This file must not open a connection. Next: `catalog/endpoint.rs` (the result).
 
 use super::base_url::{BaseUrl, parse_base_url};
 use super::presets::Preset;

@@ -1,6 +1,6 @@
 //! Reads the environment of this process.
 //!
-//! Must not interpret a value.
+//! This file must not interpret a value.
 
 #[expect(
     clippy::disallowed_methods,

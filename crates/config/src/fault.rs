@@ -1,6 +1,6 @@
 //! The faults of a config file, each with its line and key, and the error that lists them.
 //!
-//! Must not know how a file is read.
+//! This file must not know how a file is read.
 
 use super::source::SourceFile;
 use std::fmt;

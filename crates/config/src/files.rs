@@ -1,7 +1,7 @@
 //! Checks the files and folders that the config names: the certificate, the access log and the data
 //! directory.
 //!
-//! Must not create, change or keep open any of them.
+//! This file must not create, change or keep open any of them.
 
 use super::certificate::{CertificateFault, load_certificate, validity_warning};
 use super::raw;

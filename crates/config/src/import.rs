@@ -1,6 +1,6 @@
 //! Prints a preset as YAML that the operator checks and copies into the config file.
 //!
-//! Must not write a file or change a price.
+//! This file must not write a file or change a price.
 
 use super::presets::{KnownModel, Preset};
 use super::raw;

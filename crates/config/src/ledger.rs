@@ -1,6 +1,6 @@
 //! The section `ledger`: when entries are sealed, and when their segments are archived.
 //!
-//! Must not look at a ledger.
+//! This file must not look at a ledger.
 
 use super::raw;
 use super::signup::SignupSettings;

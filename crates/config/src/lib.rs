@@ -1,10 +1,9 @@
 //! Turns the config file into [`Settings`]: resolves values, gives them types, validates them as a
 //! whole, and reports all faults together.
 //!
-//! The only place that reads the environment and the config file. Must not open sockets or stores.
-//! Next: `raw.rs` (the keys), `vendors.rs`, `models.rs`, `price.rs`,
-//! `validator.rs` (what the sections share), `reader.rs` (how faults find their
-//! lines).
+//! The only place that reads the environment and the config file. This module must not open sockets
+//! or stores. Next: `raw.rs` (the keys), `vendors.rs`, `models.rs`, `price.rs`, `validator.rs`
+//! (what the sections share), `reader.rs` (how faults find their lines).
 
 #![cfg_attr(
     test,

@@ -1,6 +1,6 @@
 //! The section `listen`: the addresses of the listeners and the trusted proxies.
 //!
-//! Must not open a socket.
+//! This file must not open a socket.
 
 use super::raw;
 use super::validator::NetworkSection;
@@ -120,7 +120,8 @@ impl NetworkSection<'_> {
     }
 }
 
-/// Whether two listeners cannot both be opened: one of them listens on all addresses of the family.
+/// Returns whether two listeners cannot both be opened: one of them listens on all addresses of the
+/// family.
 fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()

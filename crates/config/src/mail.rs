@@ -1,6 +1,6 @@
 //! The section `mail`: the mail server, and the sender of the gateway's mail.
 //!
-//! Must not resolve a name or open a connection.
+//! This file must not resolve a name or open a connection.
 
 use super::raw;
 use super::validator::ConfigValidator;

@@ -1,6 +1,6 @@
 //! The `models` section: validates the models and builds the catalog.
 //!
-//! Must not know how a request selects a model: that is `catalog.rs`. Next: `price.rs`,
+//! This file must not know how a request selects a model: that is `catalog.rs`. Next: `price.rs`,
 //! `capabilities.rs`, `aliases.rs`.
 
 use super::validator::ModelSection;

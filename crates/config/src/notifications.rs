@@ -1,7 +1,7 @@
 //! The section `notifications`, and `support`: what the gateway sends account holders, and whom
 //! they ask.
 //!
-//! Must not open a connection.
+//! This file must not open a connection.
 
 use super::raw;
 use super::validator::ConfigValidator;

@@ -1,7 +1,7 @@
 //! Makes a config of a file with faults of form, so that its other values can be checked in the
 //! same pass, and finds which faults of that pass only follow from a fault of form.
 //!
-//! Must not repair a file: a config made here is checked and never used.
+//! This file must not repair a file: a config made here is checked and never used.
 
 use super::fault::ConfigFault;
 use super::shape::{is_of_unknown_key, resolve, value_schema};
@@ -110,8 +110,8 @@ impl PartialReader<'_> {
     }
 }
 
-/// Whether `fault` may only be there because of one of the faults of form. `is_set`: whether the
-/// file sets a key.
+/// Returns whether `fault` may only be there because of one of the faults of form. `is_set`:
+/// whether the file sets a key.
 pub(super) fn follows_from(
     fault: &ConfigFault,
     of_form: &[ConfigFault],
@@ -133,7 +133,7 @@ pub(super) fn follows_from(
     })
 }
 
-/// Whether `fault` may follow from a fault in another section.
+/// Returns whether `fault` may follow from a fault in another section.
 fn follows_elsewhere(
     fault: &ConfigFault,
     cause: &ConfigFault,
@@ -157,7 +157,7 @@ fn follows_elsewhere(
     }
 }
 
-/// Whether a model, all of them, or this key of one has the fault.
+/// Returns whether a model, all of them, or this key of one has the fault.
 fn is_of_models(fault: &ConfigFault, name: &str) -> bool {
     let Some(rest) = fault.key.strip_prefix("models") else {
         return false;

@@ -1,7 +1,7 @@
 //! The section `payments`: the provider, and what credits cost.
 //!
 //! Money of a currency is counted in its minor units, as the provider counts it: cents for `usd`,
-//! whole yen for `jpy`. Must not open a connection.
+//! whole yen for `jpy`. This module must not open a connection.
 
 use super::base_url::parse_base_url;
 use super::raw;

@@ -151,8 +151,8 @@ impl Preset {
 }
 
 impl raw::Profile {
-    /// Whether `reasoning_effort` may be sent: a strict server with a switch of its own takes it
-    /// only if it says so.
+    /// Returns whether `reasoning_effort` may be sent: a strict server with a switch of its own
+    /// takes it only if it says so.
     pub fn takes_effort(&self) -> bool {
         let has_switch = self.thinking.on.is_some() || self.thinking.off.is_some();
         let mut request = self.request.iter().flatten();

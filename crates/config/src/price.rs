@@ -1,7 +1,7 @@
 //! A model's price list: validates the keys of the config file and fills in those that are left
 //! out.
 //!
-//! Must not know how prices are applied.
+//! This file must not know how prices are applied.
 
 use super::raw;
 use super::validator::ModelSection;

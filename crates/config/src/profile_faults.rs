@@ -1,6 +1,6 @@
 //! What contradicts itself in the `profile` of a vendor: one table.
 //!
-//! Must not change a profile: `vendors.rs` does. Next: `vendors.rs`.
+//! This file must not change a profile: `vendors.rs` does. Next: `vendors.rs`.
 
 use super::raw;
 use llm_protocol::Protocol;

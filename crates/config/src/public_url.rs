@@ -1,6 +1,6 @@
 //! The key `base_url`: the address under which clients and browsers reach the gateway.
 //!
-//! Must not resolve a name.
+//! This file must not resolve a name.
 
 use super::base_url::is_host;
 use super::validator::NetworkSection;

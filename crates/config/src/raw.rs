@@ -1,7 +1,7 @@
 //! The keys that the config file may contain, each with its default. The reader, the JSON Schema
 //! (`model-gateway schema`) and the documentation all derive from this one definition.
 //!
-//! Must not check how keys combine: that is `lib.rs`.
+//! This file must not check how keys combine: that is `lib.rs`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};

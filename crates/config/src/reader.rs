@@ -1,9 +1,9 @@
 //! Reads a YAML text into a checked value, and finds all faults of form in one pass, each with its
 //! line and key.
 //!
-//! Three steps: the text becomes a tree (`yaml.rs`), `${ENV}` is substituted
-//! (`variables.rs`), and the tree is checked against the JSON Schema of `raw.rs`
-//! (`shape.rs`). Must not know what any key means.
+//! Three steps: the text becomes a tree (`yaml.rs`), `${ENV}` is substituted (`variables.rs`), and
+//! the tree is checked against the JSON Schema of `raw.rs` (`shape.rs`). This file must not know
+//! what any key means.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, parse};

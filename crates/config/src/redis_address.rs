@@ -1,6 +1,6 @@
 //! Where the shared store is: one server, a cluster, or the primary that Sentinels name.
 //!
-//! Must not connect.
+//! This file must not connect.
 
 /// Address of the shared store.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Renders the schema of the config file as a page: `model-gateway schema --reference`, kept in
 //! `docs/config.md`.
 //!
-//! Supports the part of JSON Schema that schemars writes for `raw.rs`. Must not add any fact that
-//! the schema does not have.
+//! Supports the part of JSON Schema that schemars writes for `raw.rs`. This file must not add any
+//! fact that the schema does not have.
 
 use super::raw::Limits;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! Checks the tree of a config file against the JSON Schema of `raw.rs`, so that unknown keys,
 //! missing keys and wrong types are reported all together instead of one at a time.
 //!
-//! Supports the part of JSON Schema that schemars writes for `raw.rs`. Must not know what a value
-//! means.
+//! Supports the part of JSON Schema that schemars writes for `raw.rs`. This file must not know what
+//! a value means.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, YamlValue, join};
@@ -180,7 +180,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 5] = [
     ("telemetry.traces.sample", "sample_ratio"),
 ];
 
-/// Whether the fault is about a key that does not exist.
+/// Returns whether the fault is about a key that does not exist.
 pub(super) fn is_of_unknown_key(fault: &ConfigFault) -> bool {
     [UNKNOWN_KEY, RENAMED_KEY]
         .into_iter()

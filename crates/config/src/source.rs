@@ -1,7 +1,7 @@
 //! The files that settings come from, and whether one has changed since it was read.
 //!
 //! The stamp is taken before the file is read: a write in between then shows as a change and is
-//! never missed. Must not interpret a file's contents.
+//! never missed. This file must not interpret a file's contents.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;

@@ -1,6 +1,6 @@
 //! Spelling suggestions ("did you mean").
 //!
-//! Must not know what the words mean.
+//! This file must not know what the words mean.
 
 /// The known word that is most similar to `word`, if one is similar enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

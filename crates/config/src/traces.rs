@@ -1,6 +1,6 @@
 //! The section `telemetry.traces`: where the gateway sends traces, and of which requests.
 //!
-//! Must not open a connection.
+//! This file must not open a connection.
 
 use super::base_url::parse_base_url;
 use super::raw;

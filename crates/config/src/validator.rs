@@ -1,7 +1,7 @@
 //! Collects the faults of a config file, and parses the values that more than one section has:
 //! amounts and secrets. Each section adds its own checks to [`ConfigValidator`].
 //!
-//! Must not know a section.
+//! This file must not know a section.
 
 use super::fault::ConfigFault;
 use super::raw;
@@ -93,7 +93,7 @@ impl ConfigValidator {
         }
     }
 
-    /// Whether the file sets this key.
+    /// Returns whether the file sets this key.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.lines.contains(key)
     }

@@ -1,7 +1,7 @@
 //! Substitutes environment variables in the values of the config file, and finds those that are
 //! written as a shell or another program writes them: the gateway would take them literally.
 //!
-//! Must not put a value into a fault: it may be a secret.
+//! This file must not put a value into a fault: it may be a secret.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, YamlValue, join};
@@ -81,7 +81,7 @@ fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, St
     Ok(out)
 }
 
-/// Whether the whole text is a variable of a shell, of Windows, of a template or of another
+/// Returns whether the whole text is a variable of a shell, of Windows, of a template or of another
 /// gateway, or whether a part of it between delimiters is one of a shell or a template. A password
 /// with a dollar sign inside a word is none.
 fn names_foreign_variable(text: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Validates the entries of `vendors` and fills in what their presets define.
 //!
-//! Must not open a connection. Next: `presets.rs` (the defaults), `endpoint.rs` (the
+//! This file must not open a connection. Next: `presets.rs` (the defaults), `endpoint.rs` (the
 //! endpoints).
 
 use super::presets::{self, Preset};
@@ -362,7 +362,7 @@ fn default_roles(
     roles
 }
 
-/// Whether the vendor is the one that defined its protocol.
+/// Returns whether the vendor is the one that defined its protocol.
 fn is_official(vendor: &raw::Vendor, preset: Option<&'static Preset>) -> bool {
     vendor
         .official

@@ -1,7 +1,7 @@
 //! The texts for a value of the wrong type, and for a key that is missing: what is expected, in
 //! plain words, and where it can be guessed, what to write.
 //!
-//! Must not print a value that could be a secret.
+//! This file must not print a value that could be a secret.
 
 use super::yaml::{YamlNode, YamlValue};
 use serde_json::Value;
@@ -145,7 +145,7 @@ fn plain_name(name: &str) -> &str {
     }
 }
 
-/// Whether the map is what YAML reads in `{{NAME}}`.
+/// Returns whether the map is what YAML reads in `{{NAME}}`.
 fn is_template(entries: &[(String, YamlNode)]) -> bool {
     entries.len() == 1
         && entries

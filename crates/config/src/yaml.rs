@@ -1,6 +1,6 @@
 //! A YAML text as a tree that remembers the line of each value.
 //!
-//! Must not know what any key means. Next: `reader.rs` (how the tree becomes a config).
+//! This file must not know what any key means. Next: `reader.rs` (how the tree becomes a config).
 
 use super::fault::ConfigFault;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -28,7 +28,7 @@ impl YamlNode {
         self.deepest(path).0.line
     }
 
-    /// Whether the node at `path` exists.
+    /// Returns whether the node at `path` exists.
     pub fn contains(&self, path: &str) -> bool {
         self.deepest(path).1
     }

@@ -1,8 +1,8 @@
 //! The limits on a request besides its account's credits: the key's spend limit, the rates per
 //! minute, and the number of concurrent requests.
 //!
-//! Defines and parses the limits only; `billing/holds.rs` counts, or the shared store does. Must
-//! not know the accounts' rows or HTTP.
+//! Defines and parses the limits only; `billing/holds.rs` counts, or the shared store does. This
+//! file must not know the accounts' rows or HTTP.
 
 use crate::money::Micro;
 use crate::rates::RateQuota;

@@ -1,8 +1,8 @@
 //! Amounts of credit as integers of micro-credits, with one defined rounding.
 //!
 //! 1 credit = 1 000 000 micro-credits (µc). Amounts are integers internally and decimal strings
-//! externally (`"299.999128"`). There is no floating point here and no unchecked arithmetic. Must
-//! not know accounts, the origin of prices, or stores.
+//! externally (`"299.999128"`). There is no floating point here and no unchecked arithmetic. This
+//! file must not know accounts, the origin of prices, or stores.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

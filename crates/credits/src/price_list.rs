@@ -1,7 +1,7 @@
 //! The price list of one model: by token class, input size, feature and service tier.
 //!
-//! Immutable: the version of a list is the hash of its contents. Must not know any usage beyond
-//! what selects a price; `pricing.rs` multiplies prices by usage.
+//! Immutable: the version of a list is the hash of its contents. This file must not know any usage
+//! beyond what selects a price; `pricing.rs` multiplies prices by usage.
 
 use crate::money::{Factor, Micro};
 use llm_protocol::usage::{ServerTool, ServiceTier, Usage};
@@ -165,7 +165,7 @@ impl PriceList {
         }
     }
 
-    /// Whether `version` is the version of these prices.
+    /// Returns whether `version` is the version of these prices.
     pub fn matches_version(&self, version: &str) -> bool {
         self.version == version
             && self::compute_version(&self.base_prices(), &self.tiers, &self.features) == version

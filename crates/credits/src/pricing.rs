@@ -2,8 +2,8 @@
 //! prices.
 //!
 //! Two choices come before the sum: the size of the whole input selects the prices of the whole
-//! request, and the service tier multiplies the cost of its tokens. Must not know accounts or
-//! stores.
+//! request, and the service tier multiplies the cost of its tokens. This file must not know
+//! accounts or stores.
 
 use crate::money::{self, Factor, Micro, Term};
 use crate::price_list::{PriceBand, PriceList, TierFactors, factor_for, listed_tier};

@@ -2,8 +2,8 @@
 //! minute.
 //!
 //! Integers only: a bucket counts in 1/60 000 of a unit, so that it drains by exactly the limit per
-//! millisecond. The shared store uses the same arithmetic (`shared_credit/redis/limits.lua`). Must
-//! not read the clock.
+//! millisecond. The shared store uses the same arithmetic (`shared_credit/redis/limits.lua`). This
+//! file must not read the clock.
 
 /// Milliseconds per minute, and also the number of parts into which a bucket divides one unit.
 const MINUTE_MS: u64 = 60_000;
@@ -253,8 +253,8 @@ impl FreeUseCounter {
         bucket.add(count);
     }
 
-    /// Whether nothing was used within the last minute, so that a bucket that was not overfilled is
-    /// empty.
+    /// Returns whether nothing was used within the last minute, so that a bucket that was not
+    /// overfilled is empty.
     pub fn is_idle(&self, now_ms: i64) -> bool {
         let minute = MINUTE_MS.cast_signed();
         [self.used, self.refused]

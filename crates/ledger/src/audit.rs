@@ -39,7 +39,7 @@
 //! keys), or it was read before the walk (journals, sign-ups), so that the ledger must have it, or
 //! it never changes (entries). Its memory grows with accounts, keys, postings and what the journals
 //! still have, not with the ledger's ends of requests. Each family of rules is a file in `audit/`.
-//! Must not write.
+//! This module must not write.
 
 mod balances;
 mod chain;

@@ -3,9 +3,9 @@
 //!
 //! `ledger.db` and `app.db` are used in the same way whether they are copies or not; only the
 //! beginning and the commit of a transaction differ. The file's own write lock orders the processes
-//! of one data directory; the epoch orders data directories. Must not decide an amount. Read next:
-//! `copy/file.rs` (a transaction), `copy/changed_rows.rs` (what it changed), `copy/catch_up.rs`
-//! (what others committed).
+//! of one data directory; the epoch orders data directories. This module must not decide an amount.
+//! Read next: `copy/file.rs` (a transaction), `copy/changed_rows.rs` (what it changed),
+//! `copy/catch_up.rs` (what others committed).
 
 mod catch_up;
 mod changed_rows;

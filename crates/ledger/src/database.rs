@@ -1,6 +1,6 @@
 //! `ledger.db`: it is opened against its anchor, read by several connections and written by one.
 //!
-//! Every commit that adds entries also writes the anchor. Must not decide an amount.
+//! Every commit that adds entries also writes the anchor. This module must not decide an amount.
 
 pub mod anchor;
 

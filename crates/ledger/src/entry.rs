@@ -1,6 +1,6 @@
 //! An entry of the ledger as stored, and how it is read from a query.
 //!
-//! Must not run a query: `statements.rs` does.
+//! This module must not run a query: `statements.rs` does.
 
 pub(crate) mod account;
 pub(crate) mod chain;

@@ -4,11 +4,11 @@
 //! watermark, then the entries after it, and writes their rows and the new watermark. So any
 //! process may write a batch at any time, and a death loses nothing. A batch is large and sorted,
 //! so that it writes each page once; readers have the entries that are not in it yet in memory. A
-//! file that is damaged or belongs to another ledger is rebuilt. Must not decide about money:
-//! balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger and its
-//! index), `index/batch.rs` and `index/write.rs` (the rows of an entry), `index/tail.rs` (the
-//! newest entries), `index/fingerprint.rs` (compares the index), `index/rebuild.rs` (builds a new
-//! one).
+//! file that is damaged or belongs to another ledger is rebuilt. This module must not decide about
+//! money: balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger
+//! and its index), `index/batch.rs` and `index/write.rs` (the rows of an entry), `index/tail.rs`
+//! (the newest entries), `index/fingerprint.rs` (compares the index), `index/rebuild.rs` (builds a
+//! new one).
 
 mod batch;
 pub(crate) mod compare;
@@ -435,7 +435,7 @@ fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the file cannot be used: it is damaged, or a newer program wrote it.
+/// Returns whether the file cannot be used: it is damaged, or a newer program wrote it.
 fn is_unusable(error: &StoreError) -> bool {
     let is_newer = matches!(error, StoreError::Io { source, .. }
         if source.kind() == std::io::ErrorKind::Unsupported);
@@ -448,7 +448,7 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Whether another process writes: it does the work.
+/// Returns whether another process writes: it does the work.
 pub(crate) fn is_busy(error: &StoreError) -> bool {
     matches!(error, StoreError::Sqlite { source, .. }
         if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy))

@@ -3,7 +3,7 @@
 //!
 //! It works in the background, and rarely: a batch writes each page that it touches once, so a
 //! large one writes little for each entry. Readers have the newest entries in memory
-//! (`index/tail.rs`), so no page waits for this thread. Must not enter anything.
+//! (`index/tail.rs`), so no page waits for this thread. This module must not enter anything.
 
 mod aggregates;
 pub(crate) mod retired;

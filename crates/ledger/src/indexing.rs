@@ -1,7 +1,7 @@
 //! The ledger and its index together: batches of entries for `index.db`, the newest ones for
 //! readers, and entries by their position.
 //!
-//! Must not know the index's tables: `index.rs` does.
+//! This file must not know the index's tables: `index.rs` does.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;

@@ -1,7 +1,7 @@
 //! The lock on a data directory: one process at a time admits requests on it, and the lock ends
 //! with its process.
 //!
-//! Must not know balances.
+//! This file must not know balances.
 
 use crate::StoreError;
 use base::file_owner;
@@ -92,8 +92,8 @@ pub fn serving_pid(data_dir: &Path) -> Result<Option<i32>, StoreError> {
     Ok(pid.trim().parse().ok())
 }
 
-/// Whether some process holds the lock. Several processes may probe at once; [`acquire_within`]
-/// waits for them.
+/// Returns whether some process holds the lock. Several processes may probe at once;
+/// [`acquire_within`] waits for them.
 ///
 /// # Errors
 /// Returns an error if the lock file cannot be opened.

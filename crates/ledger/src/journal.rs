@@ -12,9 +12,9 @@
 //! last lines of the last file.
 //!
 //! On a full disk, running requests can still end: a preallocated reserve file accepts `end`
-//! records and nothing else. No request begins until the reserve is restored. Must not know prices
-//! or balances. Read next: `journal/record.rs` (the records), `journal/line.rs` (a line),
-//! `journal/record_text.rs` (the text of a record), `journal/segment.rs` (a file),
+//! records and nothing else. No request begins until the reserve is restored. This module must not
+//! know prices or balances. Read next: `journal/record.rs` (the records), `journal/line.rs` (a
+//! line), `journal/record_text.rs` (the text of a record), `journal/segment.rs` (a file),
 //! `journal/instance_dir.rs` (the directory and its lock).
 
 pub mod holds_mirror;
@@ -226,8 +226,8 @@ impl Journal {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1
     }
 
-    /// Whether a write failed, a write does not end, or the reserve is not complete; no request may
-    /// begin then.
+    /// Returns whether a write failed, a write does not end, or the reserve is not complete; no
+    /// request may begin then.
     pub fn is_degraded(&self) -> bool {
         let since_ms = self.writing_since_ms.load(Ordering::Acquire);
         let is_stuck = since_ms != 0 && self.now_ms().saturating_sub(since_ms) > MAX_WRITE_MS;

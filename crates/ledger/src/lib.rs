@@ -4,7 +4,8 @@
 //! reference counts once. A request ends at most once. A balance never goes below zero. Entries
 //! never change. When a call reports success, its write is on disk. Every change of a balance is an
 //! entry in the same transaction. The gateway's ledger writer writes here; any process can post
-//! grants and other changes. Must not decide what a response costs, and must not know HTTP.
+//! grants and other changes. This module must not decide what a response costs, and must not know
+//! HTTP.
 //!
 //! # Parts, from bottom to top
 //!

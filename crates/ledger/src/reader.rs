@@ -1,5 +1,5 @@
 //! What is read of the ledger: accounts, the chain, spending of keys, and what pages show: lists of
-//! entries, usage by time, statements. Must not write.
+//! entries, usage by time, statements. This module must not write.
 
 pub(crate) mod accounts;
 pub(crate) mod activity;

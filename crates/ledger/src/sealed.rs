@@ -3,7 +3,7 @@
 //!
 //! A segment is recorded before its entries leave `entry`, and a reader looks in `entry` first, so
 //! it finds each entry in one of the two. If the file of a segment is missing, the error names it
-//! and says what to do. Must not write.
+//! and says what to do. This module must not write.
 
 pub(crate) mod files;
 

@@ -5,8 +5,8 @@
 //! synced and renamed; then one transaction records it; only then do entries leave `entry`, and the
 //! trigger `entry_is_never_removed` refuses it earlier. What was left half done is finished or
 //! discarded by the next run. One process at a time seals or archives (a lock on a file). It rests
-//! as long as it works, so that the ledger writer goes on. Must not decide when to seal: that is
-//! `billing/retention.rs`.
+//! as long as it works, so that the ledger writer goes on. This module must not decide when to
+//! seal: that is `billing/retention.rs`.
 
 pub(crate) mod archive;
 mod balance_merge;

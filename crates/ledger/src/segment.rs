@@ -3,8 +3,8 @@
 //!
 //! It has the entries in compressed blocks, the balance of every account at its end, an index of
 //! references, and a manifest that the installation has signed. docs/segments.md describes the
-//! bytes, so that somebody can write another reader. Must not open a database, and must not decide
-//! which entries are sealed: that is `sealing.rs`. Read next: `segment/writer.rs`,
+//! bytes, so that somebody can write another reader. This module must not open a database, and must
+//! not decide which entries are sealed: that is `sealing.rs`. Read next: `segment/writer.rs`,
 //! `segment/reader.rs`, `segment/block.rs`, `segment/block_cache.rs`.
 
 mod block;

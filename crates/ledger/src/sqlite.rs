@@ -1,8 +1,8 @@
 //! The one way to open an SQLite file: the settings of every database of this program.
 //!
 //! Several processes use a file at the same time (the gateway, the command line, a successor during
-//! an upgrade), so everything here must be safe if two processes do it at once. Must not know any
-//! table. Read next: `crates/accounts/src/db.rs` (accounts, keys, sessions).
+//! an upgrade), so everything here must be safe if two processes do it at once. This module must
+//! not know any table. Read next: `crates/accounts/src/db.rs` (accounts, keys, sessions).
 
 pub mod damage;
 pub mod missing;

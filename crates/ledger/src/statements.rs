@@ -1,6 +1,6 @@
 //! Statements on `ledger.db` that several parts need, each on one connection.
 //!
-//! Must not begin or commit a transaction, and must not decide an amount.
+//! This module must not begin or commit a transaction, and must not decide an amount.
 
 pub(crate) mod applied;
 pub(crate) mod chain;

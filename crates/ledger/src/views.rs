@@ -1,7 +1,7 @@
 //! The calls of the ledger, grouped by subject. A view shows what belongs together; functions take
 //! the whole [`Ledger`].
 //!
-//! Must not contain behaviour: each is implemented where its statements are.
+//! This file must not contain behaviour: each is implemented where its statements are.
 
 use crate::Ledger;
 

@@ -1,7 +1,7 @@
 //! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The request
 //! writers use it.
 //!
-//! It must not know a vendor or a model by name: the config says which model accepts what.
+//! This module must not know a vendor or a model by name: the config says which model accepts what.
 //!
 //! Read next, in this folder: `repair_rules.rs` (the known descriptors), `identifiers.rs` (ids,
 //! names, arguments), `response_ids.rs`, `schema.rs`, `pairing.rs`.

@@ -1,9 +1,9 @@
 //! Reads the counters of a usage object, tolerant of any value that a vendor sends.
 //!
-//! It must not merge or validate: `usage/counters.rs` and `usage/metering.rs` do. An integral
-//! number in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count. A number that is negative,
-//! fractional or beyond 2^53 is not, nor is any other value. A usage that is not an object has no
-//! counts.
+//! This file must not merge or validate: `usage/counters.rs` and `usage/metering.rs` do. An
+//! integral number in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count. A number that is
+//! negative, fractional or beyond 2^53 is not, nor is any other value. A usage that is not an
+//! object has no counts.
 //!
 //! Read next: `usage/counters.rs`.
 

@@ -1,8 +1,8 @@
 //! All failures that the edge can respond with, and their form on each surface.
 //!
-//! It must not decide *that* something failed, know HTTP types or log. `failure/kind.rs` lists the
-//! kinds, `failure/constructors.rs` makes a failure of one. `failure/table.rs` and its text
-//! define the appearance of each kind; `failure/vendor.rs` interprets a vendor's errors.
+//! This module must not decide *that* something failed, know HTTP types or log. `failure/kind.rs`
+//! lists the kinds, `failure/constructors.rs` makes a failure of one. `failure/table.rs` and its
+//! text define the appearance of each kind; `failure/vendor.rs` interprets a vendor's errors.
 //!
 //! Read next: `failure/constructors.rs`, `failure/table.rs`, then `failure/vendor.rs`.
 

@@ -1,8 +1,8 @@
 //! Reads the size of an image in pixels from the first bytes of its base64.
 //!
-//! It must not decode an image, nor more base64 than the header of the format may need. It returns
-//! no size for an image that it cannot read; the caller then assumes the largest image that a model
-//! reads.
+//! This file must not decode an image, nor more base64 than the header of the format may need. It
+//! returns no size for an image that it cannot read; the caller then assumes the largest image that
+//! a model reads.
 
 use base64::Engine;
 use std::borrow::Cow;

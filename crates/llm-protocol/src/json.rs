@@ -1,6 +1,6 @@
 //! JSON: bytes in, bytes out, bounded in depth and in the number of values.
 //!
-//! It must not know a protocol.
+//! This module must not know a protocol.
 //!
 //! Read next: `json/scanner.rs` (one pass without memory), `json/document.rs` (a tree over the
 //! text), `json/string.rs`, `json/writer.rs`, `json/edit.rs`.

@@ -1,8 +1,8 @@
 //! What chat and responses share: type checks, media, parts, tools, refusals, effort, and the text
 //! form of content that neither protocol has.
 //!
-//! It must not import a reader or a writer of a protocol: `chat/`, `messages/` and `responses/`
-//! stand above it.
+//! This module must not import a reader or a writer of a protocol: `chat/`, `messages/` and
+//! `responses/` stand above it.
 //!
 //! Read next: `openai/check.rs` (reading), `openai/api_variant.rs` (writing).
 

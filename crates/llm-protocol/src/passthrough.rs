@@ -1,9 +1,9 @@
 //! Passthrough, for the same protocol on both sides: it restores the public model name, observes
 //! the usage, and repairs calls that a chat client would misread (`call_repair.rs`).
 //!
-//! It must not reorder or reformat: the output equals the input except for the model's name, usage
-//! that the caller did not ask for, and such repairs. Only a chunk with calls becomes a tree. It
-//! must not decide what is billed; it reports what it observed.
+//! This module must not reorder or reformat: the output equals the input except for the model's
+//! name, usage that the caller did not ask for, and such repairs. Only a chunk with calls becomes a
+//! tree. It must not decide what is billed; it reports what it observed.
 //!
 //! Read next, in the folder of this module: `chat.rs` and `messages.rs`, which parse one event;
 //! then `sse.rs`.

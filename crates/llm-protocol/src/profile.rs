@@ -1,7 +1,7 @@
 //! What a vendor's server takes, as data: the descriptor behind `vendors.*.profile` in the config.
 //! The request writers and the passthrough read it; what a model does is in `capabilities.rs`.
 //!
-//! It must not know a vendor by name: the config says which vendor takes what.
+//! This file must not know a vendor by name: the config says which vendor takes what.
 
 use crate::Protocol;
 use crate::table_text::names_in;

@@ -8,9 +8,9 @@
 //! the two forms cannot be confused. A token with nothing after the prefix only says that no
 //! messages vendor made it.
 //!
-//! It must not trust a returned token: the caller may have forged it. Its content is checked before
-//! a writer puts it into a request body, and a string that cannot be decoded is not a token. The
-//! token is not signed or encrypted, because the vendor verifies its own signatures.
+//! This file must not trust a returned token: the caller may have forged it. Its content is checked
+//! before a writer puts it into a request body, and a string that cannot be decoded is not a token.
+//! The token is not signed or encrypted, because the vendor verifies its own signatures.
 //!
 //! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and
 //! `chat/write_request.rs`, which unpacks.

@@ -1,10 +1,10 @@
 //! Reads the facts that admission needs from a request body, in one skipping pass, and defines the
 //! few edits made to it.
 //!
-//! It must not build a tree, nor check what the vendor checks itself: only what decides who pays,
-//! the maximum cost and the destination. A body is refused if two parsers could read those facts
-//! differently (a duplicate member, a member in another case), because the gateway would then bill
-//! by its own reading and the vendor would act by another.
+//! This module must not build a tree, nor check what the vendor checks itself: only what decides
+//! who pays, the maximum cost and the destination. A body is refused if two parsers could read
+//! those facts differently (a duplicate member, a member in another case), because the gateway
+//! would then bill by its own reading and the vendor would act by another.
 //!
 //! Read next: `request/summary.rs` (the facts), `request/features.rs` (what makes a request cost
 //! more than its bytes), `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor

@@ -1,9 +1,10 @@
 //! Decodes bytes to server-sent events: incremental, bounded, independent of how the bytes are
 //! split.
 //!
-//! It must not know what an event means. Every byte fed belongs to exactly one event's `raw`, in
-//! order. A caller that forwards all events unchanged therefore forwards the stream unchanged,
-//! including comments, blank lines, byte order mark and the vendor's line ends (LF, CRLF, CR).
+//! This file must not know what an event means. Every byte fed belongs to exactly one event's
+//! `raw`, in order. A caller that forwards all events unchanged therefore forwards the stream
+//! unchanged, including comments, blank lines, byte order mark and the vendor's line ends (LF,
+//! CRLF, CR).
 //!
 //! Kept by hand: `eventsource-stream` returns an event's fields without its bytes.
 //!

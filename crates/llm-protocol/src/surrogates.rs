@@ -2,8 +2,8 @@
 //! text, the second half begins the next. Most JSON parsers refuse half a pair or replace it, so
 //! the gateway holds the first half back until the second arrives.
 //!
-//! It must not change a text in any other way. A half whose other half never arrives is not a
-//! character.
+//! This file must not change a text in any other way. A half whose other half never arrives is not
+//! a character.
 //!
 //! Read next: `translate.rs` and `passthrough/split_chars.rs`, which hold halves back.
 

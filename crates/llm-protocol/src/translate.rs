@@ -1,8 +1,8 @@
 //! Translates between protocols: a request through the canonical form to the vendor's protocol, and
 //! the answer back as events, streamed or folded.
 //!
-//! It must not know the fields of any protocol: it only connects the readers and writers. It has no
-//! clock and no source of random numbers: the caller passes both in.
+//! This module must not know the fields of any protocol: it only connects the readers and writers.
+//! It has no clock and no source of random numbers: the caller passes both in.
 //!
 //! Read next: `translate/request.rs`, `translate/stream.rs`, `translate/response.rs`.
 

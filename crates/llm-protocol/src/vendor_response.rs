@@ -1,7 +1,7 @@
 //! An answer on its way from vendor to client, for every pair of protocols: the edge's only entry
 //! point for answers.
 //!
-//! It must not inspect bytes: `passthrough.rs` handles the same protocol on both sides,
+//! This module must not inspect bytes: `passthrough.rs` handles the same protocol on both sides,
 //! `translate.rs` the rest.
 //!
 //! Read next: `passthrough.rs`, then `translate.rs`.

@@ -1,7 +1,7 @@
 //! What the tests share: free ports, waiting for a condition, skipping, and real servers that end
 //! with their test.
 //!
-//! It must not know the product: unit tests use it too. Read next: `ports.rs`.
+//! This module must not know the product: unit tests use it too. Read next: `ports.rs`.
 
 #![allow(
     clippy::unwrap_used,

@@ -140,7 +140,7 @@ impl PostgresServer {
         });
     }
 
-    /// Whether the server has ended by itself.
+    /// Returns whether the server has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         let process = self.process.as_mut();
         process.is_none_or(|process| process.try_wait().unwrap().is_some())

@@ -432,8 +432,8 @@ fn read_reply(stream: &mut impl BufRead, lines: &mut Vec<String>) -> std::io::Re
     Ok(())
 }
 
-/// Whether the server is ready. It listens before it has loaded its files, and refuses all commands
-/// until then.
+/// Returns whether the server is ready. It listens before it has loaded its files, and refuses all
+/// commands until then.
 fn answers(port: u16) -> std::io::Result<bool> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     connection.write_all(b"PING\r\n")?;

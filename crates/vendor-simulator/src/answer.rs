@@ -1,6 +1,6 @@
 //! The content of an answer and its token counts, before a protocol encodes it.
 //!
-//! It must not contain wire formats. Read next: `chat.rs` or `messages.rs`.
+//! This file must not contain wire formats. Read next: `chat.rs` or `messages.rs`.
 
 use std::ops::Range;
 
@@ -193,7 +193,7 @@ fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
     parts
 }
 
-/// Whether the model makes its calls now, rather than reply to their results.
+/// Returns whether the model makes its calls now, rather than reply to their results.
 fn wants_calls(turn: &SimTurn, behaviour: &Behaviour) -> bool {
     turn.tool_result.is_none() || behaviour.steps.is_some_and(|steps| turn.steps_done < steps)
 }

@@ -1,7 +1,7 @@
 //! Interprets the keys of a marker.
 //!
-//! It must not guess: an unknown key or value is an error that names it. The list of keys for users
-//! is in `lib.rs`; the syntax is in `marker.rs`.
+//! This module must not guess: an unknown key or value is an error that names it. The list of keys
+//! for users is in `lib.rs`; the syntax is in `marker.rs`.
 
 mod modes;
 

@@ -1,6 +1,6 @@
 //! Writes the body of an answer, cut into pieces.
 //!
-//! It must not know why a body is broken (`sender.rs` does).
+//! This file must not know why a body is broken (`sender.rs` does).
 
 use super::exchange::Exchange;
 use super::http_message::{ClientGone, ConnectionAction, SimFraming};

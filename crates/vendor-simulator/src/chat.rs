@@ -1,6 +1,6 @@
 //! Encodes chat completions as their vendor does: as one document and as a stream of chunks.
 //!
-//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`).
+//! This module must not decide the content (`answer.rs`) or the timing (`sender.rs`).
 
 mod deltas;
 

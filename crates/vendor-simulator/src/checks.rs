@@ -1,7 +1,7 @@
 //! Checks that reject what the real vendors reject, even if the simulator could answer: a wrong
 //! translation must not pass.
 //!
-//! It must not be stricter than the vendors, and it uses their error messages. Read next:
+//! This module must not be stricter than the vendors, and it uses their error messages. Read next:
 //! `checks/messages.rs` and `checks/chat.rs`.
 
 mod blocks;

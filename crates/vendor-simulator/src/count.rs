@@ -1,8 +1,8 @@
 //! Counts tokens as each vendor does: text by its bytes, media as the vendors document.
 //!
-//! It must not be exact about text: a token is four bytes of the body. Sources, read 2026-11: the
-//! messages vendor's guides on vision and PDF, the chat vendor's guides on images (tiles) and on
-//! audio.
+//! This file must not be exact about text: a token is four bytes of the body. Sources, read
+//! 2026-11: the messages vendor's guides on vision and PDF, the chat vendor's guides on images
+//! (tiles) and on audio.
 
 use base64::Engine;
 use serde_json::Value;

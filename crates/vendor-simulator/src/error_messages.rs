@@ -1,6 +1,6 @@
 //! The vendors' error messages, by status.
 //!
-//! It must not know the format of an error (`errors.rs` does).
+//! This file must not know the format of an error (`errors.rs` does).
 
 /// The messages vendor's error type for a status.
 pub fn messages_error_type(status: u16) -> &'static str {

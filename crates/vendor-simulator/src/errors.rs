@@ -1,6 +1,6 @@
 //! The vendors' errors, with their own messages and formats.
 //!
-//! It must not decide when an error occurs. Read next: `vendor.rs`.
+//! This file must not decide when an error occurs. Read next: `vendor.rs`.
 
 use serde::Deserialize;
 

@@ -1,6 +1,6 @@
 //! The event stream of any vendor, in its SSE framing.
 //!
-//! It must not send anything (`sender.rs` does).
+//! This file must not send anything (`sender.rs` does).
 
 use super::behaviour::KeepAliveMode;
 use super::dialect::Dialect;

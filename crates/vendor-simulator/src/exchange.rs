@@ -1,6 +1,6 @@
 //! Sends one answer to the client: over HTTP/1.1, or over one HTTP/2 stream.
 //!
-//! It must not know the vendors, or why an answer is broken (`sender.rs` does). Read next:
+//! This file must not know the vendors, or why an answer is broken (`sender.rs` does). Read next:
 //! `http.rs` and `http2_stream.rs`, which send it.
 
 use tokio::time::Instant;

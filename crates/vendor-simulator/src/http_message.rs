@@ -1,6 +1,6 @@
 //! Requests, heads of answers and ends of exchanges, the same for every HTTP version.
 //!
-//! It must not read or write bytes: `http.rs` and `http2_stream.rs` do.
+//! This file must not read or write bytes: `http.rs` and `http2_stream.rs` do.
 
 use std::io;
 

@@ -1,6 +1,7 @@
 //! Hand-written JSON: quoting, and the vendors' formatting.
 //!
-//! It must not reorder keys (a parsed tree would) or interpret numbers (one fault is a bare NaN).
+//! This file must not reorder keys (a parsed tree would) or interpret numbers (one fault is a bare
+//! NaN).
 
 /// Quotes `text` as a JSON string, including the quotes.
 pub fn quote(text: &str) -> String {

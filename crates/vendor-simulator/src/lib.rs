@@ -1,9 +1,9 @@
 //! Simulates the vendors: all three protocols on one port, with misbehaviour on request, for tests
 //! and load tests.
 //!
-//! It must not depend on the gateway: it produces the vendors' bytes independently, so that a
-//! mistake in the gateway's types cannot hide from the tests. Customers must not be able to reach
-//! it. Read next: `vendor.rs` (the answers), then `sender.rs` (how they are sent).
+//! This module must not depend on the gateway: it produces the vendors' bytes independently, so
+//! that a mistake in the gateway's types cannot hide from the tests. Customers must not be able to
+//! reach it. Read next: `vendor.rs` (the answers), then `sender.rs` (how they are sent).
 //!
 //! # The marker
 //!

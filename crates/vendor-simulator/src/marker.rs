@@ -1,7 +1,7 @@
 //! Parses the marker syntax `[[sim key=value …]]`.
 //!
-//! It must not know the meaning of a key (`behaviour.rs` does), and must not skip anything that it
-//! cannot parse.
+//! This file must not know the meaning of a key (`behaviour.rs` does), and must not skip anything
+//! that it cannot parse.
 
 /// Keys and values of the first marker in `text`, in order; empty if there is no marker.
 pub fn parse(text: &str) -> Result<Vec<(&str, String)>, String> {
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<Vec<(&str, String)>, String> {
     }
 }
 
-/// Whether `text` contains the start of a marker.
+/// Returns whether `text` contains the start of a marker.
 pub fn is_in(text: &str) -> bool {
     after_start(text).is_some()
 }

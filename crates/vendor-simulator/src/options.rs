@@ -1,6 +1,6 @@
 //! Options that apply to all requests of one simulator.
 //!
-//! It must not apply them: `vendor.rs` and `http2.rs` do.
+//! This file must not apply them: `vendor.rs` and `http2.rs` do.
 
 use std::path::PathBuf;
 

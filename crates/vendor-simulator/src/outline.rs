@@ -1,7 +1,7 @@
 //! Describes the conversation as the vendor got it, for the marker `outline=1`: the reply then
 //! shows what was sent, for any vendor in the same words.
 //!
-//! It must not judge the conversation: tests do.
+//! This file must not judge the conversation: tests do.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The simulator's own pages under `/_sim/`, which tests read and reset.
 //!
-//! It must not count requests for these pages.
+//! This file must not count requests for these pages.
 
 use std::sync::atomic::Ordering::Relaxed;
 

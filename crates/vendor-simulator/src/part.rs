@@ -1,6 +1,6 @@
 //! The parts of an answer, in the order of production, and their syntax in a marker.
 //!
-//! It must not know how a vendor encodes a part (`chat.rs` and `messages.rs` do).
+//! This file must not know how a vendor encodes a part (`chat.rs` and `messages.rs` do).
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,7 +1,7 @@
 //! Parses the body of a call.
 //!
-//! It must not check more than an answer needs: the rest is in `checks.rs`. Read next: `errors.rs`
-//! for the encoding of errors.
+//! This file must not check more than an answer needs: the rest is in `checks.rs`. Read next:
+//! `errors.rs` for the encoding of errors.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Encodes responses as their vendor does: as one document and as a stream of numbered events.
 //!
-//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`). Read next:
+//! This module must not decide the content (`answer.rs`) or the timing (`sender.rs`). Read next:
 //! `responses/items.rs`.
 
 mod items;

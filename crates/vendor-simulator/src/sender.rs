@@ -1,6 +1,6 @@
 //! Sends an answer, including the faults that the behaviour asks for.
 //!
-//! It must not decide the answer (`vendor.rs`). This file counts every end of an answer.
+//! This file must not decide the answer (`vendor.rs`). This file counts every end of an answer.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

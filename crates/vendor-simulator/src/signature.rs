@@ -1,7 +1,7 @@
 //! Signatures of thinking: they look like the vendor's, and can be checked against the text.
 //!
-//! It must not store what it signed: a signature alone shows whether it is the simulator's, and for
-//! which text.
+//! This file must not store what it signed: a signature alone shows whether it is the simulator's,
+//! and for which text.
 
 use sha2::{Digest as _, Sha256};
 
@@ -41,7 +41,7 @@ pub fn sign(kind: SignatureKind, text: &str, serial: &str) -> String {
     compute_signature(kind, text, &nonce)
 }
 
-/// Whether [`sign`] made this signature for this text.
+/// Returns whether [`sign`] made this signature for this text.
 pub fn is_ours(kind: SignatureKind, text: &str, signature: &str) -> bool {
     let nonce = decode(signature).and_then(|bytes| {
         let nonce = bytes.strip_prefix(kind.prefix())?.get(..NONCE_BYTES)?;

@@ -1,7 +1,7 @@
 //! A client's connection as a byte stream, with or without TLS.
 //!
-//! It must not know HTTP. Beyond a plain stream it can do two things: report whether bytes still
-//! wait to be written, and close with a TCP reset.
+//! This file must not know HTTP. Beyond a plain stream it can do two things: report whether bytes
+//! still wait to be written, and close with a TCP reset.
 
 use std::io;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub struct SocketState {
 }
 
 impl SocketState {
-    /// Whether the last write or flush could not complete because the client does not read.
+    /// Returns whether the last write or flush could not complete because the client does not read.
     pub fn is_blocked(&self) -> bool {
         self.is_blocked.load(Relaxed)
     }

@@ -1,6 +1,6 @@
 //! Statistics of the requests that reached the vendors: counters, and the last requests in full.
 //!
-//! It must not grow with traffic: every table here has a limit.
+//! This file must not grow with traffic: every table here has a limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,6 +1,6 @@
 //! The members of a request that determine its answer, in one form for all vendors.
 //!
-//! It must not check a request (`checks.rs`) or decide the answer (`answer.rs`).
+//! This file must not check a request (`checks.rs`) or decide the answer (`answer.rs`).
 
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! Token counts, and how each vendor encodes them.
 //!
-//! It must not count tokens (`answer.rs` does), or decide where in an answer a report appears.
+//! This file must not count tokens (`answer.rs` does), or decide where in an answer a report
+//! appears.
 
 use super::behaviour::UsageMode;
 

@@ -1,7 +1,7 @@
 //! Plans the answer to a call: paths, keys, checks, and the headers of each vendor.
 //!
-//! It must not write to the network (`sender.rs` does). Read next: `request.rs`, then `chat.rs`,
-//! `messages.rs` and `responses.rs`.
+//! This file must not write to the network (`sender.rs` does). Read next: `request.rs`, then
+//! `chat.rs`, `messages.rs` and `responses.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

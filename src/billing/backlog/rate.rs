@@ -1,7 +1,7 @@
 //! The rate at which endings are committed: an average over the last seconds of commits.
 //!
 //! An idle ledger says nothing about how fast it could be, and a commit of few endings is slow for
-//! each of them. So the caller reports only commits of many. Must not read a clock.
+//! each of them. So the caller reports only commits of many. This file must not read a clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;

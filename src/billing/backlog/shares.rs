@@ -2,7 +2,7 @@
 //!
 //! An account is here only while it has some, so the memory is bounded by the number of waiting
 //! endings. It is known by a keyed hash: two accounts with the same hash would share one count,
-//! which no account can bring about. Must not know what a share is used for.
+//! which no account can bring about. This file must not know what a share is used for.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

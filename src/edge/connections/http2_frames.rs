@@ -4,7 +4,7 @@
 //! Pingora and its HTTP/2 library end malformed streams and connections by themselves and do not
 //! report it. The only trace that they leave is a RST_STREAM, a GOAWAY with an error, or a bare
 //! 400. They also accept an unlimited number of control frames (WINDOW_UPDATE, PRIORITY, PING,
-//!      frames of an unknown type). This file must not keep or change bytes.
+//! frames of an unknown type). This file must not keep or change bytes.
 
 use base::telemetry::refusals::RefusalReason;
 

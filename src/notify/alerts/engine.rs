@@ -3,7 +3,8 @@
 //! A low balance fires once, and again after a top-up or after the balance was well above the
 //! amount. Spend fires once in each period. A rule that fired while its account had no destination
 //! is only a banner on the pages; it fires once more when there is one. Two processes that see the
-//! same never send twice: `fire_alert` decides in one transaction. Must not send anything.
+//! same never send twice: `fire_alert` decides in one transaction. This file must not send
+//! anything.
 
 use super::rules::{AlertRules, DAY_MS, LOW_BALANCE_RULE, SPEND_RULE, SpendAlert};
 use crate::billing::{Billing, PostedFunds};
@@ -104,7 +105,7 @@ impl Destinations {
         }
     }
 
-    /// Whether a rule that has fired in this period has sent all that it can.
+    /// Returns whether a rule that has fired in this period has sent all that it can.
     fn are_served(self, before: &FiredAlertRow) -> bool {
         before.is_sent || !(self.mail || self.webhook)
     }
@@ -319,8 +320,8 @@ impl AlertEngine {
     }
 }
 
-/// Whether a balance is at least a tenth above the amount: one that goes up and down around the
-/// amount does not fire again and again.
+/// Returns whether a balance is at least a tenth above the amount: one that goes up and down around
+/// the amount does not fire again and again.
 fn is_well_above(balance: Micro, threshold: Micro) -> bool {
     balance.get().saturating_mul(10) >= threshold.get().saturating_mul(11)
 }

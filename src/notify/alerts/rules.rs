@@ -1,6 +1,6 @@
 //! The alert rules of an account, as JSON in `app.db`.
 //!
-//! Must not decide whether a rule fires.
+//! This file must not decide whether a rule fires.
 
 use accounts::Accounts;
 use credits::limits::Period;
@@ -132,7 +132,7 @@ impl FiredAlert {
         Ok(fired.collect())
     }
 
-    /// Whether a spend alert fired in the period that contains `now_ms`.
+    /// Returns whether a spend alert fired in the period that contains `now_ms`.
     pub fn is_of_period(&self, period: Period, now_ms: i64) -> bool {
         self.period_ms == period.first_day(now_ms).saturating_mul(DAY_MS)
     }

@@ -1,6 +1,6 @@
 //! What a mail is about, and for how long it is worth sending.
 //!
-//! Must not know a text.
+//! This file must not know a text.
 
 use accounts::LinkPurpose;
 

@@ -1,8 +1,8 @@
 //! One attempt to send a mail: connect, encrypt, log in, hand the mail over.
 //!
 //! A fault of the connection or the login concerns every mail, so it is tried again. Only a
-//! server's refusal of this mail is permanent. Must not put a password, a link or a token into an
-//! error: servers quote what they refuse.
+//! server's refusal of this mail is permanent. This file must not put a password, a link or a token
+//! into an error: servers quote what they refuse.
 
 use super::text::{MailText, printable};
 use config::{MailEncryption, MailSettings};

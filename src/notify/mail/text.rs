@@ -1,7 +1,7 @@
 //! The texts of mails: plain text in English, one paragraph for what happened and one for what to
 //! do.
 //!
-//! Must not know how a mail is sent.
+//! This file must not know how a mail is sent.
 
 use super::kind::MailKind;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 //!
 //! The gateway may stand in a network that account holders must not reach. So every address that a
 //! name resolves to is checked, and the connection is made to a checked address, not to the name.
-//! Must not resolve a name or open a connection.
+//! This file must not resolve a name or open a connection.
 
 use config::address::Network;
 use http::Uri;
@@ -70,8 +70,8 @@ impl AddressPolicy {
         }
     }
 
-    /// Whether the gateway may connect to an address. Without TLS only to the listed networks: a
-    /// message on its way through the internet could be read.
+    /// Returns whether the gateway may connect to an address. Without TLS only to the listed
+    /// networks: a message on its way through the internet could be read.
     pub fn allows(&self, address: IpAddr, is_https: bool) -> bool {
         let has = |networks: &[Network]| networks.iter().any(|network| network.contains(address));
         if has(&self.private_networks) {

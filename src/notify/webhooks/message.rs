@@ -1,6 +1,7 @@
 //! What a message says: an event of an account, as JSON.
 //!
-//! The body is written once, so every attempt sends the same bytes. Must not hold a secret.
+//! The body is written once, so every attempt sends the same bytes. This file must not hold a
+//! secret.
 
 use base::clock::rfc3339;
 use credits::limits::Period;

@@ -2,7 +2,7 @@
 //! the end of the webhook.
 //!
 //! At most [`MAX_CONCURRENT`] attempts run at a time, one per account, so that one receiver that
-//! hangs delays only its own account. Must not know what a message says.
+//! hangs delays only its own account. This file must not know what a message says.
 
 use super::address::{AddressPolicy, WebhookUrl};
 use super::attempt::{ATTEMPT_TIMEOUT, AttemptResult, SignedMessage, WebhookClient};

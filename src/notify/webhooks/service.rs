@@ -1,7 +1,7 @@
 //! What account holders do with their webhook: set, rotate, remove, test, send again.
 //!
-//! A secret leaves this file once, when it is made. Must not send anything: a message is a row,
-//! which `webhooks/sender.rs` sends.
+//! A secret leaves this file once, when it is made. This file must not send anything: a message is
+//! a row, which `webhooks/sender.rs` sends.
 
 use super::address::WebhookUrl;
 use super::message::WebhookEvent;

@@ -1,6 +1,6 @@
 //! The signature of a message: Standard Webhooks, version `v1`.
 //!
-//! Must not know where a secret is stored.
+//! This file must not know where a secret is stored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

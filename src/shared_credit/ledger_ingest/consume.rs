@@ -3,7 +3,7 @@
 //!
 //! Each pass reads a partition's events from the beginning. An event that was entered but not
 //! cleared is read again, and the ledger recognizes it. This holds whichever server answers, and
-//! however old its first event is. Must not clear an event that the ledger does not have.
+//! however old its first event is. This file must not clear an event that the ledger does not have.
 
 use super::worker::{Backlog, IngestWorker};
 use crate::shared_credit::redis::{PostCommand, StoreEvent, StoredEvents};

@@ -4,7 +4,8 @@
 //! Every restart and failover changes the server's id. This module then publishes again what the
 //! ledger has entered since: the ends of requests and the posts, each once, so that data that was
 //! not lost does not change. A server without an epoch has lost everything: it has no data to
-//! correct, and begins a new epoch. Must not restore balances: accounts are seeded as a whole.
+//! correct, and begins a new epoch. This file must not restore balances: accounts are seeded as a
+//! whole.
 
 use super::worker::IngestWorker;
 use crate::shared_credit::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition};
@@ -53,7 +54,7 @@ impl IngestWorker {
         failed
     }
 
-    /// Whether the server and its epoch are the same as last time; if so, records the time.
+    /// Returns whether the server and its epoch are the same as last time; if so, records the time.
     pub(crate) fn refresh_if_unchanged(
         &mut self,
         partition: u32,

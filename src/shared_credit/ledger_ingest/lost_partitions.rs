@@ -3,7 +3,7 @@
 //!
 //! Requests that had ended before the loss, and that the ledger lacks, are in the edges' journals:
 //! an account that is seeded before the edges have reported them could spend those credits again.
-//! Must not call the store.
+//! This file must not call the store.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl LostPartitions {
         self.0.insert(partition, lost);
     }
 
-    /// Whether accounts of the partition must not be seeded yet.
+    /// Returns whether accounts of the partition must not be seeded yet.
     pub fn awaits_reports(&mut self, partition: u32, now: Instant) -> bool {
         let awaits = self
             .0

@@ -1,7 +1,7 @@
 //! Publishes to the store: posts, accounts that edges need, keys, suspensions. Also mirrors the
 //! open holds, which only the store knows, to the local mirror.
 //!
-//! Must not publish requests: those come from the store.
+//! This file must not publish requests: those come from the store.
 
 use super::worker::IngestWorker;
 use crate::shared_credit::redis;
@@ -298,7 +298,7 @@ impl IngestWorker {
     }
 }
 
-/// Whether a debit of this kind takes effect in the store before it is entered.
+/// Returns whether a debit of this kind takes effect in the store before it is entered.
 fn is_debited_first(kind: &str) -> bool {
     matches!(kind, "adjust" | "payment_refund" | "dispute")
 }

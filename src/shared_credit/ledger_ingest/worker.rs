@@ -1,7 +1,7 @@
 //! The state of the ledger ingest: its databases, and how far each task has progressed.
 //!
-//! Nothing in it must survive the process: a new worker finds everything again. Must not run a
-//! task.
+//! Nothing in it must survive the process: a new worker finds everything again. This file must not
+//! run a task.
 
 use super::lost_partitions::LostPartitions;
 use crate::billing::LapseClock;

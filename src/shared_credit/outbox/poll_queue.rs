@@ -1,7 +1,7 @@
 //! When to send which ending, and when to ask for those that the shared store has and the ledger
 //! may not have yet.
 //!
-//! Must not call the store.
+//! This file must not call the store.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

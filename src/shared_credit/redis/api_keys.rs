@@ -1,6 +1,6 @@
 //! API keys as edges read them, by the key's hash.
 //!
-//! Must not publish a key: that is `redis/ingest.rs`. Must not see a key in plain text.
+//! Must not publish a key: that is `redis/ingest.rs`. This file must not see a key in plain text.
 
 use super::keyspace::KEYS_KNOWN;
 use super::views::StoreKeys;

@@ -1,6 +1,6 @@
 //! An account's balance: it is seeded from the ledger, changed by the ledger's posts, and read.
 //!
-//! Must not reserve or settle.
+//! This file must not reserve or settle.
 
 use super::keyspace::{OPERATION_MS, partition};
 use super::reply::parse_amount;

@@ -2,7 +2,8 @@
 //! gets an answer.
 //!
 //! Only consecutive failures count. A cluster with one node down answers most requests, so requests
-//! still reach it. Must not call the store itself: that is `shared_credit/store_health.rs`.
+//! still reach it. This file must not call the store itself: that is
+//! `shared_credit/store_health.rs`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! A connection to the shared store, and how a script or a command runs over it.
 //!
-//! Must not know what a script does.
+//! This file must not know what a script does.
 
 use super::breaker::StoreBreaker;
 use super::clock::StoreClock;

@@ -2,7 +2,7 @@
 //! difference.
 //!
 //! Keys expire, and requests end, by one clock at all edges, so that an edge whose own clock is
-//! wrong decides like the others. Must not read a clock.
+//! wrong decides like the others. This file must not read a clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,7 +1,7 @@
 //! Errors of the shared store: their label in metrics, whether the connection is still usable, and
 //! how they become [`StoreError`], which knows no Redis.
 //!
-//! Must not decide how to react.
+//! This file must not decide how to react.
 
 use ::redis::{ErrorKind, RedisError};
 use ledger::StoreError;

@@ -1,6 +1,6 @@
 //! The events that the scripts leave for the ledger.
 //!
-//! Must not remove an event: that is `redis/ingest.rs`.
+//! This file must not remove an event: that is `redis/ingest.rs`.
 
 use super::errors;
 use super::reply::parse_amount;

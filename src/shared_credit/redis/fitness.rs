@@ -1,6 +1,6 @@
 //! Checks that a server can keep balances: it does not lose data, and it runs the scripts.
 //!
-//! Must not change anything except a key that expires by itself.
+//! This file must not change anything except a key that expires by itself.
 
 use super::errors;
 use super::keyspace::{Keyspace, PARTITIONS};
@@ -54,7 +54,8 @@ impl StoreFitnessChecks<'_> {
         )))
     }
 
-    /// Whether a version has used this cluster that did not spread the partitions over its slots.
+    /// Returns whether a version has used this cluster that did not spread the partitions over its
+    /// slots.
     async fn has_numbered_partitions(&self) -> Result<bool, StoreError> {
         for partition in 0..PARTITIONS {
             let mut exists = Cmd::new();

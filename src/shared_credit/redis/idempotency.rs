@@ -3,7 +3,7 @@
 //!
 //! An entry is either running, with the time until which callers believe that, or done, with or
 //! without a stored response. It expires by itself. The entries of a process that died are found by
-//! its instance id. Must not validate keys, nor know a request's cost.
+//! its instance id. This file must not validate keys, nor know a request's cost.
 
 use super::keyspace::{MARKER_MS, PARTITIONS, partition};
 use super::reply::ScriptReply;

@@ -1,7 +1,7 @@
 //! The operations that only the sidecar runs on the shared store: it consumes events, restores the
 //! data that a server has lost, and seeds accounts and keys.
 //!
-//! Every operation here can be repeated safely. Must not decide when to run: that is
+//! Every operation here can be repeated safely. This file must not decide when to run: that is
 //! `shared_credit/ledger_ingest.rs`.
 
 use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};

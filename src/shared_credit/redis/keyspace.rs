@@ -1,6 +1,6 @@
 //! The names of the Redis keys, the partitions that they belong to, and how long markers live.
 //!
-//! Must not call the store.
+//! This file must not call the store.
 
 use config::redis_address::RedisAddress;
 

@@ -4,7 +4,7 @@
 //! attempt, and all callers that waited for it share its result. Each command has a reply, or has
 //! failed, within the link's time limit (`reply_timeout`), connecting included. If the connection
 //! turns out to be lost, the link sends the command once more over a new one: no command sent here
-//! counts twice. Must not know the commands.
+//! counts twice. This file must not know the commands.
 
 use super::errors;
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};

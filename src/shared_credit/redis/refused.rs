@@ -1,7 +1,7 @@
 //! Refused requests on their way from the edges to the sidecar: batches in a list, the oldest of
 //! which are dropped while no sidecar reads it.
 //!
-//! They are no money: a batch may get lost. Must not know what a batch has.
+//! They are no money: a batch may get lost. This file must not know what a batch has.
 
 use super::views::StoreRefusals;
 use ::redis::Cmd;

@@ -1,6 +1,6 @@
 //! A script's reply, and how its values are read.
 //!
-//! Must not decide what a reply means for a request.
+//! This file must not decide what a reply means for a request.
 
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{

@@ -1,7 +1,7 @@
 //! Reservations: credits that a request reserves before the vendor is called, and their release
 //! once their lease has ended.
 //!
-//! Must not decide amounts. Read next: `redis/reserve.lua`.
+//! This file must not decide amounts. Read next: `redis/reserve.lua`.
 
 use super::keyspace::partition;
 use super::views::StoreHolds;

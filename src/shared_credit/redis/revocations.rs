@@ -1,7 +1,7 @@
 //! Notifies an edge of API keys that are no longer valid.
 //!
 //! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
-//! must receive it over the same connection. Must not know how keys are cached.
+//! must receive it over the same connection. This file must not know how keys are cached.
 
 use super::errors;
 use super::link::CONNECT_TIMEOUT;

@@ -1,6 +1,6 @@
 //! The scripts that run in the shared store, each one step. Every script begins with `common.lua`.
 //!
-//! Must not know what calls them.
+//! This file must not know what calls them.
 
 use ::redis::Script;
 

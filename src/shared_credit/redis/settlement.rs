@@ -1,6 +1,6 @@
 //! The end of a request: its hold is released, its cost debited, and an event left for the ledger.
 //!
-//! Must not decide the cost. Read next: `redis/end.lua`.
+//! This file must not decide the cost. Read next: `redis/end.lua`.
 
 use super::keyspace::{APPLIED, MARKER_MS, partition};
 use super::views::StoreHolds;

@@ -1,6 +1,6 @@
 //! The calls of the shared store, grouped by subject. Functions take the whole [`SharedStore`].
 //!
-//! Must not contain behaviour: each is implemented beside its scripts.
+//! This file must not contain behaviour: each is implemented beside its scripts.
 
 use super::client::SharedStore;
 

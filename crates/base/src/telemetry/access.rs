@@ -2,9 +2,9 @@
 //!
 //! At the end of a request the edge only puts a record into a bounded queue; a separate thread
 //! writes it. If the disk or the reader is too slow, lines are lost and counted, but requests never
-//! wait. Must not hold a body, a header, a query or a secret. Every text in a record comes from
-//! this code, from the config or from the gateway's own ids, except the method and the path, which
-//! `telemetry/log_path.rs` sanitizes.
+//! wait. This file must not hold a body, a header, a query or a secret. Every text in a record
+//! comes from this code, from the config or from the gateway's own ids, except the method and the
+//! path, which `telemetry/log_path.rs` sanitizes.
 
 use super::metrics::METRICS;
 use crate::queue::{QueueReceiver, QueueSender, bounded_queue};

@@ -1,6 +1,6 @@
 //! Registers metric families.
 //!
-//! Must not know which families there are.
+//! This file must not know which families there are.
 
 use prometheus::core::Collector;
 use prometheus::{

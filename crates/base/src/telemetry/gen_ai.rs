@@ -2,7 +2,7 @@
 //! in addition to the gateway's own metrics.
 //!
 //! Labels come from the config. The series of a model are looked up once per request, not once per
-//! label, and created with the first one. Must not access a request.
+//! label, and created with the first one. This file must not access a request.
 
 use super::family::register_family;
 use super::model_labels::ModelLabels;

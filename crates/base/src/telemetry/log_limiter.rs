@@ -3,7 +3,7 @@
 //!
 //! For each place, at most [`MAX_LINES_PER_WINDOW`] lines are written per [`WINDOW_INTERVAL`], then
 //! one line with the number of suppressed lines. Lines of the levels info and below are not
-//! limited: requests do not write any at info. Must not write a line.
+//! limited: requests do not write any at info. This file must not write a line.
 
 use super::metrics::METRICS;
 use log::{Level, Record};

@@ -1,7 +1,7 @@
 //! Sanitizes a client's method and path for logs: cut, escaped, without the query, and without
 //! anything that looks like a secret.
 //!
-//! Must not be used to route a request.
+//! This file must not be used to route a request.
 
 use std::fmt::Write as _;
 

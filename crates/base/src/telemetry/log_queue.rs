@@ -2,7 +2,7 @@
 //!
 //! Whoever reads the log may stand still: a terminal after Ctrl-S, the log driver of a container, a
 //! journal that hangs. Then only that thread waits. The queue holds a limited number of bytes; more
-//! lines are dropped and counted. Must not know what a line says.
+//! lines are dropped and counted. This file must not know what a line says.
 
 use super::metrics::METRICS;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! The logger of the process: formats lines, limits them, and queues them for the thread that
 //! writes them to stderr.
 //!
-//! Nobody who logs waits for the reader of stderr. Must not decide what is logged.
+//! Nobody who logs waits for the reader of stderr. This file must not decide what is logged.
 
 use super::log_limiter::{LogLimiter, LogSummary, WINDOW_INTERVAL};
 use super::log_queue::LogQueue;

@@ -1,7 +1,7 @@
 //! The metric families of the gateway and their registry.
 //!
 //! Every label comes from the config or from a closed set in the code, never from client input.
-//! Must not hold secrets, bodies or prompts.
+//! This file must not hold secrets, bodies or prompts.
 
 use super::family::{FamilyOptions, MetricFamily, register_family};
 use super::gen_ai::GenAiMetrics;

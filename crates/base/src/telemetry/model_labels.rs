@@ -1,7 +1,7 @@
 //! The models that have metric series of their own.
 //!
 //! A model has some 440 series, so a catalog of thousands would make each scrape hundreds of
-//! megabytes. Must not know a metric.
+//! megabytes. This file must not know a metric.
 
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock};

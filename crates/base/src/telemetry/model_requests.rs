@@ -1,7 +1,7 @@
 //! How requests ended since this process started, by model: sums of the counters that `/metrics`
 //! shows, for pages.
 //!
-//! Must not change a counter.
+//! This file must not change a counter.
 
 use super::METRICS;
 use prometheus::core::Collector;

@@ -1,7 +1,7 @@
 //! The process metrics that Prometheus client libraries export under standard names: CPU time,
 //! memory, file descriptors.
 //!
-//! Each scrape reads them from the kernel. Must not be read while a request is processed.
+//! Each scrape reads them from the kernel. This file must not be read while a request is processed.
 
 use super::family::register_family;
 use prometheus::{Counter, Gauge, IntGauge, Registry};

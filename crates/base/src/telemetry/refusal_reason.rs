@@ -1,6 +1,6 @@
 //! The reasons for refusals below the level of a request, and the metric labels that they have.
 //!
-//! Must not count or log one: that is `refusals.rs`.
+//! This file must not count or log one: that is `refusals.rs`.
 
 /// Reason for a refusal. Label of `gateway_malformed_total` and
 /// `gateway_connections_refused_total`.
@@ -87,7 +87,7 @@ impl RefusalReason {
         }
     }
 
-    /// Whether `gateway_connections_refused_total` counts this reason.
+    /// Returns whether `gateway_connections_refused_total` counts this reason.
     pub fn is_limit(self) -> bool {
         matches!(
             self,

@@ -1,7 +1,8 @@
 //! Refusals below the level of a request: malformed headers and bodies, header timeouts, failed
 //! handshakes, connections over a limit. Each is counted, and logged in one line with its reason.
 //!
-//! The logger limits the lines of each reason. Must not log a header, a query or a secret.
+//! The logger limits the lines of each reason. This file must not log a header, a query or a
+//! secret.
 
 use super::metrics::METRICS;
 pub use super::refusal_reason::RefusalReason;

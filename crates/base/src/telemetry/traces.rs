@@ -1,10 +1,10 @@
 //! Optional traces: one span per request and one per upstream attempt, exported as OTLP over HTTP.
 //!
 //! As with the access log, the end of a request only puts its spans into a bounded queue; a
-//! separate thread sends them. If the collector is too slow, spans are dropped and counted. Must
-//! not hold a body, a header, a key or an account: every text in a span comes from this code, from
-//! the config or from the gateway's own ids. Next: `traces/span.rs` (what a
-//! span holds), `traces/otlp.rs` (how a batch is encoded).
+//! separate thread sends them. If the collector is too slow, spans are dropped and counted. This
+//! module must not hold a body, a header, a key or an account: every text in a span comes from this
+//! code, from the config or from the gateway's own ids. Next: `traces/span.rs` (what a span holds),
+//! `traces/otlp.rs` (how a batch is encoded).
 
 mod otlp;
 mod span;

@@ -1,6 +1,6 @@
 //! Aliases that stand for many names, such as `claude-opus-*`.
 //!
-//! Must not check whether aliases contradict one another: that is `aliases.rs`.
+//! This file must not check whether aliases contradict one another: that is `aliases.rs`.
 
 /// An alias with one `*`, which matches any text, including none.
 #[derive(Debug, Clone, PartialEq, Eq)]

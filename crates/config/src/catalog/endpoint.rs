@@ -1,6 +1,6 @@
 //! One address of a vendor: host, paths, authentication and the fixed parts of every request to it.
 //!
-//! Must not open a connection or choose an endpoint for a request.
+//! This file must not open a connection or choose an endpoint for a request.
 
 use super::secret::Secret;
 use llm_protocol::Protocol;

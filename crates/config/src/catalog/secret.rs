@@ -1,6 +1,6 @@
 //! Secret texts of the config: the vendors' keys and the addresses that contain a password.
 //!
-//! Must not implement `Display` or `Serialize`.
+//! This file must not implement `Display` or `Serialize`.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //! `credited`, `trial balance`), none is below zero (`never below zero`), and each kind of entry
 //! moves credit in its direction (`direction`).
 //!
-//! Must not look at what an entry is for.
+//! This file must not look at what an entry is for.
 
 use super::findings::LedgerAuditReport;
 use crate::segment::SealedBalance;

@@ -1,6 +1,6 @@
 //! The rule `hash chain`: each entry follows the one before it and has the hash of its content.
 //!
-//! Must not look at amounts.
+//! This file must not look at amounts.
 
 use super::findings::LedgerAuditReport;
 use crate::{EntryHasher, LedgerEntry};

@@ -1,7 +1,7 @@
 //! The rules about ends of requests: a debit is what its usage costs at the price of its admission
 //! (`cost`, `price version`, `detail`), and `a void costs nothing`.
 //!
-//! Must not add anything up.
+//! This file must not add anything up.
 
 use super::findings::LedgerAuditReport;
 use crate::{Ledger, LedgerEntry, RequestOutcome};

@@ -1,6 +1,6 @@
 //! The ends of single requests, in the ledger or in a sealed segment.
 //!
-//! Must not judge what it finds.
+//! This file must not judge what it finds.
 
 use crate::Ledger;
 use crate::StoreError;

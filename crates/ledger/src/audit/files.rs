@@ -2,7 +2,7 @@
 //! protects its entries (`schema`), its totals are right (`sums`), and `app.db` has its accounts
 //! (`accounts`).
 //!
-//! Must not read entries one by one.
+//! This file must not read entries one by one.
 
 use super::findings::{Finding, LedgerAuditReport};
 use crate::StoreError;

@@ -1,6 +1,6 @@
 //! What an audit found.
 //!
-//! Must not decide what is a violation: the rules beside it do.
+//! This file must not decide what is a violation: the rules beside it do.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! The rules about journals: the ledger has every request that ended in one, with the same amounts
 //! (`journal`), and no line is damaged (`damaged journal`).
 //!
-//! Must not replay a journal.
+//! This file must not replay a journal.
 
 use super::super::journal::{self, JournalledRequest};
 use super::endings::find_endings;

@@ -1,7 +1,8 @@
 //! The rule `sums` for the spending of keys, which limits read: a key's total up to the end of each
 //! day is the sum of its debits.
 //!
-//! Its memory grows with the keys and the days on which each was used. Must not know a limit.
+//! Its memory grows with the keys and the days on which each was used. This file must not know a
+//! limit.
 
 use super::findings::LedgerAuditReport;
 use crate::LedgerEntry;

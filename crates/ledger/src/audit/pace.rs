@@ -1,6 +1,6 @@
 //! How much of a processor an audit uses: it rests after each slice of its work.
 //!
-//! Must not know what the work is.
+//! This file must not know what the work is.
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 //! entries and every such entry its order (`payment`), and refunds and disputes of a payment take
 //! no more than it has bought (`payment`).
 //!
-//! Its memory grows with the payments. Must not read `app.db`.
+//! Its memory grows with the payments. This file must not read `app.db`.
 
 use super::findings::LedgerAuditReport;
 use crate::reader::balances::DISPUTE_RETURNED;

@@ -3,8 +3,8 @@
 //! and its sign-up say (`trial end`), lapses after that (`lapse`), and every account with a grant
 //! exists (`balance`).
 //!
-//! Its memory grows with the postings and accounts, not with the ends of requests. Must not add up
-//! balances.
+//! Its memory grows with the postings and accounts, not with the ends of requests. This file must
+//! not add up balances.
 
 use super::endings::{FoundEndings, find_endings};
 use super::findings::LedgerAuditReport;

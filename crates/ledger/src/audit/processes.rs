@@ -2,8 +2,8 @@
 //! its process (`holds`); only processes that live, or have a journal, have applied amounts or
 //! claims (`claims`).
 //!
-//! Holds change all the time, and their mirror lags: an apparent violation is checked again. Must
-//! not write.
+//! Holds change all the time, and their mirror lags: an apparent violation is checked again. This
+//! file must not write.
 
 use super::super::journal;
 use super::findings::LedgerAuditReport;

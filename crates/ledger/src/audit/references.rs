@@ -1,12 +1,12 @@
 //! The rules `once per reference` and `one ending per request`.
 //!
 //! An audit remembers no reference. Among the entries of the table, it reads each unique index in
-//! order, where equal references are next to each other. An index can lie only if it has other
-//! rows than the table: so a checksum over all references, in any order, is computed from both,
-//! and if they differ (rule `schema`) the references are sorted again without the index. The
-//! checksum has a key of its own in each audit, so nobody can change rows such that it stays the
-//! same. No index has the sealed entries. If they are read, their references and those of the
-//! table are sorted in a temporary file. Must not look at amounts.
+//! order, where equal references are next to each other. An index can lie only if it has other rows
+//! than the table: so a checksum over all references, in any order, is computed from both, and if
+//! they differ (rule `schema`) the references are sorted again without the index. The checksum has
+//! a key of its own in each audit, so nobody can change rows such that it stays the same. No index
+//! has the sealed entries. If they are read, their references and those of the table are sorted in
+//! a temporary file. This file must not look at amounts.
 
 use super::findings::LedgerAuditReport;
 use super::pace::Pace;

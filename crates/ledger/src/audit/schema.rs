@@ -1,7 +1,7 @@
 //! Checks that `ledger.db` still has the triggers and indexes that protect it, and that its rows
 //! about processes are valid.
 //!
-//! Must not write.
+//! This file must not write.
 
 use crate::StoreError;
 use crate::database::MIGRATIONS;

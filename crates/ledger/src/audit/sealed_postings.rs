@@ -2,7 +2,7 @@
 //! Refunds are counted and lapses are found there, so a posting must not be in the segment alone.
 //!
 //! Where a segment was read, compares hashes; otherwise only the number of postings. Its memory
-//! grows with the postings. Must not look at ends of requests.
+//! grows with the postings. This file must not look at ends of requests.
 
 use super::findings::LedgerAuditReport;
 use crate::{LedgerEntry, SegmentRecord};

@@ -1,7 +1,7 @@
 //! The rule `segment`: every sealed segment is there, signed and undamaged, and the ledger records
 //! how far they go; and, if all of them are to be read, the rules of their entries.
 //!
-//! Must not look at entries that no segment has.
+//! This file must not look at entries that no segment has.
 
 use super::balances::BalanceRules;
 use super::chain::ChainRule;

@@ -1,7 +1,7 @@
 //! Slices of entries in the order of the chain, from the ledger or from its segments, each read
 //! while the one before it is checked.
 //!
-//! Must not judge an entry.
+//! This file must not judge an entry.
 
 use super::pace::Pace;
 use crate::{IndexFingerprint, LedgerEntry};

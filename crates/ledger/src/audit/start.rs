@@ -1,7 +1,7 @@
 //! Where an audit starts: at the first entry, or after entries that were verified before and of
 //! which only the totals are available.
 //!
-//! Must not check anything.
+//! This file must not check anything.
 
 use crate::Ledger;
 use crate::StoreError;

@@ -3,7 +3,8 @@
 //! It reads in slices: between two of them it has no transaction open, so that the log of the
 //! database can be written back. Only its last read ([`LedgerWalk::finish`]) is one transaction
 //! over the rest of the entries and the balances, as of one moment. Neither the writer nor point
-//! reads wait for a walk. Must not judge what it reads. Read next: `walk/references.rs`.
+//! reads wait for a walk. This module must not judge what it reads. Read next:
+//! `walk/references.rs`.
 
 mod reference_sorter;
 mod references;

@@ -1,7 +1,7 @@
 //! What others committed to PostgreSQL comes into a copy, page by page.
 //!
-//! It computes every entry's hash itself, because it trusts PostgreSQL no more than a file. Must
-//! not change what PostgreSQL has.
+//! It computes every entry's hash itself, because it trusts PostgreSQL no more than a file. This
+//! file must not change what PostgreSQL has.
 
 use super::changed_rows::{CopiedTable, decode};
 use super::copied_entries;

@@ -1,7 +1,7 @@
 //! The rows that a transaction changed, found by temporary triggers of the connection that writes.
 //!
 //! The triggers record primary keys; what the rows are is read before the commit. They are no part
-//! of the file. Must not send anything.
+//! of the file. This file must not send anything.
 
 use crate::postgres::{AccountBalance, CopiedRow, Domain};
 use base64::Engine as _;

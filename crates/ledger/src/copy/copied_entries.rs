@@ -1,6 +1,6 @@
 //! Entries that are copied between `ledger.db` and PostgreSQL (`copy.rs`).
 //!
-//! Must not change an entry.
+//! This file must not change an entry.
 
 use crate::StoreError;
 use crate::entry::chain::{ChainHead, EntryHasher};

@@ -1,6 +1,6 @@
 //! A SQLite file that is a copy, and its transactions.
 //!
-//! Must not decide who holds the data.
+//! This file must not decide who holds the data.
 
 use super::changed_rows::ChangedRows;
 use super::copied_entries;

@@ -5,7 +5,7 @@
 //! only be behind: its entry is in the ledger. If the entry is not there, the ledger is an older or
 //! a different one. The ledger records since when it has an anchor (table `anchored`). The first
 //! anchor is on disk before that row, so an anchor that is missing or empty next to such a ledger
-//! was lost. Must not be read back into the ledger.
+//! was lost. This module must not be read back into the ledger.
 
 #[cfg(test)]
 mod tests;

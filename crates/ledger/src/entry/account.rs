@@ -1,6 +1,6 @@
 //! An account's row: its balances, and what of them is applied and claimed.
 //!
-//! Must not change a balance: that is `statements/chain.rs`.
+//! This file must not change a balance: that is `statements/chain.rs`.
 
 use credits::money::Micro;
 use rusqlite::Row;

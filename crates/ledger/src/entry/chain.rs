@@ -1,7 +1,7 @@
 //! The chain of entries: each one contains the hash of the one before it, so that no entry can be
 //! changed, removed or put in between without notice.
 //!
-//! Must not run a query: `statements/chain.rs` does.
+//! This file must not run a query: `statements/chain.rs` does.
 
 use super::hex::encode_hex;
 use crate::entry::LedgerEntry;

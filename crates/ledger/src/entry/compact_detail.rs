@@ -3,7 +3,8 @@
 //!
 //! JSON never contains a control character, so that the expansion is unambiguous: it returns the
 //! JSON byte for byte, whatever its fields are. The hash of an entry covers the JSON. The texts are
-//! part of the format of `ledger.db`: one can be added, none changed or removed. Must not parse.
+//! part of the format of `ledger.db`: one can be added, none changed or removed. This file must not
+//! parse.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! How a request ended: what the journal records, and the detail of the ledger's debit or void.
 //!
-//! The JSON of an ending is hashed with its entry, so its form must not change. Must not decide
-//! what an ending costs.
+//! The JSON of an ending is hashed with its entry, so its form must not change. This file must not
+//! decide what an ending costs.
 
 use crate::sqlite::to_json;
 use credits::money::Micro;

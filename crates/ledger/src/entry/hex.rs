@@ -1,6 +1,6 @@
 //! Hashes and keys as hexadecimal digits, in the anchor and in segments.
 //!
-//! Must not know what the bytes mean.
+//! This file must not know what the bytes mean.
 
 pub fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(64), |text, byte| {

@@ -1,6 +1,6 @@
 //! A total of debits, and its limits.
 //!
-//! Must not run a query.
+//! This file must not run a query.
 
 use credits::money::Micro;
 

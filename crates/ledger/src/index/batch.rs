@@ -1,8 +1,8 @@
 //! A batch of entries for an index: each is reduced to a few numbers when it is read, so that a
 //! batch of tens of thousands takes little memory.
 //!
-//! `index/write.rs` writes the rows. Must not open a file or begin a transaction, and must give
-//! numbers in the order of the entries.
+//! `index/write.rs` writes the rows. This file must not open a file or begin a transaction, and
+//! must give numbers in the order of the entries.
 
 use super::limits::INDEX_SLICE;
 use super::names::NameTables;

@@ -1,6 +1,6 @@
 //! Compares a table with the same table of a rebuilt index, row by row in the order of its key.
 //!
-//! Keeps one row of each in memory, however large they are. Must not write.
+//! Keeps one row of each in memory, however large they are. This file must not write.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row};

@@ -5,7 +5,8 @@
 //! so that what each entry adds to a sum can be counted on its own, in any order. The keys are
 //! random and live as long as the fingerprint: nobody can change rows so that the number stays the
 //! same, unless by a chance of 2⁻⁶⁴. Its memory does not grow with the entries. It does not tell
-//! which row is wrong: `rebuild.rs` does. Must not read a table: `fingerprint/stored.rs` does.
+//! which row is wrong: `rebuild.rs` does. This module must not read a table:
+//! `fingerprint/stored.rs` does.
 
 mod stored;
 #[cfg(test)]

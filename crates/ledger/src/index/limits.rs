@@ -1,6 +1,6 @@
 //! The schema of the index, and the sizes and times that its parts share.
 //!
-//! Must not open a file.
+//! This file must not open a file.
 
 use std::time::Duration;
 

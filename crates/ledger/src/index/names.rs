@@ -1,7 +1,7 @@
 //! Numbers for the names of accounts, models, keys and outcomes.
 //!
 //! A name gets the next number when an entry first has it, so the numbers follow from the entries
-//! alone. Must not outlive the transaction that gave a number, unless that was committed.
+//! alone. This file must not outlive the transaction that gave a number, unless that was committed.
 
 use super::tables::IndexTables;
 use rusqlite::params;

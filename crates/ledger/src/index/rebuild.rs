@@ -2,8 +2,8 @@
 //! and to replace the stored one.
 //!
 //! It reads the ledger in short slices, and writes batches like the indexer's: its memory is that
-//! of one batch. The file has no name, so that nothing remains of it when the process ends. Must
-//! not change an entry or a balance.
+//! of one batch. The file has no name, so that nothing remains of it when the process ends. This
+//! file must not change an entry or a balance.
 
 use super::batch::read_batch;
 use super::limits::{MIGRATIONS, PAGE_BYTES};

@@ -2,7 +2,7 @@
 //! and of `index.db` below it.
 //!
 //! The tail has the entries that `index.db` lacks. Sums of the same key add up; a conversation in
-//! the tail contains what `index.db` has of it. Must not know a column but the keys.
+//! the tail contains what `index.db` has of it. This file must not know a column but the keys.
 
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 

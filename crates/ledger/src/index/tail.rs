@@ -3,8 +3,8 @@
 //! `index.db` is written rarely, in large batches, and a page must show every entry. So each
 //! process has one connection whose own database is in memory and has the tables of the index, with
 //! `index.db` attached below it. A read first indexes the entries that are new since the last read.
-//! After any process has written `index.db`, the tail starts over behind its last entry. Must not
-//! write `index.db`, and must not outlive the connections to it.
+//! After any process has written `index.db`, the tail starts over behind its last entry. This
+//! module must not write `index.db`, and must not outlive the connections to it.
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! A batch of entries written to an index: its rows and the new watermark.
 //!
 //! Each row is written once, in the order of its key, so that a batch of many accounts reads and
-//! writes each page once. Must not begin a transaction.
+//! writes each page once. This file must not begin a transaction.
 
 use super::batch::{
     ActivityIndexRow, ConversationChange, IndexBatch, PostingRow, UsageChange, UsageKey,

@@ -2,8 +2,8 @@
 //! compares the spending of keys while it walks.
 //!
 //! An audit that has read all entries compares their fingerprint with that of the index. To find
-//! the wrong rows, the entries are walked again, in short slices, into an index of its own. Must
-//! not change an entry or a balance.
+//! the wrong rows, the entries are walked again, in short slices, into an index of its own. This
+//! file must not change an entry or a balance.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;

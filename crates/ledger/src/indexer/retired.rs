@@ -1,7 +1,8 @@
 //! Removes from `ledger.db` what older versions read pages from: indexes of `entry`, and sums.
 //!
 //! `index.db` has that now. Each call is one short transaction, so that a ledger of millions of
-//! entries loses them while it serves. Must not change an entry, a balance or the spending of keys.
+//! entries loses them while it serves. This module must not change an entry, a balance or the
+//! spending of keys.
 
 #[cfg(test)]
 mod tests;

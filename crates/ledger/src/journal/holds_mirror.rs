@@ -4,7 +4,7 @@
 //! The file is a copy, a few milliseconds old, and its rows end with their process. Admission works
 //! in memory and never reads it. A reader that needs current rows requests a refresh and waits
 //! until it is complete: the rows then include everything that was held at the time of the request.
-//! Must not be synced.
+//! This file must not be synced.
 
 use crate::Claim;
 use crate::StoreError;

@@ -1,6 +1,6 @@
 //! The directory of a process's journal: its lock shows whether the process lives.
 //!
-//! Must not read or write a record.
+//! This file must not read or write a record.
 
 use crate::StoreError;
 use crate::sqlite;

@@ -2,7 +2,7 @@
 //! itself; `journal/record_text.rs` has the text of a record.
 //!
 //! Versions before lines were numbered wrote `<crc32> <record>`, the record as JSON, which is still
-//! read. Must not do I/O.
+//! read. This file must not do I/O.
 
 use super::record::JournalRecord;
 use super::record_text;

@@ -1,6 +1,6 @@
 //! The journal of a dead process: it is claimed, read for the ledger, and removed or set aside.
 //!
-//! Must not touch the journal of a process that lives.
+//! This file must not touch the journal of a process that lives.
 
 use super::instance_dir::{
     LOCK_FILE, LockState, RESERVE_FILE, RETIRED_LOCK_FILE, clear_numbered_mark, instance_dirs,

@@ -4,7 +4,7 @@
 //! records the number of lines in the file before it, and a full file ends with a line that
 //! announces the next one. Undetected are missing last lines of the last file, a full file that is
 //! missing completely (it may have been removed because the ledger had it all), and a missing
-//! directory. Must not write.
+//! directory. This file must not write.
 
 use super::instance_dir::{
     LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, RETIRED_LOCK_FILE, live_instance_ids,
@@ -346,7 +346,7 @@ fn missing_files(files: &[(Option<u64>, LineCount)]) -> usize {
     empty + usize::from(newest.is_none_or(|(_, file)| file.is_sealed))
 }
 
-/// Whether the owner of the directory wrote a line into each file before it named the file.
+/// Returns whether the owner of the directory wrote a line into each file before it named the file.
 fn is_numbered(dir: &Path) -> bool {
     [LOCK_FILE, RETIRED_LOCK_FILE]
         .iter()

@@ -1,7 +1,7 @@
 //! The records of a journal.
 //!
 //! Older programs wrote each one as the JSON that serde makes of it, so that must not change.
-//! `journal/record_text.rs` has the text of today. Must not do I/O.
+//! `journal/record_text.rs` has the text of today. This file must not do I/O.
 
 use crate::Ending;
 use serde::{Deserialize, Serialize};

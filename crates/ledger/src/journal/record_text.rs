@@ -2,7 +2,8 @@
 //!
 //! `open` and `end` are written for every request, so their text is short: a field has no name, and
 //! is empty if it is zero. Programs before this form wrote them as JSON too, which is still read. A
-//! field may be added at the end, with a name; none may be removed or moved. Must not do I/O.
+//! field may be added at the end, with a name; none may be removed or moved. This file must not do
+//! I/O.
 
 use super::record::JournalRecord;
 use crate::{Ending, EndingDetail, RequestOutcome};

@@ -3,7 +3,7 @@
 //!
 //! A CRC-32 is linear: the difference between the stored and the computed checksum determines which
 //! bit was flipped, in time proportional to the line's length. With more damage, the line is lost
-//! and counted. Must not write.
+//! and counted. This file must not write.
 
 use super::line::{JournalLine, decode, parse_body};
 use std::io::{self, BufRead};

@@ -1,7 +1,7 @@
 //! The replay of dead processes' journals into the ledger.
 //!
-//! Replaying twice is harmless: a request ends once. Must not touch the journal of a process that
-//! lives.
+//! Replaying twice is harmless: a request ends once. This file must not touch the journal of a
+//! process that lives.
 
 use crate::StoreError;
 use crate::journal;

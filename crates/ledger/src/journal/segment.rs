@@ -1,6 +1,6 @@
 //! One file of a journal: numbered lines, each written whole or not at all.
 //!
-//! Must not decide which record goes into which file.
+//! This file must not decide which record goes into which file.
 
 use super::line::{encode, set_number};
 use super::record::JournalRecord;
@@ -128,7 +128,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether the ledger has every record in this file.
+    /// Returns whether the ledger has every record in this file.
     pub(crate) fn is_covered(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && !self.kept.load(Ordering::Acquire)
     }

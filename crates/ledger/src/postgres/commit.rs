@@ -3,7 +3,7 @@
 //! The statements go out together. COMMIT follows once all of them have said what was expected. A
 //! commit has no known outcome if the connection was lost meanwhile: the caller then learns it
 //! before anything else happens. A COMMIT is never cancelled: the server would keep the transaction
-//! without its standby. Must not change what is committed.
+//! without its standby. This file must not change what is committed.
 
 use super::home::{PostgresHome, STATEMENT_TIMEOUT};
 use super::model::HomeCommit;

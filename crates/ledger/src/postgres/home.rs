@@ -1,6 +1,6 @@
 //! The connection to PostgreSQL. A connection that has failed is replaced.
 //!
-//! Must not know a statement.
+//! This file must not know a statement.
 
 use super::model::PostgresSettings;
 use super::session::{self, PostgresSession, timed_out};

@@ -1,7 +1,7 @@
 //! The lease of the holder: who takes it, renews it, gives it back.
 //!
 //! The server's clock alone decides when a lease has run out. Both domains have the same holder and
-//! the same epoch. Must not decide when to take it: that is `app/standby.rs`.
+//! the same epoch. This file must not decide when to take it: that is `app/standby.rs`.
 
 use super::home::PostgresHome;
 use super::model::Domain;
@@ -56,8 +56,8 @@ impl PostgresHome {
             .unwrap_or_else(PoisonError::into_inner) = until;
     }
 
-    /// Whether the lease is still this process's, by the time at which it was last renewed. A
-    /// process that was stopped for long learns of it before it acts on what it knew.
+    /// Returns whether the lease is still this process's, by the time at which it was last renewed.
+    /// A process that was stopped for long learns of it before it acts on what it knew.
     pub fn lease_is_valid(&self) -> bool {
         let until = *self
             .0

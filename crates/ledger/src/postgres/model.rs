@@ -1,6 +1,6 @@
 //! What is passed to and from PostgreSQL.
 //!
-//! Must not call anything.
+//! This file must not call anything.
 
 use crate::LedgerEntry;
 

@@ -1,6 +1,6 @@
 //! Reads of what PostgreSQL has, for copies of it.
 //!
-//! Must not write.
+//! This file must not write.
 
 use super::home::PostgresHome;
 use super::model::{AccountBalance, CopiedRow, Domain, Holding, Position};

@@ -1,6 +1,6 @@
 //! What a server must be and have before the gateway trusts it with money.
 //!
-//! Must not write, except for the schema of a new database.
+//! This file must not write, except for the schema of a new database.
 
 use super::home::PostgresHome;
 use super::model::PostgresSettings;

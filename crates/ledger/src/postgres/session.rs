@@ -1,6 +1,6 @@
 //! One connection to PostgreSQL: how it is made, and the statements that it has prepared.
 //!
-//! Must not repeat anything: a caller knows what may be repeated.
+//! This file must not repeat anything: a caller knows what may be repeated.
 
 use crate::StoreError;
 use base::postgres_url;

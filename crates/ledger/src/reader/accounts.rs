@@ -1,6 +1,6 @@
 //! Accounts, price versions and the ends of requests, each read as one snapshot.
 //!
-//! Must not write.
+//! This file must not write.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;

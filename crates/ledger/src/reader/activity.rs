@@ -2,7 +2,7 @@
 //! conversation. `reader/usage.rs` has the totals by time.
 //!
 //! `index.db` has the totals, so no page sums up a ledger, and the positions of the entries by
-//! every filter (`index.rs`). Must not price anything.
+//! every filter (`index.rs`). This module must not price anything.
 
 mod endings;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Balances of many accounts, and the charge of a request of any account: what operators ask.
 //!
-//! The figures lag the running process by the milliseconds of a commit. Must not change anything.
+//! The figures lag the running process by the milliseconds of a commit. This file must not change
+//! anything.
 
 use super::chain::EntryReference;
 use crate::StoreError;

@@ -1,6 +1,6 @@
 //! The chain of entries: one entry by its reference, a walk over all of them, and its ends.
 //!
-//! Must not write.
+//! This file must not write.
 
 use crate::StoreError;
 use crate::entry::chain::ChainHead;

@@ -1,7 +1,7 @@
 //! Spending of API keys, by day. The transaction that enters a debit updates it, so that no
 //! admission sums up entries.
 //!
-//! Must not know a key's spending limit.
+//! This file must not know a key's spending limit.
 
 use crate::StoreError;
 use crate::statements::applied::number_of;

@@ -1,7 +1,7 @@
 //! What a statement of an account is made of: its postings, and sums by month of everything that
 //! changed its balance.
 //!
-//! The index has the sums (`index.rs`). Must not add up ends of requests:
+//! The index has the sums (`index.rs`). This file must not add up ends of requests:
 //! `reader/usage.rs` reads their sums.
 
 use super::activity::ActivityCursor;

@@ -1,9 +1,9 @@
 //! Usage: debits summed up by account, hour or day, model and key; and over all accounts, by day
 //! and model.
 //!
-//! The sums are rows of the index (`index/write.rs` adds the debits). A query reads the rows
-//! of its account and its span, of `index.db` and of its tail, never the entries. Refunds are not
-//! in the sums: they are postings of their own. Must not price anything.
+//! The sums are rows of the index (`index/write.rs` adds the debits). A query reads the rows of its
+//! account and its span, of `index.db` and of its tail, never the entries. Refunds are not in the
+//! sums: they are postings of their own. This module must not price anything.
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! Finds the files of recorded segments: in the folder `segments` beside `ledger.db`, else where
 //! they were archived.
 //!
-//! Open segments stay open, up to a limit: a receipt then reads one page and one block. Must not
-//! write, and must not know what is in a file: that is `segment.rs`.
+//! Open segments stay open, up to a limit: a receipt then reads one page and one block. This file
+//! must not write, and must not know what is in a file: that is `segment.rs`.
 
 use crate::StoreError;
 use crate::entry::hex::encode_hex;

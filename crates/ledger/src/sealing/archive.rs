@@ -2,7 +2,7 @@
 //!
 //! A segment is copied, read back by its hash, synced and renamed; then the ledger records its
 //! place; only then is the file in the data directory removed. A folder that is missing, full or
-//! read-only changes nothing. Must not delete the only copy.
+//! read-only changes nothing. This file must not delete the only copy.
 
 use crate::StoreError;
 use crate::entry::hex::encode_hex;
@@ -327,8 +327,8 @@ impl Segments<'_> {
         self.remove_local(segment, &target, pace)
     }
 
-    /// Whether a folder shows the files in the data directory: it is their folder under another
-    /// name, over a mount, or through another file system. What it shows is then no copy.
+    /// Returns whether a folder shows the files in the data directory: it is their folder under
+    /// another name, over a mount, or through another file system. What it shows is then no copy.
     fn shows_local_files(&self, folder: &Path) -> Result<bool, StoreError> {
         let failed =
             |source| StoreError::io("try whether the archive is a folder of its own", source);
@@ -412,7 +412,8 @@ pub(crate) fn set_aside(path: &Path, why: &str) -> io::Result<()> {
     file_owner::rename(path, aside)
 }
 
-/// Whether two paths lead to one file that has no other name: removing one removes the file.
+/// Returns whether two paths lead to one file that has no other name: removing one removes the
+/// file.
 fn is_only_name(one: &Path, other: &Path) -> io::Result<bool> {
     let one = match std::fs::metadata(one) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

@@ -1,6 +1,6 @@
 //! The balances at the end of a new segment.
 //!
-//! Must not write.
+//! This file must not write.
 
 use crate::database::Ledger;
 use crate::sealed::balance_slice;

@@ -1,7 +1,7 @@
 //! What a caller reads of sealed entries: the end of one request, entries by position, and an
 //! export of all entries.
 //!
-//! Must not write.
+//! This file must not write.
 
 use crate::StoreError;
 use crate::entry::{ENTRY_COLUMNS, EntrySelection, LedgerEntry, entry};

@@ -1,6 +1,6 @@
 //! Finishes or discards what a process that died while it sealed or archived has left.
 //!
-//! Must not remove the only copy of an entry.
+//! This file must not remove the only copy of an entry.
 
 use super::{BackgroundPace, EXTENSION, PARTIAL};
 use crate::StoreError;

@@ -2,8 +2,8 @@
 //!
 //! A block has neither the hashes of its entries nor their `prev`: a reader gets the hash before
 //! the first entry from the segment's directory, recomputes the chain, and must meet the hash with
-//! which the next block begins. docs/segments.md describes the bytes. Must not read or write a
-//! file.
+//! which the next block begins. docs/segments.md describes the bytes. This file must not read or
+//! write a file.
 
 use super::detail::{TextTable, read_details, read_named, read_table, write_details};
 use super::varint::{BlockBytes, put, put_signed, put_text};

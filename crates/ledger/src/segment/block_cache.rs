@@ -1,8 +1,8 @@
 //! The block that was decoded last, of all segments that one process reads.
 //!
 //! A journal that is replayed asks for one request after the other, and a page for entries next to
-//! each other: without it, each of them would decode the same block. Must not keep more than one
-//! block (at most a few MB).
+//! each other: without it, each of them would decode the same block. This file must not keep more
+//! than one block (at most a few MB).
 
 use crate::LedgerEntry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

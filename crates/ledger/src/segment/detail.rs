@@ -3,7 +3,7 @@
 //! A detail is a text of JSON. Its *shape* is the text with a hole in the place of each value after
 //! a colon: byte 1 for a string, byte 2 for a whole number. Most entries share a few shapes, and
 //! the values of one hole resemble each other, so they compress well together. Filling the holes
-//! returns every text byte for byte. Must not know what a detail means.
+//! returns every text byte for byte. This file must not know what a detail means.
 
 use super::varint::{BlockBytes, put, put_text};
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! Why a segment cannot be read.
 //!
-//! Must not say where the file should be: a caller knows that.
+//! This file must not say where the file should be: a caller knows that.
 
 use std::io;
 

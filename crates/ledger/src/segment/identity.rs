@@ -1,6 +1,6 @@
 //! The identity of an installation: its id, and the key that signs its segments.
 //!
-//! Must not store the key: the ledger does.
+//! This file must not store the key: the ledger does.
 
 use crate::entry::hex::encode_hex;
 use ring::rand::SystemRandom;

@@ -1,6 +1,6 @@
 //! The manifest of a segment: what it has, where in the file, and the signature over it.
 //!
-//! Must not read or write a file.
+//! This file must not read or write a file.
 
 use super::fault::SegmentFault;
 use crate::entry::hex::{decode_hex, encode_hex};

@@ -3,7 +3,8 @@
 //! Opening checks the signature of the manifest, and by it the directory and the list of the
 //! index's pages, which stay in memory (about 50 bytes for 512 entries). A block is checked by its
 //! chain of hashes, a page of the index by its checksum, so nothing that is returned is damaged. A
-//! file is read by position: several threads can use one reader. Must not know where files are.
+//! file is read by position: several threads can use one reader. This file must not know where
+//! files are.
 
 use super::block::{self, MAX_BLOCK_BYTES, MAX_BLOCK_ENTRIES};
 use super::block_cache::BlockCache;

@@ -3,7 +3,7 @@
 //! One record of 8 bytes for each entry: 40 bits of the SHA-256 of the reference, then 24 bits with
 //! the number of the block, sorted, in pages of 512 records. A list of the pages, in memory, has
 //! the first record and the CRC-32 of each, so a look-up reads one page, and a damaged page is
-//! noticed. A record is only a hint: the block decides. Must not read a file.
+//! noticed. A record is only a hint: the block decides. This file must not read a file.
 
 use sha2::{Digest, Sha256};
 

@@ -1,7 +1,7 @@
 //! Integers and texts as a block of a segment has them: LEB128, signed ones zigzag.
 //!
 //! A reader gets bytes that are not verified yet: every length is checked against what is left.
-//! Must not know an entry.
+//! This file must not know an entry.
 
 /// Maximum length in bytes of an encoded 64-bit integer.
 const MAX_VARINT_BYTES: u32 = 10;

@@ -1,7 +1,8 @@
 //! Writes a segment: entries in order, then the balances at their end, then what finds them again.
 //!
 //! It recomputes the chain while it writes, so that a ledger with a broken chain is not sealed. Its
-//! memory is one block, and 8 bytes for each entry. Must not rename a file or touch the ledger.
+//! memory is one block, and 8 bytes for each entry. This file must not rename a file or touch the
+//! ledger.
 
 use super::block::{self, BLOCK_TEXT_BYTES, MAX_BLOCK_ENTRIES, MAX_ENTRY_TEXT_BYTES, text_bytes};
 use super::identity::InstallationKey;

@@ -1,6 +1,6 @@
 //! Recovery of the databases that hold nothing the ledger does not know. A damaged one is moved
-//! aside and created again, so that the gateway starts. Must not be used for `ledger.db` and
-//! `app.db`.
+//! aside and created again, so that the gateway starts. This file must not be used for `ledger.db`
+//! and `app.db`.
 
 use crate::StoreError;
 use crate::sqlite;
@@ -156,7 +156,7 @@ fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String
         .collect()
 }
 
-/// Whether an error means that a database is damaged.
+/// Returns whether an error means that a database is damaged.
 pub fn is_damage(error: &StoreError) -> bool {
     match error {
         StoreError::Sqlite { source, .. } => is_sqlite_damage(source),
@@ -165,7 +165,7 @@ pub fn is_damage(error: &StoreError) -> bool {
     }
 }
 
-/// Whether an error of SQLite means that a database is damaged.
+/// Returns whether an error of SQLite means that a database is damaged.
 pub fn is_sqlite_damage(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),

@@ -1,7 +1,7 @@
 //! Checks whether `ledger.db` or `app.db` is missing while the other one still has accounts.
 //!
 //! Neither can replace the other's data, and without this check a start would create an empty file
-//! in place of the missing one. An empty file counts as missing. Must not write.
+//! in place of the missing one. An empty file counts as missing. This file must not write.
 
 use crate::StoreError;
 use crate::sqlite;

@@ -6,7 +6,7 @@
 //! cache before the write returns. The cache detects a write of another process by SQLite's own
 //! commit counter, which it reads at most once per [`ROW_CACHE_CHECK_INTERVAL`]: a row can be stale
 //! for that time. A caller that cannot accept a stale row reads the database, or clears the cache
-//! first. Must not know any table.
+//! first. This file must not know any table.
 
 use crate::StoreError;
 use crate::sqlite;

@@ -6,7 +6,7 @@
 //! an ending writes one row, and a reader gets both amounts in one snapshot. If another process
 //! takes that place in a row, the amount of the first one moves to the tables `applied` and
 //! `applied_key`. So at any time one of the two places has a process's amount. Processes of older
-//! versions know only the tables. Must not change a balance.
+//! versions know only the tables. This file must not change a balance.
 
 use credits::money::{CreditSplit, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};

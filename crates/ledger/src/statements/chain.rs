@@ -1,6 +1,6 @@
 //! Appends entries to the chain, and changes the balances of accounts with them.
 //!
-//! Must not decide an amount. A caller that appends does so in a write transaction.
+//! This file must not decide an amount. A caller that appends does so in a write transaction.
 
 use crate::entry::chain::{ChainHead, entry_hash};
 use crate::entry::compact_detail::compact;

@@ -1,7 +1,7 @@
 //! How the spending of keys changes by the endings of a commit: summed up by key and day, before it
 //! is written.
 //!
-//! Must not know a key's spending limit.
+//! This file must not know a key's spending limit.
 
 use super::applied::apply_to_key;
 use crate::entry::ending::Ending;

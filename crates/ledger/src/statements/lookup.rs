@@ -1,6 +1,6 @@
 //! Entries by their position in the ledger, and by their reference.
 //!
-//! Must not search: `index.rs` finds the positions.
+//! This file must not search: `index.rs` finds the positions.
 
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use rusqlite::{Connection, OptionalExtension, params};

@@ -1,6 +1,6 @@
 //! Opens accounts, stores price versions, and removes what ended processes left.
 //!
-//! Must not decide an amount.
+//! This file must not decide an amount.
 
 use super::trial::Posting;
 use crate::StoreError;

@@ -1,7 +1,7 @@
 //! A batch of changes is one transaction of `ledger.db`.
 //!
-//! Endings that follow each other are entered together (`writer/batch.rs`). Must not decide an
-//! amount.
+//! Endings that follow each other are entered together (`writer/batch.rs`). This file must not
+//! decide an amount.
 
 use super::batch::{EndingBatch, EndingEntry};
 use super::change::{AppendOutcome, LedgerBatch, LedgerChange};

@@ -3,9 +3,9 @@
 //!
 //! Under load a commit has many endings of few accounts and keys. So a row that each of them would
 //! change (a balance, a key's spending) is read once and written once. What pages read is not here:
-//! `index.rs` derives it from the entries. A caller that begins a batch must write it in the
-//! same transaction, and must write nothing else to the ledger in between. Must not decide what an
-//! ending costs.
+//! `index.rs` derives it from the entries. A caller that begins a batch must write it in the same
+//! transaction, and must write nothing else to the ledger in between. This file must not decide
+//! what an ending costs.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;

@@ -1,6 +1,6 @@
 //! The changes that a commit enters, and what becomes of each.
 //!
-//! Must not name a database.
+//! This file must not name a database.
 
 use super::claim::ClaimsOnAccount;
 use super::posting::{BalanceChange, PostingResult, Refund};

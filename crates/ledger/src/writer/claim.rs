@@ -4,7 +4,7 @@
 //! One process admits requests, and holds credits in memory (`billing/holds.rs`). Two kinds of
 //! process claim credits here instead: a command that is about to debit, and a gateway that drains
 //! after it has handed over. They read the admitting process's holds from its mirror
-//! (`journal/holds_mirror.rs`). Must not decide which account gets how much.
+//! (`journal/holds_mirror.rs`). This file must not decide which account gets how much.
 
 use crate::StoreError;
 use crate::entry::account::{LedgerAccount, account_row};

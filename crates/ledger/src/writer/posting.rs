@@ -3,7 +3,7 @@
 //!
 //! The same reference with the same content changes nothing. With different content it is refused,
 //! because one of the two changes would be lost. Every check runs in the transaction that posts.
-//! Must not change an entry: another entry corrects a mistake.
+//! This file must not change an entry: another entry corrects a mistake.
 
 use super::claim::{self, Claim, ClaimsOnAccount};
 use crate::StoreError;
@@ -106,8 +106,8 @@ impl<'a> BalanceChangeKind<'a> {
 }
 
 impl BalanceChange<'_> {
-    /// Whether the change takes back what a payment bought: it then takes what is there, and the
-    /// rest is written off.
+    /// Returns whether the change takes back what a payment bought: it then takes what is there,
+    /// and the rest is written off.
     pub fn is_clawback(&self) -> bool {
         self.amount < Micro::ZERO && self.kind.payment().is_some()
     }

@@ -1,7 +1,7 @@
 //! The ledger's side of the shared store: it enters the store's events, and remembers how far its
 //! entries were published to the store.
 //!
-//! Must not call the store.
+//! This file must not call the store.
 
 use super::accounts::insert_price;
 use super::batch::{EndingBatch, EndingEntry};

@@ -2,7 +2,7 @@
 //! and their expiry. Each counts once by its reference. And a later end of a running trial, which
 //! changes no balance.
 //!
-//! Must not decide when a trial ends.
+//! This file must not decide when a trial ends.
 
 use super::posting::{PostingDetail, PostingResult, SqlFailure, post_entry, trial_end, unchanged};
 use crate::StoreError;

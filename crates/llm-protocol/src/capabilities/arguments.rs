@@ -1,9 +1,9 @@
 //! Converts a call's arguments between a JSON object (messages) and JSON in a string (chat).
 //! Malformed arguments are preserved.
 //!
-//! It must not guess or repair: it wraps arguments that cannot be parsed, so that the tool sees the
-//! error instead of running with other arguments. A shell command that was cut off may be another
-//! valid command.
+//! This file must not guess or repair: it wraps arguments that cannot be parsed, so that the tool
+//! sees the error instead of running with other arguments. A shell command that was cut off may be
+//! another valid command.
 //!
 //! Read next: `schema.rs` in this folder.
 

@@ -1,7 +1,7 @@
 //! Ids and names that must be valid in the other protocol: call ids, tool names, end users.
 //!
-//! It must not keep state between requests: the same request must get the same names, or caches and
-//! retries break.
+//! This file must not keep state between requests: the same request must get the same names, or
+//! caches and retries break.
 //!
 //! Read next: `arguments.rs` in this folder.
 

@@ -1,7 +1,7 @@
 //! Pairs calls with their results: both vendors require the results directly after the calls.
 //!
-//! It must not invent or omit a result: a model would take an invented one for a tool's output. It
-//! changes other blocks only in their position.
+//! This file must not invent or omit a result: a model would take an invented one for a tool's
+//! output. It changes other blocks only in their position.
 //!
 //! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on this order.
 

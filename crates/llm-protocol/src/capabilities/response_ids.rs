@@ -1,6 +1,6 @@
 //! Ids of answers and of their parts on the client's surface, made from the vendor's id or a seed.
 //!
-//! It must not use random numbers: the same answer must get the same ids.
+//! This file must not use random numbers: the same answer must get the same ids.
 //!
 //! Read next: `identifiers.rs` in this folder.
 

@@ -1,8 +1,8 @@
 //! Adapts tool and answer schemas to what the target accepts.
 //!
-//! It must not copy what it need not change: a schema that fits is sent as written. It knows which
-//! keywords hold schemas, so that it leaves a property, a default or an example with a keyword's
-//! name unchanged.
+//! This module must not copy what it need not change: a schema that fits is sent as written. It
+//! knows which keywords hold schemas, so that it leaves a property, a default or an example with a
+//! keyword's name unchanged.
 //!
 //! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
 

@@ -1,8 +1,8 @@
 //! What a chat vendor wants back as it came: the values at the paths of its profile's `state`, of a
 //! message or of a call.
 //!
-//! It must not hold anything else: the rest of a member, such as Gemini's `extra_content`, is not
-//! for the vendor to read again.
+//! This file must not hold anything else: the rest of a member, such as Gemini's `extra_content`,
+//! is not for the vendor to read again.
 
 use crate::json::{CompactJson, JsonStrBuf, JsonValue, JsonWriter, RawJson};
 

@@ -1,9 +1,9 @@
 //! Reads a chat vendor's answer, streamed or as one body, into events.
 //!
-//! It must not hold back text: it emits the content of a chunk at once, and borrows it from the
-//! chunk. It buffers only three things: the arguments of a call until its name is known, the text
-//! of a refusal (which it emits again as the stop reason), and reasoning that the client sends back
-//! later. It skips unknown members, and treats members of a wrong type as absent.
+//! This module must not hold back text: it emits the content of a chunk at once, and borrows it
+//! from the chunk. It buffers only three things: the arguments of a call until its name is known,
+//! the text of a refusal (which it emits again as the stop reason), and reasoning that the client
+//! sends back later. It skips unknown members, and treats members of a wrong type as absent.
 //!
 //! Order inside a chunk: reasoning, text, refusal, calls, finish reason, usage.
 //!

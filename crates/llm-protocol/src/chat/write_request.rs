@@ -252,7 +252,7 @@ impl ChatRequestWriter<'_> {
         }
     }
 
-    /// Whether the vendor takes this member, which is not in the base of the protocol.
+    /// Returns whether the vendor takes this member, which is not in the base of the protocol.
     fn takes(&self, member: &str) -> bool {
         self.write_context.target.profile.takes(member)
     }

@@ -1,8 +1,9 @@
 //! Writes the IR events as a chat answer: as stream chunks or as one body.
 //!
-//! It must not wait: in a stream, all output leaves with the event that caused it. The exceptions
-//! are parts that clients can only read whole: reasoning to send back, sources, the reason why the
-//! model declined, and the input of a custom tool. It does not report a failure during the answer.
+//! This module must not wait: in a stream, all output leaves with the event that caused it. The
+//! exceptions are parts that clients can only read whole: reasoning to send back, sources, the
+//! reason why the model declined, and the input of a custom tool. It does not report a failure
+//! during the answer.
 //!
 //! Read next: `write_stream/answer_builder.rs`, which decides the outcome of each event; then
 //! `write_stream/chunks.rs` and `write_stream/message.rs`, which encode it.

@@ -1,6 +1,6 @@
 //! A failure before it is rendered, and its constructors.
 //!
-//! It must not know the forms of the surfaces: `failure.rs` renders it.
+//! This file must not know the forms of the surfaces: `failure.rs` renders it.
 //!
 //! Read next: `failure/surface_message.rs`.
 

@@ -1,7 +1,7 @@
 //! The words by which vendors say that a request does not fit the model's context, and the two
 //! numbers in them.
 //!
-//! It must not write a message: `failure/surface_message.rs` does.
+//! This file must not write a message: `failure/surface_message.rs` does.
 
 use crate::table_text::{names_in, split_at_byte};
 

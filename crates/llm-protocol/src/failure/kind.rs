@@ -1,6 +1,6 @@
 //! The kinds of failures, as far as a caller can distinguish them.
 //!
-//! It must not know a status, a text or a surface: `failure/table.rs` does.
+//! This file must not know a status, a text or a surface: `failure/table.rs` does.
 //!
 //! Read next: `failure/table.rs`.
 

@@ -74,7 +74,7 @@ impl Failure {
     }
 }
 
-/// Whether the text has this name with no letter, digit or `_` beside it.
+/// Returns whether the text has this name with no letter, digit or `_` beside it.
 fn contains_word(text: &str, name: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     !name.is_empty()

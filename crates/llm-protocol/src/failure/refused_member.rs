@@ -1,7 +1,7 @@
 //! Which member of a request a vendor's error says that its server does not know.
 //!
-//! It must not name a member that changes what is billed, or that a vendor may refuse for safety:
-//! those errors are the caller's.
+//! This file must not name a member that changes what is billed, or that a vendor may refuse for
+//! safety: those errors are the caller's.
 
 use super::context_length::VENDOR_TEXT;
 use super::vendor::VendorError;

@@ -1,8 +1,8 @@
 //! Removes data that concerns only the vendor and the operator from a vendor's message.
 //!
-//! It must not try to be clever: it checks word by word and prefers to hide too much. It hides the
-//! vendor's model id (replaced by the public id), addresses, also of e-mail, organisation and
-//! project ids, UUIDs and parts of keys.
+//! This file must not try to be clever: it checks word by word and prefers to hide too much. It
+//! hides the vendor's model id (replaced by the public id), addresses, also of e-mail, organisation
+//! and project ids, UUIDs and parts of keys.
 //!
 //! Read next: `failure/table.rs`.
 

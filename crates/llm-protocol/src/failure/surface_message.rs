@@ -1,7 +1,7 @@
 //! Builds the message of a failure where the surfaces need different texts.
 //!
-//! It must not choose a status or a code. Some clients search for exact texts (`prompt is too
-//! long`), so the texts below are the vendors' own.
+//! This file must not choose a status or a code. Some clients search for exact texts (`prompt is
+//! too long`), so the texts below are the vendors' own.
 //!
 //! Read next: `failure/table.rs`.
 

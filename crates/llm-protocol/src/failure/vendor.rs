@@ -1,8 +1,8 @@
 //! Converts a vendor's error to a failure for the caller.
 //!
-//! It must not reveal data that concerns only the vendor and the operator: the vendor's model ids,
-//! organisations, keys, addresses, the limits of the operator's account. A message that the caller
-//! can act on keeps the vendor's text, scrubbed; all others get our own text.
+//! This file must not reveal data that concerns only the vendor and the operator: the vendor's
+//! model ids, organisations, keys, addresses, the limits of the operator's account. A message that
+//! the caller can act on keeps the vendor's text, scrubbed; all others get our own text.
 //!
 //! Read next: `failure/scrub.rs`.
 

@@ -1,6 +1,6 @@
 //! A tool of the responses surface by the caller's own name, for the answer's calls of it.
 //!
-//! It must not know the request or the answer: `ir.rs` and `ir/response_context.rs` hold it.
+//! This file must not know the request or the answer: `ir.rs` and `ir/response_context.rs` hold it.
 //!
 //! Read next: `ir/response_context.rs`.
 

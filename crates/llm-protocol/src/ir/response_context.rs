@@ -1,6 +1,6 @@
 //! What the translation of an answer needs to know about its request.
 //!
-//! It must not borrow from the request: it lives until the answer has ended.
+//! This file must not borrow from the request: it lives until the answer has ended.
 //!
 //! Read next: `ir/event.rs`.
 

@@ -1,6 +1,6 @@
 //! Why the gateway cannot read a vendor's answer any further, for passthrough and translation.
 //!
-//! It must not decide the client's error message: `failure.rs` does.
+//! This file must not decide the client's error message: `failure.rs` does.
 
 use crate::Protocol;
 use crate::failure::{self, Failure, Kind, VendorError};

@@ -1,6 +1,6 @@
 //! What the request writers of all protocols get beside the request, and what they return.
 //!
-//! It must not know a protocol: `translate.rs` chooses the writer.
+//! This file must not know a protocol: `translate.rs` chooses the writer.
 //!
 //! Read next: `translate.rs`.
 

@@ -1,8 +1,8 @@
 //! A JSON text as a flat list of borrowed tokens, built in one pass. The translators read it.
 //!
-//! It must not copy, unescape or convert on its own: a text, a schema or an image remains the slice
-//! that the sender wrote, and a caller that needs the value asks for it. Explicit `null` counts as
-//! absent, as in both protocols. Passthrough uses it only to repair calls.
+//! This file must not copy, unescape or convert on its own: a text, a schema or an image remains
+//! the slice that the sender wrote, and a caller that needs the value asks for it. Explicit `null`
+//! counts as absent, as in both protocols. Passthrough uses it only to repair calls.
 //!
 //! Read next: `ir.rs`, whose parts point into a document.
 

@@ -1,7 +1,7 @@
 //! Applies a few edits to bytes and copies the rest unchanged.
 //!
-//! It must not inspect the bytes that it copies. It ignores edits that overlap or lie outside the
-//! text; it does not guess.
+//! This file must not inspect the bytes that it copies. It ignores edits that overlap or lie
+//! outside the text; it does not guess.
 //!
 //! Read next: `passthrough.rs`.
 

@@ -1,6 +1,6 @@
 //! The maximum nesting depths of the JSON that the gateway reads.
 //!
-//! It must not depend on anything: the readers of both directions share these bounds.
+//! This file must not depend on anything: the readers of both directions share these bounds.
 //!
 //! Read next: `json/scanner.rs`, which keeps a bound.
 

@@ -1,8 +1,8 @@
 //! A skipping JSON scanner: one pass that checks the grammar, bounds the depth and yields keys and
 //! spans.
 //!
-//! It must not build a tree, copy a value or accept anything that `serde_json` would refuse.
-//! `tests/properties.rs` compares the two through `request::read_summary` and
+//! This module must not build a tree, copy a value or accept anything that `serde_json` would
+//! refuse. `tests/properties.rs` compares the two through `request::read_summary` and
 //! `passthrough::rewrite_response`.
 //!
 //! Kept by hand: `serde_json` skips with `IgnoredAny`, which neither bounds the depth nor reports

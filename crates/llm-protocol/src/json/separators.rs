@@ -1,6 +1,7 @@
 //! Counts the commas between the values of a text, before anything parses it.
 //!
-//! It must not check the text: the scanner does. A count of a text that is no JSON means nothing.
+//! This file must not check the text: the scanner does. A count of a text that is no JSON means
+//! nothing.
 
 use super::scanner::string_scanner::StringScanner;
 

@@ -1,8 +1,8 @@
 //! A JSON string that is copied from one body to another, kept in the sender's escaped form until
 //! its value is needed.
 //!
-//! It must not normalise: escapes, half surrogate pairs and everything else in a token are written
-//! as they were read.
+//! This file must not normalise: escapes, half surrogate pairs and everything else in a token are
+//! written as they were read.
 //!
 //! Read next: `json/document.rs`, where the tokens come from.
 

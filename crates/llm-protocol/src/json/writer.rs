@@ -1,6 +1,6 @@
 //! Writes JSON: values one after the other, and the compact form of a value that was read.
 //!
-//! It must not normalise a string: a token is written as it was read.
+//! This file must not normalise a string: a token is written as it was read.
 
 use super::document::JsonValue;
 use super::scanner::string_scanner::StringScanner;

@@ -1,7 +1,7 @@
 //! Reads a messages vendor's answer, streamed or as one body, into IR events.
 //!
-//! It must not know who consumes the events, and must be tolerant: it skips unknown members and
-//! events, and treats members of a wrong type as absent. Invalid JSON ends the answer.
+//! This file must not know who consumes the events, and must be tolerant: it skips unknown members
+//! and events, and treats members of a wrong type as absent. Invalid JSON ends the answer.
 //!
 //! Read next: `ir/event.rs` (the events); `passthrough/messages.rs`, which reads the same streams
 //! but only counts.

@@ -1,9 +1,9 @@
 //! Writes an answer as a messages stream. `write_stream/body.rs` writes one messages body.
 //!
-//! It must not break the rules whose violation crashes clients of this protocol: one block is open
-//! at a time, block indexes have no gap, no block is empty or blank, a delta matches its block,
-//! every value of the usage is a number. Overlapping blocks therefore wait in a bounded queue, and
-//! a block opens only when there is content for it.
+//! This module must not break the rules whose violation crashes clients of this protocol: one block
+//! is open at a time, block indexes have no gap, no block is empty or blank, a delta matches its
+//! block, every value of the usage is a number. Overlapping blocks therefore wait in a bounded
+//! queue, and a block opens only when there is content for it.
 //!
 //! A text or thinking block closes as soon as other content arrives; a call closes only when its
 //! arguments are complete. At the end, all queued blocks are written in the order in which they

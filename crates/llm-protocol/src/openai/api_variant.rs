@@ -1,6 +1,6 @@
 //! Writes the members that both protocols of a chat vendor have, each in its own form.
 //!
-//! It must not know a member that only one of the two has.
+//! This file must not know a member that only one of the two has.
 //!
 //! Read next: `openai/tools.rs`.
 

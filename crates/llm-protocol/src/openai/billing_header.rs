@@ -1,6 +1,6 @@
 //! Removes the line that one client puts before its instructions.
 //!
-//! It must not change anything else in them.
+//! This file must not change anything else in them.
 
 use crate::ir::{BlockKind, Request};
 use crate::json::JsonStr;

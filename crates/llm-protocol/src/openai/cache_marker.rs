@@ -1,6 +1,6 @@
 //! Reads the cache marker of a part, message, call, item or tool.
 //!
-//! It must not count markers: `messages/write_request/marker_budget.rs` does.
+//! This file must not count markers: `messages/write_request/marker_budget.rs` does.
 
 use super::check::{cache_control, optional_object};
 use crate::ir::{CacheBreakpoint, RequestResult};

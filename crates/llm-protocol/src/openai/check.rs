@@ -1,6 +1,6 @@
 //! Type checks for the chat completions API, and errors in the wording that its clients know.
 //!
-//! It must not know any particular member.
+//! This file must not know any particular member.
 //!
 //! Read next: `chat/read_request/messages.rs`.
 

@@ -1,8 +1,8 @@
 //! Images and files inside a request: data URLs, base64, and the media type that their first bytes
 //! show.
 //!
-//! It must not fetch anything, and must not decode more than it needs: the first bytes of an image,
-//! all of a text file.
+//! This file must not fetch anything, and must not decode more than it needs: the first bytes of an
+//! image, all of a text file.
 //!
 //! Read next: `chat/read_request/parts.rs`.
 

@@ -1,6 +1,6 @@
 //! Joins the parts of a reasoning summary to one text, and splits the text again.
 //!
-//! It must not split a text that a client changed.
+//! This file must not split a text that a client changed.
 
 use crate::json::JsonStr;
 

@@ -1,6 +1,6 @@
 //! Reads the settings that chat and responses requests share: sampling and the end user.
 //!
-//! It must not know how a target handles them, only whether the client API accepts them.
+//! This file must not know how a target handles them, only whether the client API accepts them.
 
 use super::check::{optional_text, refuse, refuse_type, wrong_type};
 use crate::ir::{RequestResult, SamplingParams};

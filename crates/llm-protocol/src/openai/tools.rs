@@ -1,7 +1,7 @@
 //! Writes tools and the tool choice for both protocols of a chat vendor.
 //!
-//! It must not send a tool whose schema only another vendor's models know: a model would invent its
-//! arguments.
+//! This file must not send a tool whose schema only another vendor's models know: a model would
+//! invent its arguments.
 //!
 //! Read next: `capabilities/schema.rs`.
 

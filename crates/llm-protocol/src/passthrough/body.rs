@@ -1,7 +1,8 @@
 //! Passthrough of a whole JSON answer that came with a 2xx status.
 //!
-//! It must not change anything but the model's name, the usage, and calls that a client would
-//! misread (`call_repair.rs`). `vendor_response/completion.rs` decides when an answer is complete.
+//! This file must not change anything but the model's name, the usage, and calls that a client
+//! would misread (`call_repair.rs`). `vendor_response/completion.rs` decides when an answer is
+//! complete.
 //!
 //! Read next: `failure.rs`, for bodies that are not answers.
 

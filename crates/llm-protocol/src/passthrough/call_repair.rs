@@ -13,7 +13,7 @@
 //! | `function_call`         | the entry of `tool_calls` that it stands for                 |
 //! | `finish_reason`         | `tool_calls`, where the vendor ended a turn that has calls   |
 //!
-//! It must not join, hold back or reorder fragments.
+//! This file must not join, hold back or reorder fragments.
 //!
 //! Read next: `chat/read_stream/calls.rs`.
 

@@ -1,7 +1,7 @@
 //! Writes the end of a stream in the vendor's place: the vendor continued past the output limit, or
 //! sent a stop reason and no last event.
 //!
-//! It must not decide that a stream ends, nor its usage.
+//! This file must not decide that a stream ends, nor its usage.
 //!
 //! Read next: `chat.rs` and `messages.rs` in this folder, which keep the state that an end needs.
 

@@ -1,7 +1,7 @@
 //! Reads an event of a messages stream or a whole messages answer in one skipping pass.
 //!
-//! It must not copy text: it counts. It skips unknown members and treats members of a wrong type as
-//! absent.
+//! This file must not copy text: it counts. It skips unknown members and treats members of a wrong
+//! type as absent.
 //!
 //! Read next: `body.rs`.
 

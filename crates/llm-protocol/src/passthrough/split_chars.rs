@@ -1,8 +1,8 @@
 //! Joins surrogate pairs that are split over two events of a passthrough stream: it moves the first
 //! half from the end of one text to the beginning of the next.
 //!
-//! It must not parse an event without half a pair in it, nor change anything but the texts of
-//! deltas.
+//! This file must not parse an event without half a pair in it, nor change anything but the texts
+//! of deltas.
 //!
 //! Read next: `surrogates.rs`.
 

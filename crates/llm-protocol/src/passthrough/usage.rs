@@ -1,7 +1,7 @@
 //! Writes the usage object for a client if the vendor's own one does not state what is billed.
 //!
-//! It must not decide what is billed: `usage/metering.rs` does. A usage object that states what is
-//! billed stays unchanged.
+//! This file must not decide what is billed: `usage/metering.rs` does. A usage object that states
+//! what is billed stays unchanged.
 
 use crate::Protocol;
 use crate::chat::write_stream::write_usage as write_chat_usage;

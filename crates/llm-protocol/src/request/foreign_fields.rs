@@ -2,8 +2,8 @@
 //! refuse although it speaks the caller's protocol: reasoning that it did not sign, call ids in a
 //! format that it refuses, members that it does not know.
 //!
-//! It must not touch anything else, nor validate a request: the vendor refuses what cannot be
-//! parsed here. Nearly always there is nothing to do; the request summary shows whether the body
+//! This module must not touch anything else, nor validate a request: the vendor refuses what cannot
+//! be parsed here. Nearly always there is nothing to do; the request summary shows whether the body
 //! must be read at all.
 //!
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
@@ -99,8 +99,8 @@ pub fn needs_cleaning(
         || rules.is_some_and(|rules| summary.needs_repair(rules))
 }
 
-/// Whether the request has parts that this vendor refuses: remains of another vendor, or members
-/// that it does not know.
+/// Returns whether the request has parts that this vendor refuses: remains of another vendor, or
+/// members that it does not know.
 fn has_foreign_parts(
     protocol: Protocol,
     profile: &VendorProfile,

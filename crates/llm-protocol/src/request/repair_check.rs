@@ -1,7 +1,7 @@
 //! Decides whether this model is known to refuse something in a body, from the summary of the body.
 //!
-//! It must not read the body, nor change it: `request/repair.rs` does both, for the few bodies that
-//! need it. In doubt a body needs it.
+//! This file must not read the body, nor change it: `request/repair.rs` does both, for the few
+//! bodies that need it. In doubt a body needs it.
 //!
 //! Read next: `request/repair.rs`.
 
@@ -102,7 +102,7 @@ impl RequestSummary {
             || known.verbosity && !model.verbosity && has(Setting::Text)
     }
 
-    /// Whether the vendor has members of its own for what the effort asks for.
+    /// Returns whether the vendor has members of its own for what the effort asks for.
     fn has_switched_effort(&self, model: &ChatModel) -> bool {
         match self.hints.effort {
             EnumMember::Known(Effort::None) => !model.reasoning_off.is_empty(),

@@ -1,7 +1,8 @@
 //! Records which members that some model of the protocol refuses are in a body, as the one pass
 //! over it shows them.
 //!
-//! It must not know a model: `request/repair_check.rs` decides whether this one refuses a member.
+//! This file must not know a model: `request/repair_check.rs` decides whether this one refuses a
+//! member.
 //!
 //! Read next: `request/repair_check.rs`.
 

@@ -1,7 +1,7 @@
 //! Applies the few edits to a body for passthrough; everything else stays byte-identical.
 //!
-//! It must not parse: [`super::read_summary`] stored the spans in the summary. A summary of another
-//! body produces a wrong body but never a panic.
+//! This file must not parse: [`super::read_summary`] stored the spans in the summary. A summary of
+//! another body produces a wrong body but never a panic.
 //!
 //! Read next: `passthrough.rs`, the way back.
 

@@ -2,7 +2,7 @@
 //! response. Keep-alive events and the final events of a failure come from outside the writer, and
 //! need the next number and the same response.
 //!
-//! It must not wait: the holder of the lock only appends to memory.
+//! This file must not wait: the holder of the lock only appends to memory.
 //!
 //! Read next: `responses/write_stream.rs`.
 

@@ -7,8 +7,9 @@
 //! every other member: `fields/responses.rs`. Tools of every type become functions and custom
 //! tools with a qualified name, and the reader records the original tool for the answer.
 //!
-//! It must not refuse an item of the history, because an agent would repeat it for the rest of its
-//! session. An item that the reader cannot represent becomes text, or is dropped with a warning.
+//! This module must not refuse an item of the history, because an agent would repeat it for the
+//! rest of its session. An item that the reader cannot represent becomes text, or is dropped with a
+//! warning.
 //!
 //! Read next: `fields/responses.rs`, then `read_request/items.rs`.
 

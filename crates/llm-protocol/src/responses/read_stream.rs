@@ -1,9 +1,9 @@
 //! Reads a responses vendor's answer, streamed or as one body, into events.
 //!
-//! It must not hold back text: it emits the content of an event at once, and borrows it from the
-//! event. It identifies items by their index in the output, because intermediate servers rewrite
-//! ids. If a server omits the index, it uses other properties. It does not emit text again that
-//! arrived in deltas and is repeated whole. It emits text that never arrived in deltas when it
+//! This module must not hold back text: it emits the content of an event at once, and borrows it
+//! from the event. It identifies items by their index in the output, because intermediate servers
+//! rewrite ids. If a server omits the index, it uses other properties. It does not emit text again
+//! that arrived in deltas and is repeated whole. It emits text that never arrived in deltas when it
 //! arrives whole, at the latest with the final response. It skips unknown events and items, and
 //! treats members of a wrong type as absent.
 //!

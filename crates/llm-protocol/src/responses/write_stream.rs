@@ -1,11 +1,11 @@
 //! Writes an answer as a responses stream or as one body: the same items, as they arrive or at the
 //! end.
 //!
-//! It must not break the rules whose violation crashes clients of this protocol: item indexes have
-//! no gap and follow the order of addition, an item is complete when it is done and identical in
-//! the last event, and exactly one event ends the stream. An agent runs a call as soon as the call
-//! is done. Therefore a call that the output limit cut off is never reported as done, and never
-//! repaired: a truncated shell command may be a different command.
+//! This module must not break the rules whose violation crashes clients of this protocol: item
+//! indexes have no gap and follow the order of addition, an item is complete when it is done and
+//! identical in the last event, and exactly one event ends the stream. An agent runs a call as soon
+//! as the call is done. Therefore a call that the output limit cut off is never reported as done,
+//! and never repaired: a truncated shell command may be a different command.
 //!
 //! Several calls may be open at once, but only one text or reasoning item. The content of all items
 //! is kept until the end, within a limit, because the last event repeats it.

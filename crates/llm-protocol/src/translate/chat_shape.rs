@@ -15,7 +15,7 @@
 //! | parts `input_text`, `output_text`             | `text`                                       |
 //! | parts `input_image` and `image` with a source | `image_url`                                  |
 //!
-//! It must not check anything: the reader of the surface reads what it returns.
+//! This file must not check anything: the reader of the surface reads what it returns.
 
 use super::{TranslationRequest, translate_request};
 use crate::Protocol;
@@ -132,8 +132,8 @@ fn is_object(value: JsonValue<'_>, name: &str) -> bool {
     value.get(name).is_some_and(JsonValue::is_object)
 }
 
-/// Whether a tool, or the choice of one, lacks the object that holds its name in a chat request.
-/// Other types are of tools that run at a vendor.
+/// Returns whether a tool, or the choice of one, lacks the object that holds its name in a chat
+/// request. Other types are of tools that run at a vendor.
 fn lacks_wrapper(value: JsonValue<'_>) -> bool {
     let kind = value.get("type");
     let is_own = kind.is_none_or(|kind| {

@@ -1,7 +1,7 @@
 //! Observes the events of an answer on their way to the writer of the caller's protocol:
 //! completeness, usage, and split surrogate pairs.
 //!
-//! It must not change an event, except to join the halves of a pair.
+//! This file must not change an event, except to join the halves of a pair.
 //!
 //! Read next: `vendor_response/completion.rs`.
 

@@ -1,6 +1,6 @@
 //! Translates a request: the reader of its protocol, then the writer of the vendor's.
 //!
-//! It must not know a member of either: it only connects them.
+//! This file must not know a member of either: it only connects them.
 //!
 //! Read next: `ir.rs`, then the folder of the caller's protocol.
 

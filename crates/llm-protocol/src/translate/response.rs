@@ -1,7 +1,7 @@
 //! Translates a vendor's whole answer, and reads the errors of a vendor that have an answer of
 //! their own.
 //!
-//! It must not stream: `translate/stream.rs` does.
+//! This file must not stream: `translate/stream.rs` does.
 
 use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;

@@ -1,7 +1,7 @@
 //! Translates a vendor's stream, event by event.
 //!
-//! It must not hold back what may be sent. The caller writes its journal before it releases the
-//! bytes of the last event.
+//! This file must not hold back what may be sent. The caller writes its journal before it releases
+//! the bytes of the last event.
 //!
 //! Read next: `translate/observer.rs`.
 

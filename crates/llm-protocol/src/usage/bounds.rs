@@ -1,7 +1,7 @@
 //! The limits for metering one request: the most tokens that it can use, and the estimate for
 //! counters that its vendor does not report.
 //!
-//! It must not know a price or an account. `billing/quote.rs` derives it from the request.
+//! This file must not know a price or an account. `billing/quote.rs` derives it from the request.
 
 use super::estimator::UsageEstimator;
 use super::server_tool::PerTool;

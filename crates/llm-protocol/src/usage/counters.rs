@@ -1,8 +1,8 @@
 //! A vendor's counters as its usage objects contain them, and the merging of those of one answer.
 //!
-//! It must not decide the meaning of a counter or whether it is plausible: `usage/metering.rs`
-//! does. `None` is a counter that is missing or not a valid count (negative, not integral, a
-//! string, above 2^53).
+//! This file must not decide the meaning of a counter or whether it is plausible:
+//! `usage/metering.rs` does. `None` is a counter that is missing or not a valid count (negative,
+//! not integral, a string, above 2^53).
 
 use super::passes::CompactionPasses;
 use super::server_tool::{PerTool, ServerTool};

@@ -1,6 +1,6 @@
 //! The usage to bill if the vendor did not report all of it.
 //!
-//! It must not know JSON, a model or a price: admission decided the estimate of the input.
+//! This file must not know JSON, a model or a price: admission decided the estimate of the input.
 //!
 //! Read next: `request/content.rs` (the content of a request), `billing/estimate.rs` (its
 //! estimated tokens).

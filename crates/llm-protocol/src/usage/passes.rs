@@ -1,7 +1,8 @@
 //! The passes over a conversation with which a vendor shortened it before the answer
 //! ("compaction").
 //!
-//! It must not know a price: `crates/credits/src/pricing.rs` prices each pass by its own size.
+//! This file must not know a price: `crates/credits/src/pricing.rs` prices each pass by its own
+//! size.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

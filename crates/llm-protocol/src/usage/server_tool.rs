@@ -1,7 +1,7 @@
 //! Tools that run at the vendor and are billed per use.
 //!
-//! It must not know JSON or a price. The readers of requests and answers map a protocol's names to
-//! these tools; price lists and quotes have one slot for each.
+//! This file must not know JSON or a price. The readers of requests and answers map a protocol's
+//! names to these tools; price lists and quotes have one slot for each.
 
 use super::tokens::Usage;
 

@@ -1,6 +1,6 @@
 //! The name of a vendor's service tier, region or speed, as the vendor spells it.
 //!
-//! It must not know which tiers exist: the price list does.
+//! This file must not know which tiers exist: the price list does.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The usage of one answer, in tokens.
 //!
-//! It must not know a vendor's counters, nor how they are read: `usage/metering.rs` does.
+//! This file must not know a vendor's counters, nor how they are read: `usage/metering.rs` does.
 //!
 //! Read next: `usage/counters.rs`.
 

@@ -1,6 +1,6 @@
 //! A whole answer that the gateway may send to the client, for passthrough and translation.
 //!
-//! It must not know which of the two made it.
+//! This file must not know which of the two made it.
 //!
 //! Read next: `vendor_response/completion.rs`.
 

@@ -23,7 +23,7 @@
 //! * Content after a stop reason withdraws it until the last event: some vendors send a reason
 //!   with every chunk.
 //!
-//! It must not know the terms of a protocol, nor how long the gateway waits for the rest:
+//! This file must not know the terms of a protocol, nor how long the gateway waits for the rest:
 //! `edge/intake/buffered_session.rs` does.
 
 use crate::ir::event::{ReadResult, UpstreamError};

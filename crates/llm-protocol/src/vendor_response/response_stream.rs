@@ -1,6 +1,6 @@
 //! What the edge asks of a streamed answer, whether it is translated or passed on.
 //!
-//! Must not know how a stream is read.
+//! This file must not know how a stream is read.
 
 use crate::ir::event::ReadResult;
 use crate::responses::EventSequencer;

@@ -1,6 +1,6 @@
 //! The keys of a marker that select one of several modes, and the word for each mode.
 //!
-//! It must not know the wire form of a mode.
+//! This file must not know the wire form of a mode.
 
 /// Position and correctness of the usage report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Encodes the deltas of a stream and the message of a JSON answer as the chat vendor does.
 //!
-//! It must not decide which deltas there are, or their order.
+//! This file must not decide which deltas there are, or their order.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The messages vendor's checks of a single block of a turn.
 //!
-//! It must not know the neighbouring blocks (`turns.rs`, `pairing.rs`).
+//! This file must not know the neighbouring blocks (`turns.rs`, `pairing.rs`).
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The messages vendor's checks of cache breakpoints: their number and their contents.
 //!
-//! It must not decide which blocks may have one: blocks that may not have no such field
+//! This file must not decide which blocks may have one: blocks that may not have no such field
 //! (`blocks.rs`).
 
 use serde_json::Value;

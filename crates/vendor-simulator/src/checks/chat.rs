@@ -1,7 +1,7 @@
 //! The chat vendor's checks of a whole request: its fields, its limits, and parameters that
 //! reasoning models refuse.
 //!
-//! It must not examine messages (`chat_turns.rs`) or tools (`chat_tools.rs`).
+//! This file must not examine messages (`chat_turns.rs`) or tools (`chat_tools.rs`).
 
 use serde_json::Value;
 

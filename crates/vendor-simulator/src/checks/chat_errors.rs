@@ -1,7 +1,7 @@
 //! The chat vendor's errors for a parameter, and the checks of members and of names that all its
 //! checks share. The responses vendor uses them too.
 //!
-//! It must not know which parameters a request has (`chat.rs`, `responses.rs`).
+//! This file must not know which parameters a request has (`chat.rs`, `responses.rs`).
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The chat vendor's checks of JSON schemas, including strict schemas for structured output.
 //!
-//! It must not know the use of the schema: `of` is its name in the vendor's error messages.
+//! This file must not know the use of the schema: `of` is its name in the vendor's error messages.
 
 use serde_json::Value;
 

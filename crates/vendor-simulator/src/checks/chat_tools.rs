@@ -1,6 +1,6 @@
 //! The chat vendor's checks of tools and of `tool_choice`.
 //!
-//! It must not examine calls and results (`chat_turns.rs`).
+//! This file must not examine calls and results (`chat_turns.rs`).
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The chat vendor's checks of messages: their fields, their parts, and that results follow calls.
 //!
-//! It must not examine the rest of the request (`chat.rs`).
+//! This file must not examine the rest of the request (`chat.rs`).
 
 use serde_json::Value;
 

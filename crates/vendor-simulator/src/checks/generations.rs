@@ -1,6 +1,6 @@
 //! Capabilities of the simulated vendors' models, by the generation in their names.
 //!
-//! It must not restrict a model whose name has no generation.
+//! This file must not restrict a model whose name has no generation.
 
 /// Major and minor number of the model's generation; `None` if its name has none.
 pub fn generation(model: &str) -> Option<(u32, u32)> {
@@ -70,7 +70,7 @@ impl SimMessagesModel {
         self.is_before((4, 8))
     }
 
-    /// Whether the model refuses this value of `thinking.type`.
+    /// Returns whether the model refuses this value of `thinking.type`.
     pub fn refuses_thinking(&self, kind: &str) -> bool {
         match kind {
             "enabled" => self.is_from((4, 7)),

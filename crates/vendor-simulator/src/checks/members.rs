@@ -1,6 +1,6 @@
 //! Reads the members of a JSON body.
 //!
-//! It must not know the vendors.
+//! This file must not know the vendors.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub fn unknown_member<'a>(value: &'a Value, known: &[&str]) -> Option<&'a str> {
     names.into_iter().find(|name| !known.contains(name))
 }
 
-/// Whether the text consists of letters, digits, `_` and `-`, and is not too long.
+/// Returns whether the text consists of letters, digits, `_` and `-`, and is not too long.
 pub fn is_word(text: &str, max: usize) -> bool {
     let is_word_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=max).contains(&text.len()) && text.bytes().all(is_word_byte)

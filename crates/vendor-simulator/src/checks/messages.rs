@@ -1,6 +1,6 @@
 //! The messages vendor's checks of a whole request: its fields, limits and sampling.
 //!
-//! It must not examine turns (`turns.rs`) or tools (`messages_tools.rs`).
+//! This file must not examine turns (`turns.rs`) or tools (`messages_tools.rs`).
 
 use serde_json::Value;
 

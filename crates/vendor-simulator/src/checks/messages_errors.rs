@@ -1,7 +1,7 @@
 //! The messages vendor's error for an invalid request, and the check of members that all its checks
 //! share.
 //!
-//! It must not know which fields a request has (`messages.rs`).
+//! This file must not know which fields a request has (`messages.rs`).
 
 use serde_json::Value;
 

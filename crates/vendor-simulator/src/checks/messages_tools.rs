@@ -1,6 +1,6 @@
 //! The messages vendor's checks of tools and of `tool_choice`.
 //!
-//! It must not examine calls and results (`pairing.rs`).
+//! This file must not examine calls and results (`pairing.rs`).
 
 use std::collections::HashSet;
 
@@ -63,7 +63,7 @@ fn check_tool(index: usize, tool: &Value) -> Result<(), SimulatedError> {
     }
 }
 
-/// Whether the type is one of the vendor's own tools, such as `web_search_20250305`.
+/// Returns whether the type is one of the vendor's own tools, such as `web_search_20250305`.
 fn is_vendors_own(kind: &str) -> bool {
     let is_dated = kind.rsplit_once('_').is_some_and(|(name, date)| {
         !name.is_empty() && date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit())
@@ -137,7 +137,7 @@ fn check_schema(path: &str, schema: &Value) -> Result<(), SimulatedError> {
     }
 }
 
-/// Whether the keywords that translators often get wrong have values of the right type.
+/// Returns whether the keywords that translators often get wrong have values of the right type.
 fn is_schema(schema: &Value) -> bool {
     let Some(schema) = schema.as_object() else {
         return schema.is_boolean();

@@ -1,7 +1,7 @@
 //! The messages vendor's checks that calls and results match: each call's result is at the start of
 //! the next message, and no other result is anywhere.
 //!
-//! It must not examine the contents of calls and results (`blocks.rs`).
+//! This file must not examine the contents of calls and results (`blocks.rs`).
 
 use std::collections::HashSet;
 

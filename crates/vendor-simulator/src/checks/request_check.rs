@@ -1,6 +1,6 @@
 //! The request that all checks read.
 //!
-//! It must not reject anything: each vendor's checks do.
+//! This file must not reject anything: each vendor's checks do.
 
 use serde_json::Value;
 
@@ -27,8 +27,8 @@ impl SimRequestCheck<'_> {
         generations::max_output_tokens(self.model)
     }
 
-    /// Whether the model is a real vendor's. All others belong to compatible servers, which accept
-    /// more.
+    /// Returns whether the model is a real vendor's. All others belong to compatible servers, which
+    /// accept more.
     pub fn is_real(&self) -> bool {
         generations::generation(self.model).is_some()
     }
@@ -37,8 +37,8 @@ impl SimRequestCheck<'_> {
         self.previews.contains(name)
     }
 
-    /// Whether an unknown field is accepted: it is an extension, and the model is not a real
-    /// vendor's.
+    /// Returns whether an unknown field is accepted: it is an extension, and the model is not a
+    /// real vendor's.
     pub fn allows_extension(&self, name: &str) -> bool {
         !self.is_real() && name.starts_with("x_")
     }

@@ -1,7 +1,7 @@
 //! The responses vendor's checks of a whole request: its fields, its limits, and parameters that
 //! reasoning models refuse.
 //!
-//! It must not examine items (`responses_items.rs`) or tools (`responses_tools.rs`).
+//! This file must not examine items (`responses_items.rs`) or tools (`responses_tools.rs`).
 
 use serde_json::Value;
 

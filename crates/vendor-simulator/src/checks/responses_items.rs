@@ -1,6 +1,6 @@
 //! The responses vendor's checks of single input items: their fields and their parts.
 //!
-//! It must not examine the neighbouring items (`responses_pairing.rs`).
+//! This file must not examine the neighbouring items (`responses_pairing.rs`).
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! The responses vendor's checks that items match: calls with outputs, and reasoning with the items
 //! that follow it.
 //!
-//! It must not examine the contents of items (`responses_items.rs`).
+//! This file must not examine the contents of items (`responses_items.rs`).
 
 use serde_json::Value;
 

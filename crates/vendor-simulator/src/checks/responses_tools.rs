@@ -1,6 +1,6 @@
 //! The responses vendor's checks of tools and of `tool_choice`.
 //!
-//! It must not examine calls and results (`responses_pairing.rs`).
+//! This file must not examine calls and results (`responses_pairing.rs`).
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The messages vendor's checks of a schema for structured output.
 //!
-//! It must not check that the schema is valid (`messages_tools.rs`).
+//! This file must not check that the schema is valid (`messages_tools.rs`).
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The messages vendor's checks of the parameters for thinking.
 //!
-//! It must not examine thinking in the history (`blocks.rs`, `turns.rs`).
+//! This file must not examine thinking in the history (`blocks.rs`, `turns.rs`).
 
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ pub fn check(call: &SimRequestCheck<'_>, model: SimMessagesModel) -> Result<(), 
     }
 }
 
-/// Whether the request asks for manual thinking.
+/// Returns whether the request asks for manual thinking.
 pub fn is_manual(call: &SimRequestCheck<'_>) -> bool {
     call.body["thinking"]["type"] == "enabled"
 }

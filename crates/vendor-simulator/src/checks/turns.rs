@@ -1,6 +1,6 @@
 //! The messages vendor's checks of turns: their roles, their order, and the end of the last one.
 //!
-//! It must not examine blocks (`blocks.rs`) or match calls with results (`pairing.rs`).
+//! This file must not examine blocks (`blocks.rs`) or match calls with results (`pairing.rs`).
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Turns the simulator's answer into the vendor's: first by the behaviour, then by moving members
 //! of what is encoded.
 //!
-//! It must not decide the content (`../answer.rs`).
+//! This file must not decide the content (`../answer.rs`).
 
 use serde_json::{Map, Value, json};
 

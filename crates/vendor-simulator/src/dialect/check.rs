@@ -1,6 +1,6 @@
 //! What a dialect refuses: members that the vendor does not know, roles, orders, missing state.
 //!
-//! It must not know a vendor: the table says what each refuses.
+//! This file must not know a vendor: the table says what each refuses.
 
 use serde_json::Value;
 
@@ -253,7 +253,7 @@ impl Dialect {
     }
 }
 
-/// Whether the simulator made the call: only then can its state come back.
+/// Returns whether the simulator made the call: only then can its state come back.
 fn is_own(call: &Value) -> bool {
     id(call).contains("Sim") || id(call).starts_with("functions.")
 }

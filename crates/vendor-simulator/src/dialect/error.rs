@@ -1,6 +1,6 @@
 //! A vendor's errors: status, words and shape, as templates.
 //!
-//! It must not decide when an error occurs (`check.rs` and the marker do).
+//! This file must not decide when an error occurs (`check.rs` and the marker do).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! The parts of a dialect: order of messages, state, the switch of thinking, the shape of answers.
 //!
-//! It must not check or rewrite anything: `check.rs` and `answer.rs` do.
+//! This file must not check or rewrite anything: `check.rs` and `answer.rs` do.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Encodes the blocks of a message as the messages vendor does: complete, and at the start of a
 //! stream.
 //!
-//! It must not decide which blocks there are (`answer.rs`), or their order.
+//! This file must not decide which blocks there are (`answer.rs`), or their order.
 
 use crate::behaviour::ToolCallMode;
 use crate::json::quote;

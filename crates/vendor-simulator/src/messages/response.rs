@@ -1,6 +1,6 @@
 //! A message before it is encoded: its answer, its blocks and the events of its stream.
 //!
-//! It must not encode anything (`blocks.rs` and `messages.rs` do).
+//! This file must not encode anything (`blocks.rs` and `messages.rs` do).
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Encodes the items of a response as the vendor does: complete, at their start, and the events in
 //! between.
 //!
-//! It must not decide which items there are (`answer.rs`), or the order of their events.
+//! This file must not decide which items there are (`answer.rs`), or the order of their events.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Encodes a batch of spans as OTLP JSON: ids in hex, times in nanoseconds as strings.
 //!
-//! Must not add anything that a span does not hold.
+//! This file must not add anything that a span does not hold.
 //!
 //! Kept by hand: `opentelemetry-otlp` brings its SDK and an HTTP or gRPC client for one document.
 

@@ -1,6 +1,6 @@
 //! A span and its ids.
 //!
-//! Must not hold a text of a client: see `traces.rs`.
+//! This file must not hold a text of a client: see `traces.rs`.
 
 use std::fmt::Write as _;
 use std::time::Duration;

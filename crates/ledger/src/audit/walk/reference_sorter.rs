@@ -5,7 +5,7 @@
 //! data directory. The first bits of a hash choose a bucket, which collects a block of records and
 //! appends it to the file. In the end one bucket after the other is read and sorted, so that equal
 //! references are next to each other. The memory is a block for each bucket, and one bucket: 4 MB,
-//! and 24 MB for each 1 000 million entries. Must not judge what it finds.
+//! and 24 MB for each 1 000 million entries. This file must not judge what it finds.
 
 use super::references::ReferenceRow;
 use crate::StoreError;

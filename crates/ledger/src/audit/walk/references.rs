@@ -1,7 +1,7 @@
 //! References of entries in the order of the unique indexes, so that a walk finds a repeated one
 //! without remembering any; and the ends of single requests.
 //!
-//! Must not judge what it reads.
+//! This file must not judge what it reads.
 
 use credits::money::Micro;
 use rusqlite::{Connection, Row, params};

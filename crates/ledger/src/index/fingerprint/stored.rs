@@ -3,7 +3,8 @@
 //! What the number cannot tell is checked here: that the schema is the program's, that keys ascend
 //! and names are unique, that no row is without an entry, that a conversation begins and ends with
 //! its turns, and that each index has the rows of its table. Keeps the hashes of all names of
-//! accounts, models and keys in memory, and nothing that grows with the entries. Must not write.
+//! accounts, models and keys in memory, and nothing that grows with the entries. This file must not
+//! write.
 
 use super::{
     DAY, DEBIT, FIRST_POSTING, FingerprintKeys, HOUR, IMPLAUSIBLE, IndexFault, IndexRow, RowSums,

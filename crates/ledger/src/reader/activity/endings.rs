@@ -2,7 +2,7 @@
 //!
 //! A filter by conversation or by failure has an index. A filter by model or key alone reads, from
 //! the latest on, the hours in which the sums have that model or key: an index for each of them
-//! would write a page for nearly each entry. Must not read the ledger.
+//! would write a page for nearly each entry. This file must not read the ledger.
 
 use crate::RequestOutcome;
 use crate::entry::spend_totals::HOUR_MS;
@@ -135,7 +135,7 @@ impl EndingsQuery {
         Ok(found)
     }
 
-    /// Whether the rows are found through the hours in which their model or key has some.
+    /// Returns whether the rows are found through the hours in which their model or key has some.
     pub(crate) fn walks_hours(&self) -> bool {
         (self.model.is_some() || self.api_key.is_some())
             && self.conversation.is_none()

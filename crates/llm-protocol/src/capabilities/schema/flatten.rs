@@ -1,7 +1,7 @@
 //! Flattens a top level that combines schemas into one object: neither vendor accepts `allOf`,
 //! `anyOf` or `oneOf` there.
 //!
-//! It must not lose a constraint that one object cannot express: it becomes a note for the
+//! This file must not lose a constraint that one object cannot express: it becomes a note for the
 //! description.
 //!
 //! Kept by hand: `jsonschema-schema` merges `allOf` alone, and on a typed copy of the schema.

@@ -1,6 +1,6 @@
 //! The keywords of a schema: which of them hold schemas, and the types that a schema allows.
 //!
-//! It must not know a vendor.
+//! This file must not know a vendor.
 //!
 //! Read next: `schema/references.rs`.
 

@@ -1,6 +1,6 @@
 //! References in a schema, and the schemas that they name.
 //!
-//! It must not follow a reference without a bound: schemas may refer to themselves.
+//! This file must not follow a reference without a bound: schemas may refer to themselves.
 
 use crate::json::JsonValue;
 use std::borrow::Cow;

@@ -1,7 +1,7 @@
 //! The strict modes of both vendors: rewrites a schema for a messages vendor's strict mode, and
 //! checks one against a chat vendor's.
 //!
-//! It must not change what a schema allows: a keyword that must be removed is moved to the
+//! This file must not change what a schema allows: a keyword that must be removed is moved to the
 //! description of its node.
 //!
 //! Read next: `pairing.rs` in the parent folder.

@@ -1,8 +1,8 @@
 //! Reads the messages of a chat request, one turn per message; the leading instructions are
 //! separate.
 //!
-//! It must not merge, move or drop a message. The caller chose the order, and the writer for the
-//! target decides about changes.
+//! This file must not merge, move or drop a message. The caller chose the order, and the writer for
+//! the target decides about changes.
 //!
 //! Read next: `read_request/parts.rs`, then `messages/write_request.rs`.
 

@@ -1,8 +1,9 @@
 //! Reads the reasoning in an assistant message and puts it back where it was between the texts and
 //! calls.
 //!
-//! It must not change a block: the vendor verifies the text that it signed character by character.
-//! It keeps unsigned reasoning only if there is no signed reasoning, for targets that accept it.
+//! This file must not change a block: the vendor verifies the text that it signed character by
+//! character. It keeps unsigned reasoning only if there is no signed reasoning, for targets that
+//! accept it.
 //!
 //! Read next: `read_request/messages.rs`.
 

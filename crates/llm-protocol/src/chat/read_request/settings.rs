@@ -1,7 +1,7 @@
 //! Reads the settings of a chat request other than messages and tools: limits, sampling, stop
 //! strings, response format, reasoning.
 //!
-//! It must not know how a target handles them, only whether the client API accepts them.
+//! This file must not know how a target handles them, only whether the client API accepts them.
 //!
 //! Read next: `read_request/tools.rs`.
 

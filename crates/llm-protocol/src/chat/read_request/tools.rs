@@ -1,6 +1,6 @@
 //! Reads the tools of a chat request, both `tools` and the older `functions`, and the tool choice.
 //!
-//! It must not change a schema or a name: the rules of the target decide that.
+//! This file must not change a schema or a name: the rules of the target decide that.
 //!
 //! Read next: `read_request/messages.rs`.
 

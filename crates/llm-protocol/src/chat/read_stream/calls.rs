@@ -1,9 +1,9 @@
 //! Assigns the fragments of `tool_calls` to calls, and decides when a call can be emitted.
 //!
-//! It must not join arguments once a call has a name: it passes fragments through. Vendors differ
-//! in what they send with a fragment: an index or none, 0 for every call, the id once or every
-//! time or another one each time, the name whole or in pieces. The rule for an entry that has the
-//! index of a call, or no index and comes after it:
+//! This file must not join arguments once a call has a name: it passes fragments through. Vendors
+//! differ in what they send with a fragment: an index or none, 0 for every call, the id once or
+//! every time or another one each time, the name whole or in pieces. The rule for an entry that has
+//! the index of a call, or no index and comes after it:
 //!
 //! | id                     | name | the call so far                | the entry              |
 //! |------------------------|------|--------------------------------|------------------------|

@@ -1,7 +1,7 @@
 //! The members of a choice and of its delta or message.
 //!
-//! It must not keep anything: each chunk is read by itself. It treats members of a wrong type as
-//! absent.
+//! This file must not keep anything: each chunk is read by itself. It treats members of a wrong
+//! type as absent.
 //!
 //! Read next: `chat/read_stream/calls.rs`.
 

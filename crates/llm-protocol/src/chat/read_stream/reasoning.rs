@@ -1,7 +1,8 @@
 //! A chat vendor's reasoning: which of its members the gateway emits, and which parts the vendor
 //! wants back.
 //!
-//! It must not emit the same reasoning twice: vendors send it in two or three members at once.
+//! This file must not emit the same reasoning twice: vendors send it in two or three members at
+//! once.
 //!
 //! Read next: `reasoning_token.rs`, how reasoning passes through a messages client.
 

@@ -1,6 +1,6 @@
 //! Emits what a chat vendor wants back with a message or a call.
 //!
-//! It must not read it: `chat/opaque_state.rs` does.
+//! This file must not read it: `chat/opaque_state.rs` does.
 
 use super::slots::SlotAllocator;
 use crate::chat::opaque_state::OpaqueState;

@@ -1,7 +1,7 @@
 //! Writes tool results: a `tool` message for each, then one user message with the images and
 //! documents that a `tool` message cannot hold.
 //!
-//! It must not put anything between the results: they must directly follow their calls.
+//! This file must not put anything between the results: they must directly follow their calls.
 //!
 //! Read next: `capabilities/pairing.rs`, which moves the results here.
 

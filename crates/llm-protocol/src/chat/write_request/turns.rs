@@ -1,7 +1,7 @@
 //! Writes the messages: instructions and turns, in the order that a chat vendor requires.
 //!
-//! It must not merge messages that the caller kept separate: the vendor accepts consecutive turns
-//! of one role.
+//! This file must not merge messages that the caller kept separate: the vendor accepts consecutive
+//! turns of one role.
 //!
 //! Read next: `chat/write_request/parts.rs`, `chat/write_request/results.rs`.
 
@@ -391,7 +391,7 @@ impl TurnState {
         Self { message, calls }
     }
 
-    /// Whether the vendor made the turn, as far as its state shows.
+    /// Returns whether the vendor made the turn, as far as its state shows.
     fn is_own(&self) -> bool {
         !self.message.is_empty() || self.calls.iter().any(|state| !state.is_empty())
     }

@@ -1,6 +1,6 @@
 //! State shared by all steps of writing a chat request.
 //!
-//! It must not write: the steps do.
+//! This file must not write: the steps do.
 
 use crate::Protocol;
 use crate::capabilities::{ChatModel, ToolCallIds, identifiers};

@@ -1,6 +1,6 @@
 //! Decides the outcome of each event of an answer, for a stream and for one body alike.
 //!
-//! It must not write JSON: the encoders do that. It holds what the end of the answer needs.
+//! This file must not write JSON: the encoders do that. It holds what the end of the answer needs.
 //!
 //! Read next: `write_stream/deferred.rs`.
 

@@ -1,8 +1,8 @@
 //! Encodes an answer as a stream of chunks.
 //!
-//! It must not repeat anything: only the first chunk has the role, and only the first chunk of a
-//! call has its id and name. Clients that accumulate a stream concatenate every string that comes
-//! again. It writes no `event:` and no `id:` lines: after an `id:`, one client takes the next
+//! This file must not repeat anything: only the first chunk has the role, and only the first chunk
+//! of a call has its id and name. Clients that accumulate a stream concatenate every string that
+//! comes again. It writes no `event:` and no `id:` lines: after an `id:`, one client takes the next
 //! comment for an event.
 //!
 //! Read next: `write_stream/message.rs`, which encodes one body.

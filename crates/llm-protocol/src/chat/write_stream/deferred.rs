@@ -5,7 +5,7 @@
 //! that comes again under the same index, and the other keeps only the last piece. Both read one
 //! complete list correctly.
 //!
-//! It must not hold more bytes than its budget.
+//! This file must not hold more bytes than its budget.
 
 use crate::chat::reasoning_format::{MESSAGES_REASONING_FORMAT, RESPONSES_REASONING_FORMAT};
 use crate::json::{JsonStr, JsonStrBuf, JsonWriter};

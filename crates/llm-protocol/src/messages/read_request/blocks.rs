@@ -1,7 +1,8 @@
 //! Reads instructions, messages and their blocks.
 //!
-//! It must not join, move or drop a block: the writer handles empty blocks, blocks of unknown types
-//! and misplaced results. It drops only what the IR cannot represent, as the table says.
+//! This file must not join, move or drop a block: the writer handles empty blocks, blocks of
+//! unknown types and misplaced results. It drops only what the IR cannot represent, as the table
+//! says.
 //!
 //! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 

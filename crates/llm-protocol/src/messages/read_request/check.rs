@@ -1,7 +1,7 @@
 //! Small checks with errors in the wording of the messages API, and a function that picks members
 //! of an object in one pass.
 //!
-//! It must not know the meaning of any member.
+//! This file must not know the meaning of any member.
 
 use crate::Protocol;
 use crate::capabilities::FieldMapping;

@@ -14,7 +14,7 @@
 //! blocks back from a marker, and one step of an agent can be longer. The others survive where a
 //! client changes its history. Source: the vendor's guide on prompt caching, read 2026-11.
 //!
-//! It must not add more than the four that a request may have.
+//! This module must not add more than the four that a request may have.
 
 use super::markers;
 use crate::Protocol;

@@ -1,7 +1,8 @@
 //! Writes blocks of the IR as blocks of the messages protocol.
 //!
-//! It must not decide which blocks are sent: an earlier step removed those that the vendor does not
-//! accept. It checks only what shows up during the writing: a URL, a name, broken arguments.
+//! This file must not decide which blocks are sent: an earlier step removed those that the vendor
+//! does not accept. It checks only what shows up during the writing: a URL, a name, broken
+//! arguments.
 //!
 //! Read next: `write_request/tools.rs`.
 

@@ -1,7 +1,7 @@
 //! Response format of the answer: a schema if the model supports one, otherwise an instruction in
 //! text.
 //!
-//! It must not promise more than the model guarantees: it warns if the format is only an
+//! This file must not promise more than the model guarantees: it warns if the format is only an
 //! instruction.
 //!
 //! Read next: `capabilities/schema.rs`.

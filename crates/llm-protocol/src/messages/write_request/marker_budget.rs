@@ -1,7 +1,7 @@
 //! Plans which cache markers are omitted: a messages vendor accepts four, including the one at the
 //! top level.
 //!
-//! It must not add a marker: a caller who sets markers does so deliberately.
+//! This file must not add a marker: a caller who sets markers does so deliberately.
 //!
 //! Read next: `write_request/markers.rs`.
 

@@ -1,6 +1,6 @@
 //! Cache markers: which of them are on a block, and which may be written.
 //!
-//! It must not decide how many are omitted: `write_request/marker_budget.rs` does.
+//! This file must not decide how many are omitted: `write_request/marker_budget.rs` does.
 //!
 //! Read next: `write_request/block_writer.rs`.
 

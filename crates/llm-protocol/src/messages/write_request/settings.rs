@@ -1,6 +1,6 @@
 //! Writes the simple members: output limit, sampling, stop sequences, service tier.
 //!
-//! It must not send a member that a newer model refuses, not even with its default value.
+//! This file must not send a member that a newer model refuses, not even with its default value.
 //!
 //! Read next: `capabilities.rs`.
 

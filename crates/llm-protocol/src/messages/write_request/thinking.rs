@@ -1,7 +1,8 @@
 //! Chooses the amount of thinking in the form that the model supports: an effort level, a token
 //! budget, or nothing.
 //!
-//! It must not change what the caller wrote in the vendor's own form: the vendor validates that.
+//! This file must not change what the caller wrote in the vendor's own form: the vendor validates
+//! that.
 //!
 //! Read next: `write_request/settings.rs`.
 

@@ -1,7 +1,7 @@
 //! Writes tools and the tool choice for a messages vendor.
 //!
-//! It must not invent a tool that the model could call: the stub for a tool of the history cannot
-//! be called.
+//! This file must not invent a tool that the model could call: the stub for a tool of the history
+//! cannot be called.
 //!
 //! Read next: `capabilities/schema.rs`.
 

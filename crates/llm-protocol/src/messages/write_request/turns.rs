@@ -2,7 +2,8 @@
 //! alternate, the user begins, no text is empty. Instructions between turns stay there if the model
 //! supports that, and become reminders otherwise.
 //!
-//! It must not change the inside of a block, except the white space at the very end of a prefill.
+//! This file must not change the inside of a block, except the white space at the very end of a
+//! prefill.
 //!
 //! Read next: `write_request/block_writer.rs`.
 

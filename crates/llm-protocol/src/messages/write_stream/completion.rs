@@ -1,8 +1,8 @@
 //! Data of an answer other than its blocks: id, stop reason, usage. Streams and bodies write it
 //! alike.
 //!
-//! It must not leave out a number: clients crash on a usage value that is missing or null, so the
-//! gateway estimates what the vendor did not report.
+//! This file must not leave out a number: clients crash on a usage value that is missing or null,
+//! so the gateway estimates what the vendor did not report.
 //!
 //! Read next: `capabilities/response_ids.rs`, which generates ids.
 

@@ -2,7 +2,7 @@
 //! its calls: the caller gets it in a token before the calls, as a block that it stores and sends
 //! back unread.
 //!
-//! It must not show any of the text.
+//! This file must not show any of the text.
 
 use crate::capabilities::ReasoningReplay;
 use crate::json::{JsonStr, JsonStrBuf};

@@ -1,6 +1,6 @@
 //! Spans of the members that identify the conversation of a request.
 //!
-//! It must not read their values: `request/conversation.rs` does.
+//! This file must not read their values: `request/conversation.rs` does.
 
 use crate::json::Span;
 

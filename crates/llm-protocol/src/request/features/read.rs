@@ -1,8 +1,8 @@
 //! Finds the features that make a vendor read or do more than one pass over the body's own bytes.
 //!
-//! It must not price anything, nor trust names in a text, a schema or a tool's input: it finds
-//! features by their position. If a vendor may read a body in two ways, it assumes the feature:
-//! that makes the reservation larger, never the bill.
+//! This file must not price anything, nor trust names in a text, a schema or a tool's input: it
+//! finds features by their position. If a vendor may read a body in two ways, it assumes the
+//! feature: that makes the reservation larger, never the bill.
 //!
 //! Read next: `request/extensions.rs`, `request/rewrite.rs`.
 

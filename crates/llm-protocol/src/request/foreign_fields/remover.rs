@@ -1,7 +1,8 @@
 //! Collects the edits of one body: removed members and items, each with one comma, replaced values,
 //! and their warnings.
 //!
-//! It must not decide what is removed: `request/foreign_fields.rs` and `request/repair.rs` do.
+//! This file must not decide what is removed: `request/foreign_fields.rs` and `request/repair.rs`
+//! do.
 //!
 //! Read next: `request/rewrite.rs`, which applies the edits.
 

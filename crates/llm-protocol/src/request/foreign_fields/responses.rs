@@ -3,8 +3,9 @@
 //! sent belongs to the operator's account. Members that reference other objects of the vendor
 //! account were refused before: see `request/vendor_state.rs`.
 //!
-//! It must not check what the vendor checks itself. It handles only references to the operator's
-//! account at the vendor, features that nobody pays for, and remains of another vendor's answers.
+//! This file must not check what the vendor checks itself. It handles only references to the
+//! operator's account at the vendor, features that nobody pays for, and remains of another vendor's
+//! answers.
 //!
 //! Read next: `request/rewrite.rs`.
 

@@ -1,6 +1,7 @@
 //! Repairs chat bodies: name of the output limit, sampling, effort, roles, ids of calls.
 //!
-//! It must not change `system` for a model that prefers `developer`: such models accept both.
+//! This file must not change `system` for a model that prefers `developer`: such models accept
+//! both.
 
 use super::messages::turns;
 use super::{

@@ -1,6 +1,6 @@
 //! Repairs messages bodies: sampling, thinking, effort.
 //!
-//! It must not touch turns: `messages/turns.rs` does.
+//! This module must not touch turns: `messages/turns.rs` does.
 
 use super::{
     EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,

@@ -1,7 +1,7 @@
 //! Repairs responses bodies: sampling, effort, reasoning summaries, verbosity.
 //!
-//! It must not look into items: `foreign_fields/responses.rs` handles another vendor's remains
-//! there.
+//! This file must not look into items: `foreign_fields/responses.rs` handles another vendor's
+//! remains there.
 
 use super::{
     EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,

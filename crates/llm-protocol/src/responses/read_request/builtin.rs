@@ -1,7 +1,8 @@
 //! Tools that clients of this protocol run themselves and that its models know by their type. This
 //! file defines the function that replaces such a tool for a model that does not know it.
 //!
-//! It must not include a tool that the vendor would run: a translated request has no such vendor.
+//! This file must not include a tool that the vendor would run: a translated request has no such
+//! vendor.
 //!
 //! Read next: `read_request/tools.rs`.
 

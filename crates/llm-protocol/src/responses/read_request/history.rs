@@ -1,7 +1,7 @@
 //! Items of the history that no other vendor's model accepts in their original form: they become
 //! text or are dropped.
 //!
-//! It must not refuse an item, because an agent repeats it for the rest of its session.
+//! This file must not refuse an item, because an agent repeats it for the rest of its session.
 //!
 //! Read next: `read_request/tools.rs`.
 

@@ -1,7 +1,8 @@
 //! Reads the content of a message and the output of a call: a string, or parts that each become one
 //! block.
 //!
-//! It must not look up data that a vendor stores: it can read only what the request contains.
+//! This file must not look up data that a vendor stores: it can read only what the request
+//! contains.
 //!
 //! Read next: `read_request/history.rs`.
 

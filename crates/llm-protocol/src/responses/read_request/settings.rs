@@ -1,6 +1,6 @@
 //! Reads the settings of a responses request other than items and tools.
 //!
-//! It must not know how a target handles them, only whether the client API accepts them.
+//! This file must not know how a target handles them, only whether the client API accepts them.
 //!
 //! Read next: `read_request/items.rs`.
 

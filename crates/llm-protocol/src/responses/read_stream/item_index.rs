@@ -2,7 +2,7 @@
 //! `output_index` in events. An item without it is identified by its id, by the id of its call, or,
 //! if ids were rewritten on the way, by its kind.
 //!
-//! It must not emit anything. Read next: `responses/read_stream/items.rs`.
+//! This file must not emit anything. Read next: `responses/read_stream/items.rs`.
 
 use super::items::MAX_ITEMS;
 use crate::ir::event::{ReadResult, UpstreamError};

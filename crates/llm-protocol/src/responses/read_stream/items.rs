@@ -1,8 +1,8 @@
 //! Tracks the items of an answer: which have begun, which of their content was emitted, and which
 //! content is still to be emitted.
 //!
-//! It must not emit anything twice: a text arrives in deltas, whole, in its item, and once more in
-//! the final response.
+//! This file must not emit anything twice: a text arrives in deltas, whole, in its item, and once
+//! more in the final response.
 //!
 //! Read next: `reasoning_token.rs`, how the gateway passes reasoning on.
 

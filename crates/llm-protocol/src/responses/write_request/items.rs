@@ -1,8 +1,8 @@
 //! Writes the conversation as items: instructions, turns, calls and their results, in their
 //! original order.
 //!
-//! It must not give an item an id, except a reasoning item: the vendor looks up every id, and it
-//! stores no item of the gateway.
+//! This file must not give an item an id, except a reasoning item: the vendor looks up every id,
+//! and it stores no item of the gateway.
 //!
 //! Read next: `responses/write_request/reasoning.rs`, `capabilities/pairing.rs` (which moves
 //! results after their calls).

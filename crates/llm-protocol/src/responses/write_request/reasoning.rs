@@ -1,7 +1,7 @@
 //! Rebuilds the reasoning items of earlier answers from the data that clients kept.
 //!
-//! It must not send the vendor reasoning that it did not produce. Only a reasoning token of the
-//! gateway contains a responses vendor's item; reasoning with any other signature is dropped.
+//! This file must not send the vendor reasoning that it did not produce. Only a reasoning token of
+//! the gateway contains a responses vendor's item; reasoning with any other signature is dropped.
 //!
 //! Read next: `reasoning_token.rs`.
 

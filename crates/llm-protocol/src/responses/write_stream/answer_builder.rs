@@ -1,7 +1,7 @@
 //! Decides the outcome of each IR event of an answer.
 //!
-//! It must not number events by itself: the event sequencer does, because other code writes events
-//! of the same response.
+//! This file must not number events by itself: the event sequencer does, because other code writes
+//! events of the same response.
 //!
 //! Read next: `write_stream/item.rs`, `write_stream/call.rs`.
 

@@ -1,7 +1,7 @@
 //! A call in progress. It is streamed if the client displays it as it arrives, and otherwise
 //! buffered until it is complete.
 //!
-//! It must not report a call as done that was cut off.
+//! This file must not report a call as done that was cut off.
 
 use super::item;
 use crate::ir::event::{ClientTool, ToolCallKind};

@@ -1,6 +1,7 @@
 //! Stop reason and usage of an answer.
 //!
-//! It must not leave out a number: agents use the usage to decide when to compact their history.
+//! This file must not leave out a number: agents use the usage to decide when to compact their
+//! history.
 
 use crate::ir::event::{ResponseContext, StopReason};
 use crate::json::{JsonStr, JsonWriter};

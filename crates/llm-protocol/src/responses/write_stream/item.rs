@@ -1,7 +1,7 @@
 //! Encodes the items of an answer as JSON.
 //!
-//! It must not omit the `status` of a call: clients that validate their input refuse the item
-//! without it.
+//! This file must not omit the `status` of a call: clients that validate their input refuse the
+//! item without it.
 
 use crate::ir::event::{ClientTool, ToolCallKind};
 use crate::json::{

@@ -1,8 +1,8 @@
 //! Repairs turns that a messages model refuses: instructions inside the conversation, and a final
 //! assistant turn.
 //!
-//! It must not move anything else. Instructions before the conversation move to `system`; later
-//! ones become reminders in a user turn, as in translation.
+//! This file must not move anything else. Instructions before the conversation move to `system`;
+//! later ones become reminders in a user turn, as in translation.
 
 use super::super::{ForeignFieldRemover, is_empty_value};
 use crate::ir::JsonPath;
