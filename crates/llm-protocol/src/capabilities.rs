@@ -1,7 +1,7 @@
-//! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The request
-//! writers use it.
+//! The parameters and features that a model accepts, as data. `capabilities:` in the config sets
+//! them. The request writers use it.
 //!
-//! This module must not know a vendor or a model by name: the config says which model accepts what.
+//! This module must not name a vendor or a model: the config assigns the capabilities.
 //!
 //! Read next, in this folder: `repair_rules.rs` (the known descriptors), `identifiers.rs` (ids,
 //! names, arguments), `response_ids.rs`, `schema.rs`, `pairing.rs`.
@@ -18,18 +18,17 @@ pub mod repair_rules;
 pub mod response_ids;
 pub mod schema;
 
-/// What the translation does with a member of the request. The tables of the two directions
-/// (`fields/chat.rs`, `fields/messages.rs`) hold one outcome for every
-/// member.
+/// The treatment of a request member in the translation. The tables of the two directions
+/// (`fields/chat.rs`, `fields/messages.rs`) hold one treatment for every member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldMapping {
     /// The other protocol can express it.
     Map,
-    /// Dropped without a warning: the caller cannot notice the difference.
+    /// The member is dropped without a warning, because the client cannot notice the difference.
     Drop,
-    /// Dropped or expressed differently, with a warning.
+    /// The member is dropped or expressed differently, with a warning.
     Warn,
-    /// The request is refused.
+    /// The gateway refuses the request.
     Refuse,
 }
 
@@ -45,7 +44,7 @@ pub struct TranslationTarget<'a> {
     pub accepts: &'a ModelCapabilities,
 }
 
-/// What a model accepts, by the vendor's protocol.
+/// The capabilities of a model, by the vendor's protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelCapabilities {
     Messages(MessagesModel),
@@ -73,16 +72,16 @@ impl ModelCapabilities {
         }
     }
 
-    /// Returns the member in which reasoning must return to the model, if its vendor's server
-    /// refuses it.
+    /// Returns the member in which reasoning must return to the model, if the vendor's server is
+    /// known to refuse that member.
     pub fn refused_replay(&self, profile: &VendorProfile) -> Option<&'static str> {
         let member = self.reasoning_replay().member()?;
         let is_refused = profile.refuses(ChatPlace::Message, member);
         is_refused.then_some(member)
     }
 
-    /// Returns whether the model is sold with its vendor's web search, also to callers of other
-    /// protocols.
+    /// Returns whether the model's price includes the vendor's web search, for clients of every
+    /// protocol.
     pub fn may_search(&self) -> bool {
         match self {
             ModelCapabilities::Messages(model) => model.may_search(),
@@ -101,31 +100,31 @@ pub struct MessagesModel {
     pub sampling: SamplingSupport,
     /// Values of `thinking.type` that the vendor does not answer with 400.
     pub thinking_types: Vec<ThinkingType>,
-    /// Whether the model thinks if `thinking` is absent.
+    /// Whether the model thinks if the request has no `thinking`.
     pub thinks_by_default: bool,
-    /// Sorted. Empty: the model does not accept `effort`.
+    /// Effort levels, sorted. Empty if the model does not accept `effort`.
     pub effort_levels: Vec<Effort>,
-    /// Whether a final assistant turn is allowed.
+    /// Whether a request may end with an assistant turn.
     pub prefill: bool,
     /// Whether `role: system` is allowed inside `messages`.
     pub mid_system: bool,
     /// Whether `output_config.format` and a tool's `strict` are allowed.
     pub structured: bool,
-    /// Names of allowed server tools, such as `web_search`.
+    /// Names of the allowed server tools, such as `web_search`.
     pub server_tools: Vec<String>,
-    /// The fewest tokens of a prompt that the vendor caches. `None`: the gateway marks nothing for
-    /// the vendor's cache by itself.
+    /// Minimum number of tokens in a prompt that the vendor caches. `None` means that the gateway
+    /// sets no cache markers by itself.
     pub min_cache_tokens: Option<u64>,
 }
 
-/// Which sampling parameters a messages model accepts.
+/// The sampling parameters that a messages model accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SamplingSupport {
-    /// Temperature 0 to 1, `top_p`, `top_k`.
+    /// Accepts a temperature from 0 to 1, `top_p` and `top_k`.
     Free,
-    /// Either temperature or `top_p`.
+    /// Accepts either a temperature or `top_p`, not both.
     OneOf,
-    /// Only the default values.
+    /// Accepts the default values only.
     #[default]
     Fixed,
 }
@@ -162,22 +161,24 @@ impl ThinkingType {
 /// A model of a chat vendor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChatModel {
-    /// Accepts `reasoning_effort`.
+    /// Whether the model accepts `reasoning_effort`.
     pub reasoning: bool,
-    /// Sorted.
+    /// Values of `reasoning_effort`, sorted.
     pub effort_values: Vec<Effort>,
-    /// Names and JSON values of the members that turn reasoning on, at a vendor where it is off.
+    /// Names and JSON values of the members that turn reasoning on, at a vendor where reasoning is
+    /// off by default.
     pub reasoning_on: Vec<(String, String)>,
-    /// The members that turn it off. Empty: `reasoning_effort: none` does.
+    /// Names and JSON values of the members that turn reasoning off. If empty, `reasoning_effort:
+    /// none` does so.
     pub reasoning_off: Vec<(String, String)>,
-    /// Takes an effort beside these members.
+    /// Whether the vendor accepts an effort in addition to these members.
     pub takes_effort: bool,
     pub tools_with_reasoning: ToolsWithReasoning,
-    /// Accepts a `temperature` and `top_p` other than 1.
+    /// Whether the model accepts a `temperature` and `top_p` other than 1.
     pub sampling: bool,
-    /// Accepts `stop`.
+    /// Whether the model accepts `stop`.
     pub stop: bool,
-    /// Accepts `prompt_cache_breakpoint`.
+    /// Whether the model accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
     /// Role of instructions: `developer` or `system`.
@@ -186,77 +187,78 @@ pub struct ChatModel {
     pub mid_system: bool,
     /// Whether a user's message may directly follow a tool's.
     pub user_after_tool: bool,
-    /// Accepts `prefix` on a final assistant message, which the answer then continues.
+    /// Whether the model accepts `prefix` on a final assistant message, which the answer then
+    /// continues.
     pub prefix: bool,
     pub reasoning_replay: ReasoningReplay,
-    /// `max_completion_tokens` or `max_tokens`.
+    /// Name of the output limit: `max_completion_tokens` or `max_tokens`.
     pub output_limit_field: &'static str,
-    /// Accepts `top_k`. Some compatible servers list it; the vendor that defined the protocol
-    /// refuses it.
+    /// Whether the model accepts `top_k`. Some compatible servers list it; the vendor that defined
+    /// the protocol refuses it.
     pub top_k: bool,
-    /// Accepts tools of type `custom`. If false, they are sent as functions.
+    /// Whether the model accepts tools of type `custom`. If not, the gateway sends them as
+    /// functions.
     pub custom_tools: bool,
     pub parallel_tool_calls: ParallelToolCalls,
     pub tool_call_ids: ToolCallIds,
 }
 
-/// Whether a chat vendor accepts `parallel_tool_calls`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ParallelToolCalls {
     #[default]
     Accepted,
-    /// Accepted only if the model chooses the tool, not with a `tool_choice` that forces one or
+    /// Accepted if the model chooses the tool, but not with a `tool_choice` that forces one or
     /// forbids all.
     WithAutoChoice,
     Refused,
 }
 
-/// Which ids of tool calls a chat vendor accepts.
+/// The form of tool call ids that a chat vendor accepts.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ToolCallIds {
     #[default]
     Any,
-    /// Exactly nine letters or digits.
+    /// Accepts exactly nine letters or digits.
     Nine,
 }
 
 /// A model of a responses vendor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponsesModel {
-    /// Accepts `reasoning.effort`, and returns its reasoning encrypted.
+    /// Whether the model accepts `reasoning.effort` and returns its reasoning encrypted.
     pub reasoning: bool,
-    /// Sorted.
+    /// Values of `reasoning.effort`, sorted.
     pub effort_values: Vec<Effort>,
-    /// Accepts `reasoning.summary`.
+    /// Whether the model accepts `reasoning.summary`.
     pub summaries: bool,
-    /// Accepts a `temperature` and `top_p` other than 1.
+    /// Whether the model accepts a `temperature` and `top_p` other than 1.
     pub sampling: bool,
-    /// Accepts `prompt_cache_breakpoint`.
+    /// Whether the model accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
-    /// Whether the server accepts only tools of type `function`. All other tools are then sent as
-    /// functions, including those of the responses surface.
+    /// Whether the server accepts only tools of type `function`. The gateway then sends all other
+    /// tools as functions, including those of the responses surface.
     pub functions_only: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToolsWithReasoning {
     Any,
-    /// Only with effort `none`.
+    /// The model accepts tools only with the effort `none`.
     EffortNone,
-    /// Not on this protocol.
+    /// The model accepts tools only in the responses protocol.
     ResponsesOnly,
 }
 
-/// Whether a chat vendor requires its reasoning back, and in which form.
+/// The form in which a chat vendor requires its reasoning back.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ReasoningReplay {
     #[default]
     None,
     Reasoning,
     ReasoningContent,
-    /// Only the reasoning of the current turn, and only if the turn calls tools. Reasoning of
-    /// earlier turns must not be sent back.
+    /// The vendor requires the reasoning of the current turn if the turn calls tools, and refuses
+    /// the reasoning of earlier turns.
     ReasoningContentInTurn,
     ReasoningDetails,
 }
@@ -279,7 +281,6 @@ impl MessagesModel {
         self.server_tools.iter().any(|tool| tool == WEB_SEARCH)
     }
 
-    /// Allows or forbids the vendor's web search.
     pub fn set_web_search(&mut self, may_search: bool) {
         self.server_tools.retain(|tool| tool != WEB_SEARCH);
         if may_search {
@@ -299,7 +300,7 @@ impl MessagesModel {
 }
 
 impl Default for ChatModel {
-    /// A basic model on a compatible server.
+    /// Describes a basic model on a compatible server.
     fn default() -> Self {
         ChatModel {
             reasoning: false,

@@ -1,9 +1,9 @@
-//! Reads the counters of a usage object, tolerant of any value that a vendor sends.
+//! Reads the counters of a usage object, whatever values a vendor sends.
 //!
 //! This file must not merge or validate: `usage/counters.rs` and `usage/metering.rs` do. An
-//! integral number in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count. A number that is
-//! negative, fractional or beyond 2^53 is not, nor is any other value. A usage that is not an
-//! object has no counts.
+//! integral number in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count. A negative or
+//! fractional number, a number beyond 2^53, and any other value is not a count. A usage that is not
+//! an object has no counts.
 //!
 //! Read next: `usage/counters.rs`.
 
@@ -19,10 +19,10 @@ struct CounterNames {
     prompt_parts: &'static str,
     completion: &'static str,
     completion_parts: &'static str,
-    /// Name of the audio counters, input and output. Responses has no audio price: audio counts
-    /// there like any other part of the total.
+    /// Name of the audio counters, for input and output. The responses protocol has no audio price,
+    /// so its audio counts like any other part of the total.
     audio: Option<&'static str>,
-    /// Names that some servers use instead of the cached part of the prompt.
+    /// Names that some servers use for the cached part of the prompt.
     cache_hits: &'static [&'static str],
 }
 
@@ -32,7 +32,7 @@ const CHAT_NAMES: CounterNames = CounterNames {
     completion: "completion_tokens",
     completion_parts: "completion_tokens_details",
     audio: Some("audio_tokens"),
-    // DeepSeek, Kimi.
+    // DeepSeek and Kimi use these names.
     cache_hits: &["prompt_cache_hit_tokens", "cached_tokens"],
 };
 
@@ -48,15 +48,15 @@ const RESPONSES_NAMES: CounterNames = CounterNames {
 /// Price class of a cache write.
 #[derive(Clone, Copy)]
 enum CacheWriteClass {
-    /// `cache_write_5m`.
+    /// Priced as `cache_write_5m`.
     Short,
-    /// `cache_write_1h`.
+    /// Priced as `cache_write_1h`.
     Long,
 }
 
-/// The price class of each lifetime that a vendor counts cache writes by. Sources: `CacheCreation`
-/// of anthropic 2.14 and `ResponseUsage` of openai 3.57 for Python. Each vendor has two lifetimes,
-/// and its price list has two prices.
+/// The price class for each lifetime by which a vendor counts cache writes. The sources are
+/// `CacheCreation` of anthropic 2.14 and `ResponseUsage` of openai 3.57 for Python. Each vendor has
+/// two lifetimes, and its price list has two prices.
 const CACHE_LIFETIMES: [(&str, CacheWriteClass); 4] = [
     ("ephemeral_5m_input_tokens", CacheWriteClass::Short),
     ("ephemeral_1h_input_tokens", CacheWriteClass::Long),
@@ -64,13 +64,13 @@ const CACHE_LIFETIMES: [(&str, CacheWriteClass); 4] = [
     ("ttl_12h_tokens", CacheWriteClass::Long),
 ];
 
-/// Types of `iterations` that the gateway accounts for: the vendor's totals include the first, the
-/// second is added to them.
+/// Types of `iterations` that the gateway accounts for. The vendor's totals include the first type;
+/// the second is added to them.
 const ITERATIONS: [&str; 2] = ["message", COMPACTION];
 const COMPACTION: &str = "compaction";
 
-/// Reads a chat vendor's usage object; `None` if the next value is not one. Some servers count by
-/// the names of responses.
+/// Reads a chat vendor's usage object. Returns `None` if the next value is not an object. Some
+/// servers use the counter names of the responses protocol.
 pub(crate) fn read_chat_usage(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ChatCounters>> {
     let start = scan.value_start()?;
     let own = read_usage(scan, &CHAT_NAMES)?;
@@ -79,7 +79,7 @@ pub(crate) fn read_chat_usage(scan: &mut JsonScanner<'_>) -> ScanResult<Option<C
     }
     let again = &mut JsonScanner::new(scan.text_from(start), MAX_RESPONSE_DEPTH);
     let renamed = read_usage(again, &RESPONSES_NAMES)?.filter(ChatCounters::is_usage);
-    // No client of chat reads these names.
+    // Clients of chat do not read the renamed counters.
     let renamed = renamed.map(|counters| ChatCounters {
         is_irregular: true,
         ..counters
@@ -87,8 +87,8 @@ pub(crate) fn read_chat_usage(scan: &mut JsonScanner<'_>) -> ScanResult<Option<C
     Ok(renamed.or(own))
 }
 
-/// Finds a chat vendor's usage object at one of `paths`: names of members from the answer, or from
-/// the chunk, with dots between them. A list on the way stands for each of its items.
+/// Finds a chat vendor's usage object at one of `paths`. A path consists of member names from the
+/// answer or the chunk, with dots between them. A list on the path stands for each of its items.
 pub(crate) fn find_chat_usage(text: &str, paths: &[String]) -> Option<ChatCounters> {
     let at = |path: &String| {
         read_usage_at(&mut JsonScanner::new(text, MAX_RESPONSE_DEPTH), path)
@@ -120,7 +120,7 @@ fn read_usage_at(scan: &mut JsonScanner<'_>, path: &str) -> ScanResult<Option<Ch
     Ok(found)
 }
 
-/// Reads a responses vendor's usage object; `None` if the next value is not one.
+/// Reads a responses vendor's usage object. Returns `None` if the next value is not an object.
 pub(crate) fn read_responses_usage(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ChatCounters>> {
     read_usage(scan, &RESPONSES_NAMES)
 }
@@ -146,7 +146,7 @@ fn read_usage(
             name if name == names.prompt_parts => scan.object_or_skip(|scan, key| {
                 match key.name().as_ref() {
                     "cached_tokens" => counters.cached = read_count(scan, &mut irregular)?,
-                    // Perplexity: the words of the messages protocol, here as parts of the input.
+                    // Perplexity uses this name of the messages protocol for a part of the input.
                     "cache_read_input_tokens" => cache_hit = read_count(scan, &mut irregular)?,
                     "cache_write_tokens" | "cache_creation_input_tokens" => {
                         counters.cache_writes.sum = read_count(scan, &mut irregular)?;
@@ -181,8 +181,8 @@ fn read_usage(
     Ok(is_object.then_some(counters))
 }
 
-/// Reads an object of counters, if the next value is one. `counter_for` returns the counter for a
-/// name.
+/// Reads an object of counters, if the next value is an object. `counter_for` returns the counter
+/// for a name.
 fn read_details<C>(
     scan: &mut JsonScanner<'_>,
     counters: &mut C,
@@ -198,7 +198,7 @@ fn read_details<C>(
     })
 }
 
-/// Reads the cache writes by lifetime, if the next value is an object of them.
+/// Reads the cache writes by lifetime, if the next value is an object.
 fn read_cache_writes(
     scan: &mut JsonScanner<'_>,
     writes: &mut CacheWrites,
@@ -208,7 +208,7 @@ fn read_cache_writes(
     scan.object_or_skip(|scan, key| {
         let name = key.name();
         let class = CACHE_LIFETIMES.iter().find(|(known, _)| name == *known);
-        // What is no count here is no lifetime either.
+        // A value that is not a count cannot be a lifetime either.
         let mut is_odd = false;
         let is_known = class.is_some();
         let count = read_count(scan, if is_known { irregular } else { &mut is_odd })?;
@@ -225,7 +225,7 @@ fn read_cache_writes(
     })
 }
 
-/// Reads the next value as a count. Sets `irregular` if it is neither digits only nor null.
+/// Reads the next value as a count. Sets `irregular` if the value is neither digits only nor null.
 fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> ScanResult<Option<u64>> {
     let kind = scan.kind()?;
     let span = scan.skip_span()?;
@@ -235,7 +235,7 @@ fn read_count(scan: &mut JsonScanner<'_>, irregular: &mut bool) -> ScanResult<Op
     Ok(plain.or_else(|| parse_integer(number).filter(|_| kind == JsonKind::Number)))
 }
 
-/// Returns the integer value of a JSON number, if it is an integer from 0 to 2^53.
+/// Returns the value of a JSON number, if it is an integer from 0 to 2^53.
 fn parse_integer(number: &str) -> Option<u64> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (is_negative, mantissa) = match mantissa.strip_prefix('-') {
@@ -264,7 +264,8 @@ fn parse_integer(number: &str) -> Option<u64> {
     (!is_negative && count <= MAX_COUNT).then_some(count)
 }
 
-/// Reads the tier that the vendor reports; `None` if the next value is not a non-empty string.
+/// Reads the tier that the vendor reports. Returns `None` if the next value is not a string or is
+/// empty.
 pub(crate) fn read_tier(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ServiceTier>> {
     let word = scan
         .string_or_skip()?
@@ -277,7 +278,7 @@ fn server_tool_by_key(key: &str) -> Option<ServerTool> {
     ServerTool::ALL.into_iter().find(|tool| tool.key() == key)
 }
 
-/// Reads a messages vendor's usage object; `None` if the next value is not one.
+/// Reads a messages vendor's usage object. Returns `None` if the next value is not an object.
 pub(crate) fn read_messages_usage(
     scan: &mut JsonScanner<'_>,
 ) -> ScanResult<Option<MessagesCounters>> {
@@ -334,8 +335,8 @@ fn read_token_count(
     Ok(())
 }
 
-/// Reads an entry of `iterations`; returns it if it is a compaction pass, which the answer's own
-/// counters leave out. Notes a type of pass that the gateway does not know.
+/// Reads an entry of `iterations`, and returns the entry if it is a compaction pass, which the
+/// answer's own counters leave out. Notes a type of pass that the gateway does not know.
 fn read_compaction_pass(
     scan: &mut JsonScanner<'_>,
     unknown: &mut UnknownUsage,

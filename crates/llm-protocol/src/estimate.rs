@@ -1,8 +1,9 @@
 //! Estimates the input tokens of a request before a vendor counts them: for `count_tokens` of
 //! models whose vendor does not offer it, and for members of a stream that need a number early.
 //!
-//! It must err upwards: clients shorten their history by this number, and a low one leads to hard
-//! errors. It uses no tokenizer: the tables would take more memory than the rest of the gateway.
+//! The estimate must err upwards, because clients shorten their history by it and a low one leads
+//! to hard errors. It uses no tokenizer, whose tables would take more memory than the rest of the
+//! gateway.
 //!
 //! Read next: `ir.rs`.
 
@@ -24,17 +25,17 @@ const TOKENS_PER_MESSAGE: u64 = 4;
 const TOKENS_PER_TOOL: u64 = 8;
 const TOKENS_FOR_TOOLS: u64 = 300;
 const TOKENS_PER_IMAGE: u64 = 1_600;
-/// Tokens of a page that the model reads as text and as an image.
+/// Number of tokens of a page that the model reads as text and as an image.
 pub(super) const TOKENS_PER_PAGE: u64 = 1_500;
 /// Number of pages assumed for a document that only its vendor can read.
 pub(super) const ASSUMED_PAGES: u64 = 10;
-/// Base64 bytes per page: of a large page if the pages were counted, of a small page if they are
-/// compressed.
+/// Number of base64 bytes per page. A large page has as many if the pages were counted; a small one
+/// has as many if the pages are compressed.
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
 
-/// Body bytes per input token, and the maximum memory allocated for a body at once; a larger body
-/// grows into it.
+/// Number of body bytes per input token. The constant also bounds the memory that is allocated for
+/// a body at once; a larger body grows the buffer.
 const BODY_BYTES_PER_TOKEN: u64 = 4;
 const MAX_INITIAL_BODY_BYTES: u64 = 32 << 20;
 
@@ -99,7 +100,7 @@ pub fn estimate_input_tokens(request: &Request<'_>) -> u64 {
 #[derive(Default)]
 struct TokenEstimate {
     bytes: u64,
-    /// Tokens counted per item; the margin is added at the end.
+    /// Number of tokens of all items so far, without the margin.
     tokens: u64,
 }
 
@@ -161,8 +162,8 @@ impl TokenEstimate {
     }
 }
 
-/// Returns the number of pages of the PDF in `base64`, rounded up. If its objects are not
-/// compressed, each page is marked; otherwise the size decides.
+/// Returns the number of pages of the PDF in `base64`, rounded up. Each page has a marker if the
+/// PDF's objects are not compressed; otherwise the size determines the number.
 pub(super) fn estimate_pages(base64: &str) -> u64 {
     // Some JSON writers escape every slash.
     let base64 = if base64.contains('\\') {

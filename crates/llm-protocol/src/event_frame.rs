@@ -1,6 +1,6 @@
 //! Writes a JSON object as one server-sent event.
 //!
-//! This file must not know any event: its caller writes the members.
+//! This file must not depend on a type of event: the caller writes the members.
 //!
 //! Read next: `json/writer.rs`.
 

@@ -31,16 +31,14 @@ pub use vendor::{
     refuses_key, shorten_words, unknown_form_excerpt,
 };
 
-/// A failure as an HTTP response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RenderedFailure {
     pub status: u16,
-    /// The code in the body; if it has none, the failure's reason.
+    /// The code in the body, or the failure's reason if the body has no code.
     pub code: String,
-    /// The message in the body.
     pub message: String,
     pub body: Vec<u8>,
-    /// `content-type`, and if they apply, `retry-after` and `x-should-retry`.
+    /// Header fields: `content-type` and, if they apply, `retry-after` and `x-should-retry`.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -85,7 +83,7 @@ impl Failure {
         }
     }
 
-    /// Returns the last frame of a stream whose 200 was sent; nothing may follow it.
+    /// Returns the last frame of a stream whose status 200 was sent. No frame may follow.
     pub fn encode_stream_error(&self, surface: Protocol, request_id: &str) -> Vec<u8> {
         let (code, error_type) = table::stream_error_codes(self.kind);
         let message = surface_message::message_for_surface(self, surface);
@@ -127,8 +125,8 @@ impl Failure {
             let seconds = seconds.clamp(1, MAX_RETRY_AFTER_SECONDS);
             headers.push(("retry-after", seconds.to_string()));
         }
-        // A retry cannot help, and clients other than the official SDKs retry unless it is
-        // forbidden.
+        // A retry cannot help, and clients other than the official SDKs retry unless the header
+        // forbids that.
         if matches!(status, 401..=404) || row.never_retry {
             headers.push(("x-should-retry", "false".to_owned()));
         }
@@ -138,8 +136,7 @@ impl Failure {
 }
 
 fn to_json(body: &impl Serialize) -> Vec<u8> {
-    // The body has only strings and options, so this cannot fail. If it did, an empty body would be
-    // the honest response.
+    // The body has only strings and options, so serialization cannot fail.
     serde_json::to_vec(body).unwrap_or_default()
 }
 

@@ -1,8 +1,9 @@
 //! Tables of the outcome of every member of a request that the gateway translates, by the client's
 //! protocol.
 //!
-//! Data only: the readers and the writers of all protocols look up here. The rows are in the text
-//! files beside the sources, which `fields/rows.rs` parses when the crate is compiled.
+//! This module contains data only, which the readers and the writers of all protocols look up. The
+//! rows are in the text files beside the sources, which `fields/rows.rs` parses when the crate is
+//! compiled.
 //!
 //! Read next: `fields/chat.rs`.
 

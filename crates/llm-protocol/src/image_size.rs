@@ -7,7 +7,8 @@
 use base64::Engine;
 use std::borrow::Cow;
 
-/// Maximum number of base64 characters read: a JPEG may contain a preview before its size.
+/// Maximum number of base64 characters to read. The number is large because a JPEG may contain a
+/// preview before its size.
 const MAX_HEAD_CHARS: usize = 65_536;
 
 /// Returns width and height of the image in `base64`, which may be truncated and is still escaped
@@ -56,7 +57,7 @@ fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
         .and_then(|rest| rest.get(4..)?.strip_prefix(b"WEBP"))?;
     let data = form.get(8..)?;
     match form.get(..4)? {
-        // A key frame: frame tag, start code, then 14 bits each for width and height.
+        // A key frame has a frame tag, a start code, and then 14 bits each for width and height.
         b"VP8 " => Some((
             read_u16_le(data, 6)? & 0x3fff,
             read_u16_le(data, 8)? & 0x3fff,
@@ -82,7 +83,7 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
             *rest.get(1)?,
             rest.get(2..).filter(|_| rest.first() == Some(&0xff))?,
         );
-        // All start-of-frame markers; 0xC4, 0xC8 and 0xCC in the same range begin tables.
+        // These are all start-of-frame markers. 0xC4, 0xC8 and 0xCC in the same range begin tables.
         if matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc) {
             return Some((read_u16_be(segment, 5)?, read_u16_be(segment, 3)?));
         }

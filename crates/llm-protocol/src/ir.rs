@@ -1,16 +1,16 @@
 //! The canonical form of a conversation: readers convert every surface to it, and writers build
 //! every vendor's request body from it.
 //!
-//! It follows the strictest of the protocols: ordered blocks. It holds the caller's own JSON
-//! tokens, borrowed, not values. A member that only one protocol can express travels as [`Opaque`],
-//! and only the writer of that protocol writes it. Every other writer must report an outcome for
-//! it, so that nothing is lost silently. Requests with the same protocol on both sides never come
-//! here. This form must not grow a field for each vendor's extension: a concept enters when two
-//! protocols can express it.
+//! The form follows the strictest of the protocols, with ordered blocks. It borrows the client's
+//! JSON tokens instead of copying values. A member that only one protocol can express travels as
+//! [`Opaque`], and only the writer of that protocol writes it. Every other writer must report an
+//! outcome for such a member, so that nothing is lost silently. A request with the same protocol on
+//! both sides is never converted. The form gets a new field only for a concept that two protocols
+//! can express.
 //!
-//! Division of work: a reader validates by the rules of its surface (types, ranges, unknown tags),
-//! keeps the order and converts one message to one turn. A writer validates by the target's rules,
-//! and merges, moves and drops members with a warning.
+//! The work is divided as follows. A reader validates by the rules of its surface (types, ranges,
+//! unknown tags), keeps the order and converts one message to one turn. A writer validates by the
+//! target's rules, and merges, moves and drops members with a warning.
 //!
 //! Read next: `ir/event.rs` and `ir/response_context.rs` (the way back), `capabilities.rs`, then
 //! the readers and writers: `chat/read_request.rs`, ….
@@ -37,34 +37,33 @@ pub struct Request<'a> {
     pub surface: Protocol,
     /// Instructions before the first turn, one block per part, in order. Text blocks only.
     pub system: Vec<Block<'a>>,
-    /// One turn per message, in order.
     pub turns: Vec<Turn<'a>>,
     pub tools: Vec<Tool<'a>>,
-    /// The caller used `functions` and `function_call` (chat).
+    /// Whether the client used `functions` and `function_call` (chat).
     pub legacy_functions: bool,
     pub choice: ToolChoice<'a>,
-    /// Whether the model may call several tools at once; `None`: the caller did not say.
+    /// Whether the model may call several tools at once. `None` if the client did not say.
     pub parallel_calls: Option<bool>,
     pub limit: Option<RequestedOutputLimit>,
     pub sampling: SamplingParams<'a>,
-    /// Stop sequences, with their paths: `stop[2]`, `stop_sequences[0]`.
+    /// Stop sequences. Their paths in errors are `stop[2]` or `stop_sequences[0]`.
     pub stop: Vec<JsonStr<'a>>,
     pub format: OutputFormat<'a>,
     pub reasoning: ReasoningSettings<'a>,
-    /// The end user's identifier as the caller gave it. The gateway never sends it unchanged.
+    /// The end user's identifier that the client sent. The gateway never forwards it unchanged.
     pub end_user: Option<JsonStr<'a>>,
     pub tier: Option<JsonStr<'a>>,
     pub stream: bool,
-    /// Whether the caller wants usage at the end of a stream (a chat caller must ask; a messages
-    /// caller always gets it).
+    /// Whether the client wants usage at the end of a stream. A chat client must ask for it; a
+    /// messages client always gets it.
     pub include_usage: bool,
-    /// Top-level members that only the surface's own protocol can express, or that are unknown,
-    /// with their names.
+    /// Top-level members, with their names, that are unknown or that only the surface's own
+    /// protocol can express.
     pub extra: Vec<Opaque<'a>>,
-    /// Tools whose calls are returned in another form than name and arguments (responses), by the
+    /// Tools whose calls are returned in another form than name and arguments (responses), by their
     /// name in `tools`.
     pub own_tools: HashMap<String, ClientTool>,
-    /// Members that the answer repeats unchanged (responses).
+    /// Members that the answer must repeat unchanged (responses).
     pub echo: Vec<(&'static str, JsonValue<'a>)>,
 }
 
@@ -135,18 +134,18 @@ impl<'a> Block<'a> {
 #[derive(Debug)]
 pub enum BlockKind<'a> {
     Text(JsonStr<'a>),
-    /// The model's refusal in an earlier answer (chat, assistant).
+    /// The model's refusal in an earlier answer (chat).
     Refusal(JsonStr<'a>),
     Image(Image<'a>),
     File(File<'a>),
-    /// Reasoning that the vendor requires to be sent back.
+    /// Reasoning to send back to the vendor that requires it.
     Thinking(Thinking<'a>),
     Call(ToolCall<'a>),
     Result(ToolResult<'a>),
     Opaque(Opaque<'a>),
 }
 
-/// An image in the caller's message.
+/// An image in a message of the client.
 #[derive(Debug)]
 pub struct Image<'a> {
     pub source: ImageSource<'a>,
@@ -160,7 +159,7 @@ pub enum ImageDetail {
     Auto,
     Low,
     High,
-    /// The original size, however large (responses only).
+    /// The original size, whatever it is (responses only).
     Original,
 }
 
@@ -183,7 +182,7 @@ impl ImageDetail {
 
 #[derive(Debug)]
 pub enum ImageSource<'a> {
-    /// `data`: validated base64. `media_type`: `image/png`, …
+    /// Base64 data, validated. `media_type` is a type such as `image/png`.
     Base64 {
         media_type: JsonStr<'a>,
         data: JsonStr<'a>,
@@ -206,11 +205,11 @@ impl ImageSource<'_> {
     }
 }
 
-/// A document in the caller's message.
+/// A document in a message of the client.
 #[derive(Debug)]
 pub struct File<'a> {
     pub title: Option<JsonStr<'a>>,
-    /// `context` (messages).
+    /// The member `context` (messages).
     pub context: Option<JsonStr<'a>>,
     pub content: FileContent<'a>,
     /// Whether `citations.enabled` is true (messages).
@@ -219,7 +218,7 @@ pub struct File<'a> {
 
 #[derive(Debug)]
 pub enum FileContent<'a> {
-    /// Base64.
+    /// A PDF document as base64.
     Pdf(JsonStr<'a>),
     Text(JsonStr<'a>),
     /// A URL from which the vendor may fetch the document (messages and responses).
@@ -231,19 +230,20 @@ pub enum FileContent<'a> {
 /// Reasoning of an earlier answer.
 #[derive(Debug)]
 pub enum Thinking<'a> {
-    /// `signature`: a messages vendor's, one of ours (`gw1.…`), or none.
+    /// Thinking with a readable text. `signature` is a messages vendor's signature, one of ours
+    /// (`gw1.…`), or absent.
     Shown {
         text: JsonStr<'a>,
         signature: Option<JsonStr<'a>>,
     },
-    /// `redacted_thinking`.
+    /// Encrypted thinking, from a block of the type `redacted_thinking`.
     Hidden { data: JsonStr<'a> },
 }
 
 /// A tool call that the model made.
 #[derive(Debug)]
 pub struct ToolCall<'a> {
-    /// Id as the caller gave it; `None` if it gave none.
+    /// Id that the client gave, if any.
     pub id: Option<JsonStr<'a>>,
     pub name: JsonStr<'a>,
     pub arguments: ToolArguments<'a>,
@@ -252,10 +252,10 @@ pub struct ToolCall<'a> {
 
 #[derive(Debug)]
 pub enum ToolArguments<'a> {
-    /// A JSON value (messages: `input`).
+    /// Arguments as a JSON value (`input` in messages).
     Json(JsonValue<'a>),
-    /// A string. For a function it holds JSON (chat: `arguments`) and may be malformed; for a
-    /// custom tool it holds plain text.
+    /// Arguments as a string. For a function the string holds JSON (`arguments` in chat) and may be
+    /// malformed; for a custom tool it holds plain text.
     Text(JsonStr<'a>),
 }
 
@@ -263,7 +263,7 @@ pub enum ToolArguments<'a> {
 #[derive(Debug)]
 pub struct ToolResult<'a> {
     pub id: Option<JsonStr<'a>>,
-    /// Name of the function: chat's `function` messages name the function, not the call.
+    /// Name of the function. Chat's `function` messages name the function instead of the call.
     pub name: Option<JsonStr<'a>>,
     pub content: ToolResultContent<'a>,
     pub is_error: bool,
@@ -279,7 +279,7 @@ pub enum ToolResultContent<'a> {
 /// A tool that the model may call.
 #[derive(Debug)]
 pub struct Tool<'a> {
-    /// Index in the caller's `tools` (or `functions`).
+    /// Index in the client's `tools` (or `functions`).
     pub index: usize,
     pub kind: ToolKind<'a>,
     pub cache: Option<CacheBreakpoint>,
@@ -294,8 +294,8 @@ pub enum ToolKind<'a> {
         description: Option<JsonStr<'a>>,
         format: Option<JsonValue<'a>>,
     },
-    /// A tool type with a date, defined by the vendor of the messages protocol, with its `type`.
-    /// The client or the vendor runs it.
+    /// A tool that the messages vendor defines, whose `type` contains a date. The client or the
+    /// vendor runs it.
     Vendor {
         kind: JsonStr<'a>,
         value: JsonValue<'a>,
@@ -306,39 +306,40 @@ pub enum ToolKind<'a> {
 pub struct FunctionTool<'a> {
     pub name: JsonStr<'a>,
     pub description: Option<JsonStr<'a>>,
-    /// An object schema; `None`: the function has no parameters.
+    /// An object schema. `None` if the function has no parameters.
     pub schema: Option<JsonValue<'a>>,
     pub strict: bool,
-    /// `input_examples` (messages).
+    /// The member `input_examples` (messages).
     pub examples: Option<JsonValue<'a>>,
 }
 
-/// Which tool the model must call.
+/// The rule for the tools that the model must or may call.
 #[derive(Debug, Default)]
 pub enum ToolChoice<'a> {
-    /// The caller did not say.
+    /// The client did not set the choice.
     #[default]
     Absent,
     Auto,
     None,
-    /// Any tool.
+    /// The model must call some tool.
     Required,
     Tool(JsonStr<'a>),
-    /// The model may call only these tools (chat). `required`: it must call one of them.
+    /// The model may call only these tools (chat). If `required` is true, it must call one of them.
     Allowed {
         names: Vec<JsonStr<'a>>,
         required: bool,
     },
 }
 
-/// The output limit, with the member's name that the caller used.
+/// The output limit, with the name of the member that set it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestedOutputLimit {
     pub field: &'static str,
     pub tokens: u64,
 }
 
-/// Sampling parameters as the caller wrote them, checked to be numbers in the surface's own range.
+/// Sampling parameters in the client's spelling. The reader has checked that they are numbers in
+/// the surface's own range.
 #[derive(Debug, Default)]
 pub struct SamplingParams<'a> {
     pub temperature: Option<JsonValue<'a>>,
@@ -351,35 +352,35 @@ pub struct SamplingParams<'a> {
 pub enum OutputFormat<'a> {
     #[default]
     Free,
-    /// A JSON object.
+    /// The text must be a JSON object.
     Json,
     Schema {
         schema: JsonValue<'a>,
         description: Option<JsonStr<'a>>,
-        /// The caller's name for the schema (chat, responses).
+        /// Name that the client gave to the schema (chat, responses).
         name: Option<JsonStr<'a>>,
-        /// Whether the vendor must enforce the schema, if the caller set it.
+        /// Whether the vendor must enforce the schema. `None` if the client did not say.
         strict: Option<bool>,
     },
 }
 
-/// Reasoning settings.
 #[derive(Debug, Default)]
 pub struct ReasoningSettings<'a> {
     /// Effort level. The reader has refused unknown levels.
     pub effort: Option<Effort>,
     /// Name of the member that set the effort, for warnings: `reasoning_effort`,
-    /// `output_config.effort`, `reasoning.effort`.
+    /// `output_config.effort` or `reasoning.effort`.
     pub effort_field: &'static str,
-    /// `thinking` of the messages protocol, unchanged. The chat surface accepts it as an extension.
+    /// The member `thinking` of the messages protocol, unchanged. The chat surface accepts it as an
+    /// extension.
     pub thinking: Option<JsonValue<'a>>,
     /// Token budget (chat's extension `reasoning.max_tokens`).
     pub budget_tokens: Option<u64>,
-    /// Leave the reasoning's text out of the answer (chat's extension `reasoning.exclude`;
-    /// responses, if the caller asked for no summary).
+    /// Whether to leave the reasoning's text out of the answer: chat's extension
+    /// `reasoning.exclude`, or a responses request without a summary.
     pub hide: bool,
-    /// Whether the caller used the messages protocol's own members on the chat surface. They are
-    /// then copied without further checks.
+    /// Whether the client used the messages protocol's own members on the chat surface. The writer
+    /// copies these without further checks.
     pub is_verbatim: bool,
 }
 
@@ -425,9 +426,8 @@ impl Effort {
     }
 
     /// Returns this level if `allowed` contains it, else the highest allowed level below it, else
-    /// the lowest allowed level. `Effort::None` is near `Minimal`, but no level for a caller that
-    /// asks for more: who asks for reasoning does not get it turned off. Returns `None` if no level
-    /// is left.
+    /// the lowest allowed level. `Effort::None` never replaces another level, because a client that
+    /// asks for reasoning must get some. Returns `None` if no level is left.
     pub fn nearest(self, allowed: &[Effort]) -> Option<Effort> {
         let is_level = |effort: &Effort| *effort != Effort::None || self <= Effort::Minimal;
         let levels = || allowed.iter().copied().filter(is_level);
@@ -436,7 +436,7 @@ impl Effort {
     }
 }
 
-/// A cache breakpoint. Only the lifetime of the caller's marker is kept.
+/// A cache breakpoint. Only the lifetime of the client's marker is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheBreakpoint {
     /// The marker names no lifetime.
@@ -446,7 +446,7 @@ pub enum CacheBreakpoint {
 }
 
 impl CacheBreakpoint {
-    /// Reads a `cache_control` object. A lifetime that no vendor knows counts as none.
+    /// Reads a `cache_control` object. An unknown lifetime is ignored.
     pub fn from_marker(marker: JsonValue<'_>) -> Self {
         match marker.get("ttl") {
             Some(lifetime) if lifetime.is("5m") => CacheBreakpoint::FiveMinutes,
@@ -455,7 +455,7 @@ impl CacheBreakpoint {
         }
     }
 
-    /// The lifetime as markers name it.
+    /// Returns the lifetime in the spelling of markers.
     pub fn lifetime(self) -> Option<&'static str> {
         match self {
             CacheBreakpoint::Usual => None,
@@ -465,7 +465,7 @@ impl CacheBreakpoint {
     }
 }
 
-/// Who set the cache markers of a request.
+/// The origin of the cache markers in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheMarkerOrigin {
@@ -497,7 +497,7 @@ pub struct Opaque<'a> {
     pub value: JsonValue<'a>,
 }
 
-/// A path in the caller's JSON, for warnings and `param`.
+/// A path in the client's JSON, for warnings and `param`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JsonPath {
     /// `system[i]`
@@ -562,14 +562,14 @@ impl fmt::Display for JsonPath {
     }
 }
 
-/// A refused request, before any vendor is called. Boxed because it is rare and results are
-/// returned by value.
+/// A failure that refuses a request before any vendor is called. It is boxed because results are
+/// returned by value and failures are rare.
 pub type BoxedFailure = Box<Failure>;
 
-/// What reading or writing a request gives, or its refusal.
+/// The result of reading or writing a request, or the failure that refuses it.
 pub type RequestResult<T = ()> = Result<T, BoxedFailure>;
 
-/// The member at `path` breaks a rule of the client's protocol.
+/// Returns the failure for the member at `path`, which breaks a rule of the client's protocol.
 pub(crate) fn invalid_param(
     surface: Protocol,
     path: impl fmt::Display,
@@ -587,17 +587,18 @@ pub(crate) fn refuse<T>(
     Err(invalid_param(surface, path, message))
 }
 
-/// Changes that the translation made: tokens `action:path` for the header `x-gateway-warnings`.
+/// Changes that the translation made, as tokens of the form `action:path` for the header
+/// `x-gateway-warnings`.
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);
 
 impl Warnings {
-    /// The translation left this member out.
+    /// Records that the translation left this member out.
     pub fn dropped(&mut self, path: impl fmt::Display) {
         self.add("dropped", path);
     }
 
-    /// It put a number into the range that the vendor accepts.
+    /// Records that the translation moved a number into the range that the vendor accepts.
     pub fn clamped(&mut self, path: impl fmt::Display) {
         self.add("clamped", path);
     }
@@ -606,17 +607,17 @@ impl Warnings {
         self.add("renamed", path);
     }
 
-    /// It sends the same meaning in another form.
+    /// Records that the translation sends the same meaning in another form.
     pub fn rewritten(&mut self, path: impl fmt::Display) {
         self.add("rewritten", path);
     }
 
-    /// A prompt asks for what the vendor has no member for.
+    /// Records that a prompt asks for a feature for which the vendor has no member.
     pub fn emulated(&mut self, path: impl fmt::Display) {
         self.add("emulated", path);
     }
 
-    /// It asks for less effort.
+    /// Records that the translation asks for less effort.
     pub fn downgraded(&mut self, path: impl fmt::Display) {
         self.add("downgraded", path);
     }
@@ -629,12 +630,13 @@ impl Warnings {
         self.add("merged", path);
     }
 
-    /// Adds a token. Each token is listed once.
+    /// Adds a token, unless it is listed already.
     fn add(&mut self, action: &str, path: impl fmt::Display) {
         if self.0.len() >= MAX_WARNINGS {
             return;
         }
-        // A caller's member name may hold any character; a header value allows only visible ASCII.
+        // The name of a client's member may contain any character, but a header value allows only
+        // visible ASCII.
         let token: String = format!("{action}:{path}")
             .chars()
             .map(|letter| {
@@ -662,7 +664,7 @@ impl Warnings {
     }
 }
 
-/// Maximum number of tokens kept, because a header cannot hold more.
+/// Maximum number of tokens. A header cannot hold more.
 const MAX_WARNINGS: usize = 256;
 /// Maximum length of a token in characters. A longer token is truncated.
 const MAX_WARNING_CHARS: usize = 128;

@@ -1,6 +1,6 @@
-//! JSON: bytes in, bytes out, bounded in depth and in the number of values.
+//! Reads and writes JSON, with bounds on the depth and the number of values.
 //!
-//! This module must not know a protocol.
+//! This module must not depend on a protocol.
 //!
 //! Read next: `json/scanner.rs` (one pass without memory), `json/document.rs` (a tree over the
 //! text), `json/string.rs`, `json/writer.rs`, `json/edit.rs`.

@@ -1,7 +1,7 @@
-//! Bytes that the gateway inserts in a stream beside the stream writer: keep-alives while the
-//! vendor is silent, warnings, and the last events of a stream that failed.
+//! Bytes that the gateway adds to the output of a stream writer: keep-alives while the vendor is
+//! silent, warnings, and the last events of a stream that failed.
 //!
-//! They must not be built in advance: where events are numbered, the number is known only when the
+//! These bytes must not be built in advance: the number of a numbered event is known only when the
 //! event is written.
 //!
 //! Read next: `responses/event_sequencer.rs`.
@@ -11,7 +11,7 @@ use super::responses::EventSequencer;
 use super::{Protocol, chat, messages};
 use bytes::Bytes;
 
-/// Keep-alive of a stream: shows a waiting client that the connection is alive.
+/// Keep-alive of a stream. It shows a waiting client that the connection works.
 #[derive(Clone, Debug)]
 pub enum KeepAlive {
     Fixed(&'static [u8]),
@@ -25,15 +25,15 @@ impl KeepAlive {
         match (surface, sequencer) {
             (Protocol::Responses, Some(sequencer)) => KeepAlive::Numbered(sequencer),
             (Protocol::Messages, _) => KeepAlive::Fixed(messages::write_stream::KEEP_ALIVE),
-            // An SSE comment, which no client takes for an event.
+            // An SSE comment, which clients ignore.
             (Protocol::Chat | Protocol::Responses, _) => {
                 KeepAlive::Fixed(chat::write_stream::KEEP_ALIVE)
             }
         }
     }
 
-    /// Returns a keep-alive that may be written now although earlier events are still unwritten: it
-    /// carries no sequence number.
+    /// Returns a keep-alive without a sequence number, which may be written while earlier events
+    /// are still unwritten.
     pub fn unnumbered_bytes(&self) -> Bytes {
         match self {
             KeepAlive::Fixed(bytes) => Bytes::from_static(bytes),
@@ -41,7 +41,7 @@ impl KeepAlive {
         }
     }
 
-    /// Returns a keep-alive to write now.
+    /// Returns a keep-alive that must be written at once, because it may carry a sequence number.
     pub fn bytes(&self) -> Bytes {
         match self {
             KeepAlive::Fixed(bytes) => Bytes::from_static(bytes),
@@ -50,14 +50,15 @@ impl KeepAlive {
     }
 }
 
-/// Writes a warning that arises while a stream runs, as a comment: its header has left.
+/// Writes a warning that arises while a stream runs. The header has been sent, so the warning
+/// becomes a comment.
 pub(crate) fn write_warning(warning: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b": x-gateway-warnings: ");
     out.extend_from_slice(warning.as_bytes());
     out.extend_from_slice(b"\n\n");
 }
 
-/// Returns the last events of a stream that failed after its 200 was sent. Nothing may follow them.
+/// Returns the last events of a stream that failed after its 200 was sent. No event may follow.
 pub fn encode_terminal_error(
     surface: Protocol,
     sequencer: Option<&EventSequencer>,

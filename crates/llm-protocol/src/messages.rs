@@ -8,8 +8,8 @@ pub mod write_request;
 pub mod write_stream;
 
 /// Categories of refusals that the vendor bills although it generated nothing, since 2026-09-24.
-/// It charges nothing for the others, nor for a refusal without a category. Source: the vendor's
-/// page on refusals; the categories are those of `RefusalStopDetails` of anthropic 2.14 for Python.
+/// Other refusals before any output are free. The source is the vendor's page on refusals; the
+/// categories are those of `RefusalStopDetails` in anthropic 2.14 for Python.
 const BILLED_REFUSALS: [&str; 3] = ["bio", "frontier_llm", "reasoning_extraction"];
 
 /// Returns whether the vendor bills a refusal of this category that comes before any output.

@@ -1,9 +1,9 @@
-//! Passthrough, for the same protocol on both sides: it restores the public model name, observes
-//! the usage, and repairs calls that a chat client would misread (`call_repair.rs`).
+//! Passes answers on if client and vendor use the same protocol. It restores the public model name,
+//! observes the usage, and repairs calls that a chat client would misread (`call_repair.rs`).
 //!
-//! This module must not reorder or reformat: the output equals the input except for the model's
-//! name, usage that the caller did not ask for, and such repairs. Only a chunk with calls becomes a
-//! tree. It must not decide what is billed; it reports what it observed.
+//! The output must equal the input except for the model's name, usage that the client did not ask
+//! for, and such repairs. Only a chunk with calls becomes a tree. This module must not decide what
+//! is billed; it reports the observed usage.
 //!
 //! Read next, in the folder of this module: `chat.rs` and `messages.rs`, which parse one event;
 //! then `sse.rs`.
@@ -47,32 +47,32 @@ impl From<EventTooLarge> for UpstreamError {
     }
 }
 
-/// Passthrough of a stream from vendor to client.
+/// Passes a stream on from the vendor to the client.
 #[derive(Debug)]
 pub struct StreamPassthrough {
     decoder: SseDecoder,
     watch: PassthroughState,
-    /// Whether the stream has ended or failed. Further bytes are dropped.
+    /// Whether the stream has ended or failed. Bytes after that are dropped.
     is_over: bool,
 }
 
-/// State observed in the stream. `chat.rs`, `messages.rs` and `responses.rs` parse the parts that
-/// are specific to a protocol.
+/// The observed state of the stream. `chat.rs`, `messages.rs` and `responses.rs` parse the parts
+/// that are specific to a protocol.
 #[derive(Debug)]
 struct PassthroughState {
     protocol: Protocol,
     /// The public model id as a JSON string, with its quotes.
     model_json: String,
     terms: MeteringTerms,
-    /// The usage that was sent to the client so far.
+    /// The usage that the client has received so far.
     reported: Usage,
     /// Whether the client received the estimate that is billed (chat).
     reports_estimate: bool,
-    /// Whether the client received a usage where it reads it (chat).
+    /// Whether the client received a usage in a place where it looks for one (chat).
     shows_usage: bool,
     hide_usage: bool,
     started: bool,
-    /// Whether more than the opening was sent on.
+    /// Whether the client received more than the opening.
     has_content: bool,
     completion: Completion,
     /// Whether the vendor's body has ended.
@@ -80,18 +80,18 @@ struct PassthroughState {
     generated_bytes: u64,
     shows_thinking: bool,
     split_letters: split_chars::SplitCharJoiner,
-    /// `None`: the calls of the vendor are passed on as they are.
+    /// Repairs the vendor's calls. `None` passes the calls on unchanged.
     calls: Option<call_repair::CallRepair>,
     chat: chat::ChatStreamState,
     messages: messages::MessagesStreamState,
     responses: responses::ResponsesStreamState,
-    /// Writes the end of a responses stream that fails.
+    /// Numbers the events at the end of a failed responses stream.
     sequencer: Option<EventSequencer>,
 }
 
 impl StreamPassthrough {
-    /// `hide_usage`: a chat caller did not ask for usage, so the usage chunk and `"usage":null` are
-    /// removed. `event_bytes_max`: maximum size of an event.
+    /// Creates the passthrough. `hide_usage` removes the usage chunk and `"usage":null`, because a
+    /// chat client did not ask for usage. `event_bytes_max` is the maximum size of an event.
     pub fn new(
         protocol: Protocol,
         public_model: &str,
@@ -127,7 +127,7 @@ impl StreamPassthrough {
     }
 
     /// Sets the terms by which the request's usage is metered, and the number of choices that the
-    /// client asked for.
+    /// client requested.
     #[must_use]
     pub fn with_request(mut self, terms: MeteringTerms, choices: u64) -> Self {
         self.watch.terms = terms;
@@ -135,15 +135,15 @@ impl StreamPassthrough {
         self
     }
 
-    /// Repairs a chat vendor's calls where a chat client would misread them. `seed`: makes the ids
-    /// of calls without one; `None`: nothing is repaired.
+    /// Repairs a chat vendor's calls that a chat client would misread. `seed` provides the ids of
+    /// calls without one; `None` turns the repair off.
     #[must_use]
     pub fn with_call_repair(mut self, seed: Option<&str>) -> Self {
         self.watch.calls = seed.map(call_repair::CallRepair::new);
         self
     }
 
-    /// Ends an answer whose last event is missing.
+    /// Ends an answer that lacks its last event.
     fn end_without_last_event(
         &mut self,
         fault: Option<UpstreamError>,
@@ -164,7 +164,7 @@ impl StreamPassthrough {
                 end_events::write_chat_end(chat, model_json, usage.as_ref(), out);
             }
             Protocol::Messages => end_events::write_messages_stop(messages, out),
-            // Its stop reason is its last event.
+            // In the responses protocol, the event with the stop reason is the last event.
             Protocol::Responses => {}
         }
         self.watch.completion.record_last_event()
@@ -203,8 +203,8 @@ impl ResponseStream for StreamPassthrough {
             };
         }
         self.is_over = true;
-        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
-        // detected.
+        // Some vendors omit the last blank line. A truncated line is detected, because it is not
+        // valid JSON.
         self.decoder.close();
         self.watch.has_ended = true;
         let fault = self.process_events(out).err();
@@ -291,7 +291,7 @@ impl ResponseStream for StreamPassthrough {
 }
 
 impl PassthroughState {
-    /// Returns the counters of the whole answer, if they have come.
+    /// Returns the counters of the whole answer, if they have arrived.
     fn final_counters(&self) -> Option<VendorCounters> {
         match self.protocol {
             Protocol::Chat => self.chat.counters(),
@@ -320,7 +320,7 @@ impl PassthroughState {
         ))
     }
 
-    /// Returns the usage counted so far, or known from other members.
+    /// Returns the usage that is counted so far or known from other members.
     fn known_usage(&self) -> Option<Usage> {
         self.counted_usage()
             .map(|metered| metered.usage)
@@ -338,7 +338,7 @@ impl PassthroughState {
             .usage(self.known_usage(), self.generated_bytes)
     }
 
-    /// Returns the usage that the client asked for and has not received at the end of the answer
+    /// Returns the usage that the client requested and has not received by the end of the answer
     /// (chat).
     fn unreported_usage(&self) -> Option<Usage> {
         let is_read = self.hide_usage || self.reports_estimate || self.shows_usage;
@@ -346,8 +346,8 @@ impl PassthroughState {
         (!is_read).then(|| counted().unwrap_or_else(|| self.estimated_usage()))
     }
 
-    /// Returns the usage object that replaces the one at `at` in `text`, which has these counters.
-    /// `is_end`: nothing is generated after it.
+    /// Returns the usage object that replaces the one at `at` in `text`. `is_end` says that the
+    /// vendor generates nothing after this object.
     fn restate_usage(
         &mut self,
         counters: Option<VendorCounters>,
@@ -371,15 +371,15 @@ impl PassthroughState {
     ) -> Result<(), UpstreamError> {
         let data = event.data.unwrap_or_default().trim_ascii();
         if data.is_empty() {
-            // By the rules of event streams this is not an event: comments and blank lines are sent
-            // on. The incomplete start of an event is not, if the vendor broke off.
+            // By the rules of event streams this is not an event. Comments and blank lines are
+            // passed on, but not the incomplete start of an event if the vendor broke off.
             if !self.has_ended {
                 out.extend_from_slice(event.raw);
             }
             return Ok(());
         }
         if data.starts_with(b":") {
-            // A comment that a proxy wrapped as data: clients fail on it, and nobody needs it.
+            // A proxy wrapped a comment as data. Clients fail on it, and dropping it loses nothing.
             return Ok(());
         }
         match self.protocol {
@@ -426,7 +426,8 @@ impl PassthroughState {
         if self.hide_usage && chunk.is_usage_only() {
             return Ok(());
         }
-        // Usage in a place that only this vendor has is repeated at the end, where clients read it.
+        // Usage in a vendor's own place is repeated at the end, in the place where clients look for
+        // it.
         self.shows_usage |=
             chunk.usage_at.is_some() && chunk.null_usage.is_none() && chunk.counters().is_some();
         let hidden = chunk
@@ -448,7 +449,7 @@ impl PassthroughState {
         Ok(())
     }
 
-    /// Returns the edits that give deltas their name, and repair calls.
+    /// Returns the edits that rename the deltas and repair the calls of a chunk.
     fn repair_chunk(
         &mut self,
         chunk: &chat::ChatChunk,
@@ -497,8 +498,8 @@ impl PassthroughState {
         let Some(seen) = messages::parse_event(text) else {
             return self.forward_unreadable(event, out);
         };
-        // The newest clients use the JSON's type, all others the event's name. An error or end by
-        // either one counts.
+        // The newest clients use the type in the JSON, and all others the event's name. Either one
+        // can report an error or the end.
         let is = |word: &str| seen.kind.as_deref() == Some(word) || event.name == word.as_bytes();
         if is("error") || (seen.kind.is_none() && seen.has_error) {
             return Err(UpstreamError::from_error_body(
@@ -547,8 +548,8 @@ impl PassthroughState {
         self.final_counters().is_none() && !self.messages.refused_free(self.generated_bytes)
     }
 
-    /// Returns the replacement for the usage in a chunk that counts nothing: the estimate if no
-    /// other usage can follow, else null.
+    /// Returns the replacement for the usage in a chunk without counts: the estimate if no other
+    /// usage can follow, otherwise null.
     fn replace_empty_usage(&mut self, chunk: &chat::ChatChunk) -> String {
         if !chunk.is_usage_only() || !self.completion.has_stopped() {
             return "null".to_owned();
@@ -557,7 +558,7 @@ impl PassthroughState {
         usage::encode_usage(self.protocol, &self.estimated_usage())
     }
 
-    /// Sends an event on: with the public name at `model`, this edit of the usage, and `more`
+    /// Passes an event on with the public model name at `model`, this edit of the usage, and `more`
     /// edits, which few events have.
     fn forward(
         &mut self,
@@ -573,7 +574,7 @@ impl PassthroughState {
         edit::write_edited_event(event, [model, usage], joined, out);
     }
 
-    /// Sends an event on unchanged if it may hold anything.
+    /// Passes an event on unchanged if its name allows any content.
     fn forward_unreadable(
         &mut self,
         event: &SseEvent<'_>,
@@ -592,7 +593,8 @@ impl PassthroughState {
         out: &mut Vec<u8>,
     ) -> Result<(), UpstreamError> {
         if data == b"[DONE]" {
-            // From the chat protocol: no client of this protocol waits for it.
+            // The event comes from the chat protocol, and clients of this protocol do not expect
+            // it.
             return Ok(());
         }
         let text = event_text(event);
@@ -616,7 +618,7 @@ impl PassthroughState {
             );
         }
         if is_end {
-            // Items may come complete, without deltas.
+            // Items may arrive complete, without deltas.
             self.generated_bytes = self.generated_bytes.max(seen.response.output_bytes);
             self.completion.set_stop_reason(StopReasonStatus::All);
             self.completion.record_last_event()?;
@@ -634,7 +636,7 @@ impl PassthroughState {
     }
 }
 
-/// Returns the vendor's error in an event that holds a failed response or is an error itself.
+/// Returns the vendor's error in an event that contains a failed response or is an error.
 fn vendor_error_from(event: &SseEvent<'_>) -> UpstreamError {
     let data: Option<serde_json::Value> =
         serde_json::from_slice(event.data.unwrap_or_default()).ok();
@@ -649,7 +651,8 @@ fn vendor_error_from(event: &SseEvent<'_>) -> UpstreamError {
     )
 }
 
-/// Returns the event's data, or an empty text if it is not UTF-8, which no JSON parser accepts.
+/// Returns the event's data. Data that is not UTF-8 becomes an empty text, which no JSON parser
+/// accepts.
 fn event_text<'a>(event: &SseEvent<'a>) -> &'a str {
     std::str::from_utf8(event.data.unwrap_or_default()).unwrap_or_default()
 }

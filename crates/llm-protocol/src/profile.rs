@@ -1,5 +1,6 @@
-//! What a vendor's server takes, as data: the descriptor behind `vendors.*.profile` in the config.
-//! The request writers and the passthrough read it; what a model does is in `capabilities.rs`.
+//! The profile of a vendor's server: the members that it accepts and refuses. `vendors.*.profile`
+//! in the config sets it, and the request writers and the passthrough read it. `capabilities.rs`
+//! describes models.
 //!
 //! This file must not know a vendor by name: the config says which vendor takes what.
 
@@ -7,78 +8,83 @@ use crate::Protocol;
 use crate::table_text::names_in;
 use std::sync::{Arc, LazyLock};
 
-/// What a server takes beyond the base of its protocol, and what it refuses.
+/// The members that a server accepts beyond the base of its protocol, and those that it refuses.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VendorProfile {
-    /// Names of members beyond the base that the server takes: of requests, messages, parts, calls
+    /// Names of members beyond the base that the server accepts in requests, messages, parts, calls
     /// and tools. The gateway adds no other member to a request.
     pub request: Vec<String>,
-    /// Names of members that the server refuses, or that another vendor defined. They are removed
-    /// from passed-on requests, wherever they stand.
+    /// Names of members that the server refuses, or that another vendor defined. The gateway
+    /// removes them from passed-on requests, at any level.
     pub drop: Vec<String>,
-    /// The server refuses every member that is neither in the base nor in `request`.
+    /// Whether the server refuses every member that is neither in the base nor in `request`.
     pub strict: bool,
-    /// Paths, from a message or from a call, of what must go back to the server as it came (chat).
+    /// Paths, relative to a message or a call, of values that must return to the server unchanged
+    /// (chat).
     pub state: Vec<String>,
-    /// Paths, from an answer or a chunk, of its usage, beside [`USAGE_PATHS`] (chat). A list on the
-    /// way stands for each of its items.
+    /// Paths of the usage, relative to an answer or a chunk, in addition to [`USAGE_PATHS`] (chat).
+    /// A list on the path stands for each of its items.
     pub usage: Arc<[String]>,
-    /// What goes with the first call of a message that has no state of this vendor, as the inside
-    /// of a JSON object: another vendor's calls (chat).
+    /// Members for the first call of a message that has no state of this vendor because another
+    /// vendor made it. The text is the inside of a JSON object (chat).
     pub call_placeholder: Option<String>,
-    /// What goes with a message that has calls and no reasoning of this vendor, as the inside of a
-    /// JSON object: another vendor's, or one without any (chat).
+    /// Members for a message that has calls but no reasoning of this vendor. The text is the inside
+    /// of a JSON object (chat).
     pub message_placeholder: Option<String>,
-    /// Parts of the server's error messages that say that the request does not fit the model's
-    /// context, beside those that the gateway knows.
+    /// Parts of the server's error messages about a request that does not fit the model's context,
+    /// in addition to those that the gateway knows.
     pub full_context: Vec<String>,
-    /// Never generates more than the output limit.
+    /// Whether the server never generates more than the output limit.
     pub honours_output_limit: bool,
-    /// Takes an output limit of 0, which only fills the prompt cache (messages).
+    /// Whether the server accepts an output limit of 0, which only fills the prompt cache
+    /// (messages).
     pub prewarms_cache: bool,
-    /// Stores the items of its answers, and looks up an item by its id (responses).
+    /// Whether the server stores the items of its answers, and looks an item up by its id
+    /// (responses).
     pub stores_items: bool,
-    /// Takes at most 40 characters as the id of a call (chat).
+    /// Whether the id of a call must have at most 40 characters (chat).
     pub short_call_ids: bool,
-    /// Signs its thinking, and refuses thinking that it did not sign (messages).
+    /// Whether the server signs its thinking, and refuses thinking that it did not sign (messages).
     pub signs_thinking: bool,
-    /// Whether the calls of its chat answers are as its own clients expect them.
+    /// Whether the calls in the server's chat answers need no repair.
     pub has_exact_calls: bool,
-    /// Reads the line in the instructions by which one client names itself for billing (messages).
+    /// Whether the server reads the line in the instructions by which one client identifies itself
+    /// for billing (messages).
     pub reads_billing_header: bool,
 }
 
-/// Members of chat requests, by what they are.
+/// Names of members of chat requests, by their role.
 const MEMBERS: &str = include_str!("profile.txt");
 
-/// Members of a chat request that every server takes.
+/// Members of a chat request that every server accepts.
 const CHAT_REQUEST: [&str; 12] = names_in(MEMBERS, "request");
-/// Members of a chat message that every server takes.
+/// Members of a chat message that every server accepts.
 const CHAT_MESSAGE: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_call_id"];
-/// Members of a call in a chat message that every server takes.
+/// Members of a call in a chat message that every server accepts.
 const CHAT_CALL: [&str; 4] = ["id", "type", "function", "index"];
 
-/// Members of a part, a tool, a function, a schema or the usage that a chat request cannot do
-/// without.
+/// Members of a part, a tool, a function, a schema or the usage without which a chat request is
+/// incomplete.
 const CHAT_INNER: [&str; 23] = names_in(MEMBERS, "inner");
 
-/// Other members of a chat request that change what is billed, kept or answered.
+/// Other members of a chat request that change the bill, the stored data or the answer.
 const CHAT_PRICED: [&str; 8] = names_in(MEMBERS, "priced");
 
-/// Members in which a chat request carries reasoning, or asks for it, in the format of some vendor.
+/// Members in which a chat request carries reasoning, or asks for reasoning, in the format of some
+/// vendor.
 const CHAT_REASONING: [&str; 6] = names_in(MEMBERS, "reasoning");
 
-/// Other members that some vendor added to the protocol. Reading a request for its features finds
-/// these and the reasoning.
+/// Other members that some vendor added to the protocol. The reader of features finds these members
+/// and those for reasoning.
 const CHAT_FOREIGN: [&str; 3] = ["cache_control", "extra_content", "top_k"];
 
 /// The member that marks a prompt for the cache of a messages vendor.
 const CACHE_MARKER: &str = "cache_control";
 
-/// Where the gateway finds the usage of every chat vendor.
+/// Paths at which the gateway looks for the usage of every chat vendor.
 pub const USAGE_PATHS: [&str; 3] = ["usage", "choices.usage", "x_groq.usage"];
 
-/// Where a member of a chat request stands.
+/// The position of a member in a chat request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChatPlace {
     Request,
@@ -124,7 +130,7 @@ static COMPATIBLE: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
 });
 
 impl VendorProfile {
-    /// The vendor that defined the protocol.
+    /// Returns the profile of the vendor that defined the protocol.
     pub fn official(protocol: Protocol) -> &'static Self {
         match protocol {
             Protocol::Messages => &OFFICIAL_MESSAGES,
@@ -132,38 +138,40 @@ impl VendorProfile {
         }
     }
 
-    /// A server that nothing describes: it gets the least.
+    /// Returns the profile of a server without a description, which gets the base of the protocol
+    /// only.
     pub fn compatible() -> &'static Self {
         &COMPATIBLE
     }
 
-    /// Returns whether the server takes this member, which is not in the base.
+    /// Returns whether the server accepts this member, which is not in the base.
     pub fn takes(&self, member: &str) -> bool {
         self.request.iter().any(|name| name == member)
     }
 
-    /// Returns whether every server knows this member of a chat message or of a call.
+    /// Returns whether every server accepts this member of a chat message or of a call.
     pub fn is_in_base(member: &str) -> bool {
         CHAT_MESSAGE.contains(&member) || CHAT_CALL.contains(&member)
     }
 
-    /// Returns whether a chat message has this member for reasoning. State elsewhere is a call's.
+    /// Returns whether this member of a chat message carries reasoning. State in other members
+    /// belongs to a call.
     pub fn is_reasoning(member: &str) -> bool {
         CHAT_REASONING.contains(&member)
     }
 
-    /// Returns the paths of `state` without the member in which the reasoning returns.
+    /// Returns the paths of `state` except the member in which the reasoning returns.
     pub(crate) fn state_beside(&self, replay: Option<&str>) -> Vec<String> {
         let is_other = |path: &&String| Some(outermost(path)) != replay;
         self.state.iter().filter(is_other).cloned().collect()
     }
 
-    /// Returns whether the server caches what is marked for it (messages).
+    /// Returns whether the server caches marked prompts (messages).
     pub fn takes_cache_markers(&self) -> bool {
         self.takes(CACHE_MARKER)
     }
 
-    /// Returns this profile without everything in which a chat request carries reasoning.
+    /// Returns this profile without the members in which a chat request carries reasoning.
     pub(crate) fn without_reasoning(&self) -> Self {
         let is_kept = |name: &&String| !CHAT_REASONING.contains(&name.as_str());
         let mut without = self.clone();
@@ -180,8 +188,9 @@ impl VendorProfile {
             .all(|name| self.refuses(ChatPlace::Message, name))
     }
 
-    /// Returns whether a chat request may have members that the server refuses, or lack one that it
-    /// wants. `has_foreign`: it has one that some vendor added to the protocol.
+    /// Returns whether a chat request may have members that the server refuses, or lack a member
+    /// that it requires. `has_foreign` says whether the request has a member that some vendor added
+    /// to the protocol.
     pub(crate) fn cleans_chat(&self, has_foreign: bool) -> bool {
         let has_placeholder = self.call_placeholder.is_some() || self.message_placeholder.is_some();
         let is_foreign = |name: &&str| CHAT_REASONING.contains(name) || CHAT_FOREIGN.contains(name);
@@ -192,7 +201,7 @@ impl VendorProfile {
             || !drop.all(|name| is_foreign(&name))
     }
 
-    /// Returns whether the server refuses the member of a chat request at this place.
+    /// Returns whether the server refuses the member of a chat request at this position.
     pub(crate) fn refuses(&self, place: ChatPlace, member: &str) -> bool {
         if self.takes(member) {
             return false;
@@ -207,22 +216,22 @@ impl VendorProfile {
     }
 }
 
-/// Returns whether a chat request has no sense without this member.
+/// Returns whether a chat request is meaningless without this member.
 pub fn is_required(member: &str) -> bool {
     CHAT_REQUEST.contains(&member)
         || VendorProfile::is_in_base(member)
         || CHAT_INNER.contains(&member)
 }
 
-/// Returns whether the gateway writes this member of a chat request itself, beside the members
-/// that switch reasoning.
+/// Returns whether the gateway writes this member of a chat request itself. Members that switch
+/// reasoning are not included.
 pub fn is_written(member: &str) -> bool {
     member != "reasoning_effort" && CHAT_REQUEST.contains(&member)
         || OFFICIAL_CHAT.takes(member)
         || CHAT_PRICED.contains(&member)
 }
 
-/// The name of the member at the beginning of a path.
+/// Returns the name of the member at the beginning of a path.
 pub fn outermost(path: &str) -> &str {
     path.split('.').next().unwrap_or_default()
 }

@@ -1,12 +1,12 @@
 //! Packs one vendor's reasoning into a string that a client of another protocol stores and sends
 //! back.
 //!
-//! Every such token begins with `gw1.`. Two forms follow. Either base64url of a chat vendor's
-//! `reasoning_details` (in the signature that a messages client stores). Or a kind, a dot and
-//! base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat vendor's reasoning
-//! or the state of its message or call, `r` for a responses vendor's item. Base64url has no dot, so
-//! the two forms cannot be confused. A token with nothing after the prefix only says that no
-//! messages vendor made it.
+//! Every such token begins with `gw1.`. The rest has one of two forms. The first is base64url of a
+//! chat vendor's `reasoning_details`, in the signature that a messages client stores. The second is
+//! a kind, a dot and base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat
+//! vendor's reasoning or the state of its message or call, `r` for a responses vendor's item.
+//! Base64url has no dot, so the two forms cannot be confused. A token that ends after the prefix
+//! marks reasoning that no messages vendor made.
 //!
 //! This file must not trust a returned token: the caller may have forged it. Its content is checked
 //! before a writer puts it into a request body, and a string that cannot be decoded is not a token.
@@ -28,12 +28,13 @@ pub const TOKEN_PREFIX: &str = "gw1.";
 /// one.
 pub const MAX_TOKEN_BYTES: usize = 1 << 20;
 
-/// Returns whether a messages vendor may have made this signature: it is not empty and not ours.
+/// Returns whether a messages vendor may have made this signature, because it is not empty and not
+/// one of ours.
 pub fn is_vendor_signature(signature: &str) -> bool {
     !signature.is_empty() && !signature.starts_with(TOKEN_PREFIX)
 }
 
-/// Nesting levels around the details in a request body: messages, message.
+/// Number of nesting levels around the details in a request body.
 const ENCLOSING_DEPTH: u32 = 4;
 
 /// Packs the JSON array of `reasoning_details` into a signature.
@@ -42,8 +43,8 @@ pub fn encode_details(details_json: &str) -> String {
     format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
 }
 
-/// Returns the JSON array of `reasoning_details` in a signature of ours. Returns `None` for any
-/// other signature, and for one that is empty or holds no array.
+/// Returns the JSON array of `reasoning_details` in one of our signatures. Returns `None` for any
+/// other signature, and for one that contains no array.
 pub fn decode_details(signature: &str) -> Option<String> {
     let json = decode_payload(signature.strip_prefix(TOKEN_PREFIX)?)?;
     let tree = parse_payload(&json)?;
@@ -63,20 +64,21 @@ pub enum ReasoningPayload {
     Hidden {
         data: String,
     },
-    /// A chat vendor's `reasoning_content`.
+    /// The text of a chat vendor's `reasoning_content`.
     ChatText(String),
-    /// A chat vendor's `reasoning_details`: a JSON array.
+    /// A chat vendor's `reasoning_details`, as a JSON array.
     ChatDetails(String),
-    /// Members of a chat vendor's message or call that go back with it: a JSON object.
+    /// Members of a chat vendor's message or call that must return with it, as a JSON object.
     State(StatePlace, String),
     Item(ReasoningItem),
 }
 
-/// What state belongs to.
+/// The part of an answer to which state belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatePlace {
     Message,
-    /// The call with this place among the message's calls: a client may move the token.
+    /// The call with this index among the message's calls. The index is needed because a client may
+    /// move the token.
     Call(u64),
     /// The call that follows the token. Tokens of an earlier version have no position.
     NextCall,
@@ -87,9 +89,9 @@ pub enum StatePlace {
 pub struct ReasoningItem {
     pub id: String,
     pub encrypted: String,
-    /// Number of code points in each text of the summary.
+    /// Number of code points in each text of the summary, in order.
     pub lengths: Vec<u64>,
-    /// `content` unchanged: a JSON array.
+    /// The member `content`, unchanged, as a JSON array.
     pub content: Option<String>,
 }
 
@@ -122,8 +124,8 @@ pub fn pack_chat_details(details_json: &str) -> Option<String> {
     })
 }
 
-/// Packs members of a chat vendor's message or call that go back with it, which `write` writes.
-/// Returns `None` if the token would be too long.
+/// Packs members of a chat vendor's message or call that must return with it. `write` writes the
+/// members. Returns `None` if the token would be too long.
 pub fn pack_state(place: StatePlace, write: impl FnOnce(&mut JsonWriter)) -> Option<String> {
     encode_payload('c', |json| {
         let name = match place {
@@ -151,7 +153,7 @@ pub fn pack_item(item: &ReasoningItem) -> Option<String> {
     })
 }
 
-/// Returns the content of a token with a kind; `None` for every other string.
+/// Returns the content of a token with a kind, or `None` for any other string.
 pub fn unpack(carrier: &str) -> Option<ReasoningPayload> {
     if carrier.len() > MAX_TOKEN_BYTES {
         return None;

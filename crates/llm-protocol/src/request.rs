@@ -1,10 +1,10 @@
 //! Reads the facts that admission needs from a request body, in one skipping pass, and defines the
 //! few edits made to it.
 //!
-//! This module must not build a tree, nor check what the vendor checks itself: only what decides
-//! who pays, the maximum cost and the destination. A body is refused if two parsers could read
-//! those facts differently (a duplicate member, a member in another case), because the gateway
-//! would then bill by its own reading and the vendor would act by another.
+//! This module must not build a tree. It checks only the members that decide who pays, the maximum
+//! cost and the destination; the vendor checks the rest. A body is refused if two parsers could
+//! read those members differently (duplicates, other letter case), because the gateway would then
+//! bill for another request than the vendor reads.
 //!
 //! Read next: `request/summary.rs` (the facts), `request/features.rs` (what makes a request cost
 //! more than its bytes), `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor
@@ -50,24 +50,24 @@ pub use summary::{OutputLimit, RequestSummary};
 /// Maximum number of choices on the chat surface.
 const MAX_CHOICES: u64 = 128;
 
-/// Returns about how many values the body has, at most `most`: members of objects and items of
-/// arrays. For a body that was not read yet; [`RequestSummary::values`] is exact.
+/// Estimates the number of object members and array items in a body that was not read yet, at most
+/// `most`. [`RequestSummary::values`] is exact.
 pub fn estimate_values(body: &[u8], most: usize) -> usize {
     separators::count_separators(body, most)
 }
 
 /// Reads the body.
 ///
-/// Refuses with 400: invalid JSON, a value that is not an object, nesting deeper than
-/// [`MAX_DEPTH`], no `model`, a billing member that is duplicated or has the wrong type, a number
-/// out of its range. Null counts as absent.
+/// Returns 400 for invalid JSON, a value that is not an object, nesting deeper than [`MAX_DEPTH`],
+/// no `model`, a billing member that is duplicated or has the wrong type, a number out of its
+/// range. A null member counts as absent.
 pub fn read_summary(protocol: Protocol, body: &[u8]) -> Result<RequestSummary, Failure> {
     read_summary_bounded(protocol, body, u64::MAX)
 }
 
 /// Reads the body like [`read_summary`], and also refuses with 400 a body with more than
-/// `values_max` object members and array items. Each of them takes memory in the structures built
-/// from a body.
+/// `values_max` object members and array items. Each value takes memory in the structures that are
+/// built from a body.
 pub fn read_summary_bounded(
     protocol: Protocol,
     body: &[u8],
@@ -77,7 +77,8 @@ pub fn read_summary_bounded(
     let text = std::str::from_utf8(body).map_err(|fault| invalid_json(fault.valid_up_to()))?;
     let mut scan = JsonScanner::new(text, MAX_DEPTH).with_values_max(values_max);
     if scan.kind() != Ok(JsonKind::Object) {
-        // An array or a number may still be valid JSON; the message depends on it.
+        // The body may be a valid JSON array or number, which gets another message than invalid
+        // JSON.
         return Err(match scan.skip().and_then(|_| scan.end()) {
             Ok(()) => invalid_request("The request body must be a JSON object."),
             Err(broken) => unread(broken),
@@ -106,7 +107,7 @@ pub fn read_summary_bounded(
     }
 }
 
-/// The members that decide the bill: the reader refuses duplicates and other spellings in case.
+/// The members that decide the bill. The reader refuses duplicates and other letter case.
 const BILLING_MEMBERS: [&str; 12] = [
     "model",
     "max_tokens",
@@ -125,7 +126,7 @@ const BILLING_MEMBERS: [&str; 12] = [
 /// Number of members at the end of the list that only the responses protocol has.
 const RESPONSES_ONLY_COUNT: usize = 2;
 
-/// Why reading stopped.
+/// The reason why reading stopped.
 enum RequestParseError {
     Broken(JsonError),
     Refused(Box<Failure>),
@@ -215,7 +216,8 @@ impl SummaryReader<'_> {
         Ok(features.read_member(self.protocol, name, scan)?)
     }
 
-    /// Returns whether the next value is of this kind; skips null, and refuses any other value.
+    /// Returns whether the next value is of this kind. Null is skipped, and any other value
+    /// refused.
     fn is_kind(
         &self,
         scan: &mut JsonScanner<'_>,
@@ -230,7 +232,7 @@ impl SummaryReader<'_> {
     }
 
     /// Refuses a billing member that is duplicated or that differs from the known name only in
-    /// case. Some servers ignore case and would read it as the member itself.
+    /// case. Some servers ignore the case and would read the misspelt member.
     fn check_unique(&mut self, name: &str) -> ParseResult {
         let of_others = if self.protocol == Protocol::Responses {
             0
@@ -276,14 +278,15 @@ impl SummaryReader<'_> {
     }
 
     fn limit(&self, scan: &mut JsonScanner<'_>, param: &str) -> ParseResult<OutputLimitMember> {
-        // Only messages vendors define 0: they generate nothing and put the prompt into the cache.
-        // Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read 2026-11.
+        // Only messages vendors define 0: they generate no output and put the prompt into the
+        // cache. The source is the vendor's guide to prompt caching ("Pre-warming the cache"), read
+        // 2026-11.
         let min = u64::from(self.protocol != Protocol::Messages);
         let (tokens, span) = self.number(scan, param, min, MAX_COUNT)?;
         Ok(OutputLimitMember { span, tokens })
     }
 
-    /// Reads an integer from `min` to `max` and its span; `None` for null.
+    /// Reads an integer from `min` to `max` and its span, or `None` for null.
     fn number(
         &self,
         scan: &mut JsonScanner<'_>,
@@ -327,7 +330,7 @@ impl SummaryReader<'_> {
                 return Err(self.refuse(param, "This member occurs more than once."));
             }
             requested = self.boolean(scan, param)?;
-            // `true`, `false` and `null` end at the scanner's position.
+            // The scanner's position is the end of `true`, `false` and `null`.
             let length = match requested {
                 Some(false) => 5,
                 Some(true) | None => 4,
@@ -429,7 +432,7 @@ impl SummaryReader<'_> {
         })
     }
 
-    /// Reads the input items, or a string, which stands for one user message.
+    /// Reads the input: a list of items, or a string, which is one user message.
     fn input(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         match scan.kind()? {
             JsonKind::Array => return self.messages(scan, name),
@@ -463,8 +466,8 @@ impl SummaryReader<'_> {
         Ok(())
     }
 
-    /// Refuses a request that another organization pays for: this account is billed here, and the
-    /// gateway removes the profile that names the other one.
+    /// Refuses a request for which another organization would pay. This account is billed by the
+    /// gateway, which removes the profile that names the other organization.
     fn billing_policy(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
         let mut is_own = true;
         scan.object_or_skip(|scan, key| {

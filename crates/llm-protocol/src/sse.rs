@@ -1,42 +1,41 @@
-//! Decodes bytes to server-sent events: incremental, bounded, independent of how the bytes are
-//! split.
+//! Decodes bytes to server-sent events. The decoder is incremental and bounded, and the result does
+//! not depend on how the bytes are split.
 //!
-//! This file must not know what an event means. Every byte fed belongs to exactly one event's
-//! `raw`, in order. A caller that forwards all events unchanged therefore forwards the stream
-//! unchanged, including comments, blank lines, byte order mark and the vendor's line ends (LF,
-//! CRLF, CR).
+//! This file must not interpret an event. Every byte belongs to exactly one event's `raw`, in
+//! order. A caller that forwards all events unchanged therefore forwards the stream unchanged,
+//! including comments, blank lines, byte order mark and the vendor's line ends (LF, CRLF, CR).
 //!
-//! Kept by hand: `eventsource-stream` returns an event's fields without its bytes.
+//! The crate `eventsource-stream` is no replacement, because it returns an event's fields without
+//! its bytes.
 //!
 //! Read next: `passthrough.rs`.
-
 use std::ops::Range;
 
 /// Maximum buffer that a stream keeps allocated while it waits for its next event.
 const MAX_IDLE_BYTES: usize = 16 * 1024;
 
-/// One event, or a part of the stream that is not an event (a comment, a blank line): then `data`
-/// is `None`.
+/// One event, or a part of the stream that is not an event (a comment or a blank line), whose
+/// `data` is `None`.
 #[derive(Debug)]
 pub struct SseEvent<'a> {
     /// The bytes as received, with their line ends and the blank line.
     pub raw: &'a [u8],
-    /// The value of the last `event:` field; empty if there is none.
+    /// The value of the last `event:` field, or empty without one.
     pub name: &'a [u8],
-    /// The `data:` lines, joined by LF; `None` if there are none.
+    /// The `data:` lines, joined by LF, or `None` without any.
     pub data: Option<&'a [u8]>,
-    /// Offset of `data` in `raw`; `None` if it was joined from several lines.
+    /// Offset of `data` in `raw`, or `None` if several lines were joined.
     pub data_at: Option<usize>,
 }
 
-/// Error: an event is larger than the decoder's limit.
+/// The error for an event that is larger than the decoder's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventTooLarge {
     pub limit: usize,
 }
 
-/// Returns whether a body is a stream of events by its first bytes; `None` if they are too
-/// few. `named`: whether its content type says so, which decides where the bytes do not.
+/// Returns whether a body is a stream of events by its first bytes, or `None` if there are too few
+/// bytes. `named` says whether the content type announces events, and decides if the bytes do not.
 pub fn begins_with_event(opening: &[u8], named: bool) -> Option<bool> {
     const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
     let opening = without_byte_order_mark(opening).trim_ascii_start();
@@ -50,7 +49,7 @@ pub fn begins_with_event(opening: &[u8], named: bool) -> Option<bool> {
     }
 }
 
-/// The decoder. Call `feed`, then `next_event` until it returns `None`.
+/// Decodes a stream. After each `feed`, call `next_event` until it returns `None`.
 #[derive(Debug, Default)]
 pub struct SseDecoder {
     event_bytes_max: usize,
@@ -65,7 +64,7 @@ pub struct SseDecoder {
     joined: Vec<u8>,
     /// The line end of the current event's last line.
     line_end: LineEnd,
-    /// Whether no line was read yet, so that a byte order mark may follow.
+    /// Whether the first line is still to be read, so that a byte order mark may precede it.
     is_first_line: bool,
 }
 
@@ -79,7 +78,8 @@ enum LineEnd {
 }
 
 impl SseDecoder {
-    /// `event_bytes_max`: maximum size of an event, all its lines together.
+    /// Creates a decoder. `event_bytes_max` is the maximum size of an event, all its lines
+    /// together.
     pub fn new(event_bytes_max: usize) -> Self {
         SseDecoder {
             event_bytes_max,
@@ -103,7 +103,8 @@ impl SseDecoder {
     }
 
     /// Returns the next complete event.
-    #[allow(clippy::should_implement_trait)] // It lends from itself.
+    // An iterator's items could not borrow from the iterator.
+    #[allow(clippy::should_implement_trait)]
     pub fn next_event(&mut self) -> Result<Option<SseEvent<'_>>, EventTooLarge> {
         if self.line_start == self.event_start {
             self.data.clear();
@@ -131,7 +132,7 @@ impl SseDecoder {
         }))
     }
 
-    /// Reads lines up to the end of an event; returns the event's byte range.
+    /// Reads lines up to the end of an event, and returns the event's byte range.
     fn read_event(&mut self) -> Result<Option<Range<usize>>, EventTooLarge> {
         while let Some((line, next_line, line_end)) = self.next_line() {
             let is_blank = line.is_empty();
@@ -140,7 +141,8 @@ impl SseDecoder {
             self.line_start = next_line;
             self.looked_at = next_line;
             self.line_end = line_end;
-            // A comment before any field is returned at once: it is a keep-alive for the client.
+            // A comment before any field is returned at once, because it is a keep-alive for the
+            // client.
             if is_blank || is_lone_comment {
                 let raw = self.event_start..next_line;
                 self.event_start = next_line;
@@ -182,9 +184,9 @@ impl SseDecoder {
         if self.buffer.get(at) == Some(&b'\n') {
             return Some((line, at + 1, LineEnd::Lf));
         }
-        // If the previous line ended in a bare CR, another bare CR ends the event at once: the next
-        // byte may take long to arrive. Anywhere else an LF right after a CR belongs to it, so the
-        // decoder waits for the next byte.
+        // After a line that ended in a bare CR, another bare CR ends the event at once: the next
+        // byte may take long to arrive. In all other cases an LF right after a CR belongs to the
+        // same line end, so the decoder waits for the next byte.
         if line.is_empty() && self.line_end == LineEnd::Cr {
             return Some((line, at + 1, LineEnd::Cr));
         }
@@ -241,8 +243,8 @@ impl SseDecoder {
     }
 }
 
-/// Returns a body, or its start, behind the mark that some servers write before UTF-8. It is part
-/// of no event and of no JSON (RFC 8259, section 8.1).
+/// Returns a body, or its start, without the byte order mark that some servers write before UTF-8.
+/// The mark is part of no event and of no JSON (RFC 8259, section 8.1).
 pub fn without_byte_order_mark(body: &[u8]) -> &[u8] {
     body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
 }

@@ -2,18 +2,19 @@
 //! text, the second half begins the next. Most JSON parsers refuse half a pair or replace it, so
 //! the gateway holds the first half back until the second arrives.
 //!
-//! This file must not change a text in any other way. A half whose other half never arrives is not
-//! a character.
+//! This file must not change a text in any other way. A half whose other half never arrives is
+//! passed on unchanged.
 //!
 //! Read next: `translate.rs` and `passthrough/split_chars.rs`, which hold halves back.
 
-/// Maximum number of halves held at one time. Each is the end of another text of the same answer.
+/// Maximum number of halves that wait at a time. Each is the end of another text of the same
+/// answer.
 const MAX_PENDING: usize = 64;
 
 /// Length of `\ud83d` in bytes.
 const ESCAPE_BYTES: usize = 6;
 
-/// The held halves, each with the key of its text.
+/// The waiting halves, each with the key of its text.
 #[derive(Debug)]
 pub(super) struct PendingSurrogates<K>(Vec<(K, String)>);
 
@@ -28,7 +29,7 @@ impl<K: PartialEq> PendingSurrogates<K> {
         self.0.is_empty()
     }
 
-    /// Holds a half until its text continues.
+    /// Keeps a half until its text continues.
     pub fn insert(&mut self, text: K, half: &str) {
         if self.0.len() >= MAX_PENDING {
             self.0.remove(0);
@@ -36,19 +37,19 @@ impl<K: PartialEq> PendingSurrogates<K> {
         self.0.push((text, half.to_owned()));
     }
 
-    /// Removes and returns the half held for a text.
+    /// Removes and returns the half that waits for a text to continue.
     pub fn take(&mut self, text: &K) -> Option<String> {
         let at = self.0.iter().position(|(held, _)| held == text)?;
         Some(self.0.remove(at).1)
     }
 
-    /// Removes and returns all held halves.
+    /// Removes and returns all waiting halves.
     pub fn take_all(&mut self) -> impl Iterator<Item = (K, String)> + use<K> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
 
-/// Returns the offset of a high surrogate escape that ends the inside of a JSON string.
+/// Returns the offset of a high surrogate escape at the end of a JSON string's content.
 pub(super) fn trailing_high_surrogate(raw: &str) -> Option<usize> {
     let at = raw.len().checked_sub(ESCAPE_BYTES)?;
     let (before, half) = (raw.as_bytes().get(..at)?, raw.as_bytes().get(at..)?);
@@ -62,7 +63,7 @@ pub(super) fn trailing_high_surrogate(raw: &str) -> Option<usize> {
             ..
         ]
     );
-    // After an odd number of backslashes this backslash is itself escaped.
+    // After an odd number of backslashes, this backslash is itself escaped.
     let backslashes = before
         .iter()
         .rev()

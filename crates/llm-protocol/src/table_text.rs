@@ -1,8 +1,9 @@
 //! Splits the text of a table or a list into its parts, when the crate is compiled.
 //!
-//! A text that does not fit its table is an error of the compiler. It must not know any table.
+//! A text that does not fit its table is a compile error. This file must not depend on a particular
+//! table.
 
-/// Returns the texts before and after the first such byte.
+/// Returns the texts before and after the first occurrence of the byte.
 pub(crate) const fn split_at_byte(text: &str, byte: u8) -> (&str, &str) {
     let mut end = 0;
     while text.as_bytes()[end] != byte {
@@ -12,7 +13,7 @@ pub(crate) const fn split_at_byte(text: &str, byte: u8) -> (&str, &str) {
     (before, rest.split_at(1).1)
 }
 
-/// Returns the number of lines, each of which ends with a line feed.
+/// Returns the number of lines, each of which must end with a line feed.
 pub(crate) const fn count_lines(text: &str) -> usize {
     let (bytes, mut at, mut count) = (text.as_bytes(), 0, 0);
     while at < bytes.len() {
@@ -24,8 +25,8 @@ pub(crate) const fn count_lines(text: &str) -> usize {
     count
 }
 
-/// Returns the `N` names in a section of a list: one on each line behind `[section]`. Lines that
-/// begin with `#` are comments.
+/// Returns the `N` names in a section of a list. Each line after `[section]` has one name, and
+/// lines that begin with `#` are comments.
 pub(crate) const fn names_in<const N: usize>(
     text: &'static str,
     section: &str,

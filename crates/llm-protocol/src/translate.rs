@@ -1,8 +1,9 @@
 //! Translates between protocols: a request through the canonical form to the vendor's protocol, and
 //! the answer back as events, streamed or folded.
 //!
-//! This module must not know the fields of any protocol: it only connects the readers and writers.
-//! It has no clock and no source of random numbers: the caller passes both in.
+//! This module connects the readers and writers, and must not depend on the fields of a protocol.
+//! The caller passes the time and a seed in, so that translation needs neither a clock nor random
+//! numbers.
 //!
 //! Read next: `translate/request.rs`, `translate/stream.rs`, `translate/response.rs`.
 
@@ -34,12 +35,12 @@ pub fn field_mappings(surface: Protocol) -> &'static [OutcomeRow] {
     }
 }
 
-/// Memory in bytes for a request's token tree and all structures built from it, per value. Measured
-/// by the peak of the resident memory while 100 000 to 900 000 values were counted: 111 to 144
-/// bytes for short messages, 127 to 180 for short text blocks, 30 to 41 for numbers.
+/// Memory for a request's token tree and all structures built from it, in bytes per value. The peak
+/// of the resident memory for 100 000 to 900 000 values was 111 to 144 bytes for short messages,
+/// 127 to 180 for short text blocks, and 30 to 41 for numbers.
 const DOCUMENT_BYTES_PER_VALUE: u64 = 160;
 
-/// Returns the memory needed to translate or count a request with this number of values, in
+/// Returns the memory in bytes for translating or counting a request with this number of values, in
 /// addition to its texts.
 pub fn document_bytes(values: u64) -> u64 {
     values.saturating_mul(DOCUMENT_BYTES_PER_VALUE)

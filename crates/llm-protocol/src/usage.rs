@@ -1,7 +1,7 @@
 //! Token counts in one convention: input excludes cache reads, cache writes and audio, output
 //! excludes audio.
 //!
-//! This module must not know JSON, a price or a protocol's framing.
+//! This module must not depend on JSON, a price or a protocol's framing.
 //!
 //! Read next: `usage/tokens.rs` (the usage itself), `usage/counters.rs` (the counters of a
 //! vendor), `usage/metering.rs` (their meaning), `counters.rs` (reads them from a usage object),

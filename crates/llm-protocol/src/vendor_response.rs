@@ -1,5 +1,5 @@
-//! An answer on its way from vendor to client, for every pair of protocols: the edge's only entry
-//! point for answers.
+//! An answer on its way from vendor to client, for every pair of protocols. The edge uses this
+//! module for all answers.
 //!
 //! This module must not inspect bytes: `passthrough.rs` handles the same protocol on both sides,
 //! `translate.rs` the rest.
@@ -21,16 +21,16 @@ mod complete_response;
 mod completion;
 mod response_stream;
 
-/// How the caller reads an answer.
+/// The form in which the client reads an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseForm<'a> {
-    /// The caller wants a stream although the vendor sent a whole answer.
+    /// Whether the client wants a stream although the vendor sent a whole answer.
     pub streamed: bool,
-    /// As of [`passthrough::StreamPassthrough::with_call_repair`].
+    /// The seed of [`passthrough::StreamPassthrough::with_call_repair`].
     pub call_seed: Option<&'a str>,
 }
 
-/// Reads a vendor's whole answer. `response_context`: the context for translation; `None`:
+/// Reads a vendor's whole answer. `response_context` is the context for translation, or `None` for
 /// passthrough.
 ///
 /// # Errors

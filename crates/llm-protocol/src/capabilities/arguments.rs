@@ -1,9 +1,8 @@
 //! Converts a call's arguments between a JSON object (messages) and JSON in a string (chat).
 //! Malformed arguments are preserved.
 //!
-//! This file must not guess or repair: it wraps arguments that cannot be parsed, so that the tool
-//! sees the error instead of running with other arguments. A shell command that was cut off may be
-//! another valid command.
+//! This file must not guess or repair. It wraps arguments that cannot be parsed, so that the tool
+//! sees the error. A shell command that was cut off may be another valid command.
 //!
 //! Read next: `schema.rs` in this folder.
 
@@ -11,11 +10,11 @@ use super::custom_tool;
 use crate::ir::{ToolArguments, ToolCall};
 use crate::json::{CompactJson, JsonKind, JsonScanner, JsonStr, JsonValue, JsonWriter, compacted};
 
-/// The only member of arguments that could not be parsed.
+/// Name of the only member in an object that wraps malformed arguments.
 const INVALID_ARGUMENTS: &str = "_invalid_arguments";
 
-/// Maximum nesting depth of arguments; deeper ones count as malformed. It is below a request's own
-/// limit by the levels around the arguments.
+/// Maximum nesting depth of arguments; deeper ones count as malformed. The limit is below that of a
+/// request by the number of levels around the arguments.
 const MAX_ARGUMENT_DEPTH: u32 = 56;
 
 /// Writes the arguments as the value of `input`: the object itself, `{}` if they are empty, else
@@ -37,8 +36,8 @@ pub fn write_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) -> bool {
 }
 
 /// Writes the arguments of a call that was cut off as the value of `input`: the object itself if it
-/// is complete, else `{"_invalid_arguments": "…"}`, also if they are empty. A client therefore
-/// cannot take them for complete arguments.
+/// is complete, else `{"_invalid_arguments": "…"}`. Empty arguments count as incomplete. A client
+/// therefore cannot take them for complete arguments.
 pub fn write_truncated_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) {
     if is_object(arguments.value().trim_ascii()) {
         write_input(arguments, json);
@@ -49,8 +48,8 @@ pub fn write_truncated_input(arguments: &JsonStr<'_>, json: &mut JsonWriter) {
     }
 }
 
-/// Writes the arguments of a call for a vendor of the chat or responses protocol. `is_custom`:
-/// whether the call is sent as that of a custom tool.
+/// Writes the arguments of a call for a vendor of the chat or responses protocol. `is_custom` says
+/// whether the call is sent as a call of a custom tool.
 pub fn write_call_arguments(call: &ToolCall<'_>, is_custom: bool, json: &mut JsonWriter) {
     match &call.arguments {
         ToolArguments::Json(input) => write_arguments(*input, json),
@@ -71,7 +70,7 @@ pub fn write_arguments(input: JsonValue<'_>, json: &mut JsonWriter) {
         && key.is(INVALID_ARGUMENTS)
         && let Some(raw) = value.text()
     {
-        // Servers that parse the arguments of the history as JSON refuse an empty text.
+        // Servers that parse the arguments of earlier calls as JSON refuse an empty text.
         if raw.is_empty() {
             json.value("{}")
         } else {
@@ -86,8 +85,9 @@ pub fn write_arguments(input: JsonValue<'_>, json: &mut JsonWriter) {
     json.value(unescape_non_ascii(compacted(input.raw())));
 }
 
-/// Replaces escapes of characters beyond ASCII with the characters, as vendors write them: a
-/// history that is spelled differently from the model's own answer would miss the vendor's cache.
+/// Replaces escapes of characters beyond ASCII with the characters. Vendors write the characters
+/// themselves, and a history that differs from the model's own answer would miss the vendor's
+/// cache.
 fn unescape_non_ascii(json: String) -> String {
     if !json.contains("\\u") {
         return json;
@@ -108,8 +108,9 @@ fn unescape_non_ascii(json: String) -> String {
     out
 }
 
-/// Returns the character beyond ASCII of the escape at the start, and the escape's length. Returns
-/// no character for other escapes, and for half a surrogate pair.
+/// Decodes the escape at the start of the text, if it stands for a character beyond ASCII. Returns
+/// the character and the escape's length; other escapes and half a surrogate pair yield no
+/// character.
 fn decode_escape(escape: &str) -> (Option<char>, usize) {
     let Some(unit) = code_unit(escape) else {
         return (None, 2);
@@ -129,7 +130,6 @@ fn decode_escape(escape: &str) -> (Option<char>, usize) {
     )
 }
 
-/// Parses the number in `\uXXXX`.
 fn code_unit(escape: &str) -> Option<u16> {
     u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }

@@ -1,8 +1,8 @@
-//! Converts custom tools of the responses surface for vendors that accept only functions: an object
-//! around one string.
+//! Converts custom tools of the responses surface into functions, for vendors that accept only
+//! functions. The function's argument is an object around one string.
 //!
-//! It must be exact in both directions: the text from the object equals the original, character by
-//! character.
+//! The conversion must be exact in both directions: the text from the object equals the original,
+//! character by character.
 //!
 //! Read next: `responses/write_stream/item.rs`, which unwraps it.
 
@@ -15,7 +15,7 @@ pub const INPUT_SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type"
 pub fn description_note(format: Option<JsonValue<'_>>) -> String {
     let mut note = "Put the raw text into \"input\".".to_owned();
     let grammar = format.filter(|format| format.member_is("type", "grammar"));
-    // Chat nests it one level deeper.
+    // Chat nests the grammar one level deeper.
     let grammar = grammar.map(|format| format.get("grammar").unwrap_or(format));
     if let Some(grammar) = grammar {
         let text = |name| grammar.string_of(name).unwrap_or_default();
@@ -69,7 +69,7 @@ pub fn write_responses_format(format: JsonValue<'_>, json: &mut JsonWriter) {
     json.close_object();
 }
 
-/// Writes the arguments of a call, as a string.
+/// Writes the arguments of a call as a string that contains the object.
 pub fn write_arguments(input: &JsonStr<'_>, json: &mut JsonWriter) {
     let mut inner = JsonWriter::default();
     inner.open_object().member("input", input).close_object();

@@ -1,4 +1,4 @@
-//! Ids and names that must be valid in the other protocol: call ids, tool names, end users.
+//! Converts call ids, tool names and end users into a form that is valid in the other protocol.
 //!
 //! This file must not keep state between requests: the same request must get the same names, or
 //! caches and retries break.
@@ -26,12 +26,12 @@ const MAX_RESPONSES_CALL_ID_CHARS: usize = 64;
 /// Maximum length of a tool name that is valid in all protocols.
 const MAX_TOOL_NAME_CHARS: usize = 64;
 
-/// Keeps call ids unique in a request, or in a conversation and the answer to it. An id that fits
-/// and is used once stays.
+/// Keeps call ids unique in a request, or in a conversation and its answer. A valid id that occurs
+/// once does not change.
 #[derive(Debug, Default)]
 pub struct CallIdAllocator {
     calls: u64,
-    /// Ids used so far, and how often each was requested.
+    /// The ids allocated so far, with the number of requests for each.
     used: HashMap<String, u64>,
 }
 
@@ -48,13 +48,13 @@ impl CallIdAllocator {
         self.make_unique(candidate)
     }
 
-    /// Returns the id, numbered if it is used already.
+    /// Returns the id, with a number appended if another call uses it already.
     pub fn make_unique(&mut self, candidate: String) -> String {
         let Some(before) = self.used.get(&candidate).copied() else {
             self.used.insert(candidate.clone(), 1);
             return candidate;
         };
-        // A generated id may equal another call's own id. Counting up stops at the first free one.
+        // A generated id may equal another call's own id, so count up to the first free one.
         let mut occurrence = before.saturating_add(1);
         let mut unique = numbered_id(&candidate, occurrence);
         while self.used.contains_key(&unique) {
@@ -76,7 +76,7 @@ fn numbered_id(id: &str, occurrence: u64) -> String {
     }
 }
 
-/// Returns a call id for a messages vendor: the id itself if it is valid.
+/// Returns a call id for a messages vendor. A valid id does not change.
 pub fn messages_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     if is_plain_name(&id) && id.len() <= MAX_CALL_ID_CHARS {
         id
@@ -90,8 +90,8 @@ pub fn chat_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     shorten_call_id(id, MAX_CHAT_CALL_ID_CHARS)
 }
 
-/// Returns a call id for a vendor that accepts only nine letters or digits: the id itself if it is
-/// valid.
+/// Returns a call id for a vendor that accepts exactly nine letters or digits. A valid id does not
+/// change.
 pub fn nine_char_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     if is_nine_char_id(&id) {
         id
@@ -105,7 +105,6 @@ pub fn nine_char_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Returns whether the id has exactly nine letters or digits.
 pub fn is_nine_char_id(id: &str) -> bool {
     id.len() == NINE_CHAR_ID_LEN && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
@@ -147,8 +146,8 @@ pub fn alias_tool_name<'a>(
     Cow::Owned(alias)
 }
 
-/// Returns the end user's identifier for the vendor: hex SHA-256 of the account id, and of the end
-/// user if the caller named one.
+/// Returns the end user's identifier for the vendor: the hex SHA-256 of the account id, and of the
+/// end user if the client named one.
 pub fn hash_end_user(account_id: &str, end_user: Option<&str>) -> String {
     match end_user {
         Some(end_user) => hash_hex(&format!("{account_id}:{end_user}")),
@@ -156,8 +155,8 @@ pub fn hash_end_user(account_id: &str, end_user: Option<&str>) -> String {
     }
 }
 
-/// Returns the key that separates the account's requests of one kind in a vendor's cache: 32 hex
-/// digits.
+/// Returns the key that separates the account's requests in a vendor's cache, as 32 hex digits.
+/// `common` is the part that similar requests share.
 pub fn hash_cache_key(account_id: &str, common: &str) -> String {
     hash_end_user(account_id, Some(common))
         .chars()
@@ -165,7 +164,7 @@ pub fn hash_cache_key(account_id: &str, common: &str) -> String {
         .collect()
 }
 
-/// Returns whether the name has only letters, digits, `_` and `-`, and is not empty.
+/// Returns whether the name is not empty and has only letters, digits, `_` and `-`.
 pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_plain_byte)
 }
@@ -174,8 +173,8 @@ fn is_plain_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
-/// Returns the valid characters of the name, at most `letters`, and a part of its hash that
-/// distinguishes it from similar names.
+/// Returns at most `letters` valid characters of the name, followed by a part of its hash that
+/// distinguishes similar names.
 fn truncate_with_hash(name: &str, letters: usize) -> String {
     let plain = |letter: char| {
         if u8::try_from(letter).is_ok_and(is_plain_byte) {

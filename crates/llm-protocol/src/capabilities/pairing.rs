@@ -1,7 +1,7 @@
 //! Pairs calls with their results: both vendors require the results directly after the calls.
 //!
 //! This file must not invent or omit a result: a model would take an invented one for a tool's
-//! output. It changes other blocks only in their position.
+//! output. Other blocks may change their position only.
 //!
 //! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on this order.
 
@@ -14,10 +14,10 @@ use crate::json::JsonStr;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// Moves the results of each assistant turn's calls, from anywhere up to the next assistant turn,
-/// to the front of the user turn directly after it (inserted if there is none), in the order of the
-/// calls. Each result gets its call's id. Consecutive assistant turns are merged from the first one
-/// with calls on, text before the calls.
+/// Moves the results of each assistant turn's calls to the front of the user turn directly after
+/// it, in the order of the calls. The results may come from anywhere up to the next assistant turn,
+/// and a missing user turn is inserted. Each result gets its call's id. Consecutive assistant turns
+/// are merged from the first one with calls on, with text before the calls.
 ///
 /// # Errors
 /// Returns a failure of the surface if a call has no result or a result has no call.
@@ -52,8 +52,9 @@ pub fn pair_tool_results(request: &mut Request<'_>, warnings: &mut Warnings) -> 
     Ok(())
 }
 
-/// Moves messages from between the calls of one answer to behind these. The responses protocol
-/// takes a result anywhere behind its call, so an answer goes on until all its calls have results.
+/// Moves messages that stand between the calls of one answer behind the calls. The responses
+/// protocol accepts a result anywhere after its call, so an answer extends until all its calls have
+/// results.
 fn join_parted_calls<'a>(turns: Vec<Turn<'a>>, warnings: &mut Warnings) -> Vec<Turn<'a>> {
     let mut arranged = Vec::with_capacity(turns.len());
     let mut waiting: HashSet<Cow<'a, str>> = HashSet::new();
@@ -86,7 +87,7 @@ fn join_parted_calls<'a>(turns: Vec<Turn<'a>>, warnings: &mut Warnings) -> Vec<T
 
 struct Pairing<'a> {
     surface: Protocol,
-    /// The finished turns, followed by the turns since the last assistant turn, without its
+    /// The finished turns, followed by the turns since the last assistant turn without their
     /// results.
     turns: Vec<Turn<'a>>,
     open: OpenCalls<'a>,
@@ -95,7 +96,7 @@ struct Pairing<'a> {
 /// The calls of the last assistant turn.
 #[derive(Default)]
 struct OpenCalls<'a> {
-    /// Index of that turn.
+    /// Index of the assistant turn in `turns`.
     turn: usize,
     calls: Vec<PendingCall<'a>>,
     by_id: HashMap<Cow<'a, str>, CallsById>,
@@ -109,7 +110,7 @@ struct PendingCall<'a> {
     result: Option<Block<'a>>,
 }
 
-/// The calls with one id: one call, unless the caller uses an id twice.
+/// The calls with one id. There is one call unless the client uses an id twice.
 #[derive(Default)]
 struct CallsById {
     calls: Vec<usize>,
@@ -117,7 +118,7 @@ struct CallsById {
 }
 
 impl<'a> Pairing<'a> {
-    /// Adds consecutive assistant turns: from the first one with calls on, they become one turn.
+    /// Adds consecutive assistant turns. From the first turn with calls on, they become one turn.
     fn push_assistant_turns(&mut self, run: Vec<Turn<'a>>) {
         // Results must directly follow their calls, so no assistant turn may come between.
         let calling = run.iter().position(has_calls).unwrap_or(run.len());
@@ -137,7 +138,7 @@ impl<'a> Pairing<'a> {
         for result in results {
             self.bind_result(result, turn.at, warnings)?;
         }
-        // The results go into the turn directly after the calls.
+        // The results are inserted into the turn directly after the calls.
         if !held_only_results || self.turns.len() == self.open.turn.saturating_add(1) {
             self.turns.push(turn);
         }
@@ -164,7 +165,7 @@ impl<'a> Pairing<'a> {
         Ok(())
     }
 
-    /// Ends the span of the last assistant turn: inserts its results after it.
+    /// Ends the span of the last assistant turn by inserting its results after it.
     fn close_calls(&mut self) -> RequestResult {
         let OpenCalls { turn, calls, .. } = std::mem::take(&mut self.open);
         if calls.iter().any(|call| call.result.is_none()) {
@@ -250,7 +251,7 @@ impl<'a> Pairing<'a> {
 }
 
 impl<'a> OpenCalls<'a> {
-    /// Creates the open calls of a turn. `index`: index of the turn.
+    /// Creates the open calls of the turn with this index.
     fn from_turn(turn: &Turn<'a>, index: usize) -> Self {
         let mut open = OpenCalls {
             turn: index,
@@ -280,8 +281,8 @@ impl<'a> OpenCalls<'a> {
         open
     }
 
-    /// Returns the call that a result answers: the first open one with its id, else the last
-    /// answered one. A result that names a function answers the closest open call of it.
+    /// Returns the call that a result answers: the first open one with its id, or else the last
+    /// answered one. A result that names a function answers the closest open call of that function.
     fn match_call(&mut self, outcome: &ToolResult<'a>) -> Option<usize> {
         let is_answered = |index: &usize| {
             self.calls
@@ -306,7 +307,8 @@ impl<'a> OpenCalls<'a> {
 }
 
 impl PendingCall<'_> {
-    /// Returns the call's name in an error message: a legacy function call has no id.
+    /// Returns the call's name for an error message: its id, or the function of a legacy call,
+    /// which has no id.
     fn display_id(&self) -> Cow<'_, str> {
         self.id
             .as_ref()
@@ -316,12 +318,12 @@ impl PendingCall<'_> {
     }
 }
 
-/// The error of the responses surface names the whole input, not a path in it.
+/// Returns an error for the responses surface, which names the whole input instead of a path.
 fn invalid_input(message: &str) -> BoxedFailure {
     invalid_param(Protocol::Responses, "input", message)
 }
 
-/// Returns the id's value; a missing id counts as empty.
+/// Returns the id's value. A missing id counts as an empty one.
 fn id_value<'a>(id: Option<&JsonStr<'a>>) -> Cow<'a, str> {
     id.cloned().map(JsonStr::into_value).unwrap_or_default()
 }
@@ -346,8 +348,8 @@ fn is_call(block: &Block<'_>) -> bool {
     matches!(block.kind, BlockKind::Call(_))
 }
 
-/// Merges several turns: the blocks before the first call of each move before the first call of the
-/// merged turn.
+/// Merges several turns. The blocks before the first call of each turn move before the first call
+/// of the merged turn.
 fn merge_turns<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Turn<'a> {
     let mut calls = split_at_calls(&mut first);
     for mut turn in later {

@@ -1,4 +1,4 @@
-//! Which of a model's capabilities are known, not assumed. Repair of a passthrough request uses
+//! Tells known capabilities of a model from assumed ones. The repair of a passthrough request uses
 //! only known ones.
 //!
 //! [`ModelCapabilities`] has a value for every key, because translation must decide. If no source
@@ -8,12 +8,12 @@
 
 use super::ModelCapabilities;
 
-/// Capabilities set in the config, or in the shipped catalog for this model.
+/// Marks the capabilities that the config, or the shipped catalog, sets for this model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KnownCapabilities {
     pub sampling: bool,
     pub thinking_types: bool,
-    /// `effort_levels` of messages, `effort_values` of chat and responses.
+    /// Covers `effort_levels` of messages and `effort_values` of chat and responses.
     pub efforts: bool,
     pub prefill: bool,
     pub mid_system: bool,
@@ -32,10 +32,11 @@ pub struct KnownCapabilities {
 }
 
 impl KnownCapabilities {
-    /// Nothing is repaired: `repair: false`, or no source describes the model.
+    /// No capability is known, so nothing is repaired: the config has `repair: false`, or no source
+    /// describes the model.
     pub const NONE: KnownCapabilities = KnownCapabilities::all(false);
 
-    /// The shipped catalog describes the model completely.
+    /// Every capability is known, because the shipped catalog describes the model completely.
     pub const ALL: KnownCapabilities = KnownCapabilities::all(true);
 
     const fn all(known: bool) -> Self {
@@ -61,16 +62,17 @@ impl KnownCapabilities {
     }
 }
 
-/// Input of the repair of a passthrough request: capabilities, and the limits that it must respect.
+/// Input of the repair of a passthrough request: the capabilities, and the limits on output and
+/// thinking.
 #[derive(Clone, Copy, Debug)]
 pub struct RepairRules<'a> {
     pub accepts: &'a ModelCapabilities,
     pub known: KnownCapabilities,
     /// Maximum output of the model, in tokens.
     pub max_output_tokens: u64,
-    /// The output limit that the account can pay, if it is below the caller's own.
+    /// The output limit that the account can pay. Set if it is below the client's own limit.
     pub output_limit: Option<u64>,
-    /// The caller's own thinking budget, lowered with the output limit.
+    /// The client's own thinking budget, after it was lowered with the output limit.
     pub thinking_budget: Option<u64>,
     /// Whether a preview flag of the request allows a thinking budget above the output limit.
     pub is_interleaved: bool,

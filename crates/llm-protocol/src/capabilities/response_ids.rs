@@ -1,7 +1,7 @@
-//! Ids of answers and of their parts on the client's surface, made from the vendor's id or a seed.
+//! Makes the ids of answers and of their parts on the client's surface, from the vendor's id or a
+//! seed.
 //!
-//! This file must not use random numbers: the same answer must get the same ids.
-//!
+//! This file must not use random numbers, because the same answer must get the same ids.
 //! Read next: `identifiers.rs` in this folder.
 
 use crate::json::JsonStr;
@@ -31,7 +31,7 @@ fn response_id(id: Option<&JsonStr<'_>>, theirs: &str, ours: &str, seed: &str) -
     }
 }
 
-/// Returns `prefix` and 24 base62 characters, equal for equal seed and number.
+/// Returns `prefix` and 24 base62 characters, which depend on the seed and the number only.
 pub fn generate_id(prefix: &str, seed: &str, number: u64) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let hash = Sha256::digest(format!("{seed}:{number}"));

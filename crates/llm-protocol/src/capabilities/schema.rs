@@ -1,8 +1,7 @@
-//! Adapts tool and answer schemas to what the target accepts.
+//! Adapts the schemas of tools and answers to the target's rules.
 //!
-//! This module must not copy what it need not change: a schema that fits is sent as written. It
-//! knows which keywords hold schemas, so that it leaves a property, a default or an example with a
-//! keyword's name unchanged.
+//! This module must not copy a schema that needs no change. It must tell a keyword from a property,
+//! a default or an example with the same name.
 //!
 //! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
 
@@ -24,28 +23,28 @@ pub use strict::{is_strict_for_chat, restrict_for_messages};
 #[derive(Debug)]
 pub struct CleanedSchema<'a> {
     pub json: Cow<'a, str>,
-    /// A line to append to the tool's description: the content of a removed combinator.
+    /// A line to append to the tool's description. It contains the removed combinator.
     pub note: Option<String>,
-    /// Whether the meaning changed, which needs a warning.
+    /// Whether the meaning of the schema changed, so that the client must get a warning.
     pub rewritten: bool,
 }
 
-/// Error: the top level is not an object schema.
+/// The error for a schema whose top level is not an object schema.
 #[derive(Debug)]
 pub struct NotAnObject;
 
-/// Adapts a schema for a messages vendor. `None`: no parameters.
+/// Adapts a schema for a messages vendor. `None` means that the tool has no parameters.
 ///
 /// # Errors
-/// Returns an error if the top level has another type.
+/// Returns an error if the top level has another type than object.
 pub fn clean_for_messages(schema: Option<JsonValue<'_>>) -> Result<CleanedSchema<'_>, NotAnObject> {
     clean_schema(schema, SchemaTarget::Messages)
 }
 
-/// Adapts a schema for a chat vendor. `None`: no parameters.
+/// Adapts a schema for a chat vendor. `None` means that the tool has no parameters.
 ///
 /// # Errors
-/// Returns an error if the top level has another type.
+/// Returns an error if the top level has another type than object.
 pub fn clean_for_chat(schema: Option<JsonValue<'_>>) -> Result<CleanedSchema<'_>, NotAnObject> {
     clean_schema(schema, SchemaTarget::Chat)
 }
@@ -53,7 +52,7 @@ pub fn clean_for_chat(schema: Option<JsonValue<'_>>) -> Result<CleanedSchema<'_>
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SchemaTarget {
     Messages,
-    /// Requires `properties` for objects and `items` for arrays.
+    /// A chat vendor, which requires `properties` for objects and `items` for arrays.
     Chat,
 }
 
@@ -94,7 +93,7 @@ fn clean_schema(
     })
 }
 
-/// Adapts a top level without combinators.
+/// Adapts a schema whose top level has no combinator.
 fn clean_top_level(schema: JsonValue<'_>, vendor: SchemaTarget) -> Cow<'_, str> {
     let is_named = schema.member_is("type", "object");
     if is_named && !needs_cleaning(schema, vendor) {

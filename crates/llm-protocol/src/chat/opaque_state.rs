@@ -1,13 +1,12 @@
-//! What a chat vendor wants back as it came: the values at the paths of its profile's `state`, of a
-//! message or of a call.
+//! Opaque values that a chat vendor wants back unchanged, at the paths of `state` in its profile,
+//! relative to a message or a call.
 //!
-//! This file must not hold anything else: the rest of a member, such as Gemini's `extra_content`,
-//! is not for the vendor to read again.
+//! This file must not hold other parts of a member, such as the rest of Gemini's `extra_content`.
 
 use crate::json::{CompactJson, JsonStrBuf, JsonValue, JsonWriter, RawJson};
 
-/// Minimum length, in bytes, of a text that is a repetition if it equals the whole text before it.
-/// A shorter one is the next piece of a text.
+/// Minimum length, in bytes, of a text that counts as a repetition if it equals all text before it.
+/// A shorter text counts as the next piece.
 const MIN_REPETITION_BYTES: usize = 16;
 
 #[derive(Debug, Default)]
@@ -19,13 +18,13 @@ enum StateValue {
     /// The JSON of each item.
     Array(Vec<String>),
     Text(JsonStrBuf),
-    /// A number or a boolean, as JSON.
+    /// The JSON of a number or a boolean.
     Scalar(String),
 }
 
 impl OpaqueState {
-    /// Adds what `object` has at these paths; the fragments of one stream are joined as SDKs do.
-    /// Returns the number of bytes added.
+    /// Adds the values of `object` at these paths, and joins the fragments of one stream as SDKs
+    /// do. Returns the number of bytes added.
     pub fn add(&mut self, object: JsonValue<'_>, paths: &[String]) -> usize {
         let mut added = 0;
         for path in paths {

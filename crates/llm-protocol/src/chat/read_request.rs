@@ -1,10 +1,10 @@
 //! Reads a chat completions request into the IR.
 //!
 //! This reader validates what the client API defines: types, ranges and enumerated values. It must
-//! not know the target model. It keeps every member that only chat defines as it is (an [`Opaque`]
-//! of origin chat), and the writer maps, drops or refuses it. A member *inside* a message, part,
-//! call or tool that the IR cannot represent ends here; unless its value is empty, the reader warns
-//! about it. One table lists the outcome of every member: `fields/chat.rs`.
+//! not know the target model. It keeps every member that only chat defines unchanged, as an
+//! [`Opaque`] of origin chat; the writer maps, drops or refuses such a member. A member *inside* a
+//! message, part, call or tool that the IR cannot represent is dropped, with a warning unless its
+//! value is empty. `fields/chat.rs` lists the outcome of every member.
 //!
 //! Read next: `fields/chat.rs`, then `read_request/messages.rs`.
 
@@ -83,7 +83,7 @@ const CHAT_ONLY_MEMBERS: [(&str, MemberType); 18] = [
 /// Maximum number of unknown members to keep. The warning header does not list more.
 const MAX_UNKNOWN_MEMBERS: usize = 256;
 
-/// Collects the members that the IR does not represent, known or unknown.
+/// Collects the members that the IR does not represent, known or unknown to the protocol.
 fn extra<'a>(body: JsonValue<'a>) -> RequestResult<Vec<Opaque<'a>>> {
     let mut extra = Vec::new();
     for name in MESSAGES_MEMBERS {

@@ -3,9 +3,10 @@
 //! This module must not hold back text: it emits the content of a chunk at once, and borrows it
 //! from the chunk. It buffers only three things: the arguments of a call until its name is known,
 //! the text of a refusal (which it emits again as the stop reason), and reasoning that the client
-//! sends back later. It skips unknown members, and treats members of a wrong type as absent.
+//! sends back later. The reader skips unknown members, and treats members of a wrong type as
+//! absent.
 //!
-//! Order inside a chunk: reasoning, text, refusal, calls, finish reason, usage.
+//! The order inside a chunk is reasoning, text, refusal, calls, finish reason, usage.
 //!
 //! Read next: `chat/read_stream/calls.rs` (assigns fragments to calls), then
 //! `messages/write_stream.rs`.
@@ -35,21 +36,21 @@ use reasoning::ChatReasoningState;
 pub(crate) use slots::SlotAllocator;
 use state::emit_state;
 
-/// Warning: the vendor gave no finish reason.
+/// Warning for an answer in which the vendor gave no finish reason.
 pub(crate) const DERIVED_FINISH_REASON: &str = "derived:finish_reason";
 
-/// Maximum number of bytes of state in one message, without its calls.
+/// Maximum number of bytes of opaque state in one message, without its calls.
 const MAX_STATE_BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum number of bytes of a refusal that the stop reason repeats.
+/// Maximum number of bytes of a refusal's text that the stop reason repeats.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
-/// Where one vendor's answers have what is not in the protocol.
+/// Places of a vendor's additions to the protocol in its answers.
 #[derive(Debug, Default, Clone)]
 pub struct ChatAnswerPlaces {
-    /// From a message or a call: what the vendor wants back.
+    /// Paths in a message or a call of the state that the vendor wants back.
     state: Vec<String>,
-    /// From the answer or the chunk: the usage.
+    /// Paths in an answer or a chunk of the usage.
     usage: Arc<[String]>,
 }
 
@@ -62,33 +63,30 @@ impl ChatAnswerPlaces {
     }
 }
 
-/// State of the answer after the chunks read so far.
 #[derive(Debug, Default)]
 pub struct ChatStreamReader {
-    /// A chunk has arrived.
     has_chunk: bool,
     started: bool,
     slots: SlotAllocator,
-    /// The text or thinking that continues until something else begins.
+    /// The text or thinking that continues until another part begins.
     current: Option<(ChatTextKind, u32)>,
     reasoning: ChatReasoningState,
     places: ChatAnswerPlaces,
-    /// What the vendor wants back with the message, and no token has yet.
+    /// State that the vendor wants back with the message and that no token contains yet.
     state: OpaqueState,
     state_bytes: usize,
     calls: ChatCallTracker,
     refusal: JsonStrBuf,
     finish: Option<ChatFinishReason>,
-    /// Whether a `delta` has come.
+    /// Whether a chunk with a `delta` has arrived.
     has_delta: bool,
-    /// Whether the current chunk has output.
     has_output: bool,
     usage_place: UsagePlace,
     counters: Option<ChatCounters>,
     tier: Option<ServiceTier>,
 }
 
-/// Kind of a run of deltas that the protocol does not delimit.
+/// Kind of consecutive deltas whose end the protocol does not mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChatTextKind {
     Text,
@@ -106,20 +104,21 @@ pub(crate) enum ChatFinishReason {
 }
 
 impl ChatFinishReason {
-    /// Returns whether there is a reason. Some vendors send these two with every chunk.
+    /// Returns whether the vendor gave a reason. Some vendors send one of these two values with
+    /// every chunk of an answer that continues.
     pub(crate) fn is_given(reason: &str) -> bool {
         !matches!(reason, "" | "null")
     }
 
-    /// Returns `None` for a word of no known meaning.
+    /// Parses a reason. Returns `None` if its meaning is unknown.
     pub(crate) fn parse(reason: &str) -> Option<Self> {
         match reason {
             "stop" | "STOP" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "COMPLETE" => {
                 Some(Self::Stop)
             }
             "tool_calls" | "function_call" | "tool_use" | "TOOL_CALL" => Some(Self::Calls),
-            // By Mistral, vLLM, Cohere and others; the rest ended before they were complete:
-            // DeepSeek, vLLM, Zhipu.
+            // Mistral, vLLM, Cohere and others use these reasons. DeepSeek, vLLM and Zhipu use the
+            // rest for answers that ended before they were complete.
             "length"
             | "model_length"
             | "max_tokens"
@@ -150,7 +149,7 @@ impl AnswerReader for ChatStreamReader {
         self.read_chunk(event, false, to)
     }
 
-    /// The vendor has finished, with or without a finish reason.
+    /// Handles the end of the vendor's answer, with or without a finish reason.
     fn read_end_marker(&mut self, to: &mut dyn EventSink) -> Option<ReadResult> {
         if !self.started {
             return Some(Err(if self.has_chunk {
@@ -181,7 +180,7 @@ impl ChatStreamReader {
         }
     }
 
-    /// Sets the finish reason of an answer whose vendor counted its output and gave no reason.
+    /// Derives the finish reason of an answer whose vendor counted its output but gave no reason.
     fn derive_finish_reason(&mut self, is_done: bool, to: &mut dyn EventSink) {
         let has_output = self.slots.is_used() || !self.calls.is_empty();
         if self.finish.is_none() && has_output && self.usage_place.ends_answer(is_done) {
@@ -196,8 +195,8 @@ impl ChatStreamReader {
         }
     }
 
-    /// Reads a chunk or a whole answer. They differ in `delta` and `message`, and in what an entry
-    /// of `tool_calls` means.
+    /// Reads a chunk or a whole answer. A chunk has `delta` where an answer has `message`, and an
+    /// entry of `tool_calls` may be a fragment.
     fn read_chunk(
         &mut self,
         chunk: JsonValue<'_>,
@@ -282,7 +281,7 @@ impl ChatStreamReader {
         }
         let finish = match ChatFinishReason::parse(&reason) {
             Some(finish) => finish,
-            // The calls are there, and a text may have been cut off.
+            // The calls are complete, but a text may have been cut off.
             None => {
                 if self.finish.is_none() {
                     to.event(Event::Warning(DERIVED_FINISH_REASON));
@@ -355,8 +354,8 @@ impl ChatStreamReader {
                     self.call(&ChatToolCallDelta::parse(call), is_whole, to)?;
                 }
             }
-            // `function_call` is the older form and holds one call. If the vendor sends both, it is
-            // a repetition.
+            // `function_call` is the older form and holds one call. A vendor that sends both forms
+            // repeats the call.
             None if self.calls.is_only_legacy() => {
                 if let Some(function) = delta.function_call {
                     self.call(&ChatToolCallDelta::from_function_call(function), false, to)?;
@@ -385,13 +384,13 @@ impl ChatStreamReader {
         }
     }
 
-    /// Reads the content: a string, or the parts that some vendors send instead.
+    /// Reads the content, which is a string or, at some vendors, a list of parts.
     fn content(&mut self, content: JsonValue<'_>, to: &mut dyn EventSink) {
         if let Some(text) = content.text() {
             self.emit_text(ChatTextKind::Text, &text, to);
         }
         for part in content.items() {
-            // Mistral's thinking: a list of texts.
+            // Mistral sends thinking as a list of texts.
             let thinking = part.get("thinking").into_iter();
             for text in thinking.flat_map(thinking_texts) {
                 self.emit_text(ChatTextKind::Thinking, &text, to);
@@ -431,7 +430,7 @@ impl ChatStreamReader {
         }
     }
 
-    /// Continues the current run, or begins a new one if something else began since.
+    /// Adds text to the current run, or begins a new run if another part has begun since.
     fn emit_text(&mut self, stretch: ChatTextKind, text: &JsonStr<'_>, to: &mut dyn EventSink) {
         if text.is_empty() {
             return;
@@ -464,8 +463,9 @@ impl ChatStreamReader {
         slot
     }
 
-    /// Called when something else begins or the answer ends. If the vendor wants reasoning back,
-    /// emits it as the signature of the thinking just emitted, or of one without text.
+    /// Emits reasoning that the vendor wants back, as the signature of the preceding thinking or of
+    /// one without text. The reader calls this function when another part begins or the answer
+    /// ends.
     fn emit_signature(&mut self, to: &mut dyn EventSink) {
         let Some(signature) = self.reasoning.take_signature() else {
             return;
@@ -478,12 +478,12 @@ impl ChatStreamReader {
             slot,
             signature: JsonStr::from_value(signature),
         });
-        // Any later thinking is a new block.
+        // Thinking that follows is a new block.
         self.current = None;
     }
 
-    /// Emits what the vendor wants back with the message, as far as it has come. The rest follows
-    /// before something else begins, or at the end.
+    /// Emits the part of the state that has arrived and that the vendor wants back with the
+    /// message. The rest follows before another part begins, or at the end.
     fn emit_state(&mut self, to: &mut dyn EventSink) {
         emit_state(&mut self.state, StatePlace::Message, &mut self.slots, to);
     }
@@ -528,7 +528,8 @@ impl ChatStreamReader {
         self.emit_state(to);
         self.calls.emit_late_state(&mut self.slots, to);
         if self.finish.is_some() {
-            // Repeat the stop: the refusal may have continued after the finish reason.
+            // Repeat the stop event, because the refusal may have continued after the finish
+            // reason.
             to.event(Event::Stop(self.stop_reason()));
         }
         to.event(Event::End);
@@ -553,7 +554,6 @@ pub fn read_body(
     Ok(())
 }
 
-/// Returns the texts of a part of the type `thinking`.
 fn thinking_texts(thinking: JsonValue<'_>) -> impl Iterator<Item = JsonStr<'_>> {
     let listed = thinking.items().filter_map(|item| item.text_of("text"));
     thinking.text().into_iter().chain(listed)

@@ -1,7 +1,8 @@
 //! Writes a request for a chat vendor.
 //!
-//! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
-//! without an outcome. It must not validate the caller's types again; the reader did that.
+//! The writer refuses, drops or warns about every member that it cannot send, so no member of the
+//! IR disappears without an outcome. The writer must not validate types again, because the reader
+//! has done that.
 //!
 //! Read next: `chat/write_request/turns.rs` (the messages), `openai/effort.rs`.
 
@@ -108,7 +109,7 @@ impl ChatRequestWriter<'_> {
             return;
         }
         self.json.member("stream", true);
-        // A vendor without this member reports the usage in the last chunk unasked.
+        // A vendor without this member reports the usage in the last chunk without being asked.
         if self.write_context.target.profile.takes("stream_options") {
             self.json.member("stream_options", ("include_usage", true));
         }
@@ -201,7 +202,7 @@ impl ChatRequestWriter<'_> {
         Ok(true)
     }
 
-    /// Writes the effort, in the vendor's own members where it turns reasoning on or off by others.
+    /// Writes the effort. Some vendors have members of their own that turn reasoning on or off.
     fn reasoning_switch(&mut self, effort: Option<Effort>, is_on: bool) {
         let switch = match effort {
             Some(Effort::None) => self.model.reasoning_off.as_slice(),
@@ -244,7 +245,7 @@ impl ChatRequestWriter<'_> {
                 "verbosity" if !self.model.verbosity => {
                     self.fallback.warnings.dropped("text.verbosity")
                 }
-                // Written with the end user.
+                // The end user's function writes this member.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention" if !self.takes(&name) => {}
                 name => drop(self.json.member(name, opaque.value)),
@@ -252,7 +253,7 @@ impl ChatRequestWriter<'_> {
         }
     }
 
-    /// Returns whether the vendor takes this member, which is not in the base of the protocol.
+    /// Returns whether the vendor accepts this member, which is not in the base of the protocol.
     fn takes(&self, member: &str) -> bool {
         self.write_context.target.profile.takes(member)
     }

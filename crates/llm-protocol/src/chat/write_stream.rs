@@ -2,8 +2,8 @@
 //!
 //! This module must not wait: in a stream, all output leaves with the event that caused it. The
 //! exceptions are parts that clients can only read whole: reasoning to send back, sources, the
-//! reason why the model declined, and the input of a custom tool. It does not report a failure
-//! during the answer.
+//! reason why the model declined, and the input of a custom tool. The writer does not report a
+//! failure during the answer.
 //!
 //! Read next: `write_stream/answer_builder.rs`, which decides the outcome of each event; then
 //! `write_stream/chunks.rs` and `write_stream/message.rs`, which encode it.
@@ -26,17 +26,14 @@ pub use usage::write as write_usage;
 /// no client takes the comment for an event.
 pub const KEEP_ALIVE: &[u8] = b": ping\n\n";
 
-/// Writer of an answer, as chunks or as one body.
 #[derive(Debug)]
 pub struct ChatAnswerWriter<E> {
     builder: ChatAnswerBuilder,
     encoder: E,
 }
 
-/// Writer of an answer as chunks.
 pub type ChatStreamWriter = ChatAnswerWriter<ChatChunkEncoder>;
 
-/// Writer of an answer as one body.
 pub type ChatBodyWriter = ChatAnswerWriter<ChatMessageEncoder>;
 
 impl<E: ChatEncoder> ChatAnswerWriter<E> {

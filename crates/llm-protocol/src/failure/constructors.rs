@@ -11,38 +11,37 @@ use crate::Protocol;
 use std::error::Error;
 use std::fmt::{Display, Formatter};
 
-/// Maximum `retry-after`: official clients take a longer one as "do not retry at all".
+/// Maximum `retry-after` in seconds. Official clients treat a longer one as "do not retry at all".
 pub(super) const MAX_RETRY_AFTER_SECONDS: u32 = 60;
 
-/// Maximum number of characters of the caller's own text that a message repeats.
+/// Maximum number of characters of the client's own text that a message repeats.
 const MAX_ECHO_CHARS: usize = 200;
 
 /// A failure, before it is rendered for a surface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     pub kind: Kind,
-    /// Text for people. It is rendered unchanged, except for kinds whose text differs by surface.
+    /// Text for people. Rendering keeps the text, except for kinds whose text differs by surface.
     pub message: String,
     /// JSON path of the faulty member; only the chat form has a member for it.
     pub param: Option<String>,
-    /// A finer code than that of the kind.
+    /// A code that is more specific than the code of the kind.
     pub code: Option<String>,
     /// Overrides the kind's own value. Values from 1 to 60 are sent.
     pub retry_after_seconds: Option<u32>,
     /// The model id that the failure concerns.
     pub model: Option<String>,
-    /// Further headers; boxed, because few failures have any.
+    /// Further headers. They are boxed because few failures have any.
     pub also: Option<Box<ExtraHeaders>>,
 }
 
-/// Replaces a secret in a text. An empty one is that of a vendor without a key.
+/// Replaces a secret in a text. A vendor without a key has an empty secret, which is ignored.
 pub(super) fn redact(text: &mut String, secret: &str) {
     if !secret.is_empty() && text.contains(secret) {
         *text = text.replace(secret, "[key]");
     }
 }
 
-/// Further headers of a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExtraHeaders(pub Vec<(&'static str, String)>);
 
@@ -79,7 +78,7 @@ impl Failure {
         self
     }
 
-    /// Replaces a secret that the vendor has quoted, in every member.
+    /// Replaces a secret that the vendor may have quoted, in every member.
     pub fn redact_secret(mut self, secret: &str) -> Self {
         let texts = [
             Some(&mut self.message),
@@ -104,8 +103,8 @@ impl Failure {
     }
 }
 
-/// Writes the reason and the default message of the kind. It omits `message` and `param`: they may
-/// quote a vendor, and a vendor may quote a key.
+/// Writes the reason and the default message of the kind. `message` and `param` are left out,
+/// because they may quote a vendor, and a vendor may quote a key.
 impl Display for Failure {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
         let row = table::failure_row(self.kind);
@@ -117,7 +116,7 @@ impl Error for Failure {}
 
 /// Constructors of failures that need a value; the others use `Failure::from_kind(kind)`.
 impl Failure {
-    /// A body that is another JSON value than an object.
+    /// Returns the failure for a body that is JSON but not an object.
     pub(crate) fn body_is_no_object() -> Self {
         Failure::new(
             Kind::InvalidRequest,
@@ -125,8 +124,8 @@ impl Failure {
         )
     }
 
-    /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
-    /// member for it, so its message begins with the dotted path.
+    /// Returns the failure for a body that breaks a rule. `param` is the member's JSON path. The
+    /// messages form has no member for the path, so its message begins with the dotted path.
     pub fn invalid_param(surface: Protocol, param: impl Display, message: impl Display) -> Self {
         let param = param.to_string();
         let message = match surface {
@@ -136,7 +135,8 @@ impl Failure {
         Failure::new(Kind::InvalidRequest, message).with_param(param)
     }
 
-    /// The catalog does not have the model. `near`: ids that the caller may have meant.
+    /// Returns the failure for a model that the catalog does not have. `near` lists ids that the
+    /// client may have meant.
     pub fn model_not_found(model: &str, near: &[&str]) -> Self {
         let mut failure = Failure::for_model(Kind::ModelNotFound, model);
         if let Some((last, others)) = near.split_last() {
@@ -150,7 +150,7 @@ impl Failure {
         failure
     }
 
-    /// The key may not use this model.
+    /// Returns the failure for a key that may not use this model.
     pub fn model_not_allowed(model: &str) -> Self {
         let mut failure = Failure::for_model(Kind::ModelNotAllowed, model);
         let model = failure.model.as_deref().unwrap_or_default();
@@ -158,7 +158,8 @@ impl Failure {
         failure
     }
 
-    /// The path exists but does not support this method. `allowed`: the methods that it supports.
+    /// Returns the failure for a path that does not support this method. `allowed` lists the
+    /// supported methods.
     pub fn method_not_allowed(method: &str, path: &str, allowed: &[&str]) -> Self {
         let (method, path) = (truncate_echo(method), truncate_echo(path));
         let allowed = allowed.join(", ");
@@ -170,8 +171,8 @@ impl Failure {
         failure
     }
 
-    /// The path does not exist, or belongs to an API that the gateway does not serve. `base_url`:
-    /// the gateway's public address.
+    /// Returns the failure for a path that does not exist or belongs to an API that the gateway
+    /// does not serve. `base_url` is the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
         if let Some(api) = unserved_api(path) {
             let (method, path) = (truncate_echo(method), truncate_echo(path));
@@ -197,7 +198,7 @@ impl Failure {
         Failure::new(Kind::UnknownPath, message)
     }
 
-    /// The decoded body is larger than `body_bytes_max`.
+    /// Returns the failure for a decoded body larger than `body_bytes_max`.
     pub fn body_too_large(body_bytes_max: u64) -> Self {
         Failure::new(
             Kind::BodyTooLarge,
@@ -205,8 +206,8 @@ impl Failure {
         )
     }
 
-    /// The input is longer than the model's context. The gateway knows this before it calls the
-    /// vendor.
+    /// Returns the failure for an input that is longer than the model's context. The gateway
+    /// detects this before it calls the vendor.
     pub fn context_too_long(input_tokens: u64, context_tokens: u64) -> Self {
         Failure::new(
             Kind::ContextTooLong,
@@ -214,7 +215,7 @@ impl Failure {
         )
     }
 
-    /// The requested feature has no price, so it cannot be billed.
+    /// Returns the failure for a requested feature that has no price, so that it cannot be billed.
     pub fn unpriced_feature(surface: Protocol, param: &str) -> Self {
         let mut failure = Failure::invalid_param(
             surface,
@@ -232,7 +233,7 @@ impl Failure {
     }
 }
 
-/// The mistake in the client's base URL that led to an unknown path.
+/// The mistake in the client's base URL that explains an unknown path.
 enum BaseUrlMistake {
     ExtraVersion,
     MissingVersion,
@@ -271,7 +272,7 @@ fn to_dotted_path(param: &str) -> String {
     param.replace('[', ".").replace(']', "")
 }
 
-/// Truncates the caller's own text for use in a message.
+/// Truncates the client's own text for use in a message.
 fn truncate_echo(text: &str) -> String {
     let mut short: String = text.chars().take(MAX_ECHO_CHARS).collect();
     if short.len() < text.len() {

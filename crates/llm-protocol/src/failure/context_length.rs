@@ -1,30 +1,31 @@
-//! The words by which vendors say that a request does not fit the model's context, and the two
-//! numbers in them.
+//! Recognises vendors' error messages about a request that does not fit the model's context, and
+//! reads the two numbers in them.
 //!
 //! This file must not write a message: `failure/surface_message.rs` does.
 
 use crate::table_text::{names_in, split_at_byte};
 
-/// What vendors write in their errors, by topic.
+/// Sentences and names from vendors' errors, by topic.
 pub(super) const VENDOR_TEXT: &str = include_str!("words.txt");
 
-/// Where a sentence has its numbers.
+/// The order of the numbers in a sentence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Numbers {
-    /// The maximum, then the tokens of the request.
+    /// The maximum precedes the number of tokens in the request.
     MaximumFirst,
-    /// The tokens of the request first, the maximum last.
+    /// The number of tokens in the request is the first number, and the maximum is the last.
     MaximumLast,
-    /// The tokens of the request, then the maximum. Other numbers may follow.
+    /// The maximum directly follows the number of tokens in the request. Other numbers may follow.
     MaximumSecond,
     None,
 }
 
-/// Parts of the sentences, in lower case. The first one that a message contains counts.
+/// Parts of the sentences, in lower case. The first part that a message contains determines the
+/// order of the numbers.
 const SENTENCES: [(&str, Numbers); 29] =
     parse_sentences(names_in(VENDOR_TEXT, "context sentences"));
 
-/// Parses rows of the place of the maximum and a sentence.
+/// Parses rows that consist of an order of numbers and a sentence.
 const fn parse_sentences<const N: usize>(rows: [&'static str; N]) -> [(&'static str, Numbers); N] {
     let (mut sentences, mut at) = ([("", Numbers::None); N], 0);
     while at < N {
@@ -44,10 +45,10 @@ const fn parse_sentences<const N: usize>(rows: [&'static str; N]) -> [(&'static 
     sentences
 }
 
-/// Codes and types of such an error.
+/// Codes and types of errors about the context length.
 pub(super) const CODES: [&str; 3] = names_in(VENDOR_TEXT, "context codes");
 
-/// Tokens of a request, and the maximum that it exceeds.
+/// The number of tokens in a request, and the maximum that it exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ContextOverflow {
     pub tokens: u64,
@@ -59,7 +60,7 @@ pub(super) fn is_overflow(message: &str) -> bool {
     find(message).is_some()
 }
 
-/// Returns the numbers of such a message, if it has both.
+/// Returns the numbers in such a message, if both are present.
 pub(super) fn numbers(message: &str) -> Option<ContextOverflow> {
     let mut found = message
         .split(|letter: char| !letter.is_ascii_digit())

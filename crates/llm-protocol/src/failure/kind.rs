@@ -1,6 +1,6 @@
-//! The kinds of failures, as far as a caller can distinguish them.
+//! The kinds of failures that a client can distinguish.
 //!
-//! This file must not know a status, a text or a surface: `failure/table.rs` does.
+//! This file must not contain a status, a text or a surface: `failure/table.rs` has them.
 //!
 //! Read next: `failure/table.rs`.
 
@@ -11,14 +11,13 @@ macro_rules! kinds {
         pub enum Kind { $($(#[$variant_doc])* $variant,)* }
 
         impl Kind {
-            /// All kinds, in the order of the declaration.
             pub const ALL: &[Kind] = &[$(Kind::$variant,)*];
         }
     };
 }
 
 kinds! {
-/// Kind of a failure, as far as a caller can distinguish it.
+/// Kind of a failure. Failures of one kind look the same to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kind {
     InvalidRequest,
@@ -26,7 +25,6 @@ pub enum Kind {
     BadKey,
     KeyExpired,
     KeyDisabled,
-    /// The account of the key is suspended.
     AccountSuspended,
     ModelNotAllowed,
     ModelNotFound,
@@ -49,7 +47,7 @@ pub enum Kind {
     TooManyOpen,
     /// The key or its account has reached its limit of free requests per minute.
     FreeRequests,
-    /// Too many unknown keys arrive at this process to look this one up.
+    /// Too many unknown keys arrive at this process, so it does not look this one up.
     KeyLookups,
     /// The requests in flight of the account, or of the connection, have reached the limit of body
     /// bytes in memory.
@@ -73,19 +71,19 @@ pub enum Kind {
     IdempotencyConflict,
     /// The request was completed but its answer is not stored.
     IdempotencyResultUnavailable,
-    /// A vendor's 409.
+    /// The vendor answered 409.
     Conflict,
-    /// A vendor's 422.
+    /// The vendor answered 422.
     Unprocessable,
-    /// A vendor's 408.
+    /// The vendor answered 408.
     VendorRequestTimeout,
-    /// A vendor's 404 that does not concern the model.
+    /// The vendor answered 404, and the error does not concern the model.
     VendorNotFound,
-    /// A vendor does not know the model that the catalog names. The operator must fix it.
+    /// A vendor does not know the model that the catalog names. The operator must fix the catalog.
     VendorModelMissing,
-    /// A vendor refused the operator's credentials. The operator must fix it.
+    /// A vendor refused the operator's credentials. The operator must fix the key.
     VendorRefusedUs,
-    /// The operator's account at the vendor is out of credit. The operator must fix it.
+    /// The operator's account at the vendor is out of credit. The operator must add credit.
     VendorQuota,
     UpstreamUnreachable,
     UpstreamTimeout,
@@ -111,7 +109,8 @@ pub enum Kind {
     TooManyLiveStreams,
     TooManyLiveStreamsOfAddress,
     Draining,
-    /// Too many ended requests wait for the ledger, and more of this account than its share.
+    /// Too many ended requests wait for the ledger, and this account has more than its share of
+    /// them.
     LedgerBacklog,
     LedgerUnavailable,
     /// The receipt is in a part of the ledger that was moved away.
@@ -121,7 +120,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns whether the cause is the vendor or the connection to it, not the request: another
+    /// Returns whether the vendor or the connection to it caused the failure, so that another
     /// endpoint or model may succeed.
     pub fn is_retryable_elsewhere(self) -> bool {
         matches!(
@@ -139,8 +138,9 @@ impl Kind {
         )
     }
 
-    /// Returns whether the gateway itself ended the answer, so that its vendor has not failed: the
-    /// answer exceeds the gateway's buffer, or its debit cannot be recorded.
+    /// Returns whether the gateway itself ended the answer, so that its vendor has not failed.
+    /// Reasons are an answer that exceeds the gateway's buffer, and a debit that cannot be
+    /// recorded.
     pub fn is_of_gateway(self) -> bool {
         matches!(self, Kind::UpstreamEventTooLarge | Kind::LedgerUnavailable)
     }

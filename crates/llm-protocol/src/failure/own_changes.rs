@@ -1,13 +1,13 @@
-//! Names the gateway's own changes of a request before the words of a vendor that complains about
-//! them: the client did not send what the vendor refuses.
+//! Mentions the gateway's own changes of a request before the message of a vendor that refuses
+//! them, because the client did not send the refused value.
 //!
 //! Read next: `failure/vendor.rs`.
 
 use super::constructors::Failure;
 use super::kind::Kind;
 
-/// Members that all hold the limit of the output, or a part of it. A vendor that complains about
-/// one may mean another.
+/// Members that hold the output limit or a part of it. A vendor that complains about one of them
+/// may mean another.
 const OUTPUT_LIMITS: [&str; 4] = [
     "max_tokens",
     "max_completion_tokens",
@@ -15,7 +15,7 @@ const OUTPUT_LIMITS: [&str; 4] = [
     "budget_tokens",
 ];
 
-/// What the gateway did, by the first part of a warning.
+/// Verbs for the gateway's changes, by the first part of a warning.
 const VERBS: &[(&str, &str)] = &[
     ("clamped", "changed the value of"),
     ("dropped", "left out"),
@@ -28,9 +28,9 @@ const VERBS: &[(&str, &str)] = &[
 ];
 
 impl Failure {
-    /// Puts those of the gateway's changes first that the vendor's words are about. `warnings`: the
-    /// changes, as `x-gateway-warnings` lists them. `output_limit`: the limit that the vendor got,
-    /// in tokens, and why it was changed.
+    /// Puts the changes that the vendor's message concerns in front of the message. `warnings`
+    /// lists the changes as `x-gateway-warnings` does. `output_limit` is the limit that the vendor
+    /// got, in tokens, and the reason for it.
     #[must_use]
     pub fn after_own_changes(
         mut self,
@@ -74,7 +74,7 @@ impl Failure {
     }
 }
 
-/// Returns whether the text has this name with no letter, digit or `_` beside it.
+/// Returns whether the text contains this name without a letter, digit or `_` beside it.
 fn contains_word(text: &str, name: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     !name.is_empty()

@@ -1,7 +1,7 @@
-//! Which member of a request a vendor's error says that its server does not know.
+//! Finds the member of a request that a vendor's error reports as unknown.
 //!
-//! This file must not name a member that changes what is billed, or that a vendor may refuse for
-//! safety: those errors are the caller's.
+//! This file must not name a member that changes the bill, or that a vendor may refuse for safety.
+//! The client must get those errors.
 
 use super::context_length::VENDOR_TEXT;
 use super::vendor::VendorError;
@@ -11,8 +11,8 @@ use crate::table_text::names_in;
 /// hints for the vendor.
 const DISPENSABLE: [&str; 17] = names_in(VENDOR_TEXT, "dispensable members");
 
-/// Parts of the sentences by which servers say that they do not know a member, in lower case:
-/// OpenAI, Google, FastAPI with pydantic, Groq, Rust servers with serde, Python servers.
+/// Parts of the sentences in which servers report an unknown member, in lower case. They come from
+/// OpenAI, Google, FastAPI with pydantic, Groq, Rust servers with serde, and Python servers.
 const SENTENCES: [&str; 12] = names_in(VENDOR_TEXT, "unknown member");
 
 /// Returns the dispensable member that the error names as unknown.
@@ -33,7 +33,7 @@ pub fn refused_member(status: u16, body: &[u8]) -> Option<&'static str> {
     named_by(&error, &DISPENSABLE).next()
 }
 
-/// Returns the candidates that the error names, as unknown or for another reason.
+/// Returns the candidates that the error names, for whatever reason.
 pub fn named_members<'a>(body: &[u8], candidates: &[&'a str]) -> Vec<&'a str> {
     let error = VendorError::parse(body).unwrap_or_else(|| VendorError {
         message: String::from_utf8_lossy(body).into_owned(),
@@ -45,7 +45,8 @@ pub fn named_members<'a>(body: &[u8], candidates: &[&'a str]) -> Vec<&'a str> {
     named
 }
 
-/// The candidates in the error's words, in their order, then the one that it names apart.
+/// Returns the candidates in the error's message, in their order, and then the candidate in the
+/// error's own member for it.
 fn named_by<'a>(error: &VendorError, candidates: &[&'a str]) -> impl Iterator<Item = &'a str> {
     let find = |name: &str| {
         let mut candidates = candidates.iter();
@@ -54,7 +55,8 @@ fn named_by<'a>(error: &VendorError, candidates: &[&'a str]) -> impl Iterator<It
             .copied()
     };
     let is_sign = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
-    // Rust servers list what they would take: "unknown field `x`, expected one of `user`, …".
+    // Rust servers list the members that they accept: "unknown field `x`, expected one of `user`,
+    // …".
     let said = error.message.split(", expected").next().unwrap_or_default();
     let words = said.split(is_sign).filter_map(find);
     let named: Vec<_> = words.chain(error.param.as_deref().and_then(find)).collect();

@@ -1,9 +1,9 @@
 //! A failure on the responses surface: the codes that its clients act on, and the last events of a
 //! stream that has begun.
 //!
-//! It must report the failure twice: some clients only know the event `error`, others only
-//! `response.failed`. The official clients throw at the first one, with our message, only in this
-//! order.
+//! The stream must report the failure twice, because some clients know only the event `error`, and
+//! others only `response.failed`. The official clients throw at the first one, and show our message
+//! only in this order.
 //!
 //! Read next: `failure/table.rs`.
 
@@ -15,8 +15,8 @@ use crate::capabilities::response_ids;
 use crate::event_frame::write_typed_event;
 use crate::json::{JsonNull, JsonWriter};
 
-/// Returns the code of an error response before the 200. With any other code than this one, the
-/// agent retries a 503 thirty times.
+/// Returns the code of an error response before the 200. With any code but this one, the agent
+/// retries a 503 thirty times.
 pub(super) fn error_code<'f>(
     failure: &'f Failure,
     row: &FailureRow,
@@ -29,7 +29,7 @@ pub(super) fn error_code<'f>(
     }
 }
 
-/// Returns the last events of a stream of which only the request's id is known.
+/// Returns the last events of a stream if only the request's id is known.
 pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
     failure.write_responses_events(0, &mut out, |json| {
@@ -41,7 +41,7 @@ pub(super) fn encode_stream_error(failure: &Failure, request_id: &str) -> Vec<u8
 
 impl Failure {
     /// Writes the two events that end a stream of the responses surface. `sequence` is the number
-    /// of the first. `envelope` writes the members of the response before its status.
+    /// of the first event. `envelope` writes the members of the response before its status.
     pub fn write_responses_events(
         &self,
         sequence: u64,

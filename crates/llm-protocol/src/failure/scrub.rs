@@ -1,15 +1,15 @@
 //! Removes data that concerns only the vendor and the operator from a vendor's message.
 //!
-//! This file must not try to be clever: it checks word by word and prefers to hide too much. It
-//! hides the vendor's model id (replaced by the public id), addresses, also of e-mail, organisation
-//! and project ids, UUIDs and parts of keys.
+//! The check is simple: it looks at single words and prefers to hide too much. It hides the
+//! vendor's model id (replaced by the public id), web and e-mail addresses, organisation and
+//! project ids, UUIDs and parts of keys.
 //!
 //! Read next: `failure/table.rs`.
 
-/// Maximum length of a message shown to the caller, in characters.
+/// Maximum length of a message for the client, in characters.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
-/// Returns the message as the caller may see it.
+/// Returns the message without the data that the client must not see.
 pub(super) fn scrub_message(text: &str, upstream_model: &str, public_model: &str) -> String {
     let replaced;
     let text = if upstream_model.contains(is_separator) {
@@ -87,7 +87,7 @@ fn push_scrubbed_word(
         find_secret(core),
         find_model(core, upstream_model).map(|at| (at, public_model)),
     ];
-    // The rest of the word is hidden from the first match on: the date of a dated model id is the
+    // Hide the rest of the word from the first match on: the date in a dated model id is the
     // vendor's too.
     match hidden.into_iter().flatten().min_by_key(|(at, _)| *at) {
         Some((at, mark)) => {
@@ -142,7 +142,8 @@ fn find_secret(word: &str) -> Option<(usize, &'static str)> {
     named.chain(uuid).min_by_key(|(at, _)| *at)
 }
 
-/// The prefix must be followed by an id: "org-wide" is a word, "org-Ab12" is an organisation.
+/// Returns whether an id follows the prefix at `from`: "org-wide" is a word, "org-Ab12" is an
+/// organisation.
 fn is_secret(word: &str, from: usize, prefix: &str) -> bool {
     let rest = word.get(from..).unwrap_or_default();
     let is_plain = rest
@@ -160,7 +161,6 @@ fn find_model(word: &str, upstream_model: &str) -> Option<usize> {
         .find(|at| is_word_start(word, *at))
 }
 
-/// Returns whether no letter or digit is directly before `at`.
 fn is_word_start(word: &str, at: usize) -> bool {
     word.get(..at)
         .and_then(|before| before.chars().next_back())

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     match (failure.kind, failure.model.as_deref()) {
         (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => {
-            // The vendor's own words, if it has said any.
+            // The vendor's own message, if there is one.
             let words = Some(&failure.message)
                 .filter(|message| *message != failure_row(failure.kind).message)
                 .map(|message| format!(" ({message})"))
@@ -33,8 +33,7 @@ pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'
     }
 }
 
-/// Rewrites the vendor's message so that a client of the surface recognises the failure, whichever
-/// vendor wrote it.
+/// Rewrites the message of any vendor so that a client of the surface recognises the failure.
 fn context_too_long_message(message: &str, surface: Protocol) -> Cow<'_, str> {
     let of_messages =
         message.contains("prompt is too long") || message.contains("exceed context limit");

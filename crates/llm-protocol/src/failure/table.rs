@@ -1,9 +1,9 @@
 //! Defines the appearance of each kind of failure: `failure/table.txt` has one row for each kind,
-//! in the order of `Kind`. A kind without a row is an error of the compiler.
+//! in the order of `Kind`. A kind without a row is a compile error.
 //!
 //! The columns are the kind, the status and error type on the surfaces chat (also responses) and
 //! messages, and the members of `FailureRow`. `retry` is the seconds to wait, or `never`. A `-`
-//! stands for nothing. It must not depend on anything but the kind.
+//! marks an empty cell. The appearance must depend on the kind alone.
 //!
 //! Read next: `failure/vendor.rs`.
 
@@ -11,7 +11,7 @@ use super::kind::Kind;
 use crate::Protocol;
 use crate::table_text::split_at_byte;
 
-/// The text of the table, under a line with the names of the columns.
+/// The text of the table. Its first line has the names of the columns.
 const TABLE: &str = include_str!("table.txt");
 
 static ROWS: [FailureRow; Kind::ALL.len()] = parse_table(TABLE);
@@ -22,16 +22,14 @@ pub(super) struct FailureRow {
     chat: (u16, &'static str),
     /// Status and error type on the messages surface.
     messages: (u16, &'static str),
-    /// `error.code` of chat, `error.details.error_code` of messages.
+    /// The value of `error.code` in chat and of `error.details.error_code` in messages.
     pub code: Option<&'static str>,
     pub param: Option<&'static str>,
     /// Seconds to wait before a retry, if waiting helps.
     pub retry_after: Option<u32>,
     /// Whether to send `x-should-retry: false` although clients would retry the status.
     pub never_retry: bool,
-    /// Label for metrics and logs.
     pub reason: &'static str,
-    /// Default message.
     pub message: &'static str,
 }
 
@@ -43,7 +41,7 @@ impl FailureRow {
         }
     }
 
-    /// Returns the default `param`, if the exact member is unknown.
+    /// Returns the default `param` for a failure whose exact member is unknown.
     pub fn param_for(&self, surface: Protocol) -> Option<&'static str> {
         self.param.map(|param| {
             if surface == Protocol::Responses && param == "messages" {
@@ -56,7 +54,7 @@ impl FailureRow {
 }
 
 impl Kind {
-    /// Returns the label for metrics and logs, from a closed set. Several kinds may share one.
+    /// Returns the label for metrics and logs, from a closed set. Several kinds may share a label.
     pub fn reason(self) -> &'static str {
         failure_row(self).reason
     }
@@ -67,7 +65,6 @@ impl Kind {
     }
 }
 
-/// Returns the appearance of a kind.
 pub(super) fn failure_row(kind: Kind) -> &'static FailureRow {
     &ROWS[kind as usize]
 }
@@ -115,7 +112,7 @@ const fn parse_row(line: &'static str) -> FailureRow {
     }
 }
 
-/// Returns the text of a cell, unless it is a `-`.
+/// Returns the text of a cell, or `None` for an empty cell.
 const fn parse_cell(cell: &'static str) -> Option<&'static str> {
     match cell.trim_ascii().as_bytes() {
         b"-" => None,
@@ -156,7 +153,7 @@ pub(super) fn responses_code(kind: Kind) -> &'static str {
         (503, _) => OVERLOADED_CODE,
         (429, _) => "rate_limit_exceeded",
         (_, Kind::ContextTooLong) => "context_length_exceeded",
-        // A retry would fail in the same way.
+        // A retry would fail for the same reason.
         (
             _,
             Kind::InvalidRequest

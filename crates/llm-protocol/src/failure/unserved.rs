@@ -1,16 +1,17 @@
-//! The APIs of OpenAI, Anthropic and their followers that the gateway does not serve, by path: a
-//! client that calls one is set up well, and needs another answer than one with a wrong address.
+//! The APIs of OpenAI, Anthropic and similar vendors that the gateway does not serve, by path. A
+//! client that calls one of them has the right address, so it needs another error than a client
+//! with a wrong address.
 //!
 //! Read next: `failure/constructors.rs`.
 
-/// What the gateway serves, as messages name it.
+/// List of the endpoints that the gateway serves, for messages.
 pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
     /v1/messages/count_tokens, /v1/responses and /v1/responses/input_tokens, and GET /v1/models";
 
-/// A path below `/v1`, and the name of its API. A path that ends in `/` stands for all longer ones
-/// only; any other also for itself.
+/// Paths below `/v1`, each with the name of its API. An entry that ends in `/` matches longer paths
+/// only; any other entry also matches the path itself.
 const UNSERVED: &[(&str, &str)] = &[
-    // OpenAI
+    // Paths of OpenAI.
     ("embeddings", "embeddings"),
     ("completions", "the older text completions"),
     ("edits", "edits"),
@@ -36,7 +37,7 @@ const UNSERVED: &[(&str, &str)] = &[
     ("chatkit", "ChatKit"),
     ("engines", "engines"),
     ("organization", "the administration of an organization"),
-    // Anthropic
+    // Paths of Anthropic.
     ("messages/batches", "batches"),
     ("complete", "the older text completions"),
     ("skills", "skills"),
@@ -44,14 +45,14 @@ const UNSERVED: &[(&str, &str)] = &[
     ("agents", "managed agents"),
     ("sessions", "managed agents"),
     ("environments", "managed agents"),
-    // Others
+    // Paths of other vendors.
     ("rerank", "reranking"),
     ("score", "reranking"),
     ("ocr", "OCR"),
     ("fim/completions", "fill-in-the-middle completions"),
 ];
 
-/// Returns the name of the API that this path belongs to, if the gateway does not serve it. The
+/// Returns the name of the API to which this path belongs, if the gateway does not serve it. The
 /// path may begin with any number of `/v1`.
 pub(super) fn unserved_api(path: &str) -> Option<&'static str> {
     let mut below = path;

@@ -1,8 +1,8 @@
 //! Converts a vendor's error to a failure for the caller.
 //!
 //! This file must not reveal data that concerns only the vendor and the operator: the vendor's
-//! model ids, organisations, keys, addresses, the limits of the operator's account. A message that
-//! the caller can act on keeps the vendor's text, scrubbed; all others get our own text.
+//! model ids, organisations, keys, addresses, the limits of the operator's account. A message on
+//! which the client can act keeps the vendor's text, scrubbed; all others get our own text.
 //!
 //! Read next: `failure/scrub.rs`.
 
@@ -18,53 +18,53 @@ use serde_json::Value;
 /// Codes and types that concern the operator's account at the vendor.
 const ACCOUNT_ERROR_CODES: [&str; 4] = names_in(VENDOR_TEXT, "account codes");
 
-/// Words of a 403 that concerns one model. AWS: "You don't have access to the model with the
-/// specified model ID", "not authorized to perform: bedrock:InvokeModel on resource:
-/// …foundation-model/…". Google: "Permission … denied on resource '…/models/…'". OpenAI names a
-/// scope of the key in another way: "Missing scopes: model.request".
+/// Parts of 403 messages that concern one model. AWS says "You don't have access to the model with
+/// the specified model ID" and "not authorized to perform: bedrock:InvokeModel on resource:
+/// …foundation-model/…". Google says "Permission … denied on resource '…/models/…'". OpenAI words a
+/// missing scope of the key differently: "Missing scopes: model.request".
 const MODEL_REFUSALS: [&str; 6] = names_in(VENDOR_TEXT, "model refusals");
 
-/// Maximum length of the start of an unknown body in the log, in bytes.
+/// Maximum number of bytes of an unrecognised body that the log shows.
 const MAX_EXCERPT_BYTES: usize = 200;
 
-/// What the client reads if the vendor's answer is in no known form.
+/// Message for the client if the vendor's error has no known form.
 pub(crate) const UNKNOWN_FORM: &str =
     "The model's vendor answered in a form that this gateway does not know.";
 const NO_WORDS: &str = "The model's vendor refused the request and did not say why.";
 
-/// A vendor's error object, in any of the usual shapes. The strings are the vendor's: show them
-/// only through [`from_vendor_error`].
+/// A vendor's error object, in any of the usual shapes. The strings come from the vendor and must
+/// pass [`from_vendor_error`] before a client sees them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VendorError {
     pub message: String,
     pub error_type: Option<String>,
     pub code: Option<String>,
     pub param: Option<String>,
-    /// Time to wait in seconds, if the body says it, like the header `retry-after`.
+    /// Time to wait, in seconds. Some bodies state it instead of the header `retry-after`.
     pub retry_after: Option<String>,
 }
 
-/// Members that hold a vendor's words, in any case; the first one with words counts. FastAPI
-/// servers (vLLM, SGLang) and Mistral have `detail`, Mistral also below `message`; Cohere, NVIDIA
-/// and others have `errors`; Zhipu `msg`; AWS `Message`; Apigee, a gateway, `faultstring` below
-/// `fault`. Some frameworks have the name of the status in `error` or `title`, and their words
-/// elsewhere.
+/// Names of the members that hold a vendor's message, in any letter case. The first member with a
+/// text counts. FastAPI servers (vLLM, SGLang) and Mistral have `detail`, Mistral also below
+/// `message`; Cohere, NVIDIA and others have `errors`; Zhipu `msg`; AWS `Message`; Apigee, a
+/// gateway, `faultstring` below `fault`. Some frameworks have the name of the status in `error` or
+/// `title`, and their message elsewhere.
 const WORDS: [&str; 11] = names_in(VENDOR_TEXT, "members with words");
 
-/// Members that name an error and do not explain it.
+/// Names of the members that identify an error without explaining it.
 const NAMES: [&str; 6] = ["type", "code", "status", "param", "object", "id"];
 
-/// Maximum length in bytes of a text without JSON that counts as the vendor's words.
+/// Maximum length, in bytes, of a text without JSON that counts as the vendor's message.
 const MAX_PLAIN_BYTES: usize = 2_000;
 
-/// Returns the member of this name, in any case.
+/// Returns the member with this name in any letter case.
 fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     let mut members = object.as_object()?.iter();
     let found = members.find(|(other, _)| other.eq_ignore_ascii_case(name));
     found.map(|(_, value)| value)
 }
 
-/// Returns the words in a text, in a list, or in an object and the place that it names in `loc`.
+/// Returns the message in a value: a text, a list, or an object that may name a place in `loc`.
 fn words_of(found: &Value) -> Option<String> {
     let text = match found {
         Value::String(text) => text.clone(),
@@ -97,14 +97,14 @@ fn words_of(found: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns the words in an object whose members are the fields of the request.
+/// Returns the messages in an object whose member names are fields of the request.
 fn words_by_field(found: &Value) -> Option<String> {
     let fields = found.as_object()?.iter();
     let words = fields.filter_map(|(field, value)| Some(format!("{field}: {}", words_of(value)?)));
     Some(words.collect::<Vec<_>>().join("; ")).filter(|words| !words.is_empty())
 }
 
-/// Returns the longest text that may be words: an id has no spaces.
+/// Returns the longest text that may be a message. A text without spaces is an id.
 fn longest_words(found: &Value) -> Option<&str> {
     let is_words = |text: &&str| text.contains(char::is_whitespace) || !text.is_ascii();
     match found {
@@ -125,7 +125,8 @@ fn longest_words(found: &Value) -> Option<&str> {
     }
 }
 
-/// Adds what the vendor behind an aggregating vendor said: OpenRouter has it as `metadata.raw`.
+/// Appends the message of the vendor behind an aggregating vendor. OpenRouter reports that message
+/// as `metadata.raw`.
 fn with_raw(message: String, error: &Value) -> String {
     let raw = error.pointer("/metadata/raw").and_then(Value::as_str);
     let inner = raw.map(|raw| {
@@ -149,7 +150,7 @@ fn retry_delay(error: &Value) -> Option<String> {
     delay.strip_suffix('s').map(str::to_owned)
 }
 
-/// Returns the words of a short answer in no known form: a text that is no page, or the longest
+/// Returns the message in a short answer of unknown form: a text that is not a page, or the longest
 /// text in a JSON document.
 fn plain_error(body: &[u8]) -> Option<VendorError> {
     let text = std::str::from_utf8(without_byte_order_mark(body))
@@ -172,11 +173,11 @@ fn plain_error(body: &[u8]) -> Option<VendorError> {
 
 impl VendorError {
     /// Parses an error of any known shape: `{"error":{…}}`, `{"error":"…"}`, and [`WORDS`] in the
-    /// document itself, alone or as the first of a list. Returns `None` if there is no error
+    /// document itself, alone or as the first item of a list. Returns `None` without an error
     /// object.
     pub fn parse(body: &[u8]) -> Option<VendorError> {
         let body: Value = serde_json::from_slice(without_byte_order_mark(body)).ok()?;
-        // Google's servers send a list with one error.
+        // Google's servers send a list that contains one error.
         let body = body
             .as_array()
             .and_then(|list| list.first())
@@ -188,7 +189,7 @@ impl VendorError {
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
         };
-        // The messages protocol has its finer code one level down.
+        // The messages protocol has a more specific code one level down.
         let detail = error.pointer("/details/error_code").and_then(Value::as_str);
         let found = VendorError {
             message: words_of(error)
@@ -203,16 +204,16 @@ impl VendorError {
         (!empty || object.is_some()).then_some(found)
     }
 
-    /// Parses an error of any known shape, or else a short text. An error in no known form has no
-    /// words.
+    /// Parses an error of any known shape, or else a short text. An error of unknown form has no
+    /// message.
     pub fn parse_any(body: &[u8]) -> VendorError {
         VendorError::parse(body)
             .or_else(|| plain_error(body))
             .unwrap_or_default()
     }
 
-    /// Returns what the error says, as the operator's log may show it, on one line: without
-    /// `secret`, the vendor's key, and without what the caller may not see either.
+    /// Returns the error's message on one line for the operator's log. The line contains neither
+    /// `secret`, the vendor's key, nor the data that a client must not see.
     pub fn words_for_log(&self, upstream_model: &str, public_model: &str, secret: &str) -> String {
         let codes = [&self.code, &self.error_type];
         let code = codes.into_iter().flatten().next();
@@ -238,7 +239,7 @@ impl VendorError {
         words.iter().any(|word| message.contains(word))
     }
 
-    /// Returns the status that the vendor would have sent, had it not sent a 200 before.
+    /// Returns the status that the vendor would have sent if it had not sent a 200 before.
     fn implied_status(&self) -> u16 {
         let number = self.code.as_deref().and_then(|code| code.parse().ok());
         match number {
@@ -287,8 +288,8 @@ impl VendorError {
     }
 
     /// Returns whether the vendor refuses the operator's key or account, so that every other
-    /// request would fail too. The check uses the vendor's own codes and the start of the message,
-    /// never words inside it, because a message may quote the client.
+    /// request would fail too. The check uses the vendor's own codes and the start of the message.
+    /// It ignores the rest of the message, which may quote the client.
     fn is_key_error(&self, status: u16) -> bool {
         let is_by_code = self.has_code(&ACCOUNT_ERROR_CODES)
             || self
@@ -297,8 +298,8 @@ impl VendorError {
                 .starts_with("your credit balance is");
         match status {
             401 | 402 => true,
-            // A 403 may concern the model or the client's content. Words about a model count even
-            // where the client may have written them: a key that is refused is refused again.
+            // A 403 may concern the model or the client's content. A message about a model counts
+            // even if it may quote the client: the next request shows whether the key is refused.
             403 => {
                 is_by_code
                     || !self.refuses_model()
@@ -322,8 +323,8 @@ impl VendorError {
             || self.message_contains(&["tokens per minute"])
     }
 
-    /// Returns the numbers of one request that needs more tokens than the limit per minute: "Limit
-    /// 6000, Requested 12345". Waiting does not help it.
+    /// Returns the numbers of a request that needs more tokens than the limit per minute, as in
+    /// "Limit 6000, Requested 12345". Waiting does not help such a request.
     fn minute_overflow(&self) -> Option<ContextOverflow> {
         if !self.is_rate_limit_error() {
             return None;
@@ -354,7 +355,7 @@ impl VendorError {
         is_policy || self.has_code(&["content_filter", "content_policy_violation"])
     }
 
-    /// Returns whether an image could not be read; the code of a failed response says why.
+    /// Returns whether an image could not be read. The code of the failed response shows this.
     fn is_image_error(&self) -> bool {
         self.code
             .as_deref()
@@ -372,8 +373,8 @@ impl VendorError {
 }
 
 /// Converts a vendor's response with an error status to a failure. `retry_after` is the vendor's
-/// header, in seconds. All shapes are parsed for every vendor protocol, because proxies between the
-/// gateway and a vendor use shapes of their own. `body` may be HTML, empty or anything.
+/// header, in seconds. The function parses every shape for every vendor protocol, because proxies
+/// between the gateway and a vendor use shapes of their own. `body` may be HTML or empty.
 pub fn from_vendor_response(
     profile: &VendorProfile,
     status: u16,
@@ -382,7 +383,7 @@ pub fn from_vendor_response(
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
-    // A proxy's own text, such as for a 502, says nothing to the caller.
+    // A proxy's own text, such as for a 502, is useless to the client.
     let is_clients = matches!(status, 400 | 404 | 409 | 413 | 422);
     let error = VendorError::parse(body).or_else(|| plain_error(body).filter(|_| is_clients));
     let kind = classify(profile, status, error.as_ref());
@@ -403,8 +404,8 @@ pub fn from_vendor_response(
     failure
 }
 
-/// Converts an error object inside a 200 to a failure: the caller gets its status if nothing was
-/// sent yet, else an error frame.
+/// Converts an error object inside a 200 to a failure. The client gets the failure's status if
+/// nothing was sent yet, and an error frame otherwise.
 pub fn from_vendor_error(
     profile: &VendorProfile,
     error: &VendorError,
@@ -415,8 +416,8 @@ pub fn from_vendor_error(
     build_failure(kind, error, upstream_model, public_model)
 }
 
-/// Returns the start of a body in which no known form was found, as the log may show it; `None` if
-/// it has the form of an error. `secret`: the vendor's key.
+/// Returns the start of a body of unknown form for the log, or `None` if the body has the form of
+/// an error. `secret` is the vendor's key.
 pub fn unknown_form_excerpt(
     body: &[u8],
     upstream_model: &str,
@@ -426,7 +427,7 @@ pub fn unknown_form_excerpt(
     if VendorError::parse(body).is_some() {
         return None;
     }
-    // A key that begins in the excerpt is read to its end.
+    // If a key begins inside the excerpt, read to the end of the key, so that it can be recognised.
     let start = body.get(..MAX_EXCERPT_BYTES + secret.len()).unwrap_or(body);
     let mut text = String::from_utf8_lossy(start).into_owned();
     redact(&mut text, secret);
@@ -434,7 +435,7 @@ pub fn unknown_form_excerpt(
     Some(scrub::scrub_message(&text, upstream_model, public_model))
 }
 
-/// Shortens words to this number of characters, and makes them one line.
+/// Shortens a message to this number of characters, and puts it on one line.
 pub fn shorten_words(words: &str, max_chars: usize) -> String {
     let mut line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((cut, _)) = line.char_indices().nth(max_chars) {
@@ -445,8 +446,8 @@ pub fn shorten_words(words: &str, max_chars: usize) -> String {
 }
 
 /// Returns whether a vendor's response with an error status refuses the operator's key or account,
-/// not this request. Without an error object, only statuses that no proxy between the gateway and
-/// the vendor sets count: a firewall's 403 may concern the client's content.
+/// not this request. Without an error object, the function ignores statuses that a proxy between
+/// the gateway and the vendor may set: a firewall's 403 may concern the client's content.
 pub fn refuses_key(status: u16, body: &[u8]) -> bool {
     match VendorError::parse(body) {
         Some(error) => error.is_key_error(status),
@@ -455,8 +456,8 @@ pub fn refuses_key(status: u16, body: &[u8]) -> bool {
 }
 
 fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -> Kind {
-    // Without an error object, only the statuses that a load balancer or proxy sets on its own keep
-    // their meaning.
+    // Without an error object, only the statuses that a load balancer or proxy sets by itself are
+    // meaningful.
     let Some(error) = error else {
         return match status {
             401 | 403 => Kind::VendorRefusedUs,
@@ -477,7 +478,8 @@ fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -
             Kind::ContentPolicy
         }
         402 => Kind::VendorQuota,
-        // Google's "exceeded your current quota" is a limit per minute if it has a time to wait.
+        // Google's "exceeded your current quota" is a limit per minute if the error has a time to
+        // wait.
         429 if error.retry_after.is_some() => Kind::RateLimited,
         400 | 401 | 403 | 429 if error.is_quota_error() => Kind::VendorQuota,
         403 if error.refuses_model() => Kind::VendorModelMissing,
@@ -506,14 +508,14 @@ fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -
     }
 }
 
-/// Builds the failure, with the vendor's message if it concerns the caller.
+/// Builds the failure. It contains the vendor's message if that concerns the client.
 fn build_failure(
     kind: Kind,
     error: &VendorError,
     upstream_model: &str,
     public_model: &str,
 ) -> Failure {
-    // The vendor's own words are about the operator's account.
+    // The vendor's own message describes the operator's account.
     if let Some(ContextOverflow { tokens, maximum }) = error.minute_overflow()
         && kind == Kind::ContextTooLong
     {
@@ -547,7 +549,7 @@ fn build_failure(
 }
 
 /// Parses `retry-after` as whole seconds, rounded up, capped at the longest wait that clients
-/// accept. It does not parse a date, because it has no clock.
+/// accept. A date is not parsed, because this crate has no clock.
 pub fn parse_retry_after(retry_after: &str) -> Option<u32> {
     let (whole, fraction) = retry_after
         .trim()

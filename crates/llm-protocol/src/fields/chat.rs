@@ -1,9 +1,9 @@
 //! Table of the outcome of each member of a chat request that the gateway sends to a messages
 //! vendor.
 //!
-//! It must be complete: a member that the official client can send and that has no row would have
-//! no deliberate outcome. The gateway drops a member without a row, with a warning. Paths have no
-//! indexes. Where the value of a member changes its outcome, code decides
+//! The table must be complete: a member that the official client can send and that has no row would
+//! have no deliberate outcome. The gateway drops a member without a row, with a warning. Paths have
+//! no indexes. Where the value of a member changes its outcome, code decides
 //! (`messages/write_request/extras.rs`). The tests below check that code and the reader against the
 //! rows.
 //!

@@ -1,14 +1,14 @@
 //! Table of the outcome of every member of a messages request that the gateway sends to a chat
 //! vendor.
 //!
-//! The code looks up here ([`outcome`]) what it drops, refuses or warns about. Mapped members have
-//! their own code, and the tests below check that code against the rows. The gateway drops a member
-//! without a row, with a warning.
+//! The code calls [`outcome`] for the members that it drops, refuses or warns about. Mapped members
+//! have their own code, and the tests below check that code against the rows. The gateway drops a
+//! member without a row, with a warning.
 //!
-//! Path syntax: `[]` stands for the items of a list. If the `type` of an item matters, it is in the
-//! brackets (`[custom]` includes a tool without a type; `[*]` is a type without a row). A row
-//! without members below it covers all of them. Blocks inside tool results and documents use the
-//! rows of the blocks themselves.
+//! In a path, `[]` stands for the items of a list. If the `type` of an item matters, the brackets
+//! contain it (`[custom]` includes a tool without a type; `[*]` is a type without a row). A row
+//! without rows for its members covers all of them. Blocks inside tool results and documents use
+//! the rows of the blocks themselves.
 //!
 //! Read next: `messages/read_request/blocks.rs`.
 
@@ -23,7 +23,7 @@ const ROWS: &str = include_str!("messages.txt");
 pub const FIELDS: &[OutcomeRow] = &parse_rows::<{ count_lines(ROWS) }>(ROWS);
 
 /// Returns the outcome of the member `name` of the object at `parent`, which is empty for the top
-/// level. Returns `None` if there is no row.
+/// level. Returns `None` without a row.
 pub(crate) fn outcome(parent: &str, name: &str) -> Option<FieldMapping> {
     let dot = if parent.is_empty() { "" } else { "." };
     let path = parent.bytes().chain(dot.bytes()).chain(name.bytes());
@@ -41,7 +41,7 @@ pub(crate) fn tool_outcome(kind: &str) -> Option<FieldMapping> {
 }
 
 /// Returns whether a tool of this type asks a second model, at that model's price. The gateway has
-/// no price for it and drops the tool with a warning: an agent offers it unasked.
+/// no price for such a tool and drops it with a warning, because an agent offers it unasked.
 pub(crate) fn is_advisor(kind: &str) -> bool {
     kind.starts_with("advisor_")
 }

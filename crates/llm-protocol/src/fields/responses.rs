@@ -1,10 +1,10 @@
 //! Table of the outcome of each member of a responses request that the gateway sends to a vendor of
 //! another protocol.
 //!
-//! The code looks up here ([`outcome`]) which top-level members it drops, refuses or warns about.
+//! The code calls [`outcome`] for the top-level members that it drops, refuses or warns about.
 //! Mapped members have their own code, and the tests check that code against the rows. The gateway
-//! drops a member without a row, with a warning. A row without members below it covers all of them.
-//! Items, parts and tools depend on their types: see `responses/read_request/items.rs`,
+//! drops a member without a row, with a warning. A row without rows for its members covers all of
+//! them. Items, parts and tools depend on their types: see `responses/read_request/items.rs`,
 //! `responses/read_request/parts.rs` and `responses/read_request/tools.rs`.
 //!
 //! Read next: `responses/read_request/items.rs`.

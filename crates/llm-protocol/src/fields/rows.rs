@@ -1,7 +1,8 @@
 //! Parses a table of outcomes when the crate is compiled, and finds a row in it.
 //!
 //! A row is a name, a space and `map`, `drop`, `warn` or `refuse`, as in
-//! `capabilities::FieldMapping`. Rows are sorted bytewise. It must not know the meaning of a name.
+//! `capabilities::FieldMapping`. Rows are sorted bytewise. This file must not depend on the meaning
+//! of a name.
 
 use crate::capabilities::FieldMapping;
 use crate::table_text::split_at_byte;
@@ -35,7 +36,7 @@ const fn parse_outcome(name: &[u8]) -> FieldMapping {
     }
 }
 
-/// Returns the outcome of the row with this name, which is an iterator over its bytes, so that a
+/// Returns the outcome of the row with this name. The name is an iterator over bytes, so that a
 /// caller need not join its parts.
 pub(crate) fn find_outcome(
     rows: &[OutcomeRow],

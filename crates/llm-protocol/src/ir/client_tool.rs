@@ -1,10 +1,11 @@
-//! A tool of the responses surface by the caller's own name, for the answer's calls of it.
+//! A tool of the responses surface with the client's own name, which calls in the answer repeat.
 //!
-//! This file must not know the request or the answer: `ir.rs` and `ir/response_context.rs` hold it.
+//! This file must not depend on the request or the answer. `ir.rs` and `ir/response_context.rs`
+//! hold such tools.
 //!
 //! Read next: `ir/response_context.rs`.
 
-/// A tool in the caller's own terms, if it is more than a function of that name (responses).
+/// A tool in the client's own terms, if it is more than a plain function (responses).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientTool {
     pub namespace: Option<String>,

@@ -1,8 +1,9 @@
-//! An answer as a list of events: readers convert every vendor's answer, streamed or whole, to it,
-//! and writers build every surface's answer from it. A whole answer is a fold over the events.
+//! An answer as a list of events. Readers convert every vendor's answer, streamed or whole, to
+//! events, and writers build every surface's answer from events. A whole answer is a fold over
+//! them.
 //!
-//! Events must not hold anything longer than the call: a reader lends its data, and a writer writes
-//! it at once or keeps its own copy.
+//! Events must not outlive the call: a reader lends its data, and a writer uses the data at once or
+//! copies them.
 //!
 //! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or `chat/read_stream.rs` and
 //! `messages/write_stream.rs`.
@@ -39,7 +40,7 @@ pub enum Event<'e> {
         slot: u32,
         text: JsonStr<'e>,
     },
-    /// The signature of the thinking in `slot`; the last one applies.
+    /// The signature of the thinking in `slot`. A later one replaces an earlier one.
     Signature {
         slot: u32,
         signature: JsonStr<'e>,
@@ -54,32 +55,32 @@ pub enum Event<'e> {
     Close {
         slot: u32,
     },
-    /// The stop reason. It comes before `End` and may be repeated: the last one applies.
+    /// The stop reason. It precedes `End` and may be repeated; the last one counts.
     Stop(StopReason<'e>),
-    /// The vendor's counters so far, from a reader; the last ones apply. `is_final`: the output
-    /// count is the vendor's final figure, not a placeholder.
+    /// The vendor's counters so far. The last event counts. `is_final` says that the output count
+    /// is the vendor's final figure, not a placeholder.
     Counters {
         counters: &'e VendorCounters,
         is_final: bool,
     },
-    /// The usage that is billed, derived from the counters, for a writer. The last one applies.
+    /// The usage that is billed, derived from the counters. The last event counts.
     Usage {
         usage: Usage,
         is_final: bool,
     },
-    /// A change of the answer that its client must learn of, as `x-gateway-warnings` names it. It
-    /// comes before `End`.
+    /// A change of the answer that the client must learn of, as a token of `x-gateway-warnings`. It
+    /// precedes `End`.
     Warning(&'static str),
     /// The answer is complete.
     End,
 }
 
-/// Consumer of the events that a reader emits: a writer, or an observer that counts.
+/// Consumer of the events that a reader emits. A writer or an observer that counts implements the
+/// trait.
 pub trait EventSink {
     fn event(&mut self, event: Event<'_>);
 }
 
-/// Reader of a vendor's stream, event by event.
 pub trait AnswerReader: Debug + Send + Sync {
     fn protocol(&self) -> Protocol;
 
@@ -90,11 +91,11 @@ pub trait AnswerReader: Debug + Send + Sync {
         to: &mut dyn EventSink,
     ) -> ReadResult;
 
-    /// Handles `[DONE]`, the end marker of the chat protocol, which some compatible servers of the
-    /// other protocols send too. Returns `None` if it is no marker here.
+    /// Handles `[DONE]`, the end marker of the chat protocol, which some compatible servers of
+    /// other protocols send too. Returns `None` if the protocol does not have the marker.
     fn read_end_marker(&mut self, to: &mut dyn EventSink) -> Option<ReadResult>;
 
-    /// Handles the end of the body, before [`AnswerReader::finish`].
+    /// Handles the end of the body. The caller then calls [`AnswerReader::finish`].
     fn end_of_body(&mut self, _to: &mut dyn EventSink) {}
 
     /// Ends an answer that is complete although its last event is missing.
@@ -127,12 +128,13 @@ pub trait AnswerReader: Debug + Send + Sync {
     }
 }
 
-/// Writer of an answer in the protocol of its client, as a stream or as one body.
+/// Writer of an answer in the client's protocol, as a stream or as one body.
 pub trait AnswerWriter: EventSink + Debug + Send + Sync {
-    /// Moves the output to `out`: what a stream has written so far, or a body that is complete.
+    /// Moves the output to `out`: the part of a stream written so far, or a complete body.
     fn take(&mut self, out: &mut Vec<u8>);
 
-    /// Returns whether the writer had to hold more than its limit. The answer cannot continue then.
+    /// Returns whether the writer had to buffer more than its limit, so that the answer cannot
+    /// continue.
     fn overflowed(&self) -> bool;
 }
 
@@ -158,20 +160,20 @@ pub struct ResponseStart<'e> {
 #[derive(Debug)]
 pub enum OutputPart<'e> {
     Text,
-    /// The model's refusal. Its deltas are text.
+    /// The model's refusal, whose deltas are text.
     Refusal,
     Thinking,
-    /// Encrypted reasoning. `data` is complete.
+    /// Encrypted reasoning. `data` is the whole of it.
     Hidden {
         data: JsonStr<'e>,
     },
-    /// What the vendor wants back with the next part, in a reasoning token. The client gets it
-    /// whether or not it asked for reasoning.
+    /// State that the vendor wants back with the next part, in a reasoning token. The client gets
+    /// the token even if it did not ask for reasoning.
     State {
         token: JsonStr<'e>,
     },
-    /// A tool call. Its deltas are fragments of the arguments: of JSON, or of a custom tool's plain
-    /// text. The arguments are empty if there is no delta.
+    /// A tool call. Its deltas are fragments of JSON arguments or of a custom tool's plain text.
+    /// Without a delta the arguments are empty.
     Call {
         id: Option<JsonStr<'e>>,
         name: JsonStr<'e>,
@@ -181,14 +183,14 @@ pub enum OutputPart<'e> {
     Search {
         query: JsonStr<'e>,
     },
-    /// A part that the surface cannot express, named by its type: a vendor's own search, a summary.
-    /// Its deltas are omitted.
+    /// A part that the surface cannot express, such as a vendor's own search or a summary. `kind`
+    /// names its type, and its deltas are omitted.
     Foreign {
         kind: JsonStr<'e>,
     },
 }
 
-/// Why an answer ended, in the terms of the strictest protocol.
+/// The reason why an answer ended, in the terms of the strictest protocol.
 #[derive(Clone, Debug, Default)]
 pub enum StopReason<'e> {
     #[default]
@@ -197,8 +199,8 @@ pub enum StopReason<'e> {
     ToolUse,
     MaxTokens,
     ContextFull,
-    /// `explanation`: the vendor's text. `is_billed`: whether the vendor bills the input although
-    /// it generated nothing.
+    /// The model refused. `explanation` is the vendor's text. `is_billed` says whether the vendor
+    /// bills the input although it generated nothing.
     Refusal {
         is_billed: bool,
         explanation: Option<JsonStr<'e>>,

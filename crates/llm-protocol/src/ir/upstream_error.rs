@@ -1,4 +1,4 @@
-//! Why the gateway cannot read a vendor's answer any further, for passthrough and translation.
+//! The errors of reading a vendor's answer, for passthrough and translation.
 //!
 //! This file must not decide the client's error message: `failure.rs` does.
 
@@ -6,23 +6,23 @@ use crate::Protocol;
 use crate::failure::{self, Failure, Kind, VendorError};
 use crate::profile::VendorProfile;
 
-/// Why the gateway cannot read a vendor's answer any further. Nothing of the faulty event was sent
-/// to the client.
+/// The reason why the gateway cannot read a vendor's answer any further. No part of the faulty
+/// event was sent to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UpstreamError {
-    /// HTML, an empty body, or malformed JSON.
+    /// The answer is HTML, empty, or malformed JSON.
     NotJson,
     /// The vendor reports an error.
     Vendor(VendorError),
-    /// The answer stopped before its end.
+    /// The answer ended too early.
     Cut,
-    /// Data beyond the buffer limit: one event, or items that must wait for one another.
+    /// The buffer limit is too small for one event, or for items that must wait for one another.
     TooLarge,
-    /// A 200 response without a complete answer.
+    /// The vendor sent a 200 without a complete answer.
     Empty,
 }
 
-/// What reading a vendor's answer gives.
+/// The result of reading a vendor's answer.
 pub type ReadResult<T = ()> = Result<T, UpstreamError>;
 
 /// Names of the messages protocol's events.
@@ -37,16 +37,16 @@ const MESSAGES_EVENTS: [&[u8]; 7] = [
 ];
 
 impl UpstreamError {
-    /// Creates the error for a vendor's error event, with as much of its text as can be parsed.
+    /// Creates the error for a vendor's error event, with the part of its text that can be parsed.
     pub(crate) fn from_error_body(error: &[u8]) -> UpstreamError {
         UpstreamError::Vendor(VendorError::parse(error).unwrap_or_default())
     }
 
-    /// Checks an event that is not a JSON object. An event with an unknown name may hold anything,
-    /// so it is skipped.
+    /// Checks an event that is not a JSON object. An event with an unknown name may contain
+    /// anything, so the function accepts it.
     ///
     /// # Errors
-    /// Returns an error if the event is an error, or if an event of that name must be JSON.
+    /// Returns an error if the event is an error, or if an event with this name must be JSON.
     pub(crate) fn check_unreadable(vendor: Protocol, name: &[u8], data: &[u8]) -> ReadResult {
         let is_known = match vendor {
             _ if name == b"error" => return Err(UpstreamError::from_error_body(data)),

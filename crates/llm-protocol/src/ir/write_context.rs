@@ -1,23 +1,21 @@
-//! What the request writers of all protocols get beside the request, and what they return.
+//! The further input of the request writers of all protocols, and their output.
 //!
-//! This file must not know a protocol: `translate.rs` chooses the writer.
+//! This file must not depend on a protocol: `translate.rs` chooses the writer.
 //!
 //! Read next: `translate.rs`.
 
 use crate::capabilities::TranslationTarget;
 
-/// Further input of the request writers.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteContext<'a> {
     pub target: TranslationTarget<'a>,
     pub account_id: &'a str,
-    /// Lowered to what the account can pay.
+    /// Output limit, lowered to the amount that the account can pay.
     pub output_limit: Option<u64>,
-    /// Whether to leave reasoning out, because the vendor refused it the first time.
+    /// Whether to leave the reasoning out, because the vendor refused it in the first attempt.
     pub without_thinking: bool,
 }
 
-/// Output of a request writer.
 #[derive(Debug, Default)]
 pub struct EncodedRequest {
     pub body: Vec<u8>,

@@ -1,8 +1,8 @@
 //! A JSON text as a flat list of borrowed tokens, built in one pass. The translators read it.
 //!
-//! This file must not copy, unescape or convert on its own: a text, a schema or an image remains
-//! the slice that the sender wrote, and a caller that needs the value asks for it. Explicit `null`
-//! counts as absent, as in both protocols. Passthrough uses it only to repair calls.
+//! This file must not copy, unescape or convert a value until a caller asks for it: a text, a
+//! schema or an image remains the slice that the sender wrote. Explicit `null` counts as absent, as
+//! in both protocols. Passthrough uses it only to repair calls.
 //!
 //! Read next: `ir.rs`, whose parts point into a document.
 
@@ -20,14 +20,14 @@ pub struct JsonDocument<'a> {
 /// The node buffer of a document, for reuse by the next one.
 pub type NodeBuffer = Vec<JsonNode>;
 
-/// One token. The children of an object are keys and values in turn.
+/// One token. The children of an object are its keys and values, alternating.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonNode {
     kind: JsonKind,
     start: u32,
     end: u32,
-    /// For a string: length of its value in UTF-8 bytes. It equals the length between the quotes if
-    /// the string has no escapes.
+    /// For a string: length of its value in UTF-8 bytes. Without escapes it equals the length
+    /// between the quotes.
     decoded: u32,
     /// Index of the node after this one and all its descendants.
     next: u32,
@@ -112,13 +112,13 @@ impl JsonNode {
         }
     }
 
-    /// Length of the token in bytes, including the quotes of a string.
+    /// Returns the length of the token in bytes, including the quotes of a string.
     fn bytes(&self) -> u32 {
         self.end.saturating_sub(self.start)
     }
 }
 
-/// Converts an index. It always fits, because a text of 4 GiB or more was refused.
+/// Converts an index. The conversion cannot fail, because a text of 4 GiB or more was refused.
 fn to_index(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
@@ -180,7 +180,7 @@ impl<'a> JsonValue<'a> {
     /// Returns the member of that name, or the last one if there are several. Returns `None` for
     /// null, and if the value is not an object.
     pub fn get(self, name: &str) -> Option<JsonValue<'a>> {
-        // A name without escapes has a known length: comparing lengths skips most other keys.
+        // A name without escapes has a known length, so comparing lengths skips most other keys.
         let mut found = None;
         let (mut members, bytes) = (self.members(), name.len().saturating_add(2));
         while let Some(key) = members.peek_key() {
@@ -200,8 +200,8 @@ impl<'a> JsonValue<'a> {
         found.filter(|value| !value.is_null())
     }
 
-    /// Returns the members of an object with their keys, including nulls; nothing for any other
-    /// value.
+    /// Returns the members of an object with their keys, including nulls. Any other value has no
+    /// members.
     pub fn members(self) -> ObjectMembers<'a> {
         let node = self.node();
         let end = if node.kind == JsonKind::Object {
@@ -216,7 +216,6 @@ impl<'a> JsonValue<'a> {
         }
     }
 
-    /// Returns the value at the end of this path of keys.
     pub fn find<const N: usize>(self, path: [&str; N]) -> Option<JsonValue<'a>> {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
@@ -241,12 +240,12 @@ impl<'a> JsonValue<'a> {
         self.get(key).is_some_and(|value| value.is(expected))
     }
 
-    /// Returns the items of the array under this key; nothing if there is none.
+    /// Returns the items of the array under this key, or none without an array.
     pub fn items_of(self, key: &str) -> impl Iterator<Item = JsonValue<'a>> + use<'a> {
         self.get(key).into_iter().flat_map(JsonValue::items)
     }
 
-    /// Returns the items of an array, including nulls; nothing for any other value.
+    /// Returns the items of an array, including nulls. Any other value has no items.
     pub fn items(self) -> ArrayItems<'a> {
         let node = self.node();
         let end = if node.kind == JsonKind::Array {
@@ -295,7 +294,7 @@ impl<'a> JsonValue<'a> {
         }
     }
 
-    /// Returns the value as a count: digits only, at most 2^53.
+    /// Returns the value as a count, which has only digits and is at most 2^53.
     pub fn count(self) -> Option<u64> {
         let raw = self.raw();
         if self.kind() != JsonKind::Number || !raw.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,7 +1,7 @@
 //! Applies a few edits to bytes and copies the rest unchanged.
 //!
 //! This file must not inspect the bytes that it copies. It ignores edits that overlap or lie
-//! outside the text; it does not guess.
+//! outside the text.
 //!
 //! Read next: `passthrough.rs`.
 
@@ -39,7 +39,7 @@ pub(crate) fn span_of(text: &str, piece: &str) -> Span {
     }
 }
 
-/// Applies `edits` to `source` and appends the result to `out`. Sorts `edits`.
+/// Applies `edits` to `source` and appends the result to `out`. The function sorts `edits`.
 pub(crate) fn apply_edits(source: &[u8], edits: &mut [JsonEdit<'_>], out: &mut Vec<u8>) {
     edits.sort_by_key(|edit| edit.span.start);
     let mut copied = 0;
@@ -55,8 +55,8 @@ pub(crate) fn apply_edits(source: &[u8], edits: &mut [JsonEdit<'_>], out: &mut V
     out.extend_from_slice(source.get(copied..).unwrap_or_default());
 }
 
-/// Appends the event to `out` with the edits applied to its data; unchanged if there are none. Few
-/// events have `more` edits than the two that need no allocation.
+/// Appends the event to `out` with the edits applied to its data. Few events have `more` edits than
+/// the two that need no allocation.
 pub(crate) fn write_edited_event<'e>(
     event: &SseEvent<'_>,
     edits: [Option<JsonEdit<'e>>; 2],
@@ -93,7 +93,7 @@ fn write_event_with_edits(event: &SseEvent<'_>, edits: &mut [JsonEdit<'_>], out:
 }
 
 /// Appends an event whose data came in several lines. The edits' spans refer to the joined text, so
-/// the data is written as one line. Inside JSON a line end is only ever white space between tokens.
+/// the data is written as one line. Inside JSON a line end is always white space between tokens.
 fn write_joined_event(
     event: &SseEvent<'_>,
     data: &[u8],

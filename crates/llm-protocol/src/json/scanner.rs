@@ -5,9 +5,9 @@
 //! refuse. `tests/properties.rs` compares the two through `request::read_summary` and
 //! `passthrough::rewrite_response`.
 //!
-//! Kept by hand: `serde_json` skips with `IgnoredAny`, which neither bounds the depth nor reports
-//! the position of a value or a duplicate member, and the features of a request must be found by
-//! structure in the same pass.
+//! `serde_json` is no replacement: its `IgnoredAny` neither bounds the depth nor reports the
+//! position of a value or a duplicate member. The features of a request must be found in the same
+//! pass.
 //!
 //! Read next: `string_scanner.rs` in this folder, then its two callers `request.rs` and
 //! `passthrough.rs`.
@@ -33,16 +33,16 @@ impl Span {
         }
     }
 
-    /// Returns this part of the text; an empty one if the span is not in it.
+    /// Returns this part of the text, or an empty text if the span lies outside.
     pub fn slice(self, text: &str) -> &str {
         text.get(self.start..self.end).unwrap_or_default()
     }
 }
 
-/// Why the scanner refuses a text.
+/// The reason why the scanner refuses a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JsonError {
-    /// Syntax error at this byte.
+    /// The text has a syntax error at this byte.
     Syntax { at: usize },
     /// More arrays and objects are open at once than allowed.
     TooDeep,
@@ -52,10 +52,9 @@ pub(crate) enum JsonError {
     TooManyValues,
 }
 
-/// What scanning a text gives.
+/// The result of scanning a text.
 pub(crate) type ScanResult<T = ()> = Result<T, JsonError>;
 
-/// Type of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JsonKind {
     Object,
@@ -72,7 +71,7 @@ pub(crate) enum JsonKind {
 pub(crate) struct StringToken<'a> {
     /// The text between the quotes, still escaped.
     pub raw: &'a str,
-    /// Length of `raw` minus the length of the value in UTF-8 bytes: each escape saves at least one
+    /// Length of `raw` minus the length of the value in UTF-8 bytes. Each escape saves at least one
     /// byte.
     saved: usize,
     /// Span including the quotes.
@@ -85,7 +84,8 @@ impl<'a> StringToken<'a> {
         self.saved > 0
     }
 
-    /// Returns the string's value; `None` if it holds half a surrogate pair, which a `str` cannot.
+    /// Returns the string's value, or `None` if the string contains half a surrogate pair, which a
+    /// `str` cannot hold.
     pub fn value(&self) -> Option<Cow<'a, str>> {
         if !self.is_escaped() {
             return Some(Cow::Borrowed(self.raw));
@@ -95,20 +95,21 @@ impl<'a> StringToken<'a> {
             .map(Cow::Owned)
     }
 
-    /// Returns the string's value, or the raw text if it has none. The raw text then equals no name
-    /// that the gateway looks for.
+    /// Returns the string's value, or the raw text if it has no value. Such a raw text equals no
+    /// name that the gateway looks for.
     pub fn name(&self) -> Cow<'a, str> {
         self.value().unwrap_or(Cow::Borrowed(self.raw))
     }
 
-    /// Length of the value in UTF-8 bytes, as the client sees it. Half a surrogate pair counts as
-    /// U+FFFD.
+    /// Returns the length of the value in UTF-8 bytes, as the client sees it. Half a surrogate pair
+    /// counts as U+FFFD.
     pub fn decoded_bytes(&self) -> u64 {
         u64::try_from(self.raw.len().saturating_sub(self.saved)).unwrap_or(u64::MAX)
     }
 }
 
-/// The scanner. Each method consumes exactly one value of any type; callbacks must do the same.
+/// Scans a text. Each method consumes exactly one value of any type, and callbacks must do the
+/// same.
 pub(crate) struct JsonScanner<'a> {
     text: &'a str,
     ends: StringScanner<'a>,
@@ -140,7 +141,7 @@ impl<'a> JsonScanner<'a> {
         JsonScanner { values_max, ..self }
     }
 
-    /// Returns the type of the next value, by its first byte.
+    /// Returns the type of the next value, which its first byte determines.
     pub fn kind(&mut self) -> ScanResult<JsonKind> {
         match self.peek() {
             Some(b'{') => Ok(JsonKind::Object),
@@ -154,7 +155,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Scans an object; calls `member` with each key. `member` must consume the value.
+    /// Scans an object and calls `member` with each key. `member` must consume the value.
     pub fn object<E: From<JsonError>>(
         &mut self,
         mut member: impl FnMut(&mut Self, StringToken<'a>) -> Result<(), E>,
@@ -184,7 +185,7 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    /// Scans an array; `item` must consume each value.
+    /// Scans an array and calls `item` for each value. `item` must consume the value.
     pub fn array<E: From<JsonError>>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<(), E>,
@@ -289,7 +290,7 @@ impl<'a> JsonScanner<'a> {
         Ok(self.count(span))
     }
 
-    /// Returns the count at `span`, by the rule of `count_or_skip`.
+    /// Returns the count at `span`, by the rule of [`JsonScanner::count_or_skip`].
     pub fn count(&self, span: Span) -> Option<u64> {
         let digits = self.text.get(span.start..span.end)?;
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -338,12 +339,12 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    /// Bytes that unescaping saves, summed over all strings read so far.
+    /// Returns the number of bytes that unescaping saves, summed over all strings read so far.
     pub fn escape_bytes(&self) -> usize {
         self.escape_bytes
     }
 
-    /// Number of object members and array items read so far.
+    /// Returns the number of object members and array items read so far.
     pub fn values(&self) -> u64 {
         self.values
     }
@@ -429,7 +430,6 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    /// Consumes one digit or more.
     fn digits(&mut self) -> ScanResult {
         let start = self.at;
         while self.byte(self.at).is_some_and(|byte| byte.is_ascii_digit()) {
@@ -455,10 +455,10 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Length of `\uXXXX` in bytes.
 const UNICODE_ESCAPE_BYTES: u8 = 6;
 
-/// Length of an escape by the character after the backslash; 0 if it is not an escape.
+/// Length of an escape in bytes, by the character after the backslash; 0 if the character begins no
+/// escape.
 const ESCAPE_LENGTHS: [u8; 256] = {
     let mut lengths = [0; 256];
     let mut letters: &[u8] = br#""\/bfnrt"#;
@@ -477,13 +477,12 @@ fn code_unit(digits: &[u8; 4]) -> Option<u32> {
     })
 }
 
-/// Position after the last high surrogate escape; 0 if there was none.
+/// Position after the last high surrogate escape; 0 without one.
 #[derive(Clone, Copy, Default)]
 struct SurrogateTracker(usize);
 
 impl SurrogateTracker {
-    /// Returns by how many bytes the character of the escape at `at` is shorter than the
-    /// escape.
+    /// Returns the number of bytes that decoding saves for the escape at `at`.
     fn saved_bytes(&mut self, unit: u32, at: usize) -> usize {
         let first = std::mem::take(&mut self.0);
         if let 0xd800..=0xdbff = unit {
@@ -492,18 +491,19 @@ impl SurrogateTracker {
         match unit {
             0..0x80 => 5,
             0x80..0x800 => 4,
-            // The second half of a pair, which takes four bytes in all. The first half was counted
-            // as if it stood alone.
+            // This is the second half of a pair, which takes four bytes in all. The first half was
+            // counted as if it stood alone.
             0xdc00..=0xdfff if first == at => 5,
             _ => 3,
         }
     }
 }
 
-/// Maximum number of members of one object, because name lookups are linear.
+/// Maximum number of members of one object. Name lookups are linear, so a larger object would be
+/// slow.
 pub(crate) const MAX_MEMBERS: u32 = 10_000;
 
-/// Maximum count accepted: beyond it a JSON number is no longer exact in most programs.
+/// Maximum count. Most programs cannot represent a larger JSON number exactly.
 pub(crate) const MAX_COUNT: u64 = 1 << 53;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Counts the commas between the values of a text, before anything parses it.
 //!
-//! This file must not check the text: the scanner does. A count of a text that is no JSON means
-//! nothing.
+//! This file must not check the text: the scanner does. The count is meaningless for a text that is
+//! not JSON.
 
 use super::scanner::string_scanner::StringScanner;
 
-/// Counts the commas outside strings, and stops at `most`. An array or object has one less than
-/// it has values, so a text has about as many values as commas.
+/// Counts the commas outside strings, and stops at `most`. An array or object has one comma less
+/// than values, so a text has about as many values as commas.
 pub(crate) fn count_separators(text: &[u8], most: usize) -> usize {
     let mut ends = StringScanner::new(text);
     let (mut at, mut found) = (0_usize, 0_usize);
@@ -22,8 +22,8 @@ pub(crate) fn count_separators(text: &[u8], most: usize) -> usize {
     found
 }
 
-/// Returns the position of the quote that ends the string whose inside is at `at`, or the end of
-/// the text.
+/// Returns the position of the quote that ends the string whose content begins at `at`, or the end
+/// of the text.
 fn end_of_string(text: &[u8], ends: &mut StringScanner<'_>, mut at: usize) -> usize {
     loop {
         at = ends.next_special(at);

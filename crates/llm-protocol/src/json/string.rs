@@ -1,8 +1,8 @@
 //! A JSON string that is copied from one body to another, kept in the sender's escaped form until
 //! its value is needed.
 //!
-//! This file must not normalise: escapes, half surrogate pairs and everything else in a token are
-//! written as they were read.
+//! This file must not normalise a token: escapes and half surrogate pairs are written as they were
+//! read.
 //!
 //! Read next: `json/document.rs`, where the tokens come from.
 
@@ -32,7 +32,7 @@ enum TextForm {
 }
 
 impl<'a> JsonStr<'a> {
-    /// `raw`: the text between the quotes of a validated JSON string.
+    /// Creates a token. `raw` is the text between the quotes of a validated JSON string.
     pub(crate) fn from_token(raw: &'a str, escaped: bool) -> Self {
         JsonStr {
             written: Cow::Borrowed(raw),
@@ -60,7 +60,8 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Returns the token as its sender wrote it, without its quotes; `None` for text of our own.
+    /// Returns the token in its sender's spelling, without quotes. Returns `None` for text of our
+    /// own.
     pub(crate) fn token(&self) -> Option<&'a str> {
         match self.written {
             Cow::Borrowed(raw) if self.form != TextForm::Own => Some(raw),
@@ -68,7 +69,7 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Returns the token, or the text of our own, as it is held.
+    /// Returns the stored form: the escaped token, or the plain text of our own.
     pub(crate) fn written(&self) -> &str {
         &self.written
     }
@@ -77,8 +78,8 @@ impl<'a> JsonStr<'a> {
         self.form == TextForm::Escaped
     }
 
-    /// Returns the string's value. Half a surrogate pair, which a `str` cannot hold, becomes U+FFFD
-    /// here (and only here).
+    /// Returns the string's value. Half a surrogate pair, which a `str` cannot hold, becomes
+    /// U+FFFD. No other function replaces it.
     #[inline]
     pub fn into_value(self) -> Cow<'a, str> {
         match self.written {
@@ -114,8 +115,8 @@ impl<'a> JsonStr<'a> {
 
     /// Returns whether the string has only white space.
     pub fn is_blank(&self) -> bool {
-        // Usually the first character decides. Only a text that begins with an escape or white
-        // space needs a scan.
+        // Usually the first character decides. A scan is needed if the text begins with an escape
+        // or white space.
         match self.written.bytes().next() {
             None => true,
             Some(first) if first.is_ascii_graphic() && first != b'\\' => false,
@@ -123,7 +124,7 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Returns a part of the string, by bytes of what is written.
+    /// Returns a part of the string, by byte offsets in its stored form.
     pub(crate) fn part(&self, range: impl SliceIndex<str, Output = str>) -> Self {
         let written = match &self.written {
             Cow::Borrowed(text) => Cow::Borrowed(text.get(range).unwrap_or_default()),
@@ -156,7 +157,7 @@ impl<'a> JsonStr<'a> {
         self.part(..end)
     }
 
-    /// Appends the inside of the string, escaped, without quotes. Texts can be joined this way
+    /// Appends the content of the string, escaped, without quotes. Texts can be joined in this way
     /// without decoding them.
     pub fn write_unquoted(&self, out: &mut Vec<u8>) {
         match self.form {
@@ -181,7 +182,7 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Length of the value in UTF-8 bytes, for estimates.
+    /// Returns the length of the value in UTF-8 bytes, for estimates.
     pub fn decoded_bytes(&self) -> u64 {
         let length = match self.decoded {
             Some(bytes) => return bytes.get().into(),
@@ -191,7 +192,7 @@ impl<'a> JsonStr<'a> {
         u64::try_from(length).unwrap_or(u64::MAX)
     }
 
-    /// Number of Unicode code points of the value.
+    /// Returns the number of Unicode code points of the value.
     pub fn code_points(&self) -> u64 {
         let mut count = 0;
         if self.is_escaped() {
@@ -257,14 +258,13 @@ impl JsonChars<'_> {
     }
 }
 
-/// Reads four hexadecimal digits.
 fn hex_digits(letters: &mut std::str::Chars<'_>) -> u32 {
     letters.by_ref().take(4).fold(0, |unit, digit| {
         (unit << 4) | digit.to_digit(16).unwrap_or(0)
     })
 }
 
-/// Buffer of joined texts, still escaped: for text that outlives its event.
+/// Joins texts in escaped form. The buffer can outlive the events that the texts came from.
 #[derive(Clone, Debug, Default)]
 pub struct JsonStrBuf {
     raw: Vec<u8>,
@@ -275,7 +275,7 @@ impl JsonStrBuf {
     pub fn push(&mut self, text: &JsonStr<'_>) {
         let before = self.raw.len();
         text.write_unquoted(&mut self.raw);
-        // Text of our own has escapes only if it needed some.
+        // Text of our own has escapes only if some characters needed escaping.
         self.escaped |= match text.token() {
             Some(_) => text.is_escaped(),
             None => self
@@ -293,7 +293,7 @@ impl JsonStrBuf {
         )
     }
 
-    /// Number of bytes held.
+    /// Returns the number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.raw.len()
     }
@@ -308,7 +308,7 @@ impl JsonStrBuf {
     }
 }
 
-/// Length of a token's value in bytes.
+/// Returns the length of a token's value in bytes.
 fn decoded_length(raw: &str) -> usize {
     let mut length = 0;
     for_each_run(raw, |run, letter| {
@@ -327,8 +327,8 @@ fn unescape(raw: &str) -> String {
     value
 }
 
-/// Splits the inside of a string token into runs without escapes. Each run comes with the character
-/// of the escape that follows it.
+/// Splits the content of a string token into runs without escapes. Each run comes with the
+/// character of the escape that follows it.
 fn for_each_run<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
     let (bytes, mut ends, mut at) = (raw.as_bytes(), StringScanner::new(raw.as_bytes()), 0);
     loop {
@@ -352,7 +352,7 @@ fn for_each_run<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
     }
 }
 
-/// Appends `text` as the inside of a JSON string.
+/// Appends `text` as the content of a JSON string.
 pub(crate) fn escape(text: &str, out: &mut Vec<u8>) {
     let bytes = text.as_bytes();
     let (mut ends, mut copied) = (StringScanner::new(bytes), 0);

@@ -1,4 +1,4 @@
-//! Writes JSON: values one after the other, and the compact form of a value that was read.
+//! Writes JSON values, and the compact form of a value that was read.
 //!
 //! This file must not normalise a string: a token is written as it was read.
 
@@ -7,19 +7,19 @@ use super::scanner::string_scanner::StringScanner;
 use super::string::{JsonStr, escape};
 use std::borrow::Cow;
 
-/// Writes one JSON value, compact. It inserts the commas; the caller closes what it opens.
+/// Writes one JSON value in compact form. The writer inserts the commas; the caller closes the
+/// objects and arrays that it opens.
 #[derive(Debug, Default)]
 pub struct JsonWriter {
     out: Vec<u8>,
 }
 
-/// A value that [`JsonWriter`] writes: a text, a number, a boolean, a value that was read (as its
-/// sender wrote it), or an option, which is null without a value.
+/// A value that [`JsonWriter`] can write: a text, a number, a boolean, a value that was read (in
+/// its sender's spelling), or an option, which is null if empty.
 pub trait WriteJson {
     fn write_json(&self, json: &mut JsonWriter);
 }
 
-/// The value null.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JsonNull;
 
@@ -42,7 +42,7 @@ impl JsonWriter {
         }
     }
 
-    /// Appends what `write` writes to `out`. It inserts no comma after `{`, `[` or `:`.
+    /// Appends the output of `write` to `out`. The function inserts no comma after `{`, `[` or `:`.
     pub fn append_to(out: &mut Vec<u8>, write: impl FnOnce(&mut JsonWriter)) {
         let mut json = JsonWriter {
             out: std::mem::take(out),
@@ -56,7 +56,7 @@ impl JsonWriter {
     }
 
     pub fn into_string(self) -> String {
-        // All that is written is UTF-8.
+        // All parts of the output are UTF-8, so the conversion cannot fail.
         String::from_utf8(self.out).unwrap_or_default()
     }
 
@@ -267,7 +267,7 @@ where
     }
 }
 
-/// An object with one member.
+/// Writes an object with one member.
 impl<T: WriteJson> WriteJson for (&str, T) {
     fn write_json(&self, json: &mut JsonWriter) {
         json.open_object().member(self.0, &self.1).close_object();
@@ -299,7 +299,7 @@ fn compact(json: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
 }
 
-/// Returns the position after the closing quote of the string whose inside begins at `at`.
+/// Returns the position after the closing quote of the string whose content begins at `at`.
 fn skip_string(ends: &mut StringScanner<'_>, bytes: &[u8], mut at: usize) -> usize {
     loop {
         at = ends.next_special(at);

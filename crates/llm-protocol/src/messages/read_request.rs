@@ -1,9 +1,9 @@
 //! Reads a messages request into the IR.
 //!
 //! This reader validates what the messages API defines, with errors in its wording: types, ranges,
-//! enumerated tags. It must not judge the abilities of a model: content that only this protocol has
-//! passes on as [`Opaque`], and the writer of the vendor's protocol gives it an outcome. It accepts
-//! a request without `max_tokens`, because token counting has none.
+//! enumerated tags. The reader must not judge the abilities of a model. Content that only this
+//! protocol has becomes an [`Opaque`], whose outcome the writer of the vendor's protocol decides. A
+//! request without `max_tokens` is accepted, because token counting has no such member.
 //!
 //! Read next: `fields/messages.rs` (the outcome of each member),
 //! `messages/read_request/blocks.rs`.
@@ -121,8 +121,8 @@ fn push_extra<'a>(
     });
 }
 
-/// Reads `max_tokens`. It keeps 0, which vendors of this protocol give a meaning; the writer
-/// refuses it where necessary.
+/// Reads `max_tokens`. The reader keeps 0, which has a meaning for vendors of this protocol; the
+/// writer refuses 0 where necessary.
 fn limit(value: Option<JsonValue<'_>>) -> RequestResult<Option<RequestedOutputLimit>> {
     let Some(value) = value else { return Ok(None) };
     if let Some(tokens) = value.count() {
@@ -259,7 +259,7 @@ fn format<'a>(
     })
 }
 
-/// Validates `thinking` and returns it unchanged: its meaning depends on the model.
+/// Validates `thinking` and returns the member unchanged, because its meaning depends on the model.
 fn thinking<'a>(
     value: Option<JsonValue<'a>>,
     limit: Option<RequestedOutputLimit>,

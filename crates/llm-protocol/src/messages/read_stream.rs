@@ -1,7 +1,8 @@
 //! Reads a messages vendor's answer, streamed or as one body, into IR events.
 //!
-//! This file must not know who consumes the events, and must be tolerant: it skips unknown members
-//! and events, and treats members of a wrong type as absent. Invalid JSON ends the answer.
+//! This file must not depend on the consumer of the events. The reader is tolerant: it skips
+//! unknown members and events, and treats members of a wrong type as absent. Invalid JSON ends the
+//! answer.
 //!
 //! Read next: `ir/event.rs` (the events); `passthrough/messages.rs`, which reads the same streams
 //! but only counts.
@@ -18,14 +19,14 @@ use crate::json::{
 };
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 
-/// Maximum length of a search call's arguments, in bytes: a query is a few words.
+/// Maximum length of a search call's arguments, in bytes. A query has a few words.
 const MAX_SEARCH_BYTES: usize = 16 * 1024;
 
-/// Maximum number of open blocks. The protocol has one open at a time; this limit protects the
-/// memory from a vendor that closes none.
+/// Maximum number of open blocks. The protocol has one open block at a time; the limit bounds the
+/// memory for a vendor that closes none.
 const MAX_OPEN_BLOCKS: usize = 64;
 
-/// Reader of a stream, event by event.
+/// Reads a stream event by event.
 #[derive(Debug, Default)]
 pub struct MessagesStreamReader {
     started: bool,
@@ -49,13 +50,13 @@ struct MessagesOpenBlock {
 enum MessagesOpenBlockKind {
     Text,
     Thinking,
-    /// `input`: the arguments that came with the start of the call, as a JSON string. They
-    /// count if no others follow.
+    /// A call. `input` holds the arguments that came with its start, as a JSON string. They count
+    /// if no others follow.
     Call {
         input: Vec<u8>,
     },
-    /// A search that the vendor runs. `input`: its arguments as JSON; `streamed`: fragments
-    /// of the arguments have arrived.
+    /// A search that the vendor runs. `input` holds its arguments as JSON. `streamed` says whether
+    /// fragments of the arguments have arrived.
     Search {
         input: Vec<u8>,
         streamed: bool,
@@ -75,8 +76,8 @@ impl AnswerReader for MessagesStreamReader {
         event: JsonValue<'_>,
         to: &mut dyn EventSink,
     ) -> ReadResult {
-        // The newest clients use the type in the JSON, all others the name of the event. Accept
-        // either.
+        // The newest clients read the type in the JSON, and all others the name of the event, so
+        // accept either.
         let kind = event.text_of("type");
         let is =
             |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
@@ -112,7 +113,7 @@ impl AnswerReader for MessagesStreamReader {
         Ok(())
     }
 
-    /// It is an end if the vendor has given a stop reason.
+    /// Handles the end marker, which ends the answer if the vendor has given a stop reason.
     fn read_end_marker(&mut self, to: &mut dyn EventSink) -> Option<ReadResult> {
         if !self.stopped {
             return None;
@@ -178,8 +179,8 @@ impl MessagesStreamReader {
             to.event(Event::Warning("stopped:pause_turn"));
         }
         let stop = match reason.value().as_ref() {
-            // With a pause, the vendor offers to continue if the client asks again. Other protocols
-            // have no word for it, so a warning says it.
+            // After a pause, the vendor would continue if the client asked again. Other protocols
+            // have no stop reason for that, so a warning says it.
             "end_turn" | "pause_turn" | "compaction" => StopReason::EndTurn,
             "stop_sequence" => StopReason::StopSequence,
             "tool_use" => StopReason::ToolUse,
@@ -192,7 +193,8 @@ impl MessagesStreamReader {
                 },
                 explanation: non_empty_text(member(from, "stop_details"), "explanation"),
             },
-            // A word of no known meaning: the calls are there, and a text may have been cut off.
+            // The meaning of the reason is unknown. The calls are complete, but a text may have
+            // been cut off.
             _ => {
                 to.event(Event::Warning("derived:stop_reason"));
                 match self.has_calls {
@@ -205,7 +207,7 @@ impl MessagesStreamReader {
     }
 
     fn open_block(&mut self, index: u64, block: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
-        // An index that is used again means a new block.
+        // A repeated index begins a new block.
         self.close_block(index, to);
         if self.open.len() >= MAX_OPEN_BLOCKS {
             emit_close(self.open.remove(0), to);
@@ -257,7 +259,7 @@ impl MessagesStreamReader {
         if let Some(tool) = ServerTool::from_result_block(&word.value()) {
             self.count_tool_use(tool, to);
         }
-        // A search is emitted when it is complete.
+        // A search is emitted once it is complete.
         if !matches!(kind, MessagesOpenBlockKind::Search { .. }) {
             to.event(Event::Open { slot, piece });
         }
@@ -324,7 +326,7 @@ impl MessagesStreamReader {
         }
     }
 
-    /// Continues an open block.
+    /// Emits text of an open block.
     fn emit_text(&mut self, index: u64, text: Option<JsonStr<'_>>, to: &mut dyn EventSink) {
         let latest = self.slots;
         let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
@@ -335,7 +337,7 @@ impl MessagesStreamReader {
         };
         match &mut open.kind {
             MessagesOpenBlockKind::Call { input } => input.clear(),
-            // Text and thinking that continue after something else began become a new block.
+            // Text and thinking that continue after another part has begun become a new block.
             MessagesOpenBlockKind::Text | MessagesOpenBlockKind::Thinking if open.slot < latest => {
                 let piece = if matches!(open.kind, MessagesOpenBlockKind::Text) {
                     OutputPart::Text
@@ -443,8 +445,8 @@ fn emit_close(open: MessagesOpenBlock, to: &mut dyn EventSink) {
     to.event(Event::Close { slot });
 }
 
-/// Encodes arguments as a JSON string. An empty object yields nothing: every streamed call begins
-/// with one.
+/// Encodes arguments as a JSON string. An empty object yields no string, because every streamed
+/// call begins with one.
 fn encode_input(value: JsonValue<'_>) -> Vec<u8> {
     if value.is_object() && value.members().next().is_none() {
         return Vec::new();
@@ -454,7 +456,7 @@ fn encode_input(value: JsonValue<'_>) -> Vec<u8> {
     json.into_bytes()
 }
 
-/// Emits a citation of a web search result. Other citations have no URL.
+/// Emits a citation of a web search result. Other citations are ignored, because they have no URL.
 fn emit_citation(slot: u32, source: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
     if let (Some(kind), Some(url)) = (
         non_empty_text(source, "type"),

@@ -1,8 +1,8 @@
 //! Writes a request for a messages vendor.
 //!
-//! It applies the rules of the target: it merges, moves, drops, warns and refuses. It must not
-//! repeat the checks of the client API, and must not change a text that the vendor accepts. The
-//! outcome of each member of a chat request is in one table, `fields/chat.rs`.
+//! The writer applies the rules of the target: it merges, moves, drops, warns and refuses. It must
+//! not repeat the checks of the client API or change a text that the vendor accepts.
+//! `fields/chat.rs` has the outcome of each member of a chat request.
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
@@ -28,11 +28,11 @@ pub(crate) mod thinking;
 mod tools;
 pub(crate) mod turns;
 
-/// Above this number of output tokens, the gateway asks the vendor for a stream, even if the caller
-/// wants one body: network devices on the way cut a connection that is silent for minutes.
+/// Number of output tokens above which the gateway requests a stream, even if the client wants one
+/// body. Network devices on the way cut a connection that is silent for minutes.
 const MAX_UNSTREAMED_TOKENS: u64 = 8_192;
 
-/// Writes the body. It takes parts out of `request`.
+/// Writes the body. The function takes parts out of `request`.
 ///
 /// # Errors
 /// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
@@ -154,7 +154,7 @@ fn write_system(
     Ok(())
 }
 
-/// Writes the effort and the output format: those that the gateway chose, and those that the caller
+/// Writes the effort and the output format, both the gateway's choices and those that the client
 /// wrote in the vendor's own form.
 fn write_output_config(
     json: &mut JsonWriter,

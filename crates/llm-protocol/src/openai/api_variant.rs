@@ -1,6 +1,6 @@
 //! Writes the members that both protocols of a chat vendor have, each in its own form.
 //!
-//! This file must not know a member that only one of the two has.
+//! This file must not write a member that only one of the two has.
 //!
 //! Read next: `openai/tools.rs`.
 
@@ -12,8 +12,8 @@ use crate::ir::{
 };
 use crate::json::{JsonStr, JsonWriter};
 
-/// Position of the members that belong to a `type`: chat nests them in a member with the name of
-/// the type, responses puts them next to `type`.
+/// Position of the members that belong to a `type`. Chat nests them in a member with the name of
+/// the type; responses puts them next to `type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiVariant {
     Nested,
@@ -84,7 +84,7 @@ pub(crate) fn output_limit(
         }
         return Ok((payable < model_max).then_some(payable.max(min_tokens)));
     };
-    // The readers of the other client APIs refuse 0.
+    // The readers of the other client APIs have refused 0.
     if tokens == 0 {
         let message = "0 is only supported for models that offer cache pre-warming.";
         return refuse(request.surface, field, message);
@@ -115,7 +115,7 @@ pub(crate) fn write_sampling(
     }
 }
 
-/// Writes the end user as a hash and, for the vendor's cache, a key that related requests share.
+/// Writes the end user as a hash, and a key for the vendor's cache that related requests share.
 pub(crate) fn write_end_user(
     request: &Request<'_>,
     write_context: &WriteContext<'_>,
@@ -137,7 +137,7 @@ pub(crate) fn write_end_user(
     }
 }
 
-/// Returns the cache key that the requests of one user, or with the same instructions, share.
+/// Returns the cache key, which requests of one user or with the same instructions share.
 fn cache_key(request: &Request<'_>, account_id: &str) -> String {
     let named = request
         .extra

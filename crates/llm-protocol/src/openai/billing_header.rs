@@ -1,6 +1,6 @@
-//! Removes the line that one client puts before its instructions.
+//! Removes the billing line that one client puts before its instructions.
 //!
-//! This file must not change anything else in them.
+//! This file must not change the rest of the instructions.
 
 use crate::ir::{BlockKind, Request};
 use crate::json::JsonStr;
@@ -9,7 +9,7 @@ use crate::json::JsonStr;
 /// so it would defeat the prompt cache of every vendor that does not skip it.
 const BILLING_HEADER_PREFIX: &str = "x-anthropic-billing-header:";
 
-/// Largest number of bytes before that line: the members of a text block.
+/// Maximum number of bytes before the billing line. They are the members of a text block.
 const MAX_BLOCK_START: usize = 200;
 
 /// Removes the billing header line from the instructions.
@@ -23,26 +23,27 @@ pub(crate) fn strip_billing_header(request: &mut Request<'_>) {
     }
 }
 
-/// Returns the inside of a JSON string without that line; `None` if it has none.
+/// Returns the content of a JSON string without the billing line, or `None` if it has no such line.
 pub(crate) fn without_header(raw: &str) -> Option<&str> {
     raw.starts_with(BILLING_HEADER_PREFIX)
         .then(|| after_first_line(raw))
 }
 
-/// Returns a JSON string without that line, with its quotes; `None` if it has none.
+/// Returns a JSON string, with its quotes, without the billing line. Returns `None` if it has no
+/// such line.
 pub(crate) fn without_header_json(json: &str) -> Option<String> {
     let inside = json.strip_prefix('"')?.strip_suffix('"')?;
     Some(format!("\"{}\"", without_header(inside)?))
 }
 
-/// Returns whether instructions begin with that line: a JSON string, or a list of blocks.
+/// Returns whether instructions, a JSON string or a list of blocks, begin with the billing line.
 pub(crate) fn begins_with_header(json: &str) -> bool {
     let end = json.floor_char_boundary(MAX_BLOCK_START + BILLING_HEADER_PREFIX.len());
     json.get(..end)
         .is_some_and(|start| start.contains(BILLING_HEADER_PREFIX))
 }
 
-/// Returns the part after the first line of the inside of a JSON string.
+/// Returns the part after the first line in the content of a JSON string.
 fn after_first_line(raw: &str) -> &str {
     let mut letters = raw.char_indices();
     while let Some((_, letter)) = letters.next() {

@@ -21,7 +21,7 @@ pub(crate) fn cache_marker(
     if !breakpoint.member_is("mode", "explicit") {
         return Ok(None);
     }
-    // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
+    // The messages protocol has no lifetime of 12 hours, so use its longest one.
     let is_long = breakpoint.member_is("ttl", "12h");
     Ok(Some(if is_long {
         CacheBreakpoint::OneHour

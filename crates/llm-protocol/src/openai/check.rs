@@ -1,6 +1,6 @@
 //! Type checks for the chat completions API, and errors in the wording that its clients know.
 //!
-//! This file must not know any particular member.
+//! This file must not name a particular member.
 //!
 //! Read next: `chat/read_request/messages.rs`.
 
@@ -22,7 +22,7 @@ pub(crate) enum MemberType {
 }
 
 impl MemberType {
-    /// Every type; an integer is also a number.
+    /// All types, in an order in which an integer precedes a number.
     const ALL: [MemberType; 6] = [
         MemberType::Object,
         MemberType::Array,
@@ -131,7 +131,7 @@ pub(crate) fn missing(path: impl Display) -> BoxedFailure {
 /// Maximum number of characters of a client's value that an error message repeats.
 const MAX_ECHOED_VALUE_CHARS: usize = 64;
 
-/// Returns the path of a member. `within` is the path of its object; that of the body is empty.
+/// Returns the path of a member. `within` is the path of its object, which is empty for the body.
 pub(crate) fn member_path(within: impl Display, name: &str) -> String {
     let mut path = within.to_string();
     if !path.is_empty() {
@@ -141,8 +141,7 @@ pub(crate) fn member_path(within: impl Display, name: &str) -> String {
     path
 }
 
-/// Reads a member of this type that may be absent. `within` is the path of the object, here and
-/// below.
+/// Reads an optional member of this type. In this file, `within` is the path of the object.
 fn optional_member<'a, T>(
     of: JsonValue<'a>,
     name: &str,
@@ -198,7 +197,7 @@ pub(crate) fn required_object<'a>(
     optional_object(of, name, &within)?.ok_or_else(|| missing(member_path(&within, name)))
 }
 
-/// Iterates over the items of an array that may be absent.
+/// Iterates over the items of an optional array.
 pub(crate) fn optional_items<'a>(
     of: JsonValue<'a>,
     name: &str,
@@ -209,8 +208,8 @@ pub(crate) fn optional_items<'a>(
     Ok(items.into_iter().flatten())
 }
 
-/// Warns about every member that is not in `known`. The path has no indexes: a client that adds its
-/// own member to one message adds it to all of them.
+/// Warns about every member that is not in `known`. The path has no indexes, because a client that
+/// adds its own member to one message usually adds it to all.
 pub(crate) fn warn_unknown_members(
     of: JsonValue<'_>,
     known: &[&str],

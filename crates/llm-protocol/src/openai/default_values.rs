@@ -1,4 +1,4 @@
-//! Default values of members that chat defines and other vendors do not know.
+//! Default values of members that chat defines and other vendors do not support.
 
 use crate::json::JsonValue;
 

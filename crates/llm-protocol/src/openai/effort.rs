@@ -6,21 +6,21 @@ use crate::Protocol;
 use crate::ir::{Effort, Request, Warnings};
 use crate::json::JsonValue;
 
-/// Largest budget in tokens for each level.
+/// Maximum budget, in tokens, for each effort level.
 const BUDGET_LEVELS: [(u64, Effort); 3] = [
     (4_096, Effort::Low),
     (16_384, Effort::Medium),
     (32_768, Effort::High),
 ];
 
-/// Preference that `thinking` expresses.
+/// The preference of a request about thinking.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ThinkingPreference {
     Nothing,
-    /// Thinking enabled; the model chooses the amount.
+    /// Thinking is enabled, and the model chooses the amount.
     Free,
     Budget(Effort),
-    /// Thinking disabled, or a kind that a chat vendor does not support.
+    /// Thinking is disabled, or of a kind that a chat vendor does not support.
     Off,
 }
 
@@ -54,7 +54,7 @@ fn thinking_preference(request: &Request<'_>) -> ThinkingPreference {
     }
 }
 
-/// Returns whether the caller wants to see the reasoning.
+/// Returns whether the client wants to see the reasoning.
 pub(crate) fn wants_visible_thinking(request: &Request<'_>) -> bool {
     let display = request
         .reasoning
@@ -67,7 +67,7 @@ pub(crate) fn wants_visible_thinking(request: &Request<'_>) -> bool {
     ) && !is_omitted
 }
 
-/// Returns whether the caller asks for reasoning.
+/// Returns whether the client asks for reasoning.
 pub(crate) fn is_on(request: &Request<'_>) -> bool {
     let effort = request.reasoning.effort;
     match thinking_preference(request) {
@@ -77,14 +77,14 @@ pub(crate) fn is_on(request: &Request<'_>) -> bool {
     }
 }
 
-/// Effort levels that a model supports.
+/// The effort levels that a model supports.
 pub(crate) struct EffortSupport<'m> {
     pub reasons: bool,
     /// Supported levels, sorted.
     pub levels: &'m [Effort],
-    /// The vendor takes a level. If not, it can only turn reasoning on and off.
+    /// Whether the vendor accepts a level. If not, it can only turn reasoning on and off.
     pub takes_level: bool,
-    /// Another part of the request rules out reasoning.
+    /// Whether another part of the request rules out reasoning.
     pub is_kept_from: bool,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn select_effort(
             preference,
             ThinkingPreference::Free | ThinkingPreference::Budget(_)
         );
-        // In a messages request, an effort level alone does not ask for reasoning.
+        // In a messages request, an effort level alone is no request for reasoning.
         let is_effort_requested = request.surface != Protocol::Messages
             && requested.is_some_and(|level| level != Effort::None);
         if is_requested || is_effort_requested {
@@ -137,7 +137,7 @@ pub(crate) fn select_effort(
     let nearest = selected.nearest(support.levels);
     match nearest {
         None if support.levels.is_empty() => warnings.dropped(field),
-        // The model reasons, but not as much or as little as the caller asks.
+        // The model supports reasoning, but not at the requested level.
         None => warnings.downgraded(field),
         Some(nearest) if nearest != selected => warnings.downgraded(field),
         Some(nearest) if nearest != Effort::None && !support.takes_level => {

@@ -1,8 +1,8 @@
-//! Images and files inside a request: data URLs, base64, and the media type that their first bytes
-//! show.
+//! Reads images and files inside a request: data URLs, base64, and the media type that the first
+//! bytes show.
 //!
-//! This file must not fetch anything, and must not decode more than it needs: the first bytes of an
-//! image, all of a text file.
+//! This file must not fetch a URL. It must decode only the first bytes of an image, and all of a
+//! text file.
 //!
 //! Read next: `chat/read_request/parts.rs`.
 
@@ -27,7 +27,7 @@ const HEAD_BASE64_CHARS: usize = 16;
 /// Maximum number of characters of a media type that an error message repeats.
 const MAX_MEDIA_TYPE_CHARS: usize = 64;
 
-/// Reads the image of an `image_url`, or returns the reason why there is none.
+/// Reads the image of an `image_url`, or returns the reason why the URL contains no image.
 pub(crate) fn parse_image_url<'a>(url: JsonStr<'a>) -> Result<ImageSource<'a>, String> {
     let whole = url.into_value();
     let Some(data_url) = DataUrl::parse(&whole) else {
@@ -43,7 +43,7 @@ pub(crate) fn parse_image_url<'a>(url: JsonStr<'a>) -> Result<ImageSource<'a>, S
         };
     };
     let data = whole.get(data_url.data_at..).unwrap_or_default();
-    // The client only guesses the label; the bytes are more reliable.
+    // The client only guesses the media type; the bytes are more reliable.
     let labelled = || {
         IMAGE_TYPES
             .into_iter()
@@ -141,7 +141,7 @@ fn media_type_by_extension(name: &str) -> Option<&'static str> {
     TEXT_EXTENSIONS.iter().any(is).then_some("text/plain")
 }
 
-/// A data URL such as `data:image/png;name=a.png;base64,…`.
+/// A parsed data URL, such as `data:image/png;name=a.png;base64,…`.
 struct DataUrl {
     media_type: String,
     is_base64: bool,
@@ -209,7 +209,7 @@ fn decode_head(base64: &str) -> Vec<u8> {
     )
 }
 
-/// Checks that the text is padded base64 in complete groups. It does not decode the data, because
+/// Returns whether the text is padded base64 in complete groups. The data is not decoded, because
 /// bodies contain megabytes of it.
 fn is_base64(text: &str) -> bool {
     let letters = text.as_bytes();
@@ -227,7 +227,7 @@ fn is_base64(text: &str) -> bool {
 }
 
 fn is_base64_char(letter: u8) -> bool {
-    // No branches, so that the compiler checks many characters at once.
+    // The expression has no branches, so that the compiler can check many characters at once.
     letter.is_ascii_uppercase()
         | letter.is_ascii_lowercase()
         | letter.is_ascii_digit()
@@ -235,7 +235,7 @@ fn is_base64_char(letter: u8) -> bool {
         | (letter == b'/')
 }
 
-/// Decodes base64; skips any other byte, and what does not make up a whole byte at the end.
+/// Decodes base64. All other bytes, and incomplete bytes at the end, are skipped.
 fn decode_base64(base64: &str) -> Vec<u8> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &STANDARD,
@@ -253,8 +253,8 @@ fn decode_base64(base64: &str) -> Vec<u8> {
     LENIENT.decode(letters).unwrap_or_default()
 }
 
-/// Returns the rest of a string from byte `at`. It borrows from the request body if the string
-/// does.
+/// Returns the rest of a string from byte `at`. The result borrows from the request body if the
+/// string does.
 fn suffix_from<'a>(whole: &Cow<'a, str>, at: usize) -> JsonStr<'a> {
     match whole {
         Cow::Borrowed(text) => JsonStr::from_token(text.get(at..).unwrap_or_default(), false),

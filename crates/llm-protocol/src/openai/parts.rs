@@ -1,8 +1,8 @@
 //! Converts the blocks of a user turn to the parts of a message, in the form that chat and
 //! responses share.
 //!
-//! It must keep the caller's spelling of texts. It must not write: each of the two protocols writes
-//! the parts in its own form.
+//! The conversion must keep the client's spelling of texts. Writing is up to the two protocols,
+//! which have different forms.
 
 use super::text_fallback::TextFallback;
 use crate::ir::{Block, BlockKind, File, FileContent, Image, JsonPath};
@@ -11,10 +11,9 @@ use crate::json::JsonStr;
 /// File name for a document without a title.
 const DEFAULT_FILE_NAME: &str = "document.pdf";
 
-/// Part of a user message.
 pub(crate) struct ContentPart<'t> {
     pub content: PartContent<'t>,
-    /// A cache breakpoint follows it.
+    /// Whether a cache breakpoint follows the part.
     pub is_marked: bool,
 }
 
@@ -22,7 +21,7 @@ pub(crate) enum PartContent<'t> {
     /// One text, in one or several pieces.
     Text(Vec<JsonStr<'t>>),
     Image(&'t Image<'t>),
-    /// PDF and its data.
+    /// A PDF, with its data.
     File(&'t File<'t>, &'t JsonStr<'t>),
     /// URL of a document.
     FileAt(&'t JsonStr<'t>),
@@ -66,7 +65,7 @@ impl TextFallback<'_> {
                         (!texts.is_empty()).then(|| ContentPart::new(PartContent::Text(texts))),
                     );
                 }
-                // Results are written before; a user turn has no calls and no reasoning.
+                // Results have been written already, and a user turn has no calls and no reasoning.
                 BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
             }
             if self.marks
@@ -79,7 +78,7 @@ impl TextFallback<'_> {
         parts
     }
 
-    /// Adds a document: its texts, then the file if it has no text form.
+    /// Adds a document: its texts, and then the file if it has no text form.
     pub fn push_file<'t>(
         &mut self,
         block: &'t Block<'_>,

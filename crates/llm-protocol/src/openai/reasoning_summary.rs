@@ -7,7 +7,7 @@ use crate::json::JsonStr;
 /// Separator between the parts of a summary that are sent as one text.
 pub(crate) const SUMMARY_SEPARATOR: &str = "\n\n";
 
-/// Splits a summary into parts of these lengths. Returns `None` if the text was changed.
+/// Splits a summary into parts of these lengths. Returns `None` if the client has changed the text.
 pub(crate) fn split_summary<'a>(text: &JsonStr<'a>, lengths: &[u64]) -> Option<Vec<JsonStr<'a>>> {
     let mut parts = Vec::with_capacity(lengths.len());
     let mut rest = text.clone();

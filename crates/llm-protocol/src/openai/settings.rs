@@ -1,6 +1,6 @@
 //! Reads the settings that chat and responses requests share: sampling and the end user.
 //!
-//! This file must not know how a target handles them, only whether the client API accepts them.
+//! This file must check the settings against the client API only, not against a target.
 
 use super::check::{optional_text, refuse, refuse_type, wrong_type};
 use crate::ir::{RequestResult, SamplingParams};
@@ -34,7 +34,8 @@ pub(crate) fn sampling<'a>(body: JsonValue<'a>) -> RequestResult<SamplingParams<
     })
 }
 
-/// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
+/// Returns the end user from the first of these members that is present: `safety_identifier`,
+/// `metadata.user_id`, `user`.
 pub(crate) fn end_user<'a>(body: JsonValue<'a>) -> RequestResult<Option<JsonStr<'a>>> {
     let some = |text: Option<JsonStr<'a>>| text.filter(|text| !text.is_empty());
     let safety_identifier = some(optional_text(body, "safety_identifier", "")?);

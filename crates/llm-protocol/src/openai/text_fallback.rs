@@ -1,8 +1,8 @@
 //! Converts content that only the messages protocol has to text: search results, documents,
-//! summaries, and what hosted tools of another vendor did.
+//! summaries, and the work of another vendor's hosted tools.
 //!
-//! It must stay small: it truncates the result of a hosted tool, because the answer next to it
-//! already uses that result.
+//! The result of a hosted tool is truncated, because the answer next to it already uses that
+//! result.
 //!
 //! Read next: `chat/write_request/turns.rs`.
 
@@ -21,23 +21,23 @@ const MAX_RESULT_DEPTH: u32 = 6;
 /// Opening line of a text that replaces an earlier conversation.
 const SUMMARY_PREFIX: &str = "Summary of the earlier conversation:\n";
 
-/// Converts the caller's content to text, and warns about content that has no text form.
+/// Converts the client's content to text, and warns about content that has no text form.
 pub(crate) struct TextFallback<'w> {
     pub warnings: &'w mut Warnings,
     pub response_context: &'w mut ResponseContext,
-    /// Warn about cache breakpoints.
+    /// Whether to warn about cache breakpoints.
     pub marks: bool,
 }
 
 impl TextFallback<'_> {
-    /// Returns the tool's name as it is sent to the vendor.
+    /// Returns the tool's name at the vendor.
     pub fn tool_name(&mut self, name: &JsonStr<'_>, at: impl std::fmt::Display) -> String {
         identifiers::alias_tool_name(name.value(), at, self.warnings, self.response_context)
             .into_owned()
     }
 
     /// Converts a block of the turn `at` to the pieces of one text. Returns no pieces if the block
-    /// is empty, or if an earlier block already included it.
+    /// is empty, or if the text of an earlier block includes it.
     pub fn opaque_block<'a>(
         &mut self,
         (at, blocks): (JsonPath, &[Block<'a>]),
@@ -141,7 +141,7 @@ impl TextFallback<'_> {
         }
     }
 
-    /// Returns the text of a compaction, if it is readable.
+    /// Returns the text of a compaction, if the text is not encrypted.
     fn summary<'a>(&mut self, at: JsonPath, value: JsonValue<'a>) -> Option<[JsonStr<'a>; 2]> {
         if value
             .get("tool_changes")
@@ -155,8 +155,8 @@ impl TextFallback<'_> {
         Some([JsonStr::from_value(SUMMARY_PREFIX), content])
     }
 
-    /// Describes the call and the result of a hosted tool. Returns `None` if the block belongs to
-    /// an earlier one, or if it is empty.
+    /// Describes the call and the result of a hosted tool. Returns `None` if the block is empty or
+    /// belongs to an earlier one.
     fn hosted_tool(
         &mut self,
         at: JsonPath,
@@ -212,7 +212,7 @@ impl<'a> HostedToolResults<'a> {
         results
     }
 
-    /// Takes the result of this call, to be written together with the call.
+    /// Takes the result of this call, which is written together with the call.
     fn take(&mut self, call: &str) -> Option<JsonValue<'a>> {
         let (id, value) = self.open.remove_entry(call)?;
         self.taken.insert(id, value);
@@ -230,7 +230,7 @@ fn describe_tool_use(call: JsonValue<'_>) -> String {
     format!("[used {name}: {input}]")
 }
 
-/// Writes one line per search hit; for any other result its text, truncated.
+/// Writes one line for each search hit. Any other result becomes a truncated text.
 fn describe_tool_result(result: JsonValue<'_>) -> String {
     let mut out = ResultTextBuilder::default();
     out.push_value(result.get("content"), 0);
@@ -270,7 +270,7 @@ impl ResultTextBuilder {
         } else if let Some(name) = text("tool_name") {
             self.push_line(&format!("[tool available: {name}]"));
         } else if value.member_is("type", "base64") {
-            // The bytes of a file are not text.
+            // The value contains the bytes of a file, which are not text.
         } else {
             for name in [
                 "text",
@@ -287,13 +287,13 @@ impl ResultTextBuilder {
         }
     }
 
-    /// Adds a hit in full with its URL: a truncated URL is useless.
+    /// Adds a hit with its whole URL, because a truncated URL is useless.
     fn push_hit(&mut self, title: &str, url: &str) {
         let line = format!("- {title}: {url}");
         let counted = self.chars;
         self.hits += 1;
         self.push_truncated(&line, usize::MAX);
-        // Titles do not count toward the limit for text.
+        // Titles do not count towards the limit for text.
         self.chars = counted;
     }
 
@@ -318,7 +318,7 @@ impl ResultTextBuilder {
     }
 }
 
-/// Appends ` name="value"`, or nothing if there is no value.
+/// Appends ` name="value"`, or nothing without a value.
 fn push_attribute(name: &str, value: Option<&JsonStr<'_>>, out: &mut String) {
     let Some(value) = value else { return };
     out.push(' ');

@@ -1,7 +1,7 @@
 //! Writes tools and the tool choice for both protocols of a chat vendor.
 //!
-//! This file must not send a tool whose schema only another vendor's models know: a model would
-//! invent its arguments.
+//! This file must not send a tool whose schema only another vendor's models know, because a model
+//! would invent the arguments.
 //!
 //! Read next: `capabilities/schema.rs`.
 
@@ -19,8 +19,8 @@ use crate::json::{JoinedText, JsonStr, JsonValue, JsonWriter, RawJson, compacted
 /// Returns the tools that can be sent. `model` is the public model id, for the error message.
 ///
 /// # Errors
-/// Returns an error if the request needs a tool that runs at another vendor or that only another
-/// vendor's models know.
+/// Returns an error if the request needs a tool that runs at another vendor or whose schema only
+/// another vendor's models know.
 pub(crate) fn sendable_tools<'t, 'a>(
     request: &'t Request<'a>,
     model: &str,
@@ -70,13 +70,13 @@ fn check_vendor_tool(
     refuse(request.surface, at, message)
 }
 
-/// Writer for tools and the tool choice.
+/// Writes the tools and the tool choice.
 pub(crate) struct ToolWriter<'t, 'w> {
     pub surface: Protocol,
     pub variant: ApiVariant,
-    /// The vendor supports tools that take plain text.
+    /// Whether the vendor supports tools that take plain text.
     pub takes_custom: bool,
-    /// The vendor knows `strict` of a function.
+    /// Whether the vendor supports `strict` in a function.
     pub takes_strict: bool,
     pub fallback: &'t mut TextFallback<'w>,
     pub json: &'t mut JsonWriter,
@@ -134,7 +134,7 @@ impl ToolWriter<'_, '_> {
         if function.strict && !is_strict {
             self.fallback.warnings.dropped(format_args!("{at}.strict"));
         }
-        // If `strict` is absent, the responses protocol treats a function as strict.
+        // The responses protocol treats a function without `strict` as strict.
         if is_strict || self.variant == ApiVariant::Flat {
             self.json.member("strict", is_strict);
         }
@@ -237,7 +237,7 @@ fn has_name(tool: &Tool<'_>, chosen: &JsonStr<'_>) -> bool {
     }
 }
 
-/// Writes the description, and adds to it what the schema cannot express.
+/// Writes the description, followed by the constraints that the schema cannot express.
 fn write_description(json: &mut JsonWriter, function: &FunctionTool<'_>, note: Option<&str>) {
     let mut lines: Vec<JsonStr<'_>> = Vec::new();
     let own = function

@@ -1,7 +1,7 @@
 //! Refuses content of a messages request that no chat vendor supports and that cannot be dropped.
-//! This check runs before anything is written.
+//! The check runs before the writer starts.
 //!
-//! It must refuse all such content, because no later step refuses a part of the conversation.
+//! The check must find all such content, because no later step refuses a part of the conversation.
 //!
 //! Read next: `openai/text_fallback.rs`, for content that has a text form.
 
@@ -51,7 +51,7 @@ pub(crate) fn check_members(request: &Request<'_>, warnings: &mut Warnings) -> R
     Ok(())
 }
 
-/// Where a block is.
+/// The position of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BlockContainer {
     Turn(TurnRole),
@@ -67,7 +67,8 @@ struct BlockCheckContext {
 }
 
 /// Checks the conversation before calls and results are paired, because a missing partner would
-/// only be a consequence. `fetches`: the vendor accepts the URL of a document.
+/// only be a consequence of unsupported content. `fetches` says whether the vendor accepts the URL
+/// of a document.
 pub(crate) fn check_blocks(request: &Request<'_>, fetches: bool) -> RequestResult {
     let context = BlockCheckContext {
         surface: request.surface,
@@ -171,8 +172,8 @@ fn check_block(
     }
 }
 
-/// A chat vendor accepts images and files only from users; the gateway moves those in tool results
-/// to a user message.
+/// Returns whether images and files are allowed at this position. A chat vendor accepts them only
+/// from users, and the gateway moves those in tool results to a user message.
 fn accepts_media(container: BlockContainer) -> bool {
     match container {
         BlockContainer::Turn(side) => side == TurnRole::User,
@@ -194,7 +195,6 @@ fn is_opaque_supported(kind: &str, container: BlockContainer) -> bool {
     }
 }
 
-/// Returns the block's `type`.
 fn block_type<'t>(block: &'t Block<'_>) -> Cow<'t, str> {
     Cow::Borrowed(match &block.kind {
         BlockKind::Opaque(opaque) => return opaque.name.value(),

@@ -1,7 +1,7 @@
 //! Passthrough of a whole JSON answer that came with a 2xx status.
 //!
-//! This file must not change anything but the model's name, the usage, and calls that a client
-//! would misread (`call_repair.rs`). `vendor_response/completion.rs` decides when an answer is
+//! This file may change the model's name, the usage, and calls that a client would misread
+//! (`call_repair.rs`), but nothing else. `vendor_response/completion.rs` decides when an answer is
 //! complete.
 //!
 //! Read next: `failure.rs`, for bodies that are not answers.
@@ -17,8 +17,8 @@ use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage
 use crate::vendor_response::{CompleteResponse, Completion, StopReasonStatus};
 use bytes::Bytes;
 
-/// Reads a whole answer, renames its model, and rewrites its usage if it differs from what is
-/// billed by `terms`. `call_seed`: as of [`StreamPassthrough::with_call_repair`].
+/// Reads a whole answer, renames its model, and rewrites its usage if that differs from the bill by
+/// `terms`. `call_seed` is the seed of [`StreamPassthrough::with_call_repair`].
 ///
 /// [`StreamPassthrough::with_call_repair`]: super::StreamPassthrough::with_call_repair
 ///
@@ -54,7 +54,7 @@ pub fn rewrite_response(
             restate_usage(protocol, &counters, &usage, &Usage::default(), raw)
         }
         None if refused_free => None,
-        // The estimate that is billed instead.
+        // Report the estimate, which is billed instead.
         None => Some(encode_usage(
             protocol,
             &terms.estimator.usage(known_usage, generated_bytes),
@@ -86,7 +86,7 @@ pub fn rewrite_token_count(
     Ok(edit_body(body, seen.model, public_model, Vec::new()))
 }
 
-/// Returns the usage of an incomplete answer, because the operator pays the vendor for it.
+/// Returns the usage of an incomplete answer, for which the operator must pay the vendor.
 pub fn read_usage(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Option<Usage> {
     let (seen, _) = scan_body(protocol, body, &terms.usage_paths, None).ok()?;
     Some(seen.usage(terms)?.usage)
@@ -97,7 +97,7 @@ const WHOLE: AnswerForm = AnswerForm {
     is_misnamed: false,
 };
 
-/// Findings about a whole body.
+/// The facts found in a whole body.
 struct ResponseBodyScan {
     model: Option<Span>,
     /// Span of the usage, of any type.
@@ -120,7 +120,8 @@ impl ResponseBodyScan {
     }
 }
 
-/// Reads a body. Fails if it is an error; the inner result says whether it is a complete answer.
+/// Reads a body. Returns an error if the body is one; the inner result says whether the body is a
+/// complete answer.
 fn scan_body(
     protocol: Protocol,
     body: &[u8],

@@ -1,8 +1,9 @@
 //! Repairs the calls in an answer that one chat vendor wrote and another chat client reads.
 //!
-//! Clients join the fragments of a call by its index and concatenate its texts, and know it by its
-//! id. Vendors are laxer. The reader of calls decides which call a fragment belongs to; this module
-//! edits what a client would join to another call. An answer that needs nothing stays as it is:
+//! Clients identify a call by its id, join its fragments by the call's index, and concatenate the
+//! texts. Some vendors break these rules. The reader of calls assigns a fragment to a call, and
+//! this module edits fragments that a client would assign to another one. The following members
+//! change; all others are left alone:
 //!
 //! | member                  | becomes                                                      |
 //! |-------------------------|--------------------------------------------------------------|
@@ -30,24 +31,24 @@ use crate::json::{
 };
 use std::collections::BTreeMap;
 
-/// Warnings about a repair.
+/// The warning about a repair.
 const REWRITTEN_CALLS: &str = "rewritten:tool_calls";
 const REWRITTEN_FINISH_REASON: &str = "rewritten:finish_reason";
 
 /// The finish reason of an answer with calls.
 const TOOL_CALLS: &str = r#""tool_calls""#;
 
-/// State of the calls of an answer.
+/// The repair state of an answer's calls.
 #[derive(Debug, Default)]
 pub(super) struct CallRepair {
     seed: String,
-    /// By the choice's index.
+    /// The calls of each choice, by the choice's index.
     choices: BTreeMap<u64, ChoiceCalls>,
     nodes: NodeBuffer,
     has_warned: bool,
 }
 
-/// The edits of a chunk or of an answer, and the warnings that are due with them.
+/// The edits of a chunk or of an answer, and the warnings that belong to them.
 #[derive(Debug, Default)]
 pub(super) struct RepairEdits {
     pub edits: Vec<JsonEdit<'static>>,
@@ -60,16 +61,16 @@ struct ChoiceCalls {
     tracker: ChatCallTracker,
     slots: SlotAllocator,
     ids: CallIdAllocator,
-    /// For each call, the bytes of its name that the client has.
+    /// Number of bytes of each call's name that the client has received.
     name_bytes: Vec<usize>,
 }
 
-/// How an answer is written.
+/// The form of an answer.
 #[derive(Clone, Copy)]
 pub(super) struct AnswerForm {
-    /// The whole answer, not a chunk of a stream.
+    /// Whether this is the whole answer rather than a chunk of a stream.
     pub is_whole: bool,
-    /// Whether a chunk's `message` stands for its `delta`.
+    /// Whether a chunk has `message` in place of `delta`.
     pub is_misnamed: bool,
 }
 
@@ -90,7 +91,7 @@ impl CallRepair {
     /// Returns the edits of a chunk, or of a whole answer.
     ///
     /// # Errors
-    /// Returns an error if there are more calls than the gateway keeps.
+    /// Returns an error if the number of calls exceeds the gateway's limit.
     pub fn repair(
         &mut self,
         chunk: &ChatChunk,
@@ -226,7 +227,7 @@ impl CallEdits<'_> {
         }
     }
 
-    /// Sets a member, unless it is right.
+    /// Sets a member, unless it has the right value already.
     fn set_member(&mut self, object: JsonValue<'_>, name: &str, is_right: bool, json: &str) {
         if is_right {
             return;
@@ -254,10 +255,10 @@ impl CallEdits<'_> {
     }
 }
 
-/// What the client gets with a fragment of a call.
+/// The members of a call's fragment that the client receives.
 struct RecordedCall {
     at: u64,
-    /// Empty but with the first fragment.
+    /// The id in the first fragment, empty in all later ones.
     id: String,
     /// The next piece of the name.
     name: String,

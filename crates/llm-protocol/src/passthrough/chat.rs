@@ -1,6 +1,6 @@
 //! Reads a chat chunk or a whole chat answer in one skipping pass.
 //!
-//! This file must not copy text: it counts. It skips unknown members and treats members of a wrong
+//! This file counts text without copying it. It skips unknown members and treats members of a wrong
 //! type as absent.
 //!
 //! Read next: `messages.rs`, its counterpart for messages.
@@ -12,7 +12,7 @@ use crate::json::{JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span, S
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{StopReasonStatus, UsagePlace};
 
-/// One chunk, or a whole answer: they differ only in `delta` and `message`.
+/// The facts in one chunk or in a whole answer, which differ only in `delta` and `message`.
 #[derive(Default, Debug)]
 pub(super) struct ChatChunk {
     pub id: Option<Span>,
@@ -32,7 +32,7 @@ pub(super) struct ChatChunk {
     /// Base64 bytes of audio output.
     sound_bytes: u64,
     pub has_reasoning: bool,
-    /// Whether a delta has content: anything except the role and empty texts.
+    /// Whether a delta has content other than the role and empty texts.
     has_delta: bool,
     choices: Vec<ChunkChoice>,
 }
@@ -47,13 +47,12 @@ struct ChunkChoice {
 }
 
 impl ChatChunk {
-    /// Returns the counters, if there are any.
     pub fn counters(&self) -> Option<ChatCounters> {
         self.usage.filter(ChatCounters::is_usage)
     }
 
-    /// Returns whether the chunk only opens the answer: a role, an empty text, or findings about
-    /// the prompt.
+    /// Returns whether the chunk only opens the answer, with a role, an empty text, or findings
+    /// about the prompt.
     pub fn is_opening(&self) -> bool {
         let is_finished = self
             .choices
@@ -62,20 +61,20 @@ impl ChatChunk {
         !self.has_delta && !is_finished
     }
 
-    /// Returns whether there are choices. A whole answer has choices, and each has its finish
+    /// Returns whether the chunk has choices. A whole answer has choices, each with its finish
     /// reason.
     pub fn has_choices(&self) -> bool {
         !self.choices.is_empty()
     }
 
-    /// Returns whether each choice has its finish reason; see [`ChatChunk::has_choices`].
+    /// Returns whether each choice has its finish reason. See [`ChatChunk::has_choices`] for chunks
+    /// without choices.
     pub fn is_finished(&self) -> bool {
         self.choices
             .iter()
             .all(|choice| choice.finish_reason.is_some())
     }
 
-    /// Returns whether a choice has calls.
     pub fn has_calls(&self) -> bool {
         self.choices.iter().any(|choice| choice.has_calls)
     }
@@ -87,7 +86,7 @@ impl ChatChunk {
             .filter_map(|choice| Some((choice.index, choice.finish_reason?)))
     }
 
-    /// Returns whether the usage is neither null nor counts anything.
+    /// Returns whether the usage is not null but has no counts.
     pub fn has_empty_usage(&self) -> bool {
         self.usage_at.is_some() && self.null_usage.is_none() && self.counters().is_none()
     }
@@ -98,28 +97,26 @@ impl ChatChunk {
     }
 }
 
-/// State of a stream after the chunks so far.
 #[derive(Default, Debug)]
 pub(super) struct ChatStreamState {
     pub id: AnswerId,
     usage: Option<ChatCounters>,
-    /// The tier, which every chunk repeats.
+    /// The service tier, which every chunk repeats.
     tier: Option<ServiceTier>,
     sound_bytes: u64,
-    /// Bit sets by choice index. The surface allows 128 choices.
+    /// Choices that have begun, as a bit set by index. The surface allows 128 choices.
     begun: u128,
     finished: u128,
     with_calls: u128,
     has_delta_key: bool,
     has_output: bool,
     usage_place: UsagePlace,
-    /// Number of choices that the client asked for; 0: not set.
+    /// Number of choices that the client requested; 0 if it is not set.
     choices: u64,
     goes_on_behind_stop: bool,
 }
 
 impl ChatStreamState {
-    /// Sets the number of choices that the client asked for.
     pub fn expect_choices(&mut self, choices: u64) {
         self.choices = choices;
     }
@@ -158,7 +155,8 @@ impl ChatStreamState {
         })
     }
 
-    /// Returns the usage known before the vendor reports it: the tier and the audio output.
+    /// Returns the usage that is known before the vendor reports any: the tier and the audio
+    /// output.
     pub fn usage_so_far(&self) -> Option<Usage> {
         let known = self.tier.is_some() || self.sound_bytes > 0;
         let audio_output = self.sound_bytes.div_ceil(AUDIO_BYTES_PER_TOKEN);
@@ -169,8 +167,8 @@ impl ChatStreamState {
         })
     }
 
-    /// Returns the keys `message` that stand for `delta`. Some vendors repeat the whole answer
-    /// under `message` after the deltas.
+    /// Returns the keys named `message` that take the place of `delta`. Some vendors repeat the
+    /// whole answer under `message` after the deltas.
     pub fn misnamed_deltas<'c>(&self, chunk: &'c ChatChunk) -> &'c [Span] {
         if self.has_delta_key {
             &[]
@@ -179,8 +177,8 @@ impl ChatStreamState {
         }
     }
 
-    /// Returns the finish reasons to write for an answer whose vendor counted its output and gave
-    /// none. `is_done`: `[DONE]` has come, and not only the end of the body.
+    /// Returns the finish reasons to write for an answer whose vendor counted its output but gave
+    /// no reason. `is_done` says that `[DONE]` has arrived, not only the end of the body.
     pub fn derive_finish_reasons(&mut self, is_done: bool) -> Vec<(u64, &'static str)> {
         if !self.has_output || !self.usage_place.ends_answer(is_done) {
             return Vec::new();
@@ -196,7 +194,7 @@ impl ChatStreamState {
         derived
     }
 
-    /// Returns the choices that have begun and have no finish reason.
+    /// Returns the choices that have begun but have no finish reason.
     pub fn unfinished_choices(&self) -> impl Iterator<Item = u64> {
         let unfinished = self.begun & !self.finished;
         (0..128_u64).filter(move |index| (unfinished >> index) & 1 == 1)
@@ -219,8 +217,8 @@ impl ChatStreamState {
     }
 }
 
-/// Reads a chunk or an answer; `None` if it is not a JSON object. `usage_paths`: where the vendor
-/// has its usage, if it is in no place that is known.
+/// Reads a chunk or an answer. Returns `None` if it is not a JSON object. `usage_paths` lists the
+/// vendor's own places for the usage, which are searched last.
 pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChunk> {
     let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
     if scan.kind().ok()? != JsonKind::Object {
@@ -245,7 +243,7 @@ pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChun
                 chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage);
                 chunk.usage_at = Some(scan.span_from(start));
             }
-            // Groq's place for the usage of a stream.
+            // Groq sends the usage of a stream in this member.
             "x_groq" => {
                 scan.object_or_skip(|scan, key| {
                     match key.name().as_ref() {
@@ -273,8 +271,8 @@ pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChun
     Some(chunk)
 }
 
-/// Finds the span to remove so that the object stays valid JSON: up to the next member, or from the
-/// end of the previous member if it is the last.
+/// Finds the span to remove so that the object stays valid JSON. The span extends to the next
+/// member, or begins at the end of the previous member if the usage is the last one.
 #[derive(Default)]
 struct NullUsageFinder {
     span: Option<Span>,
@@ -291,7 +289,7 @@ impl NullUsageFinder {
     }
 
     fn record_value(&mut self, key: &StringToken<'_>, value: Span) {
-        // A second one is left: one removal keeps the object valid.
+        // A second usage stays, because one removal keeps the object valid.
         if self.span.is_none() {
             self.span = Some(Span {
                 start: key.span.start,
@@ -328,8 +326,7 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
                 let reason = scan.string_or_skip()?;
                 let is_given = |reason: &StringToken<'_>| ChatFinishReason::is_given(reason.raw);
                 choice.finish_reason = reason.filter(is_given).map(|reason| reason.span);
-                // This reports a failure, not a reason to stop. Vendors that aggregate other
-                // vendors send it.
+                // The value reports a failure, not a reason to stop. Aggregating vendors send it.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
             "delta" => {
@@ -340,7 +337,7 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
                 chunk.message_keys.push(key.span);
                 delta_bytes = read_delta(scan)?;
             }
-            // Kimi's place for the usage of a stream.
+            // Kimi sends the usage of a stream in this member.
             "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
             _ => scan.skip()?,
         }
@@ -357,7 +354,7 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
         .saturating_add(delta_bytes.reasoning);
     chunk.sound_bytes = chunk.sound_bytes.saturating_add(delta_bytes.sound);
     if delta_bytes.sound > 0 {
-        // It was generated, although it is not text.
+        // The value counts as generated, although it is not text.
         chunk.generated_bytes = chunk.generated_bytes.max(1);
     }
     chunk.has_reasoning |= delta_bytes.reasoning > 0;
@@ -368,18 +365,18 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
     Ok(())
 }
 
-/// Base64 bytes of audio per token. A stream's audio has 16-bit samples at 24 kHz, which are 64 000
-/// such bytes a second, and a token is a twentieth of a second. Source: the chat vendor's guides to
-/// audio, read 2026-11.
+/// Number of base64 bytes of audio per token. A stream's audio has 16-bit samples at 24 kHz, which
+/// are 64 000 such bytes a second, and a token is a twentieth of a second. The source is the chat
+/// vendor's guides to audio, read 2026-11.
 const AUDIO_BYTES_PER_TOKEN: u64 = 3_200;
 
-/// Bytes generated in a delta or message: text and arguments, reasoning, audio.
+/// Number of bytes generated in a delta or message: text and arguments, reasoning, audio.
 #[derive(Default)]
 struct DeltaBytes {
     bytes: u64,
     reasoning: u64,
     sound: u64,
-    /// Whether there is a call or an unknown member.
+    /// Whether the delta contains a call or an unknown member.
     has_other: bool,
     has_calls: bool,
 }
@@ -424,7 +421,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
                 })?;
             }
             _ => {
-                // Null, or an empty text or list.
+                // The value is null, or an empty text or list.
                 let span = scan.skip_span()?;
                 has_other |= span.end.saturating_sub(span.start) > "null".len();
             }
@@ -440,7 +437,7 @@ fn read_delta(scan: &mut JsonScanner<'_>) -> ScanResult<DeltaBytes> {
     })
 }
 
-/// Returns the content's length in bytes. Some vendors stream parts instead of a string.
+/// Returns the content's length in bytes. Some vendors stream a list of parts instead of a string.
 fn content_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     if scan.kind()? != JsonKind::Array {
         return text_bytes(scan);
@@ -450,7 +447,7 @@ fn content_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "text" => bytes += text_bytes(scan)?,
-                // Mistral's thinking: parts with a text.
+                // Mistral sends thinking as parts that contain a text.
                 "thinking" => bytes += content_bytes(scan)?,
                 _ => scan.skip()?,
             }
@@ -473,7 +470,7 @@ fn argument_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     Ok(bytes)
 }
 
-/// Returns the UTF-8 bytes of a string; 0 for any other value.
+/// Returns the number of UTF-8 bytes of a string, or 0 for any other value.
 fn text_bytes(scan: &mut JsonScanner<'_>) -> ScanResult<u64> {
     Ok(scan
         .string_or_skip()?

@@ -1,7 +1,7 @@
-//! Writes the end of a stream in the vendor's place: the vendor continued past the output limit, or
-//! sent a stop reason and no last event.
+//! Writes the end of a stream in the vendor's place, because the vendor continued past the output
+//! limit or sent a stop reason without a last event.
 //!
-//! This file must not decide that a stream ends, nor its usage.
+//! This file must not decide about the end of a stream or its usage.
 //!
 //! Read next: `chat.rs` and `messages.rs` in this folder, which keep the state that an end needs.
 
@@ -13,8 +13,7 @@ use crate::messages::write_stream::write_usage as write_messages_usage;
 use crate::responses::write_stream::completion::write_usage as write_responses_usage;
 use crate::usage::Usage;
 
-/// Writes a finish chunk for every unfinished choice, the usage unless it is hidden, and the
-/// terminal event.
+/// Writes a finish chunk for every unfinished choice, the usage unless it is hidden, and `[DONE]`.
 pub(super) fn write_chat_end(
     seen: &chat::ChatStreamState,
     model_json: &str,
@@ -95,7 +94,7 @@ pub(super) fn write_messages_end(
     write_typed_event("message_stop", out, |_| {});
 }
 
-/// Writes the terminal event, after the vendor's stop reason.
+/// Writes the terminal event that follows the vendor's stop reason.
 pub(super) fn write_messages_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
     write_block_stop(seen, out);
     write_typed_event("message_stop", out, |_| {});
@@ -109,7 +108,8 @@ fn write_block_stop(seen: &messages::MessagesStreamState, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the terminal event. Open items stay open: the client shows them as cut off.
+/// Writes the terminal event. Items that are still open are not closed, because the client shows
+/// them as cut off.
 pub(super) fn write_responses_end(
     seen: &responses::ResponsesStreamState,
     model_json: &str,

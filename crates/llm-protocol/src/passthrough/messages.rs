@@ -1,6 +1,6 @@
 //! Reads an event of a messages stream or a whole messages answer in one skipping pass.
 //!
-//! This file must not copy text: it counts. It skips unknown members and treats members of a wrong
+//! This file counts text without copying it. It skips unknown members and treats members of a wrong
 //! type as absent.
 //!
 //! Read next: `body.rs`.
@@ -11,10 +11,9 @@ use crate::messages::bills_refusal;
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;
 
-/// One event, or a whole answer, which has the members of `message_start.message`.
+/// The facts in one event or in a whole answer, which has the members of `message_start.message`.
 #[derive(Default, Debug)]
 pub(super) struct MessagesEventScan<'a> {
-    /// The member `type`.
     pub kind: Option<Cow<'a, str>>,
     pub model: Option<Span>,
     pub has_error: bool,
@@ -24,24 +23,23 @@ pub(super) struct MessagesEventScan<'a> {
     pub usage: Option<MessagesCounters>,
     /// Span of the usage, of any type.
     pub usage_at: Option<Span>,
-    /// Whether there is thinking: visible, summarised, or only its signature.
+    /// Whether the event has thinking, be it visible, summarised, or only a signature.
     pub has_thinking: bool,
     pub has_stop_reason: bool,
     /// Whether the content is a list, as in a whole answer.
     pub has_content: bool,
     is_refusal: bool,
     is_billed_refusal: bool,
-    /// Whether there is output other than text: a tool call, redacted thinking, a search.
+    /// Whether the event has output other than text: a tool call, redacted thinking or a search.
     has_other_output: bool,
-    /// Uses of server tools that have a result.
+    /// Number of uses of server tools that have a result.
     tool_uses: PerTool<u64>,
 }
 
-/// State of a stream after the events so far.
 #[derive(Default, Debug)]
 pub(super) struct MessagesStreamState {
     pub usage: MessagesUsage,
-    /// The block that has begun and not ended. The protocol has one at a time.
+    /// The block that has begun and not ended. The protocol has one open block at a time.
     open_block: Option<u64>,
     has_stop_reason: bool,
     is_refusal: bool,
@@ -75,7 +73,7 @@ impl MessagesStreamState {
         self.open_block
     }
 
-    /// Returns whether the stop reason has come.
+    /// Returns whether the stop reason has arrived.
     pub fn has_stopped(&self) -> bool {
         self.has_stop_reason
     }
@@ -86,7 +84,7 @@ impl MessagesStreamState {
     }
 }
 
-/// Reads an event or an answer; `None` if it is not a JSON object.
+/// Reads an event or an answer. Returns `None` if it is not a JSON object.
 pub(super) fn parse_event(text: &str) -> Option<MessagesEventScan<'_>> {
     let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
     if scan.kind().ok()? != JsonKind::Object {
@@ -139,7 +137,7 @@ impl MessagesEventScan<'_> {
     fn read_delta_member(&mut self, name: &str, scan: &mut JsonScanner<'_>) -> ScanResult {
         match name {
             "text" | "thinking" | "partial_json" => self.count_text(scan)?,
-            // Hidden thinking leaves only its signature.
+            // The vendor sends only the signature of hidden thinking.
             "signature" => {
                 self.has_other_output = true;
                 scan.skip()?;
@@ -217,7 +215,8 @@ impl MessagesEventScan<'_> {
         self.generated_bytes = self.generated_bytes.saturating_add(bytes);
     }
 
-    /// Returns the final state of a whole answer, from which its usage and a free refusal are read.
+    /// Returns the final state of a whole answer, which contains its usage and whether a refusal is
+    /// free.
     pub fn to_stream_state(&self) -> MessagesStreamState {
         let mut seen = MessagesStreamState::default();
         seen.record_event(self, false, true);

@@ -1,6 +1,6 @@
 //! Reads an event of a responses stream or a whole response in one skipping pass.
 //!
-//! This file must not copy text: it counts. It skips unknown members and treats members of a wrong
+//! This file counts text without copying it. It skips unknown members and treats members of a wrong
 //! type as absent.
 //!
 //! Read next: `body.rs`.
@@ -11,22 +11,21 @@ use crate::json::{JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 
-/// One event, or a whole response.
+/// The facts in one event or in a whole response.
 #[derive(Default, Debug)]
 pub(super) struct ResponsesEventScan<'a> {
-    /// The member `type` of an event.
     pub kind: Option<Cow<'a, str>>,
     sequence: Option<u64>,
     pub delta_bytes: u64,
     /// Whether the event concerns reasoning.
     pub has_reasoning: bool,
-    /// The server tool, if the event's item is a call of one.
+    /// The server tool, if the event's item is a call of a server tool.
     tool_call: Option<ServerTool>,
     /// The response in the event, or the whole body.
     pub response: ResponsesBodyScan,
 }
 
-/// A response, possibly incomplete.
+/// The facts in a response, which may be incomplete.
 #[derive(Default, Debug)]
 pub(super) struct ResponsesBodyScan {
     pub is_present: bool,
@@ -35,9 +34,9 @@ pub(super) struct ResponsesBodyScan {
     pub model: Option<Span>,
     pub has_error: bool,
     is_failed: bool,
-    /// Whether its status is final: `completed` or `incomplete`.
+    /// Whether the status is final: `completed` or `incomplete`.
     pub has_ended: bool,
-    /// Whether its output is a list.
+    /// Whether the output is a list.
     pub has_output: bool,
     usage: Option<ChatCounters>,
     /// Span of the usage, of any type.
@@ -46,14 +45,13 @@ pub(super) struct ResponsesBodyScan {
     pub closing_brace: usize,
     pub tier: Option<ServiceTier>,
     uses_reported: PerTool<Option<u64>>,
-    /// Calls of server tools in its output.
+    /// Number of calls of server tools in the output.
     tool_calls: PerTool<u64>,
-    /// UTF-8 bytes of the texts and arguments in its output.
+    /// Number of UTF-8 bytes of the texts and arguments in the output.
     pub output_bytes: u64,
 }
 
 impl ResponsesBodyScan {
-    /// Returns the counters, if there are any.
     pub fn counters(&self) -> Option<ChatCounters> {
         let counters = self.usage.filter(ChatCounters::is_usage)?;
         let tool_uses = self.uses_reported.or(&self.tool_calls);
@@ -64,13 +62,12 @@ impl ResponsesBodyScan {
         })
     }
 
-    /// Returns whether it is an error, not an answer.
+    /// Returns whether the response is an error instead of an answer.
     pub fn is_failure(&self) -> bool {
         self.is_failed || self.has_error
     }
 }
 
-/// State of a stream after the events so far.
 #[derive(Default, Debug)]
 pub(super) struct ResponsesStreamState {
     pub id: AnswerId,
@@ -106,8 +103,8 @@ impl ResponsesStreamState {
         self.usage.map(VendorCounters::Chat)
     }
 
-    /// Returns the usage known before the vendor reports it: the tier, and the uses of server
-    /// tools.
+    /// Returns the usage that is known before the vendor reports any: the tier, and the uses of
+    /// server tools.
     pub fn usage_so_far(&self) -> Option<Usage> {
         let is_known = self.tier.is_some() || !self.tool_calls.is_zero();
         is_known.then(|| {
@@ -125,7 +122,7 @@ impl ResponsesStreamState {
     }
 }
 
-/// Reads an event; `None` if it is not a JSON object.
+/// Reads an event. Returns `None` if it is not a JSON object.
 pub(super) fn parse_event(text: &str) -> Option<ResponsesEventScan<'_>> {
     let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
     if scan.kind().ok()? != JsonKind::Object {
@@ -160,7 +157,7 @@ pub(super) fn parse_event(text: &str) -> Option<ResponsesEventScan<'_>> {
     Some(seen)
 }
 
-/// Reads a whole response; `None` if it is not a JSON object.
+/// Reads a whole response. Returns `None` if it is not a JSON object.
 pub(super) fn parse_body(text: &str) -> Option<ResponsesBodyScan> {
     let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
     if scan.kind().ok()? != JsonKind::Object {
@@ -213,12 +210,12 @@ fn read_response(scan: &mut JsonScanner<'_>, response: &mut ResponsesBodyScan) -
     Ok(())
 }
 
-/// The billing-relevant facts of an output item.
+/// The facts about an output item that affect the bill.
 #[derive(Default)]
 struct OutputItemScan {
     is_reasoning: bool,
     tool: Option<ServerTool>,
-    /// Whether a search only opened a page or searched within one. That is not billed.
+    /// Whether a search only opened a page or searched within a page, which is not billed.
     has_other_action: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Joins surrogate pairs that are split over two events of a passthrough stream: it moves the first
-//! half from the end of one text to the beginning of the next.
+//! Joins surrogate pairs that are split over two events of a passthrough stream: the first half
+//! moves from the end of one text to the beginning of the next.
 //!
-//! This file must not parse an event without half a pair in it, nor change anything but the texts
-//! of deltas.
+//! This file must parse only events that contain half a pair, and must change only the texts of
+//! deltas.
 //!
 //! Read next: `surrogates.rs`.
 
@@ -13,8 +13,7 @@ use crate::json::{
 use crate::surrogates::{PendingSurrogates, trailing_high_surrogate};
 use memchr::memmem;
 
-/// The halves of a stream that wait for the rest of their text. The key is the text's path in its
-/// event.
+/// First halves that wait for the rest of their text, by the text's path in its event.
 #[derive(Debug, Default)]
 pub(super) struct SplitCharJoiner(PendingSurrogates<String>);
 
@@ -59,7 +58,8 @@ impl SplitCharJoiner {
     }
 }
 
-/// Returns the number of a choice, a block or a call: its `index`, or else its position.
+/// Returns the number of a choice, a block or a call, which is its `index` or, without one, its
+/// position.
 fn index_or(value: JsonValue<'_>, at: usize) -> u64 {
     value
         .get("index")
@@ -94,7 +94,7 @@ impl SplitCharWalk<'_> {
             .get(1..quoted.len().saturating_sub(1))
             .unwrap_or_default();
         if inside.is_empty() {
-            // A member that a vendor repeats in every chunk.
+            // The vendor repeats this member in every chunk.
             return;
         }
         if let Some(half) = self.halves.take(&path) {

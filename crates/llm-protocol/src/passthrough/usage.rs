@@ -1,7 +1,7 @@
-//! Writes the usage object for a client if the vendor's own one does not state what is billed.
+//! Writes the usage object for a client if the vendor's object differs from the billed usage.
 //!
-//! This file must not decide what is billed: `usage/metering.rs` does. A usage object that states
-//! what is billed stays unchanged.
+//! This file must not decide what is billed: `usage/metering.rs` does. A usage object that equals
+//! the billed usage stays unchanged.
 
 use crate::Protocol;
 use crate::chat::write_stream::write_usage as write_chat_usage;
@@ -19,7 +19,7 @@ pub(super) fn meter_counted(counters: &VendorCounters, bounds: &UsageBounds) -> 
     meter(counters, bounds, &Usage::default())
 }
 
-/// Returns the usage of the whole answer, estimated where the vendor does not count.
+/// Returns the usage of the whole answer. Counts that the vendor does not report are estimated.
 pub(super) fn meter_billed(
     counters: &VendorCounters,
     terms: &MeteringTerms,
@@ -33,8 +33,8 @@ pub(super) fn meter_billed(
     )
 }
 
-/// Returns the usage object that replaces `raw`, which has these `counters`; `None` if `raw`
-/// already states what is billed. `before`: the usage that the client received before.
+/// Returns the usage object that replaces `raw`, which has these `counters`. Returns `None` if
+/// `raw` equals the billed usage. `before` is the usage that the client received before.
 pub(super) fn restate_usage(
     protocol: Protocol,
     counters: &VendorCounters,
@@ -64,9 +64,9 @@ pub(super) fn encode_usage(protocol: Protocol, usage: &Usage) -> String {
     json.into_string()
 }
 
-/// Returns the edit that puts a usage object into an object of the protocol. `at`: span of
-/// the member's value, if the object has the member. `end`: position of the object's closing brace,
-/// for an object without it.
+/// Returns the edit that puts a usage object into an object of the protocol. `at` is the span of
+/// the member's value, if the object has the member. Otherwise the edit uses `end`, the position of
+/// the object's closing brace.
 pub(super) fn usage_edit(
     text: &str,
     at: Option<Span>,
@@ -90,12 +90,12 @@ pub(super) fn closing_brace(text: &str) -> usize {
     text.trim_end().len().saturating_sub(1)
 }
 
-/// Which standard members a valid usage object lacks: the total, and the cached tokens of the
+/// The presence of the standard members in a usage object: the total, and the cached tokens of the
 /// prompt, for which some vendors use other names.
 #[derive(Default)]
 struct UsageMembers {
     null_total: Option<Span>,
-    /// Span of the object with the prompt's parts, or of another value in its place.
+    /// Span of the object with the prompt's parts, or of another value in its position.
     parts: Option<Span>,
     parts_are_object: bool,
     parts_are_empty: bool,
@@ -103,7 +103,7 @@ struct UsageMembers {
     null_cached: Option<Span>,
 }
 
-/// Returns `raw` with the standard members that it lacks; `None` if it lacks none.
+/// Returns `raw` with the missing standard members added, or `None` if none is missing.
 fn complete_usage(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String> {
     let parts_name = match protocol {
         Protocol::Chat => "prompt_tokens_details",
@@ -111,7 +111,7 @@ fn complete_usage(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String
         Protocol::Messages => return None,
     };
     if !raw.starts_with('{') {
-        // Duplicated member: clients read the last one.
+        // The member is duplicated, and clients read the last one.
         return Some(encode_usage(protocol, usage));
     }
     let members = read_usage_members(raw, parts_name).ok()?;

@@ -1,9 +1,8 @@
 //! Measures the content of a request body by kind: text, images, documents, audio. The pass that
 //! reads the body collects it.
 //!
-//! It is the only source for the quote (the maximum amount of text) and for the estimate of an
-//! answer whose usage the vendor did not report. It must not price anything, nor count base64 as
-//! text.
+//! The quote (the maximum amount of text) and the estimate of an answer without reported usage
+//! depend on these sizes alone. This file must not price anything, nor count base64 as text.
 //!
 //! Read next: `image_size.rs`, `estimate.rs` (weights), `billing/estimate.rs` and
 //! `billing/quote.rs`.
@@ -13,27 +12,27 @@ use crate::image_size;
 use crate::json::StringToken;
 use crate::usage::text_tokens;
 
-/// Maximum tokens of an image at a messages vendor: (width × height) ÷ 750 at the largest size that
-/// it accepts. Source: the vendor's vision guide, read 2026-11. This is the estimate for an image
-/// of unknown size.
+/// Maximum tokens of an image at a messages vendor: (width × height) ÷ 750 at the largest accepted
+/// size. This is also the estimate for an image of unknown size. The source is the vendor's vision
+/// guide, read 2026-11.
 pub const MAX_IMAGE_TOKENS: u64 = 5_000;
 const PIXELS_PER_TOKEN: u64 = 750;
 
-/// Maximum bytes of ordinary text per token, over all tokenizers: prose has 4 to 5, deeply indented
-/// code up to 8. Only runs of one letter or of spaces have more.
+/// Maximum bytes of ordinary text per token, over all tokenizers. Prose has 4 to 5, deeply indented
+/// code up to 8; only runs of one letter or of spaces have more.
 const MAX_BYTES_PER_TOKEN: u64 = 16;
 
-/// Base64 bytes of audio per token: a chat vendor counts ten tokens a second, which take 8 kB to 64
+/// Base64 bytes of audio per token. A chat vendor counts ten tokens a second, which take 8 kB to 64
 /// kB of base64 depending on the encoding.
 const AUDIO_BYTES_PER_TOKEN: u64 = 1_000;
 
-/// The content of one body.
+/// Sizes of the content of one body, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ContentSize {
     body_bytes: u64,
-    /// Bytes that unescaping saves, summed over all strings of the body.
+    /// Number of bytes that unescaping saves, summed over all strings of the body.
     escape_bytes: u64,
-    /// Bytes of the images' base64, as in the body.
+    /// Number of bytes of the images' base64 in the body.
     image_bytes: u64,
     /// UTF-8 bytes of values that are not text, including images.
     binary_bytes: u64,
@@ -45,8 +44,8 @@ pub struct ContentSize {
 }
 
 impl ContentSize {
-    /// Returns the maximum number of bytes that a vendor can read as text: all but the base64 of
-    /// images.
+    /// Returns the maximum number of bytes that a vendor can read as text, which is everything but
+    /// the base64 of images.
     pub fn max_text_bytes(&self) -> u64 {
         self.body_bytes.saturating_sub(self.image_bytes)
     }
@@ -58,12 +57,12 @@ impl ContentSize {
             .saturating_add(self.document_tokens)
     }
 
-    /// Returns the minimum input tokens of the plain text. Images and documents have no such bound.
+    /// Returns the minimum number of input tokens of the plain text. Images and documents have no
+    /// minimum.
     pub fn min_tokens(&self) -> u64 {
         self.plain_bytes() / MAX_BYTES_PER_TOKEN
     }
 
-    /// Returns the UTF-8 bytes of text.
     fn plain_bytes(&self) -> u64 {
         self.body_bytes
             .saturating_sub(self.escape_bytes)
@@ -75,7 +74,7 @@ impl ContentSize {
         self.audio_bytes.div_ceil(AUDIO_BYTES_PER_TOKEN)
     }
 
-    /// Adds an image. `data` is its base64 or data URL; `None` if the image is elsewhere.
+    /// Adds an image. `data` is its base64 or data URL, or `None` for a URL elsewhere.
     pub(super) fn add_image(&mut self, data: Option<&StringToken<'_>>) {
         let size =
             data.and_then(|data| image_size::image_dimensions(strip_data_url_head(data.raw)));
@@ -108,7 +107,8 @@ impl ContentSize {
         self.add_binary(data);
     }
 
-    /// Adds encrypted reasoning. Only its vendor can read it, and reads the plaintext.
+    /// Adds encrypted reasoning, which only its vendor can read. The vendor reads the shorter
+    /// plaintext.
     pub(super) fn add_encrypted(&mut self, data: &StringToken<'_>) {
         self.encrypted_bytes = self
             .encrypted_bytes
@@ -116,19 +116,19 @@ impl ContentSize {
         self.add_binary(data);
     }
 
-    /// Adds a value that no model reads.
+    /// Adds a value that no model reads, such as an id.
     pub(super) fn add_binary(&mut self, data: &StringToken<'_>) {
         self.binary_bytes = self.binary_bytes.saturating_add(data.decoded_bytes());
     }
 
-    /// Ends the pass.
+    /// Completes the sizes at the end of the pass.
     pub(super) fn finish(&mut self, body_bytes: usize, escape_bytes: usize) {
         self.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
         self.escape_bytes = u64::try_from(escape_bytes).unwrap_or(u64::MAX);
     }
 }
 
-/// Returns the data of a data URL, or the text itself.
+/// Returns the data of a data URL, or the whole text if it is not one.
 fn strip_data_url_head(raw: &str) -> &str {
     let is_url = raw.starts_with("data:");
     raw.split_once("base64,")

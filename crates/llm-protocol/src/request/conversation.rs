@@ -1,9 +1,9 @@
 //! Identifies the conversation of a request: one short key for all its turns.
 //!
-//! Some clients send a session id. For the others the key comes from the beginning, which every
-//! later turn repeats: the instructions and the first messages. It must not store or report any of
-//! the content: the key is a truncated hash that also covers the account. It must not scan the body
-//! again: the request summary has the spans of the beginning.
+//! Some clients send a session id. For other clients the key comes from the instructions and the
+//! first messages, which every later turn repeats. The content must not be stored or reported: the
+//! key is a truncated hash that also covers the account. The body must not be scanned again,
+//! because the request summary has the spans of the beginning.
 
 use super::summary::RequestSummary;
 use crate::json::{JsonKind, JsonScanner, MAX_DEPTH, ScanResult, Span};
@@ -13,8 +13,8 @@ use std::fmt;
 
 pub(super) mod spans;
 
-/// Headers in which clients send a session id, in the order of trust: agents, relays, then other
-/// names.
+/// Headers in which clients send a session id, most trusted first: those of agents, of relays, and
+/// then others.
 pub const SESSION_HEADERS: [&str; 16] = [
     "x-claude-code-session-id",
     "x-opencode-session",
@@ -34,7 +34,7 @@ pub const SESSION_HEADERS: [&str; 16] = [
     "x-client-session-id",
 ];
 
-/// Members of `metadata` with a session id.
+/// Members of `metadata` that may contain a session id.
 const SESSION_MEMBERS: [&str; 5] = [
     "session_id",
     "sessionId",
@@ -46,8 +46,8 @@ const SESSION_MEMBERS: [&str; 5] = [
 /// Maximum length of a session id in bytes. A longer one is ignored.
 const MAX_ID_BYTES: usize = 512;
 
-/// Number of bytes hashed at each end of a text, together with its length, so that a text of a
-/// megabyte is not hashed whole.
+/// Number of bytes that are hashed at each end of a text, together with the text's length. A text
+/// of a megabyte is not hashed whole.
 const HASHED_END_BYTES: usize = 4_096;
 
 /// Maximum number of texts that the key covers.
@@ -80,9 +80,9 @@ impl fmt::Debug for ConversationKey {
 }
 
 impl RequestSummary {
-    /// Returns the key of the conversation that `body` continues. This summary must have been read
-    /// from `body`. `header` returns the value of a header. The key does not cover the model,
-    /// because a conversation may change it.
+    /// Returns the key of the conversation that `body` continues. The summary must come from the
+    /// same body. `header` returns the value of a header. The key does not cover the model, because
+    /// a conversation may change it.
     pub fn conversation_key<'h>(
         &self,
         account: &str,
@@ -112,7 +112,7 @@ impl RequestSummary {
 }
 
 impl ConversationSpans {
-    /// Returns the session id in a member of the body.
+    /// Returns the session id in the member of the body that may contain one.
     fn session_id(&self, body: &[u8]) -> Option<String> {
         let named_by = |span: &Option<Span>| {
             valid_id(&parse_string(slice_at(body, (*span)?)?)?).map(str::to_owned)
@@ -124,7 +124,7 @@ impl ConversationSpans {
     }
 }
 
-/// Returns the text at `span`. The body was read before, so it is UTF-8.
+/// Returns the text at `span`. The body was parsed before, so it is UTF-8.
 fn slice_at(body: &[u8], span: Span) -> Option<&str> {
     std::str::from_utf8(body.get(span.start..span.end)?).ok()
 }
@@ -143,9 +143,9 @@ fn valid_id(value: &str) -> Option<&str> {
     fits.then_some(value)
 }
 
-/// Returns the session id in an object: a member of that name, or a part of `user_id`, in which one
-/// agent combines several ids as a JSON object in a string or as `user_…_session_…`. A user id
-/// alone is not a session, because a user has many.
+/// Returns the session id in an object. A member may have that name, or `user_id` may contain it:
+/// one agent combines several ids there, as a JSON object in a string or as `user_…_session_…`. A
+/// user id alone is not a session, because a user has many.
 fn find_session_id(object: &str) -> Option<String> {
     let (mut session, mut user) = (None, None);
     let members = JsonScanner::new(object, MAX_DEPTH).object_or_skip(|scan, key| {
@@ -173,7 +173,7 @@ fn find_session_id(object: &str) -> Option<String> {
     })
 }
 
-/// Hashes the texts at the beginning of a conversation, still escaped.
+/// Hashes the texts at the beginning of a conversation in their escaped form.
 struct ConversationHasher<'a> {
     hash: &'a mut Sha256,
     texts: u32,
@@ -198,10 +198,9 @@ impl ConversationHasher<'_> {
         }
     }
 
-    /// The value was scanned before, so this cannot fail. If it did, it would stop at the same
-    /// place each time.
+    /// Hashes the texts in a value. The value was scanned before, so this scan cannot fail.
     fn hash_value(&mut self, body: &[u8], span: Span, mark: u8) {
-        // A string's end is known without a scan.
+        // The end of a string is known without a scan.
         let token = body
             .get(span.start..span.end)
             .and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
@@ -214,8 +213,8 @@ impl ConversationHasher<'_> {
         }
     }
 
-    /// Hashes every text in a value at any level, without the markers that clients move between
-    /// turns.
+    /// Hashes every text in a value at any level, except the cache markers, which clients move
+    /// between turns.
     fn hash_texts(&mut self, scan: &mut JsonScanner<'_>, mark: u8) -> ScanResult {
         match scan.kind()? {
             JsonKind::String => {

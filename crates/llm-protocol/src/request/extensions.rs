@@ -1,11 +1,12 @@
-//! Members of chat requests that only some compatible vendors know, by their effect at the vendor.
+//! Members of chat requests that only some compatible vendors support, by their effect at the
+//! vendor.
 //!
 //! A compatible vendor reads members that the protocol does not have, and the gateway forwards the
 //! body unchanged. If such a member makes the vendor search, fetch or run something, the operator
 //! pays for it, so it is refused unless it has a price. A second output limit would let the vendor
 //! generate more than was reserved, so it is removed. Members that reference objects of the vendor
-//! account are in `request/vendor_state.rs`. It must not refuse or edit: `billing/quote.rs` and
-//! `request/foreign_fields/limits.rs` do.
+//! account are in `request/vendor_state.rs`. This file must not refuse or edit a member:
+//! `billing/quote.rs` and `request/foreign_fields/limits.rs` do.
 //!
 //! Names are compared without case and underscores: servers built on Protocol Buffers accept both
 //! `cached_content` and `cachedContent`.
@@ -20,18 +21,18 @@ use crate::table_text::names_in;
 /// The names, by their effect.
 const NAMES: &str = include_str!("extensions.txt");
 
-/// Members that make a vendor search, fetch or run something, by vendor. Sources: the vendors' API
-/// references, read 2026-11.
+/// Members that make a vendor search, fetch or run something, by vendor. The sources are the
+/// vendors' API references, read 2026-11.
 const UNPRICED_MEMBERS: [&str; 24] = names_in(NAMES, "unpriced");
 
 /// Output limits and answer counts under other names than the surface's.
 const FOREIGN_OUTPUT_LIMITS: [&str; 16] = names_in(NAMES, "output limits");
 
-/// Objects with a vendor's own options. Some vendors, and gateways before them, read their members
-/// as top-level members.
+/// Names of objects that contain a vendor's own options. Some vendors, and gateways before them,
+/// read the options as top-level members.
 const OPTION_OBJECTS: [&str; 10] = names_in(NAMES, "option objects");
 
-/// Members that decide the bill and must not be in an object of options.
+/// Members that decide the bill, and so must not occur in an object of options.
 const BILLING_OPTIONS: [&str; 7] = names_in(NAMES, "billing options");
 
 /// Effect of a member at the vendor.
@@ -41,7 +42,7 @@ pub(super) enum Extension {
     Unpriced(&'static str),
     /// The vendor applies another output limit than the surface's.
     OutputLimit(&'static str),
-    /// The vendor reads further options.
+    /// The member is an object of further options.
     Options(&'static str),
 }
 
@@ -49,7 +50,7 @@ impl Extension {
     /// Returns the extension of a top-level member in a body of `protocol`.
     pub fn from_top_level(protocol: Protocol, name: &str) -> Option<Self> {
         // The responses protocol has its own limits and objects with these names, and its servers
-        // read no others.
+        // ignore other names.
         if protocol == Protocol::Responses {
             return find_name(&UNPRICED_MEMBERS, name).map(Self::Unpriced);
         }
@@ -72,7 +73,7 @@ impl Extension {
             .or_else(|| Self::from_any_level(name))
     }
 
-    /// Returns whether a member of this name makes a tool the vendor's own.
+    /// Returns whether a member with this name marks a tool as the vendor's own.
     pub fn is_vendor_tool(name: &str) -> bool {
         find_name(&UNPRICED_MEMBERS, name).is_some()
     }
@@ -93,7 +94,7 @@ fn find_name(names: &[&'static str], name: &str) -> Option<&'static str> {
 }
 
 impl Features {
-    /// Reads the value of a member with this effect.
+    /// Reads the value of a member that has this effect.
     pub(super) fn read_extension(
         &mut self,
         protocol: Protocol,
@@ -116,7 +117,7 @@ impl Features {
         }
     }
 
-    /// Reads a vendor's own options, at any depth: they count as top-level members.
+    /// Reads a vendor's own options, at any depth. They count as top-level members.
     fn read_options(&mut self, protocol: Protocol, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
             JsonKind::Array => scan
@@ -161,8 +162,8 @@ impl Features {
     }
 }
 
-/// Consumes the next value and returns whether it asks for the feature: it is not null, false, an
-/// empty list or an object that switches the feature off.
+/// Consumes the next value and returns whether it enables the feature. Null, false, an empty list
+/// and an object that switches the feature off do not.
 fn is_enabled(scan: &mut JsonScanner<'_>) -> ScanResult<bool> {
     match scan.kind()? {
         JsonKind::Null | JsonKind::False => scan.skip().map(|_| false),

@@ -1,6 +1,6 @@
 //! The features that make a vendor read or do more than one pass over the body's own bytes.
 //!
-//! Types only. They must not price anything.
+//! This file defines types only, which must not depend on a price.
 //!
 //! Read next: `request/features/read.rs`, which finds them.
 
@@ -10,7 +10,6 @@ use crate::usage::{InferenceGeo, PerTool, ServiceTier, Speed};
 
 mod read;
 
-/// Features of a body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Features {
     /// Number of image blocks or parts, including those in tool results.
@@ -26,82 +25,84 @@ pub struct Features {
     pub url_sources: bool,
     /// The first reference to an object in the vendor account.
     pub vendor_reference: FirstReference,
-    /// Whether there are tools that run at the vendor, whose results become input, and that have no
-    /// price key.
+    /// Whether the request has tools that run at the vendor and have no price key. Their results
+    /// become input.
     pub server_tools: bool,
-    /// The first member that asks for such a tool (chat).
+    /// The first member that asks for a tool without a price key (chat).
     pub server_tool_member: Option<&'static str>,
-    /// Offers of server tools with a price key, by tool, merged over all tools of the kind.
+    /// Offers of server tools with a price key, by kind of tool. Several tools of a kind are
+    /// merged.
     pub tool_offers: PerTool<Option<ToolOffer>>,
-    /// Maximum number of server tool calls of all kinds (responses). The larger value if the member
-    /// is duplicated.
+    /// Maximum number of server tool calls of all kinds (responses). If the member is duplicated,
+    /// the larger value counts.
     pub max_tool_calls: Option<u64>,
     /// Whether the vendor may compact the conversation in extra passes.
     pub compaction: bool,
-    /// The service tier, if the caller named one other than the default.
+    /// The service tier. Set if the client named one other than the default.
     pub service_tier: Option<ServiceTier>,
-    /// Whether the caller named the default tier and no other.
+    /// Whether the client named the default tier and no other.
     pub usual_tier: bool,
-    /// Whether the request offers tools or the conversation has tool calls. In doubt, true.
+    /// Whether the request offers tools or the conversation has tool calls. True in case of doubt.
     pub tools: bool,
-    /// Whether the caller turned reasoning off (chat).
+    /// Whether the client turned reasoning off (chat).
     pub no_reasoning: bool,
-    /// Whether the caller gave stop sequences.
+    /// Whether the client gave stop sequences.
     pub stops: bool,
-    /// The speed, if not the standard one.
+    /// The speed. Set if it is not the standard one.
     pub speed: Option<Speed>,
-    /// The inference region, if not `global`.
+    /// The inference region. Set if it is not `global`.
     pub inference_geo: Option<InferenceGeo>,
-    /// Whether the caller named the region `global` and no other.
+    /// Whether the client named the region `global` and no other.
     pub usual_geo: bool,
-    /// Whether other models may answer instead.
+    /// Whether the request allows other models to answer instead.
     pub fallback_models: bool,
-    /// Whether there is a `cache_control` anywhere.
+    /// Whether the request has a `cache_control` at any level.
     pub cache_markers: bool,
     /// Whether the request asks for a longer lifetime of the cache than the vendor's default.
     pub cache_markers_1h: bool,
-    /// Found while the body is read: becomes `has_other_shape` of the summary.
+    /// Whether the body has an unusual shape. The summary reports it as `has_other_shape`.
     pub other_shape: bool,
-    /// Remains of another vendor's answers that this vendor may refuse. `request/foreign_fields.rs`
-    /// reads the body for them. In doubt, true.
+    /// Remains of another vendor's answers that this vendor may refuse, which make
+    /// `request/foreign_fields.rs` read the body. True in case of doubt.
     pub leftovers: ForeignFields,
-    /// Content of the body, by kind.
     pub content: ContentSize,
 }
 
 /// A server tool that the vendor may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ToolOffer {
-    /// Maximum number of uses, summed over all tools of the kind; `None` if one of them has no
+    /// Maximum number of uses, summed over all tools of the kind. `None` if one of the tools has no
     /// limit.
     pub max_uses: Option<u64>,
 }
 
-/// Possible remains of another vendor's answers.
+/// Kinds of remains of another vendor's answers that the body may contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ForeignFields {
-    /// A thinking block without a signature of a messages vendor.
+    /// Whether a thinking block lacks a messages vendor's signature.
     pub unsigned_thinking: bool,
-    /// A call id that a messages vendor refuses.
+    /// Whether a call has an id that a messages vendor refuses.
     pub odd_ids: bool,
-    /// A call id that is too long for a chat vendor.
+    /// Whether a call has an id that is too long for a chat vendor.
     pub long_ids: bool,
-    /// A call id that is not exactly nine letters or digits. Some chat vendors accept only those.
+    /// Whether a call has an id other than nine letters or digits, which some chat vendors require.
     pub other_than_nine: bool,
     /// Number of thinking blocks with a messages vendor's signature.
     pub thoughts: u32,
     /// Number of tool results of the messages protocol.
     pub tool_results: u32,
-    /// Members of the messages protocol and of reasoning that the vendor of the chat protocol does
-    /// not know.
+    /// Whether the body has members of the messages protocol or of reasoning that the vendor of the
+    /// chat protocol does not support.
     pub members: bool,
-    /// Members that would make the vendor use the operator's account or store something in it: see
-    /// `request/foreign_fields.rs`.
+    /// Whether the body has members that would make the vendor use the operator's account or store
+    /// something in it. See `request/foreign_fields.rs`.
     pub account_members: bool,
-    /// Output limits under another name than the surface's, or in a vendor's own options.
+    /// Whether the body has output limits under another name than the surface's, or in a vendor's
+    /// own options.
     pub second_limits: bool,
-    /// A tool that asks a second model.
+    /// Whether the request has a tool that asks a second model.
     pub advisors: bool,
-    /// The instructions begin with the line by which one client names itself for billing.
+    /// Whether the instructions begin with the line by which one client identifies itself for
+    /// billing.
     pub billing_header: bool,
 }

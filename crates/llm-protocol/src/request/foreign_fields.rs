@@ -1,14 +1,11 @@
-//! Removes the remains of another vendor's answers from a conversation that this vendor would
-//! refuse although it speaks the caller's protocol: reasoning that it did not sign, call ids in a
-//! format that it refuses, members that it does not know.
+//! Removes the remains of another vendor's answers from a conversation, because this vendor would
+//! refuse them: reasoning that it did not sign, call ids in another format, unknown members.
 //!
-//! This module must not touch anything else, nor validate a request: the vendor refuses what cannot
-//! be parsed here. Nearly always there is nothing to do; the request summary shows whether the body
-//! must be read at all.
+//! This module must not validate a request: the vendor refuses a body that cannot be parsed. Few
+//! bodies need an edit, and the request summary shows whether the body must be read at all.
 //!
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
 //! `request/rewrite.rs`, which applies these edits together with its own.
-
 use super::rewrite;
 use super::summary::RequestSummary;
 use crate::Protocol;
@@ -32,9 +29,9 @@ mod responses;
 pub use remover::RequestCleanup;
 pub use responses::{PassthroughContext, clean_responses_request};
 
-/// Computes the edits for `body` before the gateway sends it to a vendor of the same protocol: it
-/// removes another vendor's remains, and what the vendor by its profile and the model by `rules`
-/// are known to refuse.
+/// Computes the edits for `body` before the gateway sends it to a vendor of the same protocol. The
+/// edits remove another vendor's remains, and the parts that the vendor (by its profile) or the
+/// model (by `rules`) is known to refuse.
 pub fn clean_request(
     protocol: Protocol,
     profile: &VendorProfile,
@@ -84,8 +81,8 @@ pub fn clean_request(
     remover.finish()
 }
 
-/// Returns whether [`clean_request`] would have to read the body: it has something to remove. For
-/// chat and messages; responses bodies always need some edits, of [`clean_responses_request`].
+/// Returns whether [`clean_request`] would have to read the body of a chat or messages request.
+/// Responses bodies always need the edits of [`clean_responses_request`].
 pub fn needs_cleaning(
     protocol: Protocol,
     profile: &VendorProfile,
@@ -99,8 +96,8 @@ pub fn needs_cleaning(
         || rules.is_some_and(|rules| summary.needs_repair(rules))
 }
 
-/// Returns whether the request has parts that this vendor refuses: remains of another vendor, or
-/// members that it does not know.
+/// Returns whether the request has parts that this vendor refuses, because another vendor left them
+/// or the profile excludes them.
 fn has_foreign_parts(
     protocol: Protocol,
     profile: &VendorProfile,
@@ -128,9 +125,9 @@ fn has_advisors(protocol: Protocol, summary: &RequestSummary) -> bool {
     summary.features.leftovers.advisors && protocol == Protocol::Messages
 }
 
-/// Computes the edits for a retry with the same protocol without the reasoning of earlier turns,
-/// which another model made and this vendor may not be able to read. Returns `None` if the body has
-/// no such reasoning. For responses bodies see [`clean_responses_request`].
+/// Computes the edits that remove the reasoning of earlier turns, for a retry with the same
+/// protocol. Another model made the reasoning, and this vendor may not be able to read it. Returns
+/// `None` if the body has no such reasoning. For responses bodies see [`clean_responses_request`].
 pub fn remove_reasoning(
     protocol: Protocol,
     profile: &VendorProfile,
@@ -162,8 +159,8 @@ pub fn remove_reasoning(
     Some(remover.finish())
 }
 
-/// Returns the body without its top-level members of these names, and a warning for each; `None` if
-/// it has none of them.
+/// Returns the body without the top-level members of these names, and a warning for each. Returns
+/// `None` if the body has none of them.
 pub fn without_members(body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {
     let text = std::str::from_utf8(body).ok()?;
     let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
@@ -177,18 +174,19 @@ pub fn without_members(body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<Str
 /// Type of the context edit by which the vendor clears thinking.
 const CLEAR_THINKING_EDIT: &str = "clear_thinking_20251015";
 
-/// Top-level members that concern the operator's account at the vendor and that no answer depends
-/// on. They are removed. `store` would keep the answer there, where nobody reads it.
+/// Top-level members that concern the operator's account at the vendor and that do not affect the
+/// answer, and so are removed. `store`, for example, would keep the answer at the vendor, where
+/// nobody reads it.
 fn account_members(protocol: Protocol) -> &'static [&'static str] {
     match protocol {
         Protocol::Chat => &["store"],
         Protocol::Messages => &["user_profile_id", "workspace_id", "diagnostics"],
-        // See `clean_responses_request`.
+        // The function `clean_responses_request` handles these members.
         Protocol::Responses => &[],
     }
 }
 
-/// The members of a message in which the gateway writes another vendor's reasoning.
+/// Members of a message in which the gateway writes another vendor's reasoning.
 const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_details"];
 
 impl<'a> ForeignFieldRemover<'a> {
@@ -226,13 +224,13 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Adds what the vendor takes in the place of its state to the first call of a message that has
-    /// none of it: another vendor's.
+    /// Adds the placeholder for the vendor's state to the first call of a message that has no such
+    /// state because another vendor made it.
     fn add_call_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
         let Some(placeholder) = &profile.call_placeholder else {
             return;
         };
-        // Any vendor may have the members for reasoning.
+        // Members for reasoning do not count as state, because any vendor may have them.
         if has_state(message, profile, |name| !VendorProfile::is_reasoning(name)) {
             return;
         }
@@ -241,8 +239,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Adds what the vendor takes in the place of its state to a message that has calls and none
-    /// of it.
+    /// Adds the placeholder for the vendor's state to a message that has calls and no such state.
     fn add_message_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
         let Some(placeholder) = &profile.message_placeholder else {
             return;
@@ -254,8 +251,8 @@ impl<'a> ForeignFieldRemover<'a> {
         self.insert_inside(message, placeholder.clone());
     }
 
-    /// Removes the members that the server refuses at this place, with a warning unless they are
-    /// null or ask for nothing.
+    /// Removes the members that the server refuses at this position. A member that is null or has
+    /// no effect needs no warning.
     fn remove_refused(
         &mut self,
         object: JsonValue<'a>,
@@ -266,7 +263,7 @@ impl<'a> ForeignFieldRemover<'a> {
         for (key, value) in object.members() {
             let name = key.value();
             let span = self.member_span(&key, value);
-            // One that was removed before has no warning.
+            // A member that was removed before needs no second warning.
             if !profile.refuses(place, &name) || self.gone.contains(&span) {
                 continue;
             }
@@ -277,8 +274,8 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Removes the tools that ask a second model. Without any other tool, the vendor refuses a tool
-    /// choice.
+    /// Removes the tools that ask a second model. If no tool is left, the tool choice is removed
+    /// too, because the vendor would refuse it.
     fn remove_advisors(&mut self, root: JsonValue<'a>) {
         let is_advisor = |tool: JsonValue<'a>| {
             let kind = tool.string_of("type");
@@ -309,7 +306,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Removes the line that differs in each request from the front of the instructions.
+    /// Removes the billing line, which differs in each request, from the start of the instructions.
     fn remove_billing_header(&mut self, root: JsonValue<'a>) {
         let Some(system) = root.get("system") else {
             return;
@@ -319,7 +316,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 .push(JsonEdit::new(self.span(system.raw()), rest));
             return;
         }
-        // Another string than that line.
+        // The instructions are a string without the billing line.
         if !system.is_array() {
             return;
         }
@@ -327,7 +324,7 @@ impl<'a> ForeignFieldRemover<'a> {
         for block in system.items() {
             let text = block.get("text");
             let rest = text.and_then(|text| billing_header::without_header_json(text.raw()));
-            // Servers refuse an empty text.
+            // Servers refuse an empty text, so remove the whole block.
             let is_empty = rest.as_ref().is_some_and(|rest| rest == "\"\"");
             if let (Some(text), Some(rest), false) = (text, rest, is_empty) {
                 self.edits.push(JsonEdit::new(self.span(text.raw()), rest));
@@ -360,7 +357,7 @@ impl<'a> ForeignFieldRemover<'a> {
             .for_each(|edit| self.remove_value(edit));
     }
 
-    /// `goes`: selects the assistant's blocks that are removed.
+    /// Cleans the messages. `goes` selects the assistant's blocks to remove.
     fn clean_messages(&mut self, root: JsonValue<'a>, goes: fn(JsonValue<'_>) -> bool) {
         let mut calls = CallIdMap::default();
         for (index, message) in root.items_of("messages").enumerate() {
@@ -387,7 +384,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Gives a call or its result an id that the vendor accepts.
+    /// Replaces the id of a call or of its result if the vendor would refuse it.
     fn fix_call_id(&mut self, block: JsonValue<'a>, message: usize, calls: &mut CallIdMap<'a>) {
         let kind = block.get("type");
         let is = |expected: &str| kind.is_some_and(|kind| kind.is(expected));
@@ -408,7 +405,8 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 }
 
-/// Returns whether the message or one of its calls has such a member of the vendor's state.
+/// Returns whether the message or one of its calls has a member of the vendor's state that `counts`
+/// selects.
 fn has_state(
     message: JsonValue<'_>,
     profile: &VendorProfile,
@@ -423,8 +421,8 @@ fn has_state(
     holds(message) || message.items_of("tool_calls").any(holds)
 }
 
-/// Returns whether the caller loses nothing with the member: it is null or empty, or the vendor
-/// does unasked what it asks for.
+/// Returns whether removing the member loses nothing, because it is null or empty, or because the
+/// vendor behaves that way by default.
 fn asks_nothing(place: ChatPlace, name: &str, value: JsonValue<'_>) -> bool {
     let is_empty = value.is_null()
         || value.is_array() && value.items().next().is_none()
@@ -459,8 +457,8 @@ fn is_gateway_thinking(block: JsonValue<'_>) -> bool {
         .is_some_and(|token| token.value().starts_with(reasoning_token::TOKEN_PREFIX))
 }
 
-/// Returns whether the gateway wrote the message's `reasoning_details`: each entry has an anchor in
-/// the answer.
+/// Returns whether the gateway wrote the message's `reasoning_details`. In that case each entry has
+/// an anchor in the answer.
 fn is_gateway_reasoning(message: JsonValue<'_>) -> bool {
     let details = || message.items_of("reasoning_details");
     details().next().is_some() && details().all(|entry| entry.get("anchor").is_some())
@@ -478,16 +476,17 @@ fn has_thinking(root: JsonValue<'_>) -> bool {
     messages.any(|message| message.items_of("content").any(is_thinking))
 }
 
-/// The call ids so far. All ids count, including valid ones, so that a generated id is unique.
+/// The call ids so far. Valid ids count too, so that a generated id is unique.
 #[derive(Default)]
 struct CallIdMap<'a> {
     ids: CallIdAllocator,
-    /// By invalid id: the message that used it last, and the new ids of its calls there.
+    /// The entries are keyed by invalid id: the message that used the id last, and the new ids of
+    /// its calls in that message.
     unfit: HashMap<Cow<'a, str>, (usize, VecDeque<String>)>,
 }
 
 impl<'a> CallIdMap<'a> {
-    /// Returns a replacement for the id of a call if the id is invalid.
+    /// Returns a replacement for the id of a call, or `None` if the id is valid.
     fn map_call_id(&mut self, id: JsonStr<'a>, message: usize) -> Option<String> {
         let safe = self.ids.allocate(Some(&id));
         let id = id.into_value();
@@ -503,8 +502,8 @@ impl<'a> CallIdMap<'a> {
         Some(safe)
     }
 
-    /// Returns the replacement for the id of a result. Results of several calls with one id are
-    /// matched in order.
+    /// Returns the replacement for the id of a result, or `None` if the id is valid. Results of
+    /// several calls with one id are matched in order.
     fn map_result_id(&mut self, id: JsonStr<'a>) -> Option<String> {
         let id = id.into_value();
         if identifiers::is_plain_name(&id) {

@@ -1,7 +1,9 @@
-//! Compares names of members as lenient servers do: without case, underscores and hyphens.
+//! Compares names of members in the way of lenient servers, which ignore case, underscores and
+//! hyphens.
 
-/// Returns whether both names are equal without case, underscores and hyphens. It stops at the
-/// first letter that differs: each member of a request is compared with dozens of names.
+/// Returns whether both names are equal without case, underscores and hyphens. The comparison stops
+/// at the first letter that differs, because each member of a request is compared with dozens of
+/// names.
 pub(super) fn is_same_name(known: &str, name: &str) -> bool {
     letters(known).eq(letters(name))
 }

@@ -1,10 +1,10 @@
-//! Edits what this model is known to refuse in a body of its own protocol, as translation would:
-//! members are removed, renamed, lowered or moved, and every other byte stays unchanged.
+//! Edits the members that this model is known to refuse in a body of its own protocol. As in
+//! translation, they are removed, renamed, lowered or moved, and every other byte stays unchanged.
 //!
 //! Clients choose a dialect by the vendor's name of the model, which they cannot do with a catalog
-//! id. It must not repair anything without a known refusal, nor what every model of the protocol
-//! refuses: the vendor reports that. Each change adds a warning, unless the member asked for the
-//! default. A repaired body needs no further repair.
+//! id. Only known refusals are repaired, and not those that all models of the protocol share, which
+//! the vendor reports. Each change adds a warning, unless the member asked for the default. A
+//! repaired body needs no further repair.
 //!
 //! Read next: `request/repair_check.rs` (whether there is anything to do),
 //! `repair/{chat,messages,responses}.rs`.
@@ -19,16 +19,15 @@ mod chat;
 mod messages;
 mod responses;
 
-/// Decision about a member.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MemberDecision {
     Keep,
-    /// The member asked for what the model does anyway.
+    /// The member asks for the model's default behaviour, so it is dropped without a warning.
     DropSilently,
     Drop,
 }
 
-/// Decision about an effort that the model may not know.
+/// The decision about an effort level that the model may not support.
 enum EffortDecision {
     Keep,
     Drop,
@@ -37,7 +36,7 @@ enum EffortDecision {
 
 fn decide_effort(effort: Option<Effort>, levels: &[Effort]) -> EffortDecision {
     match effort {
-        // An unknown level is left to the vendor.
+        // Leave an unknown level to the vendor.
         None => EffortDecision::Keep,
         Some(effort) if levels.contains(&effort) => EffortDecision::Keep,
         Some(effort) => effort
@@ -47,8 +46,8 @@ fn decide_effort(effort: Option<Effort>, levels: &[Effort]) -> EffortDecision {
 }
 
 impl<'a> ForeignFieldRemover<'a> {
-    /// Edits what the model of these rules refuses. `without_thinking`: the vendor refused the
-    /// thinking, so it is already removed.
+    /// Edits the parts that the rules say the model refuses. `without_thinking` says that the
+    /// vendor refused the thinking, which is then removed already.
     pub(super) fn repair(
         &mut self,
         root: JsonValue<'a>,
@@ -103,7 +102,7 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 }
 
-/// Returns the member's value as a known effort level.
+/// Parses the member's value as a known effort level.
 fn parse_effort(value: Option<JsonValue<'_>>) -> Option<Effort> {
     Effort::parse(&value?.string()?)
 }

@@ -1,7 +1,7 @@
-//! Decides whether this model is known to refuse something in a body, from the summary of the body.
+//! Decides from the summary of a body whether this model is known to refuse a part of the body.
 //!
-//! This file must not read the body, nor change it: `request/repair.rs` does both, for the few
-//! bodies that need it. In doubt a body needs it.
+//! This file must not read or change the body: `request/repair.rs` does so for the few bodies that
+//! need a repair. In case of doubt, a body needs a repair.
 //!
 //! Read next: `request/repair.rs`.
 
@@ -15,7 +15,7 @@ use crate::capabilities::{
 use crate::ir::Effort;
 
 impl RequestSummary {
-    /// Returns whether the model is known to refuse something in the body.
+    /// Returns whether the model is known to refuse a part of the body.
     pub fn needs_repair(&self, rules: &RepairRules<'_>) -> bool {
         if rules.known == KnownCapabilities::NONE {
             return false;
@@ -102,7 +102,7 @@ impl RequestSummary {
             || known.verbosity && !model.verbosity && has(Setting::Text)
     }
 
-    /// Returns whether the vendor has members of its own for what the effort asks for.
+    /// Returns whether the vendor has members of its own that express the requested effort.
     fn has_switched_effort(&self, model: &ChatModel) -> bool {
         match self.hints.effort {
             EnumMember::Known(Effort::None) => !model.reasoning_off.is_empty(),

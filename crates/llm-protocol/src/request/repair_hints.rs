@@ -1,8 +1,8 @@
-//! Records which members that some model of the protocol refuses are in a body, as the one pass
-//! over it shows them.
+//! Records the members of a body that some model of the protocol refuses, during the one pass over
+//! the body.
 //!
-//! This file must not know a model: `request/repair_check.rs` decides whether this one refuses a
-//! member.
+//! This file must not depend on a model: `request/repair_check.rs` decides whether the request's
+//! model refuses a member.
 //!
 //! Read next: `request/repair_check.rs`.
 
@@ -10,33 +10,33 @@ use crate::capabilities::ThinkingType;
 use crate::ir::Effort;
 use crate::json::{JsonKind, JsonScanner, ScanResult};
 
-/// Findings of the pass over a body.
+/// The facts that the pass over a body finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RepairHints {
-    /// Bit set of the members that are present and not null.
+    /// Members that are present and not null, as a bit set.
     present: u16,
     pub effort: EnumMember<Effort>,
     pub thinking: EnumMember<ThinkingType>,
-    /// Whether there is a message of the role `system`.
+    /// Whether a message has the role `system`.
     pub system_turns: bool,
-    /// Whether there is a message of the role `developer`.
+    /// Whether a message has the role `developer`.
     pub developer_turns: bool,
     /// Whether a message other than the first one has the role `system` or `developer`.
     pub later_instructions: bool,
-    /// Whether a user's message directly follows a tool's.
+    /// Whether a user's message directly follows a tool's message.
     pub user_behind_tool: bool,
-    /// Whether the last message is a tool's.
+    /// Whether the last message is a tool's message.
     ends_with_tool: bool,
     has_messages: bool,
     /// Whether the last message is the assistant's.
     pub ends_with_assistant: bool,
-    /// Whether the assistant's last turn has no thinking signed by its vendor.
+    /// Whether the assistant's last turn lacks thinking signed by its vendor.
     pub is_unthought: bool,
-    /// Whether results of that turn's calls follow.
+    /// Whether results of that turn's calls follow the turn.
     pub is_answered: bool,
     /// Whether a message has `reasoning_content`.
     pub reasoning_content: bool,
-    /// Whether there is a call id that is not exactly nine letters or digits.
+    /// Whether a call id is not exactly nine letters or digits.
     pub other_than_nine: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum EnumMember<T> {
     #[default]
     Absent,
     Known(T),
-    /// An unknown name or value, which the vendor must validate.
+    /// The name or value is unknown, and the vendor must validate it.
     Unknown,
 }
 
@@ -99,7 +99,7 @@ impl RepairHints {
         self.present & setting as u16 != 0
     }
 
-    /// Records the role of a message, as written, with its quotes.
+    /// Records the role of a message. `role` is the JSON string with its quotes.
     pub fn record_role(&mut self, role: &str) {
         let is_behind_tool = std::mem::replace(&mut self.ends_with_tool, role == "\"tool\"");
         match role {
@@ -113,7 +113,7 @@ impl RepairHints {
                 self.developer_turns = true;
                 self.later_instructions |= self.has_messages;
             }
-            // Written with escapes it may be any role.
+            // A role with escapes may be any role.
             role if role.contains('\\') => {
                 (
                     self.ends_with_assistant,
@@ -149,7 +149,7 @@ impl RepairHints {
     }
 }
 
-/// Reads a name; null counts as absent.
+/// Reads a name. Null counts as absent.
 fn read_enum<T>(
     scan: &mut JsonScanner<'_>,
     named: fn(&str) -> Option<T>,

@@ -15,14 +15,15 @@ use bytes::Bytes;
 pub struct RequestEdits<'a> {
     /// The vendor's own name for the model.
     pub model: &'a str,
-    /// Lowers each given limit to this value and never raises one. If the body has no limit, it is
+    /// Maximum for each limit in the body. A lower limit is not raised, and a missing limit is
     /// inserted.
     pub output_limit: Option<u64>,
-    /// Name of the member to insert: `max_tokens` or `max_completion_tokens`.
+    /// Name of the limit to insert: `max_tokens` or `max_completion_tokens`.
     pub output_limit_field: &'a str,
     /// Replaces the thinking budget, if the body has one.
     pub thinking_budget: Option<u64>,
-    /// Sets `stream_options.include_usage` in chat streams and keeps the other options.
+    /// Whether to set `stream_options.include_usage` in chat streams. The other options stay
+    /// unchanged.
     pub include_usage: bool,
 }
 
@@ -59,7 +60,7 @@ pub fn rewrite_cleaned(
     changes.apply(body, summary.spans.inside)
 }
 
-/// Applies what `cleanup` removes and replaces, and nothing else.
+/// Applies the removals and replacements of `cleanup`, and no other edits.
 pub(super) fn apply_cleanup(body: &Bytes, cleanup: RequestCleanup) -> Bytes {
     let changes = EditBuilder {
         replaced: cleanup.edits,
@@ -70,8 +71,8 @@ pub(super) fn apply_cleanup(body: &Bytes, cleanup: RequestCleanup) -> Bytes {
 
 struct EditBuilder {
     replaced: Vec<JsonEdit<'static>>,
-    /// Members inserted after the opening brace, each with its comma: an object with a model is
-    /// never empty.
+    /// Members to insert after the opening brace, each followed by a comma. An object with a model
+    /// is never empty.
     inserted: String,
 }
 
@@ -103,7 +104,8 @@ impl EditBuilder {
         if summary.output_limit.is_some() {
             return;
         }
-        // Replaces a null member of that name: a second member of the name would be ambiguous.
+        // Replace a null member of that name, because a second member of the name would be
+        // ambiguous.
         let null = match field {
             "max_completion_tokens" => summary.spans.max_completion_tokens,
             "max_output_tokens" => summary.spans.max_output_tokens,
@@ -141,7 +143,7 @@ impl EditBuilder {
             inserted,
         } = self;
         if !inserted.is_empty() {
-            // Inserted first, because the first member may be removed.
+            // This edit must be first, because the first member may be removed.
             replaced.insert(0, JsonEdit::new(Span::at(inside), inserted));
         }
         if replaced.is_empty() {

@@ -1,7 +1,7 @@
 //! Summary of a request body: the facts that decide who pays, the maximum cost and the destination,
-//! and the spans of what may be edited.
+//! and the spans of the members that may be edited.
 //!
-//! Types only. It must not read a body: `request.rs` does.
+//! This file defines types only. It must not read a body: `request.rs` does.
 //!
 //! Read next: `request/features.rs`.
 
@@ -16,17 +16,17 @@ pub struct RequestSummary {
     pub model: String,
     pub stream: bool,
     pub output_limit: Option<OutputLimit>,
-    /// `thinking.budget_tokens` of `{"type":"enabled"}` (messages).
+    /// Value of `thinking.budget_tokens` if the type is `enabled` (messages).
     pub thinking_budget: Option<u64>,
-    /// `stream_options.include_usage` (chat).
+    /// Value of `stream_options.include_usage` (chat).
     pub include_usage: bool,
-    /// `n`; 1 if absent (chat).
+    /// Value of `n`, which is 1 by default (chat).
     pub choices: u64,
     pub features: Features,
-    /// Whether a chat request has tools, calls, results or parts in the shape of another protocol,
-    /// or an `input`: see `translate/chat_shape.rs`. In doubt, true.
+    /// Whether a chat request has an `input`, or tools, calls, results or parts in the shape of
+    /// another protocol: see `translate/chat_shape.rs`. True in case of doubt.
     pub has_other_shape: bool,
-    /// Warnings about what was rewritten before the body was read.
+    /// Warnings about rewriting that happened before the body was read.
     pub rewritten: Vec<String>,
     /// Number of object members and array items in the whole body.
     pub values: u64,
@@ -40,9 +40,10 @@ pub struct RequestSummary {
 /// The output limit in a body. Null counts as no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutputLimit {
-    /// Name of the member; `max_completion_tokens` if the body has both.
+    /// Name of the member. If the body has both, the name is `max_completion_tokens`.
     pub field: &'static str,
-    /// Tokens; the larger limit if the body has both, because a vendor may apply either.
+    /// Limit in tokens. If the body has both members, the larger limit counts, because a vendor may
+    /// apply either.
     pub tokens: u64,
 }
 
@@ -77,7 +78,7 @@ pub(super) struct MemberSpans {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutputLimitMember {
     pub span: Span,
-    /// `None`: the member is null.
+    /// Limit in tokens. `None` if the member is null.
     pub tokens: Option<u64>,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! The vendor returns such an object to anyone who uses the operator's credentials, so one account
 //! could read another account's files. The gateway records no ownership, so it refuses every
-//! reference. This module knows the names of the members and the texts of the refusals;
-//! `request/features/read.rs` decides where a member counts. It must not look into schemas, tool
-//! arguments or texts: the same names are data there.
+//! reference. This module has the names of the members and the texts of the refusals;
+//! `request/features/read.rs` decides where a member counts. It must ignore schemas, tool arguments
+//! and texts, where the same names are data.
 //!
 //! Read next: `request/features.rs`.
 
@@ -51,19 +51,19 @@ pub struct VendorReference {
     at: usize,
 }
 
-/// Top-level members with references that only some compatible vendors know.
+/// Top-level members with references that only some compatible vendors support.
 const COMPATIBLE_MEMBERS: [(&str, VendorObject); 3] = [
-    // OpenRouter: docs/features/presets.
+    // OpenRouter documents this member in docs/features/presets.
     ("preset", VendorObject::Preset),
-    // xAI: docs/guides/deferred-chat-completions.
+    // xAI documents this member in docs/guides/deferred-chat-completions.
     ("deferred", VendorObject::DeferredAnswer),
-    // vLLM: docs/features/disagg_prefill.
+    // vLLM documents this member in docs/features/disagg_prefill.
     ("kv_transfer_params", VendorObject::CacheTransfer),
 ];
 
 impl VendorObject {
-    /// Returns the object type that a member of this name refers to, at any level. Ignores case,
-    /// because some servers do.
+    /// Returns the object type to which a member of this name refers, at any level. The comparison
+    /// ignores case, because some servers do.
     pub(super) fn from_member(name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 8] = [
             ("file_id", VendorObject::File),
@@ -78,14 +78,14 @@ impl VendorObject {
         // All names end in "d", "s" or "t". This check rejects most members of a body.
         match name.as_bytes().last() {
             Some(b'd' | b'D' | b's' | b'S') => find(&NAMES, name),
-            // Gemini: "OpenAI compatibility", `extra_body.google.cached_content`;
-            // "generateContent", `cachedContent`.
+            // Gemini documents this member as `extra_body.google.cached_content` ("OpenAI
+            // compatibility") and as `cachedContent` ("generateContent").
             Some(b't' | b'T') if is_same_name("cached_content", name) => Some(Self::CachedContent),
             _ => None,
         }
     }
 
-    /// Returns the object type that a top-level value refers to if it is an object.
+    /// Returns the object type to which a top-level value refers, if the value is an object.
     pub(super) fn from_value(protocol: Protocol, name: &str, kind: JsonKind) -> Option<Self> {
         let is_template = protocol == Protocol::Chat
             && kind == JsonKind::Object
@@ -93,7 +93,7 @@ impl VendorObject {
         is_template.then_some(Self::PromptTemplate)
     }
 
-    /// Returns the object type that a top-level member refers to.
+    /// Returns the object type to which a top-level member refers.
     pub(super) fn from_top_level_member(protocol: Protocol, name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 6] = [
             ("thread", VendorObject::Thread),
@@ -103,12 +103,12 @@ impl VendorObject {
             ("conversation_id", VendorObject::Conversation),
             ("assistant_id", VendorObject::Assistant),
         ];
-        // In other protocols a prompt may be text.
+        // In other protocols, `prompt` may be a text.
         if protocol == Protocol::Responses && name.eq_ignore_ascii_case("prompt") {
             return Some(Self::PromptTemplate);
         }
-        // Spelled exactly as in the protocol it may be an object without an id: see
-        // `container`.
+        // With the exact spelling of the protocol, the member may be an object without an id, which
+        // `record_container` handles.
         if name != "container" && name.eq_ignore_ascii_case("container") {
             return Some(Self::Container);
         }
@@ -200,18 +200,18 @@ impl VendorReference {
     }
 }
 
-/// The first reference in a body, if there is one.
+/// The first reference in a body, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FirstReference(pub(super) Option<VendorReference>);
 
 impl FirstReference {
-    /// Adds what was found later.
+    /// Adds a reference found later, which counts only if there was none.
     pub(super) fn add(&mut self, later: Self) {
         self.0 = self.0.or(later.0);
     }
 
-    /// Records a reference if the file URL at `at` is one that the vendor reads with the
-    /// operator's credentials.
+    /// Records a reference if the vendor reads the file URL at `at` with the operator's
+    /// credentials.
     pub(super) fn record_storage_url(&mut self, address: &str, at: usize) {
         if is_vendor_storage(address) && self.0.is_none() {
             self.0 = Some(VendorReference {
@@ -221,8 +221,8 @@ impl FirstReference {
         }
     }
 
-    /// Consumes the next value and records it as a reference to `object`. Null, false and an empty
-    /// list are no reference.
+    /// Consumes the next value and records a reference to `object`. Null, false and an empty list
+    /// are no reference.
     pub(super) fn record(
         &mut self,
         object: VendorObject,
@@ -260,7 +260,7 @@ impl FirstReference {
                 scan.object(|scan, key| {
                     let name = key.name();
                     match VendorObject::from_member(&name) {
-                        // A skill that the vendor offers to everybody is not an object of the
+                        // A skill that the vendor offers to everybody does not belong to the
                         // account.
                         Some(VendorObject::Skill) => skill.record(VendorObject::Skill, scan),
                         Some(object) => self.record(object, scan),
@@ -282,7 +282,8 @@ impl FirstReference {
         }
     }
 
-    /// Reads the container of a request or a tool: an id, or an object that may contain one.
+    /// Reads the container of a request or a tool. The value is an id, or an object that may
+    /// contain an id.
     pub(super) fn record_container(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         match scan.kind()? {
             JsonKind::Object => scan.object(|scan, key| match key.name().as_ref() {
@@ -297,14 +298,14 @@ impl FirstReference {
     }
 }
 
-/// Returns whether the URL names the vendor's own storage (`gs://`, `s3://`) or its machine
-/// (`file://`): any scheme other than http and https does. Gemini's files have an https URL that
-/// the vendor reads without a key of the caller's.
+/// Returns whether the URL names the vendor's own storage (`gs://`, `s3://`) or machine
+/// (`file://`). Every scheme except http and https counts as such. Gemini's files also count: the
+/// vendor reads their https URLs without a key of the client.
 fn is_vendor_storage(address: &str) -> bool {
     let Some((scheme, rest)) = address.trim_start().split_once("://") else {
         return false;
     };
-    // After a comma the data of a data URL begins.
+    // The data of a data URL begins after a comma.
     if scheme.contains(',') {
         return false;
     }
@@ -321,7 +322,7 @@ fn is_vendor_storage(address: &str) -> bool {
     host.eq_ignore_ascii_case("generativelanguage.googleapis.com")
 }
 
-/// Returns whether the member holds the caller's own data, at any level.
+/// Returns whether the member holds the client's own data, at any level.
 pub(super) fn is_client_data(name: &str) -> bool {
     matches!(
         name,

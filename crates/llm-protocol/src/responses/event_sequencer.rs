@@ -1,6 +1,6 @@
-//! State of a stream that two places share. The stream writer numbers the events and begins the
-//! response. Keep-alive events and the final events of a failure come from outside the writer, and
-//! need the next number and the same response.
+//! State of a stream that the stream writer shares with other code. The writer numbers the events
+//! and begins the response. Keep-alive events and the final events of a failure come from outside
+//! the writer, and need the next number and the same response.
 //!
 //! This file must not wait: the holder of the lock only appends to memory.
 //!
@@ -20,7 +20,7 @@ pub struct EventSequencer {
     state: Arc<Mutex<SequencerState>>,
 }
 
-/// Data of the response that the request alone determines.
+/// The part of the response that depends on the request alone.
 #[derive(Debug, Default)]
 struct ResponseTemplate {
     /// Creation time, in seconds since 1970.
@@ -38,11 +38,11 @@ struct ResponseTemplate {
 pub(super) struct SequencerState {
     /// Number of the next event.
     pub sequence: u64,
-    /// The part that all ids of this response share; empty before the response begins.
+    /// The part that all ids of this response share. Empty before the response begins.
     id: String,
-    /// A keep-alive event began the response before the vendor sent anything.
+    /// Whether a keep-alive event began the response before the vendor sent any data.
     is_begun_early: bool,
-    /// Items by index, as JSON; `None` for an incomplete one.
+    /// Items by index, as JSON. `None` for an incomplete item.
     pub items: Vec<Option<Vec<u8>>>,
 }
 
@@ -122,8 +122,8 @@ impl EventSequencer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins another attempt at the answer. Keeps what the client has already seen of the
-    /// response, and resets everything else.
+    /// Begins another attempt at the answer. The part of the response that the client has seen is
+    /// kept, and all other state is reset.
     pub(super) fn begin_attempt(&self) {
         let mut state = self.state();
         if !state.is_begun_early {
@@ -239,8 +239,8 @@ impl EventSequencer {
         json.member("store", false)
             .member("background", false)
             .member("previous_response_id", JsonNull);
-        // The protocol's own vendor repeats both in three events of every stream, tens of kilobytes
-        // each. No client reads them.
+        // The protocol's own vendor repeats both members in three events of every stream, tens of
+        // kilobytes each. No client reads them.
         json.member("instructions", JsonNull)
             .member_array("tools")
             .close_array();

@@ -1,5 +1,5 @@
-//! Tables of the outcome of everything that this protocol distinguishes by its `type`, in every
-//! translation: items and parts of a request, tools, items of an answer, and events of a stream.
+//! Tables of outcomes in translation for everything that this protocol distinguishes by its `type`:
+//! items and parts of a request, tools, items of an answer, and events of a stream.
 //!
 //! These tables decide nothing: the code decides, and the tests below check it against the tables.
 //! A type without a row is new: the gateway drops such an item with a warning, refuses such a part
@@ -42,12 +42,12 @@ pub const INPUT_PARTS: &[OutcomeRow] = &[
 pub const TOOLS: &[OutcomeRow] = &parse_rows::<{ count_lines(TOOL_ROWS) }>(TOOL_ROWS);
 
 /// Outcomes of the items of a vendor's answer, for clients of the other APIs. The model never calls
-/// a tool that no such client can offer.
+/// a tool that such clients cannot offer.
 pub const OUTPUT_ITEMS: &[OutcomeRow] =
     &parse_rows::<{ count_lines(OUTPUT_ITEM_ROWS) }>(OUTPUT_ITEM_ROWS);
 
-/// Outcomes of a vendor's stream events, for clients of the other APIs. Mapped are the events that
-/// carry information that no other event carries first.
+/// Outcomes of a vendor's stream events, for clients of the other APIs. An event is mapped if it is
+/// the first to carry some information.
 pub const EVENTS: &[OutcomeRow] = &parse_rows::<{ count_lines(EVENT_ROWS) }>(EVENT_ROWS);
 
 #[cfg(test)]

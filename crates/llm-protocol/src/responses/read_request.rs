@@ -1,11 +1,11 @@
 //! Reads a responses request into the IR.
 //!
 //! This reader validates what the responses API defines, with errors in the wording that its
-//! clients know. It refuses a request that names stored data: the gateway stores no responses,
-//! conversations or items, so it cannot resolve the reference. It keeps content that chat also has
-//! in the form of chat, so that one rule of each writer serves both. One table lists the outcome of
-//! every other member: `fields/responses.rs`. Tools of every type become functions and custom
-//! tools with a qualified name, and the reader records the original tool for the answer.
+//! clients know. The reader refuses a request that names stored data, because the gateway stores no
+//! responses, conversations or items. It keeps content that chat also has in the form of chat, so
+//! that one rule of each writer serves both. `fields/responses.rs` lists the outcome of every other
+//! member. Tools of every type become functions and custom tools with a qualified name, and the
+//! reader records the original tool for the answer.
 //!
 //! This module must not refuse an item of the history, because an agent would repeat it for the
 //! rest of its session. An item that the reader cannot represent becomes text, or is dropped with a
@@ -27,7 +27,7 @@ mod parts;
 mod settings;
 mod tools;
 
-/// Request members that the answer repeats.
+/// Request members that the answer must repeat.
 const ECHOED_MEMBERS: [&str; 14] = [
     "max_output_tokens",
     "max_tool_calls",
@@ -48,7 +48,8 @@ const ECHOED_MEMBERS: [&str; 14] = [
 /// Maximum number of unknown members to report. The warning header does not hold more.
 const MAX_UNKNOWN_MEMBERS: usize = 256;
 
-/// Reads the request body. `may_search`: the model is sold with searches that its vendor runs.
+/// Reads the request body. `may_search` says whether the model has a price for searches that its
+/// vendor runs.
 ///
 /// # Errors
 /// Returns an error if the body breaks a rule of the responses API, or refers to stored data.

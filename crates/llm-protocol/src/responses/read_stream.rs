@@ -1,11 +1,11 @@
 //! Reads a responses vendor's answer, streamed or as one body, into events.
 //!
 //! This module must not hold back text: it emits the content of an event at once, and borrows it
-//! from the event. It identifies items by their index in the output, because intermediate servers
-//! rewrite ids. If a server omits the index, it uses other properties. It does not emit text again
-//! that arrived in deltas and is repeated whole. It emits text that never arrived in deltas when it
-//! arrives whole, at the latest with the final response. It skips unknown events and items, and
-//! treats members of a wrong type as absent.
+//! from the event. The reader identifies items by their index in the output, because intermediate
+//! servers rewrite ids; without an index it uses other properties. It does not emit text again that
+//! arrived in deltas and is repeated whole. Text that never arrived in deltas is emitted when it
+//! arrives whole, at the latest with the final response. Unknown events and items are skipped, and
+//! members of a wrong type count as absent.
 //!
 //! Read next: `responses/read_stream/items.rs` (the content of items), then
 //! `messages/write_stream.rs`.
@@ -24,7 +24,7 @@ mod items;
 use item_index::ResponsesItemIndex;
 use items::ResponsesItemTracker;
 
-/// Maximum number of bytes of a refusal that the stop reason repeats.
+/// Maximum number of bytes of a refusal's text that the stop reason repeats.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
 /// State of the answer after the events read so far.
@@ -69,7 +69,7 @@ impl AnswerReader for ResponsesStreamReader {
                         response.unwrap_or(event).raw().as_bytes(),
                     ));
                 }
-                // If the event contains no response, the event alone marks the end of the answer.
+                // An event without a response is itself the end of the answer.
                 return self.end(response, kind, to);
             }
             _ => self.read_item_event(kind, event, to)?,
@@ -77,12 +77,12 @@ impl AnswerReader for ResponsesStreamReader {
         Ok(())
     }
 
-    /// Some servers always send it, and it says nothing.
+    /// Ignores the marker, which some servers always send.
     fn read_end_marker(&mut self, _to: &mut dyn EventSink) -> Option<ReadResult> {
         Some(Ok(()))
     }
 
-    /// The stop reason is the last event.
+    /// Does nothing, because the event with the stop reason is the last event.
     fn finish(&mut self, _to: &mut dyn EventSink) {}
 }
 
@@ -214,7 +214,7 @@ impl ResponsesStreamReader {
                 is_billed: true,
                 explanation: None,
             },
-            // Incomplete for another reason, or inside a call.
+            // The response is incomplete for another reason, or stopped inside a call.
             _ if kind == "incomplete" || self.items.have_cut_call() => StopReason::MaxTokens,
             None if self.items.have_calls() => StopReason::ToolUse,
             _ => StopReason::EndTurn,

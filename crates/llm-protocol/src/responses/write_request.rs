@@ -1,8 +1,8 @@
 //! Writes a request for a responses vendor.
 //!
-//! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
-//! without an outcome. It must not refer to data that the vendor stores: every request contains its
-//! whole history and asks the vendor to store nothing.
+//! The writer refuses, drops or warns about every member that it cannot send, so no member of the
+//! IR disappears without an outcome. It must not refer to data that the vendor stores: every
+//! request contains its whole history and asks the vendor not to store it.
 //!
 //! Read next: `responses/write_request/items.rs` (the conversation),
 //! `responses/write_request/extras.rs`, `openai/tools.rs` (for both protocols of the
@@ -129,8 +129,8 @@ impl ResponsesRequestWriter<'_> {
             return;
         }
         self.json.member("stream", true);
-        // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
-        // not need.
+        // The protocol's own vendor pads its events against eavesdroppers. The gateway does not
+        // need the padding.
         if self
             .write_context
             .target

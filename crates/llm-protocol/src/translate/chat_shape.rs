@@ -1,9 +1,9 @@
 //! Rewrites a request that came to the chat surface in the shape of another protocol.
 //!
-//! Cursor posts all of these to `/chat/completions`: whole responses bodies, the responses
-//! protocol's tools beside chat's, and for models named `claude-*` the messages protocol's tools,
-//! calls and results. It reads the answer as a chat client (BerriAI/litellm#34029,
-//! automazeio/vibeproxy#411, gabrii/Cursor-Azure-GPT-5#69).
+//! Cursor posts whole responses bodies to `/chat/completions`, the responses protocol's tools
+//! beside chat's, and for models named `claude-*` the messages protocol's tools, calls and results.
+//! It reads the answer as a chat client (BerriAI/litellm#34029, automazeio/vibeproxy#411,
+//! gabrii/Cursor-Azure-GPT-5#69).
 //!
 //! | shape                                         | becomes                                      |
 //! |-----------------------------------------------|----------------------------------------------|
@@ -15,7 +15,7 @@
 //! | parts `input_text`, `output_text`             | `text`                                       |
 //! | parts `input_image` and `image` with a source | `image_url`                                  |
 //!
-//! This file must not check anything: the reader of the surface reads what it returns.
+//! This file must not validate the request: the reader of the surface reads the result.
 
 use super::{TranslationRequest, translate_request};
 use crate::Protocol;
@@ -41,7 +41,7 @@ static PROFILE: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
     ..VendorProfile::default()
 });
 
-/// Takes everything that a chat request can say.
+/// Capabilities that allow everything that a chat request can express.
 static MODEL: LazyLock<ModelCapabilities> = LazyLock::new(|| {
     let efforts = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
     ModelCapabilities::Chat(ChatModel {
@@ -53,8 +53,8 @@ static MODEL: LazyLock<ModelCapabilities> = LazyLock::new(|| {
     })
 });
 
-/// Rewrites a body that is, in parts or as a whole, of another protocol. `model`: its model.
-/// Returns the chat request and the warnings for the client.
+/// Rewrites a body that belongs to another protocol, in parts or as a whole. Returns the chat
+/// request and the warnings for the client.
 ///
 /// # Errors
 /// Returns a failure if a responses body breaks a rule of its protocol.
@@ -122,7 +122,8 @@ fn rewrite_responses_body(
     };
     let translated = translate_request(&request, false)?;
     let mut warnings = translated.warnings;
-    // The usage of a responses stream comes unasked, so the rewritten request asks for it.
+    // A responses stream has its usage without a request for it, so the rewritten request must ask
+    // for usage.
     warnings.retain(|warning| warning != "dropped:stream_options.include_usage");
     warnings.push("rewritten:input".to_owned());
     Ok((translated.body, warnings))
@@ -132,8 +133,8 @@ fn is_object(value: JsonValue<'_>, name: &str) -> bool {
     value.get(name).is_some_and(JsonValue::is_object)
 }
 
-/// Returns whether a tool, or the choice of one, lacks the object that holds its name in a chat
-/// request. Other types are of tools that run at a vendor.
+/// Returns whether a tool or tool choice lacks the object that holds the name in a chat request.
+/// Tools of other types run at a vendor.
 fn lacks_wrapper(value: JsonValue<'_>) -> bool {
     let kind = value.get("type");
     let is_own = kind.is_none_or(|kind| {
@@ -154,7 +155,7 @@ fn write_tool(tool: JsonValue<'_>, json: &mut JsonWriter) {
         json.value(tool);
         return;
     }
-    // The messages protocol calls its functions custom, too, and gives them a schema.
+    // The messages protocol also calls its functions custom, and gives them a schema.
     let is_custom = tool.member_is("type", "custom") && !is_object(tool, "input_schema");
     let kind = if is_custom { "custom" } else { "function" };
     json.open_typed(kind);
@@ -236,7 +237,7 @@ fn write_message(message: JsonValue<'_>, json: &mut JsonWriter) {
     }
     let is_call = |part: &JsonValue<'_>| part_kind(*part).is("tool_use");
     let is_content = |part: &JsonValue<'_>| !is_call(part) && !part_kind(*part).is("tool_result");
-    // The images of a result stand in the user's message: a tool's has only texts.
+    // The images of a result move to a user's message, because a tool's message has only texts.
     let images = || {
         parts()
             .filter(|part| part_kind(*part).is("tool_result"))

@@ -1,5 +1,5 @@
-//! Observes the events of an answer on their way to the writer of the caller's protocol:
-//! completeness, usage, and split surrogate pairs.
+//! Observes the completeness and the usage of an answer on the way to the writer of the client's
+//! protocol, and joins split surrogate pairs.
 //!
 //! This file must not change an event, except to join the halves of a pair.
 //!
@@ -43,11 +43,11 @@ pub(super) struct StreamObserver {
     has_other_output: bool,
     pub shows_thinking: bool,
     pub warnings: Vec<&'static str>,
-    /// Ids of the calls so far, of the conversation and of this answer.
+    /// Ids of the calls in the conversation and in this answer so far.
     call_ids: CallIdAllocator,
-    /// What a stream has written up to its last warning, and that warning.
+    /// The output of a stream up to its last warning, and that warning.
     before_warning: Vec<u8>,
-    /// Split surrogate pairs, by slot.
+    /// Halves of surrogate pairs, by slot.
     halves: PendingSurrogates<u32>,
 }
 
@@ -64,7 +64,7 @@ impl EventSink for StreamObserver {
                         is_custom,
                     },
             } => {
-                // Clients and vendors know a call by its id, and some vendors count from 0 in
+                // Clients and vendors identify a call by its id, and some vendors count from 0 in
                 // each answer.
                 let id = self.call_ids.make_unique(id.value().into_owned());
                 return self.forward(Event::Open {
@@ -172,7 +172,7 @@ impl StreamObserver {
                 if self.is_cut {
                     return;
                 }
-                // An estimate may depend on everything generated.
+                // The estimate may depend on all generated text, so it must wait for the end.
                 if !self.is_limited {
                     self.write_usage();
                 }
@@ -230,7 +230,7 @@ impl StreamObserver {
         self.completion.is_complete() && !self.overflowed()
     }
 
-    /// Checks for errors that show only after an event was read.
+    /// Checks for errors that appear only after an event was read.
     pub fn check(&self) -> ReadResult {
         if self.overflowed() {
             return Err(UpstreamError::TooLarge);
@@ -242,7 +242,8 @@ impl StreamObserver {
         }
     }
 
-    /// Records a warning. In a stream it stands where it arose, however the vendor's bytes are cut.
+    /// Records a warning. In a stream the warning follows the event that caused it, however the
+    /// vendor's bytes are split.
     fn add_warning(&mut self, warning: &'static str) {
         if self.warnings.contains(&warning) {
             return;
@@ -282,7 +283,7 @@ impl StreamObserver {
         ))
     }
 
-    /// Returns the usage as far as it is known.
+    /// Returns the usage that is known so far.
     pub fn known_usage(&self) -> Option<Usage> {
         self.counted_usage()
             .map(|metered| metered.usage)
@@ -308,7 +309,7 @@ impl StreamObserver {
         self.writer.overflowed()
     }
 
-    /// Appends what may be sent now. A whole answer yields nothing until it is complete.
+    /// Appends the output that may be sent now. A whole answer has no output until it is complete.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         let completed = self.is_complete();
         out.append(&mut self.before_warning);

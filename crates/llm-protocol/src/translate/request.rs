@@ -1,6 +1,6 @@
 //! Translates a request: the reader of its protocol, then the writer of the vendor's.
 //!
-//! This file must not know a member of either: it only connects them.
+//! This file connects reader and writer, and must not depend on a member of either protocol.
 //!
 //! Read next: `ir.rs`, then the folder of the caller's protocol.
 
@@ -15,7 +15,6 @@ use crate::usage::UsageEstimator;
 use crate::{Protocol, chat, estimate, messages, responses};
 use bytes::Bytes;
 
-/// A request to be translated to the vendor's protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct TranslationRequest<'a> {
     pub surface: Protocol,
@@ -25,9 +24,9 @@ pub struct TranslationRequest<'a> {
     pub account_id: &'a str,
     /// Output limit to send, if the account can pay for less than the caller asked for.
     pub output_limit: Option<u64>,
-    /// Whether every warning refuses the request.
+    /// Whether any warning refuses the request.
     pub strict: bool,
-    /// Returns Unix time in seconds, for an answer that states when it began and when it completed.
+    /// Returns the Unix time in seconds. An answer states when it began and when it completed.
     pub clock: fn() -> u64,
     /// This request's own id.
     pub request_id: &'a str,
@@ -35,24 +34,23 @@ pub struct TranslationRequest<'a> {
     pub estimator: UsageEstimator,
 }
 
-/// The request in the vendor's protocol.
 #[derive(Debug)]
 pub struct TranslatedRequest {
     pub body: Bytes,
-    /// Warnings `action:path`, sorted.
+    /// Warnings of the form `action:path`, sorted.
     pub warnings: Vec<String>,
-    /// Whether the vendor request asks for a stream, independently of the caller.
+    /// Whether the gateway requests a stream from the vendor, which does not depend on the client.
     pub streams: bool,
-    /// Whether a thinking configuration or thinking blocks are sent, which the vendor may refuse
-    /// for reasons that only it can check.
+    /// Whether the request has a thinking configuration or thinking blocks, which the vendor may
+    /// refuse for reasons that only it can check.
     pub carries_thinking: bool,
-    /// Whether a thinking budget in it is the caller's own, not one inserted here.
+    /// Whether the request's thinking budget comes from the client, not from the gateway.
     pub has_client_budget: bool,
     pub response_context: ResponseContext,
 }
 
-/// Translates a request to the vendor's protocol. `without_thinking`: retry after the vendor
-/// refused the reasoning.
+/// Translates a request to the vendor's protocol. `without_thinking` leaves the reasoning out, for
+/// a retry after the vendor refused it.
 ///
 /// # Errors
 /// Returns a failure if the request breaks a rule of its surface, or requires a feature that the
@@ -179,8 +177,8 @@ pub fn translate_request(
     })
 }
 
-/// Returns what reading the response needs of the request, as far as that is known before the
-/// request is written. It takes the gateway's own tools out of `request`.
+/// Returns the part of the response's context that is known before the request is written. The
+/// function takes the gateway's own tools out of `request`.
 fn response_context(input: &TranslationRequest<'_>, request: &mut Request<'_>) -> ResponseContext {
     let created = (input.clock)();
     let mut context = ResponseContext {

@@ -1,8 +1,6 @@
-//! Translates a vendor's whole answer, and reads the errors of a vendor that have an answer of
-//! their own.
+//! Translates a vendor's whole answer, and recognises errors that need a special treatment.
 //!
-//! This file must not stream: `translate/stream.rs` does.
-
+//! This file must not translate streams: `translate/stream.rs` does.
 use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;
 use crate::failure::VendorError;
@@ -118,7 +116,7 @@ pub fn translate_response(
         Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
         Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut observer)?,
     }
-    // A whole body cannot be cut off in transit; it lacks a stop reason.
+    // A whole body that is not complete was not cut off in transit, but lacks a stop reason.
     observer.check().map_err(|fault| {
         if fault == UpstreamError::Cut {
             UpstreamError::Empty
@@ -138,8 +136,8 @@ pub fn translate_response(
     })
 }
 
-/// Returns whether the vendor refuses the reasoning that came with a request, for a reason that
-/// only it can check, such as a signature.
+/// Returns whether the vendor refuses the reasoning in a request for a reason that only the vendor
+/// can check, such as a signature.
 pub fn refuses_thinking(error_body: &[u8]) -> bool {
     let error = VendorError::parse(error_body).unwrap_or_default();
     let says = |word: &str| error.message.contains(word);
@@ -153,8 +151,8 @@ pub fn refuses_thinking(error_body: &[u8]) -> bool {
     by_messages || by_responses
 }
 
-/// Returns whether a reasoning model of a chat vendor ran into the output limit before any output.
-/// The vendor reports that as an error.
+/// Returns whether a reasoning model of a chat vendor reached the output limit before any output,
+/// which the vendor reports as an error.
 pub fn is_limit_reached_error(error_body: &[u8]) -> bool {
     let message = VendorError::parse(error_body).unwrap_or_default().message;
     message.starts_with(
@@ -162,7 +160,7 @@ pub fn is_limit_reached_error(error_body: &[u8]) -> bool {
     )
 }
 
-/// Returns an answer that reached its output limit before any output.
+/// Returns an empty answer with the stop reason of the output limit.
 pub fn empty_response_at_limit(
     surface: Protocol,
     response_context: ResponseContext,

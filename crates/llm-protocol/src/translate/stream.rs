@@ -1,7 +1,7 @@
 //! Translates a vendor's stream, event by event.
 //!
-//! This file must not hold back what may be sent. The caller writes its journal before it releases
-//! the bytes of the last event.
+//! This file must not hold back output that may be sent. The caller writes its journal before it
+//! releases the bytes of the last event.
 //!
 //! Read next: `translate/observer.rs`.
 
@@ -141,8 +141,8 @@ pub struct StreamTranslation {
 }
 
 impl StreamTranslation {
-    /// `streamed`: the caller also wants a stream; otherwise the answer is folded into one body.
-    /// `event_bytes_max`: maximum size of a vendor's event.
+    /// Creates the translation. `streamed` says whether the client wants a stream; otherwise the
+    /// answer is folded into one body. `event_bytes_max` is the maximum size of a vendor's event.
     pub fn new(
         vendor: Protocol,
         surface: Protocol,
@@ -169,7 +169,7 @@ impl StreamTranslation {
         }
     }
 
-    /// Ends an answer whose last event is missing.
+    /// Ends an answer that lacks its last event.
     fn end_without_last_event(&mut self, fault: Option<UpstreamError>) -> ReadResult {
         if self.observer.overflowed() {
             return Err(UpstreamError::TooLarge);
@@ -210,8 +210,8 @@ impl StreamTranslation {
         Ok(())
     }
 
-    /// Returns the changes of the answer that a client must learn of. A client that streams has
-    /// them as comments.
+    /// Returns the changes of the answer that a client must learn of. A streaming client gets them
+    /// as comments.
     pub fn warnings(&self) -> &[&'static str] {
         &self.observer.warnings
     }

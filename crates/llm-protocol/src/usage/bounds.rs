@@ -1,23 +1,25 @@
-//! The limits for metering one request: the most tokens that it can use, and the estimate for
-//! counters that its vendor does not report.
+//! The terms for metering one request: its maximum usage, and the estimate for counters that its
+//! vendor does not report.
 //!
-//! This file must not know a price or an account. `billing/quote.rs` derives it from the request.
+//! This file must not depend on a price or an account. `billing/quote.rs` derives the terms from
+//! the request.
 
 use super::estimator::UsageEstimator;
 use super::server_tool::PerTool;
 use std::sync::Arc;
 
-/// The limits that a vendor's counters are checked against, and the estimator for missing counters.
+/// The bounds against which a vendor's counters are checked, and the estimator for missing
+/// counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeteringTerms {
     pub estimator: UsageEstimator,
     pub bounds: UsageBounds,
-    /// As of [`VendorProfile::usage`](crate::profile::VendorProfile::usage).
+    /// The paths of [`VendorProfile::usage`](crate::profile::VendorProfile::usage).
     pub usage_paths: Arc<[String]>,
 }
 
 impl MeteringTerms {
-    /// Creates the terms; limits the output estimate to the output bound too.
+    /// Creates the terms. The output bound also limits the output estimate.
     pub fn new(estimator: UsageEstimator, bounds: UsageBounds) -> Self {
         Self {
             estimator: estimator.with_max_output(bounds.output),
@@ -26,7 +28,7 @@ impl MeteringTerms {
         }
     }
 
-    /// Sets the places where the vendor's answers have their usage.
+    /// Sets the paths of the usage in the vendor's answers.
     #[must_use]
     pub fn with_usage_paths(self, usage_paths: Arc<[String]>) -> Self {
         Self {
@@ -36,11 +38,11 @@ impl MeteringTerms {
     }
 }
 
-/// The limits of one request. The default limits nothing.
+/// The maximum usage of one request. The default sets no maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageBounds {
-    /// Maximum input of the request, all classes together. Input above `input_believed` is billed
-    /// as this number.
+    /// Maximum input of the request, all classes together. The bill for input above
+    /// `input_believed` is capped at this number.
     pub input: u64,
     /// Maximum input that counts as plausible: `input`, plus the tokens that a vendor's own
     /// template adds to a prompt.

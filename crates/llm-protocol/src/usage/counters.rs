@@ -1,7 +1,7 @@
-//! A vendor's counters as its usage objects contain them, and the merging of those of one answer.
+//! The counters in a vendor's usage objects, and the merging of the objects of one answer.
 //!
 //! This file must not decide the meaning of a counter or whether it is plausible:
-//! `usage/metering.rs` does. `None` is a counter that is missing or not a valid count (negative,
+//! `usage/metering.rs` does. `None` marks a counter that is missing or not a valid count (negative,
 //! not integral, a string, above 2^53).
 
 use super::passes::CompactionPasses;
@@ -21,11 +21,12 @@ pub enum VendorCounters {
     Messages(MessagesCounters),
 }
 
-/// Tokens that a vendor wrote to its caches, as it counts them.
+/// Number of tokens that a vendor wrote to its caches, by its own classes.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheWrites {
     pub sum: Option<u64>,
-    /// Parts of the sum by price class: `cache_write_5m` and `cache_write_1h`.
+    /// Parts of the sum by price class. `short` has the price `cache_write_5m`, and `long` the
+    /// price `cache_write_1h`.
     pub short: Option<u64>,
     pub long: Option<u64>,
     /// Part of the sum for lifetimes that `counters.rs` does not know.
@@ -33,9 +34,9 @@ pub struct CacheWrites {
 }
 
 impl CacheWrites {
-    /// Returns the tokens by price class: the parts, or else the sum, if there are no parts or only
-    /// zeros. An unknown lifetime has the class of the longest ones, whose price is the highest; a
-    /// part that the sum does not have is no lifetime.
+    /// Returns the tokens by price class. The sum counts if it has no parts or only zero ones. An
+    /// unknown lifetime has the class of the longest ones, whose price is the highest. A part that
+    /// exceeds the sum is not a lifetime.
     pub fn classes(&self) -> (u64, u64) {
         let (short, long) = (self.short.unwrap_or(0), self.long.unwrap_or(0));
         let known = short.saturating_add(long);
@@ -59,17 +60,17 @@ impl CacheWrites {
     }
 }
 
-/// What a usage object counts under a name that the gateway does not know.
+/// Counts in a usage object under names that the gateway does not know.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownUsage {
-    /// A cache lifetime, billed as the longest one.
+    /// Whether a cache lifetime is unknown. It is billed as the longest one.
     pub cache_lifetime: bool,
     /// Whether `iterations` has an entry of an unknown type, which is not billed.
     pub iteration: bool,
 }
 
 impl UnknownUsage {
-    /// Names of the unknown counts, as the metric labels have them.
+    /// Names of the unknown counts in the metric labels.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.cache_lifetime, "cache_lifetime"),
@@ -92,27 +93,27 @@ impl UnknownUsage {
 /// One usage object of a vendor with the chat completions or the responses API.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChatCounters {
-    /// Most vendors include `cached`, `cache_writes` and `audio_prompt`.
+    /// Number of prompt tokens. Most vendors include `cached`, `cache_writes` and `audio_prompt`.
     pub prompt: Option<u64>,
     pub cached: Option<u64>,
     pub cache_writes: CacheWrites,
     pub audio_prompt: Option<u64>,
-    /// Most vendors include `reasoning` and `audio_completion`.
+    /// Number of completion tokens. Most vendors include `reasoning` and `audio_completion`.
     pub completion: Option<u64>,
     pub reasoning: Option<u64>,
     pub audio_completion: Option<u64>,
-    /// Total of input and output, as the vendor sums them up.
+    /// The vendor's own total of input and output.
     pub total: Option<u64>,
-    /// Uses of server tools, from a responses vendor.
+    /// Number of uses of server tools, from a responses vendor.
     pub tool_uses: PerTool<u64>,
     pub service_tier: Option<ServiceTier>,
     pub unknown: UnknownUsage,
-    /// Whether a counter has a form that no client expects: `12.0`, `-0`, `"12"`, `-3`.
+    /// Whether a counter has a form that no client expects, such as `12.0`, `-0`, `"12"` or `-3`.
     pub is_irregular: bool,
 }
 
 impl ChatCounters {
-    /// Replaces the earlier usage object of an answer by the later one, unless the later one counts
+    /// Replaces an earlier usage object of an answer by a later one, unless the later one counts
     /// less. Some vendors repeat a growing usage, and some end with an empty one.
     pub fn merge(&mut self, later: &Self) {
         if later.size() >= self.size() {
@@ -120,7 +121,7 @@ impl ChatCounters {
         }
     }
 
-    /// Returns true if the object has a count, or an invalid one.
+    /// Returns whether the object has a count, valid or not.
     pub fn is_usage(&self) -> bool {
         self.prompt.is_some() || self.completion.is_some() || self.is_irregular
     }
@@ -154,11 +155,12 @@ impl ChatCounters {
 pub struct MessagesCounters {
     pub input: Option<u64>,
     pub cache_read: Option<u64>,
-    /// `message_start` has the split by lifetime; `message_delta` repeats only the sum.
+    /// Tokens written to caches. `message_start` has the split by lifetime; `message_delta` repeats
+    /// only the sum.
     pub cache_writes: CacheWrites,
     pub output: Option<u64>,
     pub reasoning: Option<u64>,
-    /// Uses of server tools, as the vendor counts them.
+    /// Number of uses of server tools by the vendor's own count.
     pub tool_uses: PerTool<Option<u64>>,
     /// Compaction passes, which the counters above do not include.
     pub compactions: CompactionPasses,
@@ -166,7 +168,7 @@ pub struct MessagesCounters {
     pub inference_geo: Option<InferenceGeo>,
     pub speed: Option<Speed>,
     pub unknown: UnknownUsage,
-    /// Whether a counter has a form that no client expects: `12.0`, `-0`, `"12"`, `-3`.
+    /// Whether a counter has a form that no client expects, such as `12.0`, `-0`, `"12"` or `-3`.
     pub is_irregular: bool,
 }
 
@@ -181,8 +183,8 @@ impl MessagesCounters {
     }
 
     /// Merges a later usage object. The counters are cumulative, so the larger output counts. The
-    /// input side is replaced as a whole, because some vendors split it into its classes only at
-    /// the end: the later one counts unless it is smaller.
+    /// input side is replaced as a whole unless it shrinks, because some vendors split it into its
+    /// classes only at the end.
     pub fn merge(&mut self, later: &Self) {
         let earlier = *self;
         let mut input = Self {
@@ -213,7 +215,7 @@ impl MessagesCounters {
     }
 
     /// Replaces the counters of cache writes. If a later sum has no split, its increase is added to
-    /// the class in use: to one hour if only that class was used.
+    /// the class in use, which is one hour if only that class was used.
     fn replace_cache_writes(&mut self, later: &Self) {
         if later.cache_writes.has_parts() {
             self.cache_writes = later.cache_writes;
@@ -234,9 +236,8 @@ impl MessagesCounters {
         };
     }
 
-    /// Returns true if a client ends up with `usage` when it knows `before` and then reads these
-    /// counters by the rules of their protocol. A counter that is missing leaves the earlier value
-    /// unchanged.
+    /// Returns whether a client that knows `before` and reads these counters by the rules of their
+    /// protocol arrives at `usage`. A missing counter leaves the earlier value unchanged.
     pub fn matches(&self, usage: &Usage, before: &Usage) -> bool {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let (own, earlier) = (usage.without_passes(), before.without_passes());
@@ -261,7 +262,7 @@ impl MessagesCounters {
             && (!has_split || parts.total() == written(&own) && sum.is_some())
             && is(self.output, Usage::output_total)
             && is(self.reasoning, |usage| usage.reasoning)
-            // If a vendor does not count a tool's uses, the tool's results are counted.
+            // If a vendor does not count a tool's uses, the number of the tool's results counts.
             && ServerTool::ALL.into_iter().all(|tool| self.tool_uses.get(tool).is_none_or(|uses| uses == own.uses(tool)))
             && compactions == usage.compactions
     }
@@ -272,14 +273,14 @@ impl MessagesCounters {
 pub struct MessagesUsage {
     known: MessagesCounters,
     is_settled: bool,
-    /// Output of the answer so far; the output in `known` can be a placeholder.
+    /// Output of the answer so far. The output in `known` may be a placeholder.
     output: Option<u64>,
-    /// Tool uses whose results have arrived.
+    /// Number of tool uses whose results have arrived.
     uses_seen: PerTool<u64>,
 }
 
 impl MessagesUsage {
-    /// Reads the usage of `message_start`: its input is valid, its output is a placeholder.
+    /// Reads the usage of `message_start`, whose input is valid and whose output is a placeholder.
     pub fn start(&mut self, counters: &MessagesCounters) {
         self.known.merge(counters);
     }
@@ -288,11 +289,11 @@ impl MessagesUsage {
     pub fn finish(&mut self, counters: &MessagesCounters) {
         self.known.merge(counters);
         self.output = self.output.max(counters.output);
-        // An invalid counter is estimated; the others are valid.
+        // An invalid counter is estimated, but the other counters are valid.
         self.is_settled |= self.output.is_some() || counters.is_irregular;
     }
 
-    /// Adds results of server tools that have arrived, whether or not the vendor counts them.
+    /// Adds results of server tools that have arrived. The vendor may not count them.
     pub fn add_tool_results(&mut self, uses: &PerTool<u64>) {
         for tool in ServerTool::ALL {
             let seen = self.uses_seen.get_mut(tool);
@@ -300,7 +301,7 @@ impl MessagesUsage {
         }
     }
 
-    /// Returns the counters of the complete answer; `None` before its final output was counted.
+    /// Returns the counters of the complete answer, or `None` before its final output was counted.
     pub fn total(&self) -> Option<VendorCounters> {
         let tool_uses = self.known.tool_uses.or(&self.uses_seen).map(Some);
         let counters = MessagesCounters {
@@ -312,8 +313,7 @@ impl MessagesUsage {
             .then_some(VendorCounters::Messages(counters))
     }
 
-    /// Returns the counters so far, with the tool uses seen so far; `None` before any input was
-    /// counted.
+    /// Returns the counters and the tool uses so far, or `None` before any input was counted.
     pub fn so_far(&self) -> Option<VendorCounters> {
         let tool_uses = self.known.tool_uses.max_with(&self.uses_seen).map(Some);
         let is_begun = self.known.input.is_some() || self.known.is_irregular;

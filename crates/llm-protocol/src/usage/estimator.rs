@@ -1,13 +1,14 @@
 //! The usage to bill if the vendor did not report all of it.
 //!
-//! This file must not know JSON, a model or a price: admission decided the estimate of the input.
+//! This file must not depend on JSON, a model or a price. Admission computes the estimate of the
+//! input.
 //!
 //! Read next: `request/content.rs` (the content of a request), `billing/estimate.rs` (its
 //! estimated tokens).
 
 use super::tokens::Usage;
 
-/// Hundredths of a token per byte of text: one token per 3.5 bytes, with a margin of 5 %.
+/// Number of hundredths of a token per byte of text: one token per 3.5 bytes, with a margin of 5 %.
 pub const HUNDREDTHS_PER_TEXT_BYTE: u64 = 30;
 
 /// Returns the estimated tokens of a text of `bytes` in UTF-8, rounded up.
@@ -15,27 +16,27 @@ pub fn text_tokens(bytes: u64) -> u64 {
     TokenRate::TEXT.tokens_of(bytes)
 }
 
-/// The number of tokens of a text, and its number of bytes.
+/// The ratio of tokens to bytes in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenRate {
     tokens: u64,
     bytes: u64,
 }
 
-/// Minimum number of bytes of an answer from which its rate is measured: with fewer bytes, the last
+/// Minimum length, in bytes, of an answer whose rate is measured. In a shorter answer, the last
 /// token alone would decide the rate.
 const MIN_MEASURED_BYTES: u64 = 256;
 
 impl TokenRate {
-    /// Rate for text in general.
+    /// The rate of average text.
     pub const TEXT: Self = Self {
         tokens: HUNDREDTHS_PER_TEXT_BYTE,
         bytes: 100,
     };
 
-    /// Returns the rate of an answer of `bytes` whose vendor counted `tokens`. `None` if too little
-    /// was generated, or if there is more than one token per two bytes: then the vendor did not
-    /// show some of them.
+    /// Returns the rate of an answer of `bytes` whose vendor counted `tokens`. Returns `None` if
+    /// the answer is too short, or has more than one token per two bytes, in which case the vendor
+    /// did not show some of the text.
     pub fn from_measurement(tokens: u64, bytes: u64) -> Option<Self> {
         let is_shown = tokens > 0 && tokens <= bytes / 2;
         (bytes >= MIN_MEASURED_BYTES && is_shown).then_some(Self { tokens, bytes })
@@ -59,13 +60,13 @@ impl Default for TokenRate {
 /// code that writes a usage object and the code that bills use the same estimator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UsageEstimator {
-    /// Input by class; has no output.
+    /// Input by class, without any output.
     input: Usage,
     output: TokenRate,
     max_output: MaxOutput,
 }
 
-/// Maximum number of tokens of an answer. The default limits nothing.
+/// Maximum number of tokens of an answer. The default sets no maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MaxOutput(u64);
 
@@ -116,8 +117,8 @@ impl UsageEstimator {
         self.input
     }
 
-    /// Returns the usage of an answer of `generated_bytes`. Its input is the vendor's `reported`
-    /// input, or else the estimate. Its output is estimated from the text, up to the limit, and is
+    /// Returns the usage of an answer of `generated_bytes`. The input is the vendor's `reported`
+    /// input, or else the estimate. The output is estimated from the text, up to the limit, and is
     /// never less than reported.
     pub fn usage(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
         let reported = reported.unwrap_or_default();

@@ -1,9 +1,9 @@
-//! The meaning of a vendor's counters: the one place that converts them into the usage that is
-//! billed and reported.
+//! Converts a vendor's counters into the usage that is billed and reported. No other file
+//! interprets counters.
 //!
-//! A pure function of the counters, the maximum usage of the request, and an estimate for counters
-//! that are not plausible. It must not know JSON, a price, a clock or a log. The same [`Usage`] is
-//! billed and reported: each API writes it in its own form.
+//! The conversion is a pure function of the counters, the maximum usage of the request, and an
+//! estimate for implausible counters. It must not depend on JSON, a price, a clock or a log. The
+//! same [`Usage`] is billed and reported; each API writes it in its own form.
 //!
 //! Read next: `usage/counters.rs` (the counters, and how those of one answer are merged),
 //! `usage/bounds.rs`.
@@ -17,12 +17,12 @@ use super::tokens::Usage;
 #[cfg(test)]
 mod tests;
 
-/// The usage of an answer, as it is billed and as its client reads it.
+/// The usage of an answer for the bill and for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MeteredUsage {
     pub usage: Usage,
     pub verdict: UsageVerdict,
-    /// Output as counted by the vendor, which can be above the request's maximum.
+    /// Output by the vendor's count, which may exceed the request's maximum.
     pub counted_output: u64,
     pub unknown: UnknownUsage,
 }
@@ -32,13 +32,13 @@ pub struct MeteredUsage {
 pub enum UsageVerdict {
     #[default]
     Exact,
-    /// A counter was missing or not a number; it is estimated.
+    /// A counter was missing or not a number, so it is estimated.
     Estimated,
-    /// A counter is above the request's maximum; it is billed at that bound.
+    /// A counter is above the request's maximum, which is billed instead.
     Implausible(Excess),
 }
 
-/// Which counters were above the request's maximum.
+/// Marks the counters that were above the request's maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Excess {
     pub input: bool,
@@ -58,7 +58,7 @@ impl Excess {
         }
     }
 
-    /// Names of the counters, as the metric labels have them.
+    /// Names of the marked counters in the metric labels.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let tools = ServerTool::ALL.map(|tool| (*self.tool_uses.get(tool), tool.key()));
         let tokens = [
@@ -103,8 +103,8 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
     }
 }
 
-/// Removes zeros that count nothing: no prompt is empty, so an answer without any input was not
-/// counted, unless nothing was generated either.
+/// Removes zeros that count nothing. No prompt is empty, so an answer without any input was not
+/// counted, unless no output was generated either.
 fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
     let is_zero = |count: Option<u64>| count.unwrap_or(0) == 0;
     let input = [
@@ -125,8 +125,8 @@ fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
     }
 }
 
-/// Does the same for a vendor with the messages API. An answer that pauses after a compaction has
-/// no input of its own.
+/// Removes zeros that count nothing, for a vendor with the messages API. An answer that pauses
+/// after a compaction has no input of its own.
 fn messages_counts(counters: &MessagesCounters, estimate: &Usage) -> MessagesCounters {
     let is_free = counters.output.unwrap_or(0) == 0 && estimate.output_total() == 0;
     if is_free || counters.input_size() > 0 || !counters.compactions.is_empty() {
@@ -189,9 +189,9 @@ fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
     )
 }
 
-/// Returns true if the vendor counts the cached tokens separately from the prompt. A part larger
-/// than the prompt cannot be part of it. Otherwise the total decides, if it matches one of the two
-/// cases.
+/// Returns whether the vendor counts the cached tokens separately from the prompt. A number larger
+/// than the prompt cannot be a part of it. Otherwise the total decides, if it matches one of the
+/// two cases.
 fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
     let (read, written) = (counters.cached.unwrap_or(0), counters.cache_writes.total());
     let parts = read.saturating_add(written);
@@ -212,8 +212,8 @@ fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
     }
 }
 
-/// Returns all generated tokens. Some vendors count the reasoning separately from the completion:
-/// their total shows this, or a reasoning larger than the completion does.
+/// Returns the number of all generated tokens. A vendor counts reasoning separately from the
+/// completion if the total shows this, or if the reasoning exceeds the completion.
 fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) -> u64 {
     let reasoning = counters.reasoning.unwrap_or(0);
     match counters
@@ -226,7 +226,7 @@ fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) 
     }
 }
 
-/// Returns the prompt if its counter is missing: the rest of the total, or else an estimate.
+/// Returns the prompt if its counter is missing. It is the rest of the total, or else an estimate.
 fn missing_prompt(counters: &ChatCounters, estimate: &Usage) -> u64 {
     let rest = counters
         .total
@@ -236,7 +236,7 @@ fn missing_prompt(counters: &ChatCounters, estimate: &Usage) -> u64 {
         .unwrap_or(estimate.input_total())
 }
 
-/// Returns the completion if its counter is missing: the rest of the total.
+/// Returns the completion if its counter is missing. It is the rest of the total.
 fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> {
     counters.prompt?;
     counters
@@ -245,7 +245,7 @@ fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> 
         .filter(|completion| *completion > 0)
 }
 
-/// Returns the usage, and whether a part of it is estimated. Adds the passes to the classes, since
+/// Returns the usage, and whether a part of it is estimated. Compaction passes are added, because
 /// the vendor's classes do not include them.
 fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool) {
     let cache_read = counters.cache_read.unwrap_or(0);
@@ -275,7 +275,8 @@ fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool
     )
 }
 
-/// Limits the usage to its bounds. Also returns which counters exceeded them.
+/// Limits the usage to its bounds. Returns the usage, and marks the counters that exceeded their
+/// bounds.
 fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     let mut excess = Excess::default();
     let passes = cap_passes(&usage.compactions, bounds, &mut excess);
@@ -286,7 +287,7 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
         let (counted, max) = (own.uses(tool), *bounds.tool_uses.get(tool));
         *excess.tool_uses.get_mut(tool) = counted > max;
         *uses.get_mut(tool) = counted.min(max);
-        // After each use, the vendor's model reads the conversation once more.
+        // The vendor's model reads the conversation once more after each use of the tool.
         rounds = rounds.saturating_add(counted.min(max));
     }
     own = own.with_uses(uses);
@@ -314,8 +315,8 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     (own.with_passes(passes), excess)
 }
 
-/// Reduces the total to `max`, by cutting the largest class first, then the next one: an absurd
-/// counter is cut, the others are unchanged.
+/// Reduces the total to `max` by cutting the largest class first and then the next one. An absurd
+/// counter is cut, and the others stay unchanged.
 fn clamp_classes<const N: usize>(max: u64, mut classes: [&mut u64; N]) {
     classes.sort_by_key(|count| std::cmp::Reverse(**count));
     let sum = classes
@@ -329,7 +330,7 @@ fn clamp_classes<const N: usize>(max: u64, mut classes: [&mut u64; N]) {
     }
 }
 
-/// Limits each pass to one context. Removes all passes if the request did not allow any.
+/// Limits each pass to one context. If the request does not allow passes, all of them are removed.
 fn cap_passes(
     passes: &CompactionPasses,
     bounds: &UsageBounds,

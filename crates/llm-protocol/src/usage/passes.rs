@@ -1,12 +1,10 @@
-//! The passes over a conversation with which a vendor shortened it before the answer
-//! ("compaction").
+//! Compaction passes, by which a vendor shortened a conversation before the answer.
 //!
-//! This file must not know a price: `crates/credits/src/pricing.rs` prices each pass by its own
-//! size.
-
+//! This file must not depend on a price: `crates/credits/src/pricing.rs` prices each pass by its
+//! own size.
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Tokens of one pass by class. A count above 32 bits is stored as the largest that fits.
+/// Tokens of one pass by class. A count above 32 bits is stored as the maximum of 32 bits.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CompactionPass {
     pub input: u32,
@@ -44,8 +42,8 @@ impl CompactionPass {
     }
 }
 
-/// The passes of one answer, in order. It is copied with its usage, so its size is fixed: the last
-/// slot has the sum of all passes from the eighth on.
+/// The passes of one answer, in order. The type has a fixed size, because it is copied with its
+/// usage: the last slot has the sum of all passes from the eighth on.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompactionPasses {
     places: [CompactionPass; CompactionPasses::MAX],

@@ -1,7 +1,7 @@
 //! Tools that run at the vendor and are billed per use.
 //!
-//! This file must not know JSON or a price. The readers of requests and answers map a protocol's
-//! names to these tools; price lists and quotes have one slot for each.
+//! This file must not depend on JSON or a price. The readers of requests and answers map a
+//! protocol's names to these tools; price lists and quotes have one slot for each tool.
 
 use super::tokens::Usage;
 
@@ -13,7 +13,7 @@ pub enum ServerTool {
     /// Code execution in the messages API; the code interpreter in the responses API.
     CodeExecution,
     ToolSearch,
-    /// Call of a remote MCP server's tool.
+    /// A call of a remote MCP server's tool.
     Mcp,
 }
 
@@ -37,7 +37,7 @@ impl ServerTool {
         Self::Mcp,
     ];
 
-    /// Price key, which is also the class of its line on a receipt.
+    /// Returns the price key, which is also the class of the tool's line on a receipt.
     pub fn key(self) -> &'static str {
         match self {
             Self::WebSearch => "web_search",
@@ -74,7 +74,6 @@ impl ServerTool {
 }
 
 impl<T> PerTool<T> {
-    /// Converts each value.
     pub fn map<U>(self, change: impl Fn(T) -> U) -> PerTool<U> {
         PerTool {
             web_search: change(self.web_search),
@@ -119,7 +118,7 @@ impl PerTool<u64> {
 }
 
 impl PerTool<Option<u64>> {
-    /// Returns the reported counts, or those of `seen` for tools without a report.
+    /// Returns the reported counts. A tool without a report gets the count in `seen`.
     pub fn or(&self, seen: &PerTool<u64>) -> PerTool<u64> {
         let mut uses = *seen;
         for tool in ServerTool::ALL {
@@ -128,8 +127,8 @@ impl PerTool<Option<u64>> {
         uses
     }
 
-    /// Returns the larger of the reported counts and those of `seen`: for an answer that has not
-    /// ended.
+    /// Returns the larger of each reported count and the count in `seen`, for an answer that has
+    /// not ended.
     pub fn max_with(&self, seen: &PerTool<u64>) -> PerTool<u64> {
         let mut uses = *seen;
         for tool in ServerTool::ALL {
@@ -151,7 +150,7 @@ impl Usage {
         }
     }
 
-    /// Returns this usage with these uses of server tools.
+    /// Returns this usage with its uses of server tools replaced.
     #[must_use]
     pub fn with_uses(self, uses: PerTool<u64>) -> Usage {
         Usage {

@@ -1,29 +1,29 @@
-//! The name of a vendor's service tier, region or speed, as the vendor spells it.
+//! The name of a vendor's service tier, region or speed, in the vendor's spelling.
 //!
-//! This file must not know which tiers exist: the price list does.
+//! This file must not list the tiers: the price list does.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Name of a service tier. It is so small that it is copied with its usage.
+/// Name of a service tier. The type is small enough to be copied with its usage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceTier {
     /// ASCII letters, followed by zeros.
     letters: [u8; ServiceTier::MAX_LETTERS],
 }
 
-/// Region where a vendor runs a request, such as `us`; a word of the same form.
+/// Region where a vendor runs a request, such as `us`. Its names have the form of tier names.
 pub type InferenceGeo = ServiceTier;
 
-/// Speed at which a vendor runs a request, such as `fast`; a word of the same form.
+/// Speed at which a vendor runs a request, such as `fast`. Its names have the form of tier names.
 pub type Speed = ServiceTier;
 
 impl ServiceTier {
-    /// Length of the longest name that can be distinguished from all others.
+    /// Maximum length of a name in bytes.
     const MAX_LETTERS: usize = 24;
 
-    /// Converts a word of a vendor or a caller. A letter that no price list has becomes `?`, and a
-    /// word longer than any name is cut: so neither can be mistaken for a name with a price.
+    /// Converts a word of a vendor or a client. An unusual letter becomes `?`, and a word longer
+    /// than any name is cut, so that neither can be mistaken for a name with a price.
     pub fn from_wire(word: &str) -> Self {
         let mut letters = [0; Self::MAX_LETTERS];
         for (letter, byte) in letters.iter_mut().zip(word.bytes()) {
@@ -32,8 +32,8 @@ impl ServiceTier {
         Self { letters }
     }
 
-    /// Parses the name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`,
-    /// `_` and `-`.
+    /// Parses the name of a tier in a price list. Returns `None` unless the name has 1 to 23 of the
+    /// characters `a`–`z`, `0`–`9`, `_` and `-`.
     pub fn from_price_list(name: &str) -> Option<Self> {
         let fits = (1..Self::MAX_LETTERS).contains(&name.len());
         (fits && name.bytes().all(is_letter)).then(|| Self::from_wire(name))

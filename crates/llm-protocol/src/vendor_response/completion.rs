@@ -1,5 +1,5 @@
-//! When a vendor's answer is complete: the one rule for every vendor protocol and every surface,
-//! passed on or translated, streamed or whole.
+//! The rule that decides when a vendor's answer is complete. It applies to every vendor protocol
+//! and surface, to passthrough and translation, to streams and whole answers.
 //!
 //! | stop reason | usage | last event | what follows                              | verdict                           |
 //! |-------------|-------|------------|-------------------------------------------|-----------------------------------|
@@ -16,27 +16,28 @@
 //! * The last event: `[DONE]` (chat), `message_stop` (messages), the stop reason itself
 //!   (responses), the end of a whole body. Proxies write `[DONE]` when their own vendor broke off,
 //!   so it proves nothing without a stop reason.
-//! * A complete answer is billed and ends cleanly: the gateway writes the usage and the last event
-//!   that are missing.
+//! * A complete answer is billed and ends cleanly: the gateway writes a missing usage and last
+//!   event.
 //! * A stop reason without usage and last event completes the answer, because the client has every
 //!   token of it. An error would make the client pay for a second answer.
 //! * Content after a stop reason withdraws it until the last event: some vendors send a reason
 //!   with every chunk.
 //!
-//! This file must not know the terms of a protocol, nor how long the gateway waits for the rest:
+//! This file must not depend on a protocol, or on how long the gateway waits for the rest:
 //! `edge/intake/buffered_session.rs` does.
 
 use crate::ir::event::{ReadResult, UpstreamError};
 
-/// How much of an answer has a stop reason.
+/// The part of an answer that has a stop reason.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum StopReasonStatus {
-    /// None of it, or not each choice that began.
+    /// At least one of the choices that began has no stop reason.
     #[default]
     Missing,
-    /// Each choice that began. The caller asked for more, and some servers return fewer.
+    /// Each choice that began has a stop reason. The client requested more choices, and some
+    /// servers return fewer.
     Begun,
-    /// All of it.
+    /// Each requested choice has a stop reason.
     All,
 }
 
@@ -47,23 +48,22 @@ impl StopReasonStatus {
     }
 }
 
-/// Where the usage of a chat stream stands. Some vendors end an answer with it, and give no finish
-/// reason.
+/// The position of the usage in a chat stream. Some vendors end an answer with the usage instead of
+/// a finish reason.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum UsagePlace {
-    /// None has come.
+    /// No usage has arrived.
     #[default]
     Missing,
-    /// Output came after it.
+    /// Output followed the usage.
     BeforeOutput,
-    /// With the last output, or one of several: a running count stands there too.
+    /// The usage came with the last output, or several usages came: a running count does so too.
     WithOutput,
-    /// Only after the last output.
+    /// One usage came, after the last output.
     AfterOutput,
 }
 
 impl UsagePlace {
-    /// Adds a chunk.
     pub fn record_chunk(&mut self, has_usage: bool, has_output: bool) {
         *self = match (*self, has_usage, has_output) {
             (Self::Missing | Self::AfterOutput, true, false) => Self::AfterOutput,
@@ -74,14 +74,14 @@ impl UsagePlace {
         };
     }
 
-    /// Returns whether the answer is complete if its stream ends here. `is_done`: `[DONE]` has
-    /// come, and not only the end of the body.
+    /// Returns whether the answer is complete if its stream ends here. `is_done` says that `[DONE]`
+    /// has arrived, not only the end of the body.
     pub fn ends_answer(self, is_done: bool) -> bool {
         self == Self::AfterOutput || self == Self::WithOutput && is_done
     }
 }
 
-/// What has come so far of an answer's end.
+/// The parts of an answer's end that have arrived so far.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     stop_reason: StopReasonStatus,
@@ -100,7 +100,7 @@ impl Completion {
         }
     }
 
-    /// Sets how much of the answer has a stop reason.
+    /// Sets which part of the answer has a stop reason.
     pub fn set_stop_reason(&mut self, stop_reason: StopReasonStatus) {
         self.stop_reason = stop_reason;
     }
@@ -113,7 +113,7 @@ impl Completion {
     /// Records the protocol's last event, or the end of a whole body.
     ///
     /// # Errors
-    /// Returns [`UpstreamError::Cut`] if no stop reason has come.
+    /// Returns [`UpstreamError::Cut`] if no stop reason has arrived.
     pub fn record_last_event(&mut self) -> ReadResult {
         if self.stop_reason == StopReasonStatus::Missing {
             return Err(UpstreamError::Cut);
@@ -122,24 +122,23 @@ impl Completion {
         Ok(())
     }
 
-    /// Returns whether the stop reason has come. The answer is then complete even if nothing
+    /// Returns whether the stop reason has arrived. The answer is then complete even if no byte
     /// follows.
     pub fn has_stopped(&self) -> bool {
         self.has_last_event || self.stop_reason == StopReasonStatus::All && !self.is_withdrawn
     }
 
-    /// Returns whether the last event has come.
     pub fn is_complete(&self) -> bool {
         self.has_last_event
     }
 
-    /// Returns whether the stop reason has come and the last event has not.
+    /// Returns whether the stop reason has arrived and the last event has not.
     pub fn is_finishing(&self) -> bool {
         self.has_stopped() && !self.has_last_event
     }
 
-    /// Decides whether an answer without a last event is complete. `fault`: why the gateway cannot
-    /// read on; `None`: the body ended.
+    /// Decides whether an answer without a last event is complete. `fault` is the error that
+    /// prevents further reading, or `None` if the body ended.
     ///
     /// # Errors
     /// Returns the error, or [`UpstreamError::Cut`], if the answer is not complete.

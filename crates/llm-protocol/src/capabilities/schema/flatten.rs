@@ -1,10 +1,11 @@
-//! Flattens a top level that combines schemas into one object: neither vendor accepts `allOf`,
-//! `anyOf` or `oneOf` there.
+//! Flattens combined schemas at the top level into one object, because neither vendor accepts
+//! `allOf`, `anyOf` or `oneOf` there.
 //!
-//! This file must not lose a constraint that one object cannot express: it becomes a note for the
-//! description.
+//! This file must not lose a constraint that one object cannot express. Such a constraint becomes a
+//! note in the description.
 //!
-//! Kept by hand: `jsonschema-schema` merges `allOf` alone, and on a typed copy of the schema.
+//! The crate `jsonschema-schema` is no replacement: it merges `allOf` alone, and works on a typed
+//! copy of the schema.
 //!
 //! Read next: `strict.rs` in this folder.
 
@@ -17,8 +18,7 @@ use std::collections::{HashMap, HashSet};
 /// Maximum length of the note about a combinator.
 const MAX_NOTE_CHARS: usize = 1000;
 
-/// Maximum number of members visited to flatten one schema, because references can repeat the same
-/// ones.
+/// Maximum number of members visited to flatten one schema. References can repeat the same members.
 const MAX_FLATTENED_MEMBERS: usize = 5_000;
 
 /// Maximum number of variants kept for one property.
@@ -28,33 +28,32 @@ const MAX_VARIANTS: usize = 16;
 /// express become notes.
 pub(super) struct SchemaFlattener<'a> {
     references: SchemaRefs<'a>,
-    /// Results by schema identity: each schema is visited once, because references repeat.
+    /// Results by schema identity. Each schema is visited once, although references may repeat.
     targets: HashMap<usize, SchemaInfo<'a>>,
     budget: usize,
     notes: Vec<String>,
 }
 
-/// Facts about a schema that others refer to.
+/// The result of examining one schema.
 #[derive(Clone, Copy)]
 struct SchemaInfo<'a> {
     schema: JsonValue<'a>,
     is_object: bool,
-    /// Whether it has only keywords that can be merged with other schemas.
+    /// Whether all keywords of the schema can be merged with those of other schemas.
     is_mergeable: bool,
     members: usize,
 }
 
-/// Several schemas merged.
+/// The result of merging several schemas.
 #[derive(Default)]
 struct MergedSchema<'a> {
     properties: NamedValues<'a>,
     required: Vec<JsonStr<'a>>,
     others: NamedValues<'a>,
-    /// Schemas that cannot be merged.
     left: Vec<JsonValue<'a>>,
 }
 
-/// Values by name in order of arrival; several if they differ.
+/// Values by name, in order of arrival. A name has several values if schemas differ.
 #[derive(Default)]
 struct NamedValues<'a> {
     all: Vec<(JsonStr<'a>, Vec<JsonValue<'a>>)>,
@@ -73,7 +72,7 @@ impl<'a> NamedValues<'a> {
         }
     }
 
-    /// Writes each name once. `combinator` joins different values of one name.
+    /// Writes each name once. `combinator` joins the values of a name that has several.
     fn write(&self, combinator: &str, json: &mut JsonWriter) {
         for (name, values) in &self.all {
             json.key_text(name);
@@ -160,15 +159,15 @@ impl<'a> SchemaFlattener<'a> {
             })
     }
 
-    /// Subtracts this number of members from the budget. Returns false if the budget does not
-    /// suffice.
+    /// Takes `members` from the budget of visited members. Returns false if the budget is too
+    /// small.
     fn take_budget(&mut self, members: usize) -> bool {
         let fits = members < self.budget;
         self.budget = self.budget.saturating_sub(members.saturating_add(1));
         fits
     }
 
-    /// Merges the schema with everything that its `allOf` adds.
+    /// Merges the schema with all schemas in its `allOf`.
     fn merge_all_of(&mut self, schema: JsonValue<'a>) -> MergedSchema<'a> {
         let (mut merged, mut seen, mut parts) =
             (MergedSchema::default(), HashSet::new(), vec![schema]);
@@ -230,8 +229,8 @@ impl<'a> SchemaFlattener<'a> {
         }
     }
 
-    /// Adds the properties of all branches that are objects. A property is required if every such
-    /// branch requires it.
+    /// Adds the properties of all branches that are objects. A property is required if all these
+    /// branches require it.
     fn merge_branches(&mut self, branches: JsonValue<'a>, merged: &mut MergedSchema<'a>) {
         let mut required: Option<Vec<JsonStr<'a>>> = None;
         let mut seen = HashSet::new();
@@ -259,15 +258,15 @@ impl<'a> SchemaFlattener<'a> {
                 None => branch.required.clone(),
             });
         }
-        // If some branches were not read, no property is known to be required.
+        // Some branches were not read, so no property is known to be required.
         merged
             .required
             .extend(required.filter(|_| self.budget > 0).unwrap_or_default());
     }
 }
 
-/// Returns whether object schemas with this keyword can be merged. Of keywords that only describe,
-/// the first one is kept.
+/// Returns whether object schemas with this keyword can be merged. The first value of a keyword
+/// that only describes is kept.
 fn is_mergeable(keyword: &str) -> bool {
     matches!(
         keyword,

@@ -1,29 +1,28 @@
-//! The keywords of a schema: which of them hold schemas, and the types that a schema allows.
+//! Classifies the keywords of a schema by whether they hold schemas, and reads the types that a
+//! schema allows.
 //!
-//! This file must not know a vendor.
-//!
+//! This file must not depend on a vendor.
 //! Read next: `schema/references.rs`.
 
 use crate::json::{JsonValue, JsonWriter};
 
-/// Returns whether the type, or one of the types, is `expected`.
+/// Returns whether the schema's type, or one of its types, is `expected`.
 pub(super) fn has_type(schema: JsonValue<'_>, expected: &str) -> bool {
     schema
         .get("type")
         .is_some_and(|kind| kind.is(expected) || kind.items().any(|kind| kind.is(expected)))
 }
 
-/// Returns whether the schema's type allows objects.
 pub(super) fn is_object_schema(schema: JsonValue<'_>) -> bool {
     schema.is_object() && (schema.get("type").is_none() || has_type(schema, "object"))
 }
 
-/// Content of a keyword's value.
+/// The place of nested schemas in a keyword's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeywordValue {
-    /// A schema, or an array of them.
+    /// The value is a schema, or an array of schemas.
     Schemas,
-    /// Schemas by name.
+    /// The value is an object of schemas by name.
     Named,
     Other,
 }
@@ -52,7 +51,7 @@ pub(super) fn keyword_value(keyword: &str) -> KeywordValue {
     }
 }
 
-/// Writes a keyword's value, with each schema in it written by `write`.
+/// Writes a keyword's value. `write` writes each schema inside the value.
 pub(super) fn write_value(
     keyword: &str,
     value: JsonValue<'_>,

@@ -1,21 +1,20 @@
 //! References in a schema, and the schemas that they name.
 //!
-//! This file must not follow a reference without a bound: schemas may refer to themselves.
+//! This file must bound the references that it follows, because schemas may refer to themselves.
 
 use crate::json::JsonValue;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Returns the identity of a value among those of one document.
+/// Returns the address of a value, which identifies it within its document.
 pub(super) fn value_address(value: JsonValue<'_>) -> usize {
     value.raw().as_ptr().addr()
 }
 
-/// Targets of the references in a schema.
 pub(super) struct SchemaRefs<'a> {
     root: JsonValue<'a>,
     by_name: HashMap<(&'static str, Cow<'a, str>), JsonValue<'a>>,
-    /// Results by schema identity: a large schema is searched once, however often it is referenced.
+    /// Results by schema identity. A large schema is searched once, even if it is referenced often.
     known: HashMap<usize, Option<JsonValue<'a>>>,
 }
 

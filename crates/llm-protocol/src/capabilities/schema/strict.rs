@@ -1,8 +1,8 @@
-//! The strict modes of both vendors: rewrites a schema for a messages vendor's strict mode, and
-//! checks one against a chat vendor's.
+//! Rewrites a schema for a messages vendor's strict mode, and checks a schema against a chat
+//! vendor's strict mode.
 //!
-//! This file must not change what a schema allows: a keyword that must be removed is moved to the
-//! description of its node.
+//! This file must not lose a constraint: a keyword that the strict mode does not support moves to
+//! the description of its node.
 //!
 //! Read next: `pairing.rs` in the parent folder.
 
@@ -14,8 +14,8 @@ use crate::json::{
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// Rewrites a cleaned schema for a messages vendor's strict mode. Returns `None` if that is
-/// impossible (recursive, or with open objects).
+/// Rewrites a cleaned schema for a messages vendor's strict mode. Returns `None` if the schema is
+/// recursive or has open objects, which the mode does not support.
 pub fn restrict_for_messages(json: &str) -> Option<String> {
     let tree = JsonDocument::parse(json, MAX_DEPTH.saturating_mul(2), NodeBuffer::new()).ok()?;
     let root = tree.root();
@@ -31,17 +31,17 @@ pub fn restrict_for_messages(json: &str) -> Option<String> {
     Some(out.into_string())
 }
 
-/// Checks a schema for properties that the strict mode does not support.
+/// Checks that all objects are closed and that no reference is recursive.
 struct ClosedSchemaCheck<'a> {
     references: SchemaRefs<'a>,
-    /// Schemas visited, by identity; the value is true once the visit has ended.
+    /// Schemas by identity. The value is false while the visit goes on, and true afterwards.
     done: HashMap<usize, bool>,
 }
 
 impl<'a> ClosedSchemaCheck<'a> {
-    /// Returns whether no object is open and no reference is recursive.
     fn is_closed(&mut self, schema: JsonValue<'a>, depth: u32) -> bool {
-        // No text nests this deep, so this is a long chain of references, which no vendor accepts.
+        // JSON cannot nest this deep, so this is a long chain of references, which no vendor
+        // accepts.
         if depth > MAX_DEPTH.saturating_mul(2) {
             return false;
         }
@@ -93,8 +93,7 @@ impl<'a> ClosedSchemaCheck<'a> {
     }
 }
 
-/// Returns whether a messages vendor's strict mode knows the keyword; for some keywords it allows
-/// only certain values.
+/// Returns whether a messages vendor's strict mode supports the keyword with its value.
 fn is_strict_keyword(keyword: &str) -> bool {
     matches!(
         keyword,
@@ -127,13 +126,12 @@ const MESSAGES_STRICT_FORMATS: [&str; 10] = [
     "uuid",
 ];
 
-/// Treatment of a keyword in the strict mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StrictRule {
     Kept,
     /// `oneOf` becomes `anyOf`.
     Loosened,
-    /// Moved to the description.
+    /// The keyword is moved to the description.
     Described,
     Dropped,
 }
@@ -207,7 +205,7 @@ fn write_restricted(schema: JsonValue<'_>, json: &mut JsonWriter) {
     json.close_object();
 }
 
-/// Returns the keywords to be removed, as one line: `{minimum: 1, maximum: 5}`.
+/// Returns the removed keywords in one line, such as `{minimum: 1, maximum: 5}`.
 fn dropped_keywords_note(schema: JsonValue<'_>, has_any_of: bool) -> String {
     let mut keywords = Vec::new();
     for (key, value) in schema.members() {
@@ -223,13 +221,13 @@ fn dropped_keywords_note(schema: JsonValue<'_>, has_any_of: bool) -> String {
     }
 }
 
-/// Returns whether a chat vendor's strict mode accepts the schema: every object is closed and every
-/// property required.
+/// Returns whether a chat vendor's strict mode accepts the schema, because every object is closed
+/// and every property required.
 pub fn is_strict_for_chat(schema: JsonValue<'_>) -> bool {
     has_type(schema, "object") && schema.get("anyOf").is_none() && is_strict_schema(schema)
 }
 
-/// Formats that a chat vendor's strict mode knows.
+/// Formats that a chat vendor's strict mode supports.
 const CHAT_STRICT_FORMATS: [&str; 9] = [
     "date-time",
     "time",

@@ -77,8 +77,8 @@ struct ChatMessageReader<'a, 'w> {
 }
 
 impl<'a> ChatMessageReader<'a, '_> {
-    /// Warns about members that are neither in `own` nor common to all messages; also about `name`,
-    /// the participant's name: no other protocol can represent it, and the model may be asked who
+    /// Warns about members that are neither in `own` nor common to all messages. The participant's
+    /// `name` gets a warning too: no other protocol has it, and the client may ask the model who
     /// said what.
     fn check_members(&mut self, own: &[&str]) {
         const COMMON: [&str; 3] = ["role", "content", "cache_control"];
@@ -198,7 +198,7 @@ impl<'a> ChatMessageReader<'a, '_> {
     fn call(&mut self, value: JsonValue<'a>, at: JsonPath) -> RequestResult<ToolCall<'a>> {
         let kind = optional_text(value, "type", at)?;
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
-        // Some clients omit the type; it is then the original one, `function`.
+        // Some clients omit the type of a call. The call then has the original type, `function`.
         if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
             return refuse_value(format_args!("{at}.type"), &kind, "'function' and 'custom'");
         }
@@ -207,7 +207,7 @@ impl<'a> ChatMessageReader<'a, '_> {
         } else {
             ("function", "arguments")
         };
-        // The index of the call in a stream has no meaning in a history.
+        // The index of a call matters only in a stream, so the reader ignores it in a history.
         warn_unknown_members(
             value,
             &["id", "type", "index", "cache_control", member],
@@ -231,7 +231,7 @@ impl<'a> ChatMessageReader<'a, '_> {
     }
 
     fn tool(&mut self) -> RequestResult<Vec<Block<'a>>> {
-        // The result's own `name` is not needed: the call has it.
+        // The result's own `name` repeats the name in the call.
         self.check_members(&["tool_call_id", "is_error", "name"]);
         let message = JsonPath::Message(self.index);
         let id = optional_text(self.value, "tool_call_id", message)?.filter(|id| !id.is_empty());
@@ -255,7 +255,8 @@ impl<'a> ChatMessageReader<'a, '_> {
         let content = match self.value.get("content") {
             Some(content) if content.is_array() => {
                 let mut blocks = self.content(ChatPartContainer::Result)?;
-                // A marker on the last part covers everything before it, which is the whole result.
+                // A marker on the last part covers everything before that part, which is the whole
+                // result.
                 cache = cache.or(blocks.last_mut().and_then(|last| last.cache.take()));
                 ToolResultContent::Blocks(blocks)
             }

@@ -1,8 +1,8 @@
 //! Reads the content of a chat message: a string, or parts that each become one block.
 //!
-//! It keeps blank texts: the writer for the target decides whether to send an empty block. It keeps
-//! a part that only chat defines as it is. It also accepts blocks of the messages protocol among
-//! the parts, because many clients send them.
+//! The reader keeps blank texts, because the writer for the target decides whether to send an empty
+//! block. It keeps a part that only chat defines unchanged. It also accepts blocks of the messages
+//! protocol among the parts, because many clients send them.
 //!
 //! Read next: `read_request/reasoning.rs`.
 
@@ -19,13 +19,13 @@ use crate::openai::check::{
 };
 use crate::openai::media;
 
-/// Owner of the content. It determines which parts are allowed.
+/// Owner of a content, which determines the allowed parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChatPartContainer {
     Instructions,
     User,
     Assistant,
-    /// Result of a tool call.
+    /// The result of a tool call.
     Result,
 }
 
@@ -58,7 +58,7 @@ struct ChatPartReader<'w> {
 }
 
 impl ChatPartReader<'_> {
-    /// Reads the parts of a list. `at`: the path of the part with this index.
+    /// Reads the parts of a list. `at` returns the path of the part with an index.
     fn parts<'a>(
         &mut self,
         list: JsonValue<'a>,
@@ -72,7 +72,8 @@ impl ChatPartReader<'_> {
         Ok(blocks)
     }
 
-    /// Reads one part. Returns `None` for a reasoning part, which is read with the message.
+    /// Reads one part. Returns `None` for a reasoning part, which the reader of the message
+    /// handles.
     fn part<'a>(
         &mut self,
         value: JsonValue<'a>,
@@ -217,7 +218,7 @@ fn messages_opaque<'a>(name: &JsonStr<'a>, value: JsonValue<'a>) -> BlockKind<'a
     opaque(Protocol::Messages, name, value)
 }
 
-/// Checks that the object has no members other than `names`.
+/// Returns whether all members of the object are among `names`.
 fn has_only(value: JsonValue<'_>, names: &[&str]) -> bool {
     value
         .members()
@@ -225,7 +226,7 @@ fn has_only(value: JsonValue<'_>, names: &[&str]) -> bool {
 }
 
 /// Reads an image block of the messages protocol if the IR can represent all of it. Otherwise
-/// returns `None`, and the caller keeps the block as it is.
+/// returns `None`, and the caller keeps the block unchanged.
 fn messages_image(value: JsonValue<'_>) -> Option<BlockKind<'_>> {
     let source = value.get("source")?;
     if !has_only(value, &["type", "source", "cache_control"]) {

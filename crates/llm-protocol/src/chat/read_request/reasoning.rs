@@ -1,8 +1,8 @@
-//! Reads the reasoning in an assistant message and puts it back where it was between the texts and
+//! Reads the reasoning in an assistant message and restores its position between the texts and
 //! calls.
 //!
 //! This file must not change a block: the vendor verifies the text that it signed character by
-//! character. It keeps unsigned reasoning only if there is no signed reasoning, for targets that
+//! character. Unsigned reasoning is kept only if no signed reasoning exists, for targets that
 //! accept it.
 //!
 //! Read next: `read_request/messages.rs`.
@@ -13,20 +13,20 @@ use crate::json::{JsonStr, JsonValue};
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
 use crate::reasoning_token::{self, ReasoningItem};
 
-/// A reasoning block and its position in the message.
 pub(super) struct ReasoningBlock<'a> {
     thinking: Thinking<'a>,
     anchor: Option<ReasoningAnchor>,
 }
 
-/// Number of code points of text, and number of calls, before the block.
+/// The position of a block: the number of code points of text, and the number of calls, before the
+/// block.
 #[derive(Clone, Copy)]
 struct ReasoningAnchor {
     letters: u64,
     calls: u64,
 }
 
-/// Reads the reasoning of a message from the first member that has any.
+/// Reads the reasoning of a message from the first member that contains reasoning.
 pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'a>> {
     let some = |name| {
         message
@@ -79,7 +79,7 @@ fn reasoning_detail<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
 }
 
 /// Rebuilds the reasoning items of a responses vendor from the entries that share an id: the texts
-/// of the summary and the encrypted content. Without encrypted content there is no item.
+/// of the summary and the encrypted content. An entry without encrypted content yields no item.
 fn responses_items(details: JsonValue<'_>) -> Vec<ReasoningBlock<'_>> {
     let mut items: Vec<(ReasoningItem, String, Option<ReasoningAnchor>)> = Vec::new();
     for entry in details
@@ -178,7 +178,8 @@ fn redacted_thinking(data: Option<JsonValue<'_>>) -> Option<Thinking<'_>> {
     }
 }
 
-/// Returns the blocks of an assistant message in order. `texts` is its content, including refusals.
+/// Returns the blocks of an assistant message in order. `texts` is the content of the message,
+/// including refusals.
 pub(super) fn interleave_reasoning<'a>(
     pieces: Vec<ReasoningBlock<'a>>,
     texts: Vec<Block<'a>>,
@@ -247,8 +248,8 @@ pub(super) fn interleave_reasoning<'a>(
     blocks
 }
 
-/// Checks that every block has an anchor, that the anchors are in order, and that they lie within
-/// the message.
+/// Returns whether every block has an anchor, the anchors are in order, and all lie within the
+/// message.
 fn has_valid_anchors(pieces: &[ReasoningBlock<'_>], texts: &[Block<'_>], calls: usize) -> bool {
     if pieces.iter().any(|piece| piece.anchor.is_none()) {
         return false;
@@ -272,7 +273,8 @@ fn has_valid_anchors(pieces: &[ReasoningBlock<'_>], texts: &[Block<'_>], calls: 
         })
 }
 
-/// Number of code points that anchors count: those of the content, not those of a refusal.
+/// Returns the number of code points that anchors count: those of the content, but not those of a
+/// refusal.
 fn content_code_points(block: &Block<'_>) -> u64 {
     match &block.kind {
         BlockKind::Text(text) => text.code_points(),
@@ -282,17 +284,17 @@ fn content_code_points(block: &Block<'_>) -> u64 {
 
 /// Position of a reasoning block relative to a text that contained it.
 enum SplitPoint {
-    /// Before the rest of the text.
+    /// The block precedes the rest of the text.
     Before,
-    /// After this number of code points of the rest of the text.
+    /// The block follows after this number of code points of the rest of the text.
     At(u64),
-    /// After the whole text.
+    /// The block follows the whole text.
     Behind,
 }
 
 /// Computes where each reasoning block at `places` splits the text, which begins at code point
 /// `begin`. A split that would leave a blank part, which no vendor accepts, moves to the end of
-/// that part. Takes one pass, regardless of the number of blocks.
+/// that part. The function makes one pass over the text, regardless of the number of blocks.
 fn split_points(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<SplitPoint> {
     let BlockKind::Text(text) = &text.kind else {
         return places.iter().map(|_| SplitPoint::Before).collect();
@@ -305,8 +307,8 @@ fn split_points(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<SplitPoint>
         .iter()
         .map(|position| position.saturating_sub(begin))
         .peekable();
-    // State of the rest of the text: where it begins, and whether it has a character other than
-    // white space so far.
+    // State of the rest of the text: its start, and whether it has had a character other than white
+    // space so far.
     let (mut from, mut has_words, mut behind_words) = (0, false, 0);
     for (at, letter) in (0_u64..).zip(text.chars()) {
         while places.next_if(|position| *position <= at).is_some() {

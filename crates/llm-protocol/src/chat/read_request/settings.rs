@@ -1,7 +1,7 @@
 //! Reads the settings of a chat request other than messages and tools: limits, sampling, stop
 //! strings, response format, reasoning.
 //!
-//! This file must not know how a target handles them, only whether the client API accepts them.
+//! This file must check the settings against the client API only, not against a target.
 //!
 //! Read next: `read_request/tools.rs`.
 
@@ -126,8 +126,8 @@ pub(super) fn format<'a>(
     })
 }
 
-/// Reads the reasoning settings from the first of: the members of the messages protocol, the
-/// extension `reasoning`, `reasoning_effort`.
+/// Reads the reasoning settings from the first of these that is present: the members of the
+/// messages protocol, the extension `reasoning`, and `reasoning_effort`.
 pub(super) fn reasoning<'a>(
     body: JsonValue<'a>,
     warnings: &mut Warnings,
@@ -137,7 +137,7 @@ pub(super) fn reasoning<'a>(
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
-    // The other members of `output_config` are among the extra members.
+    // The reader of extra members keeps the other members of `output_config`.
     reasoning.is_verbatim |= body
         .get("output_config")
         .is_some_and(|config| config.get("effort").is_some());
@@ -154,7 +154,7 @@ pub(super) fn reasoning<'a>(
     Ok(reasoning)
 }
 
-/// Reads `{effort, max_tokens, exclude, enabled}`, the extension that aggregators define.
+/// Reads `{effort, max_tokens, exclude, enabled}`, an extension that aggregators define.
 fn read_reasoning_extension(
     extension: JsonValue<'_>,
     reasoning: &mut ReasoningSettings<'_>,
@@ -182,7 +182,7 @@ fn read_reasoning_extension(
         (_, Some(level), _) => (Some(level), "reasoning.effort"),
         (_, None, Some(0)) => (Some(Effort::None), "reasoning.max_tokens"),
         (_, None, Some(_)) => (None, "reasoning.max_tokens"),
-        // The client enabled reasoning without an amount.
+        // The client enabled reasoning without an effort or a budget.
         (Some(true), None, None) => (Some(Effort::Medium), "reasoning.enabled"),
         (None, None, None) => (None, ""),
     };

@@ -1,6 +1,6 @@
 //! Reads the tools of a chat request, both `tools` and the older `functions`, and the tool choice.
 //!
-//! This file must not change a schema or a name: the rules of the target decide that.
+//! This file must not change a schema or a name. The rules of the target decide about changes.
 //!
 //! Read next: `read_request/messages.rs`.
 
@@ -99,7 +99,7 @@ fn tool<'a>(
     }
     let (name, known) = match is_custom {
         true => ("custom", ["type", "custom", "cache_control"].as_slice()),
-        // Some clients repeat the name here.
+        // Some clients repeat the tool's name beside the type.
         false => (
             "function",
             ["type", "function", "cache_control", "name"].as_slice(),
@@ -123,7 +123,7 @@ fn tool<'a>(
     Ok(Tool { index, kind, cache })
 }
 
-/// Detects a dated tool type of the messages protocol, such as `bash_20250124`.
+/// Returns whether the type is a dated tool type of the messages protocol, such as `bash_20250124`.
 fn is_dated(kind: &str) -> bool {
     kind.rsplit_once('_').is_some_and(|(name, date)| {
         let is_name = !name.is_empty()

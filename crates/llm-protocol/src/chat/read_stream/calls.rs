@@ -1,9 +1,9 @@
 //! Assigns the fragments of `tool_calls` to calls, and decides when a call can be emitted.
 //!
 //! This file must not join arguments once a call has a name: it passes fragments through. Vendors
-//! differ in what they send with a fragment: an index or none, 0 for every call, the id once or
-//! every time or another one each time, the name whole or in pieces. The rule for an entry that has
-//! the index of a call, or no index and comes after it:
+//! differ in the index of a fragment (present, absent, or always 0), in its id (once, always, or
+//! changing), and in its name (whole or in pieces). The following rule applies to an entry that has
+//! the index of a call, or that has no index and follows the call:
 //!
 //! | id                     | name | the call so far                | the entry              |
 //! |------------------------|------|--------------------------------|------------------------|
@@ -15,9 +15,9 @@
 //! | none, or the call's id | yes  | its arguments are complete     | begins another call, if it has arguments |
 //! | none, or the call's id | any  | else                           | continues it           |
 //!
-//! Names in pieces: Gemini (continuedev/continue#5849). The name with every fragment: MiniMax
-//! (NousResearch/hermes-agent#8259). So a call is emitted once its arguments begin, or something
-//! else does.
+//! Gemini sends names in pieces (continuedev/continue#5849), and MiniMax repeats the name with
+//! every fragment (NousResearch/hermes-agent#8259). So the reader emits a call once its arguments,
+//! or another part, begin.
 //!
 //! Read next: `messages/write_stream/arguments.rs`, which queues overlapping calls.
 
@@ -34,14 +34,13 @@ use crate::reasoning_token::StatePlace;
 const MAX_CALLS: usize = 1024;
 const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
-/// One entry of `tool_calls`.
 #[derive(Debug, Default)]
 pub(crate) struct ChatToolCallDelta<'v> {
     index: Option<u64>,
     pub(crate) id: Option<JsonStr<'v>>,
     pub(crate) name: Option<JsonStr<'v>>,
     arguments: Option<JsonStr<'v>>,
-    /// The entry itself, for the state that the vendor wants back with the call.
+    /// The entry itself, which contains the state that the vendor wants back with the call.
     whole: Option<JsonValue<'v>>,
     is_custom: bool,
     is_legacy: bool,
@@ -84,7 +83,7 @@ impl<'v> ChatToolCallDelta<'v> {
         for (key, value) in callee.members() {
             match key.value().as_ref() {
                 "name" => self.name = non_empty_text(value),
-                // Some vendors send the object itself instead of a string with its JSON.
+                // Some vendors send the arguments as an object instead of a string with its JSON.
                 "arguments" | "input" if value.is_object() => {
                     self.arguments = Some(JsonStr::from_value(value.raw()))
                 }
@@ -95,17 +94,15 @@ impl<'v> ChatToolCallDelta<'v> {
     }
 }
 
-/// Calls seen so far, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct ChatCallTracker {
     calls: Vec<ChatCallState>,
     held_bytes: usize,
-    /// Number of calls emitted.
     opened: u64,
     has_listed: bool,
-    /// Positions of the calls that the current chunk began or continued.
+    /// Positions of the calls to which entries of the current chunk belong.
     in_chunk: Vec<usize>,
-    /// Position of the call that has a name and is not emitted yet: the name may go on.
+    /// Position of the call that has a name but is not emitted yet, because the name may continue.
     pending: Option<usize>,
 }
 
@@ -113,22 +110,22 @@ pub(crate) struct ChatCallTracker {
 struct ChatCallState {
     index: Option<u64>,
     id: Option<String>,
-    /// As far as it is known when the call is emitted.
+    /// The part of the name that has arrived when the call is emitted.
     name: String,
-    /// `None` until the call is emitted, which needs its name.
+    /// `None` until the call is emitted, which requires its name.
     slot: Option<u32>,
-    /// Number of calls emitted before it.
+    /// Number of calls that were emitted before this one.
     number: u64,
     arguments: ArgumentsEnd,
     /// Arguments that arrived before the name.
     early: JsonStrBuf,
     is_custom: bool,
-    /// What the vendor wants back with the call, and no token has yet.
+    /// State that the vendor wants back with the call and that no token contains yet.
     state: OpaqueState,
 }
 
 impl ChatCallState {
-    /// Adds a name: the first one, a repetition, one that has grown, or the next piece.
+    /// Adds a name, which may be the first one, a repetition, a longer version, or the next piece.
     fn add_name(&mut self, name: &str) {
         if name.starts_with(&self.name) {
             name.clone_into(&mut self.name);
@@ -137,7 +134,7 @@ impl ChatCallState {
         }
     }
 
-    /// `opened`: number of calls emitted before.
+    /// Emits the call. `opened` is the number of calls emitted before.
     fn open(&mut self, opened: &mut u64, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         self.number = *opened;
         *opened += 1;
@@ -166,7 +163,7 @@ impl ChatCallState {
     }
 }
 
-/// Finds the end of arguments that are a JSON object.
+/// Finds the end of arguments, which are a JSON object.
 #[derive(Debug, Default)]
 struct ArgumentsEnd {
     depth: u32,
@@ -203,7 +200,6 @@ impl ArgumentsEnd {
 }
 
 impl ChatCallTracker {
-    /// Returns whether no entry of `tool_calls` has arrived.
     pub(crate) fn is_only_legacy(&self) -> bool {
         !self.has_listed
     }
@@ -212,24 +208,23 @@ impl ChatCallTracker {
         self.calls.is_empty()
     }
 
-    /// Returns the call of the last entry: its position, and its name so far.
+    /// Returns the position of the last entry's call, and the call's name so far.
     pub(crate) fn last_call(&self) -> Option<(usize, &str)> {
         let at = *self.in_chunk.last()?;
         Some((at, self.calls.get(at)?.name.as_str()))
     }
 
-    /// Begins the entries of another chunk.
+    /// Forgets the entries of the last chunk, because another chunk begins.
     pub(crate) fn begin_chunk(&mut self) {
         self.in_chunk.clear();
     }
 
-    /// Returns whether this entry names a call that has not been emitted yet.
     pub(crate) fn is_new_call(&self, entry: &ChatToolCallDelta<'_>, is_whole: bool) -> bool {
         let known = self.find(entry, is_whole).and_then(|at| self.calls.get(at));
         entry.name.is_some() && known.is_none_or(|call| call.slot.is_none() && call.name.is_empty())
     }
 
-    /// Emits the call whose name is complete because something else begins.
+    /// Emits the call whose name is complete because another part begins.
     pub(crate) fn open_pending(&mut self, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         let pending = self.pending.take().and_then(|at| self.calls.get_mut(at));
         if let Some(call) = pending {
@@ -237,14 +232,14 @@ impl ChatCallTracker {
         }
     }
 
-    /// Emits the state that came after its call was emitted.
+    /// Emits the state of calls that arrived after the calls were emitted.
     pub(super) fn emit_late_state(&mut self, slots: &mut SlotAllocator, to: &mut dyn EventSink) {
         for call in self.calls.iter_mut().filter(|call| call.slot.is_some()) {
             call.emit_state(slots, to);
         }
     }
 
-    /// Reads one entry. In a whole answer, each entry is a separate call.
+    /// Applies one entry. In a whole answer, each entry is a separate call.
     pub(crate) fn apply_delta(
         &mut self,
         entry: &ChatToolCallDelta<'_>,
@@ -324,21 +319,21 @@ impl ChatCallTracker {
             _ => {
                 let is_complete = call.arguments.is_complete
                     && entry.arguments.is_some()
-                    // Some vendors begin with an empty object and send the arguments after it.
+                    // Some vendors begin with an empty object and send the arguments after that.
                     && call.arguments.has_members;
                 let is_in_chunk = entry.id.is_none() && self.in_chunk.contains(&at);
                 let is_another = entry.name.is_some() && (is_in_chunk || is_complete);
                 return Some(at).filter(|_| !is_another);
             }
         }
-        // Not the last call with that index, but perhaps an earlier one: fragments of calls may
-        // alternate.
+        // The last call with that index has another id, but an earlier call may match: fragments of
+        // calls may alternate.
         let of_id = self.calls.iter().rposition(|call| {
             let is_same_index = entry.index.is_none() || call.index == entry.index;
             let own = call.id.as_deref().zip(entry.id.as_ref());
             is_same_index && own.is_some_and(|(own, id)| id.is(own))
         });
-        // A call without a name cannot be emitted.
+        // A call without a name cannot be emitted, so the entry must continue it.
         let continues =
             entry.name.is_none() && !call.name.is_empty() && !call.arguments.is_complete;
         of_id.or(Some(at).filter(|_| continues))

@@ -1,21 +1,19 @@
-//! The members of a choice and of its delta or message.
+//! Parses the members of a choice and of its delta or message.
 //!
-//! This file must not keep anything: each chunk is read by itself. It treats members of a wrong
-//! type as absent.
+//! This file must not keep state between chunks. It treats members of a wrong type as absent.
 //!
 //! Read next: `chat/read_stream/calls.rs`.
 
 use crate::json::{JsonStr, JsonValue};
 
-/// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
-/// first.
+/// An entry of `choices`. The request asks for one choice, so a missing index counts as the first.
 #[derive(Debug, Default)]
 pub(super) struct ChatAnswerChoice<'v> {
     pub index: u64,
     pub delta: Option<JsonValue<'v>>,
     pub message: Option<JsonValue<'v>>,
     pub finish_reason: Option<JsonStr<'v>>,
-    /// Kimi's place for the usage of a stream.
+    /// Usage of a stream, which Kimi places in the choice.
     pub usage: Option<JsonValue<'v>>,
 }
 
@@ -35,8 +33,8 @@ impl<'v> ChatAnswerChoice<'v> {
         read
     }
 
-    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error`
-    /// there.
+    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error` as the
+    /// reason.
     pub fn is_error(&self) -> bool {
         self.finish_reason
             .as_ref()
@@ -44,7 +42,6 @@ impl<'v> ChatAnswerChoice<'v> {
     }
 }
 
-/// Content of a delta or of a message.
 #[derive(Debug, Default)]
 pub(super) struct ChatDelta<'v> {
     pub content: Option<JsonValue<'v>>,

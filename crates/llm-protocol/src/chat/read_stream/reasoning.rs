@@ -1,8 +1,7 @@
-//! A chat vendor's reasoning: which of its members the gateway emits, and which parts the vendor
-//! wants back.
+//! Selects the members of a chat vendor's reasoning that the gateway emits, and collects the parts
+//! that the vendor wants back.
 //!
-//! This file must not emit the same reasoning twice: vendors send it in two or three members at
-//! once.
+//! This file must not emit the same reasoning twice: vendors repeat it in two or three members.
 //!
 //! Read next: `reasoning_token.rs`, how reasoning passes through a messages client.
 
@@ -10,29 +9,26 @@ use super::delta::{ChatDelta, non_empty_text};
 use crate::json::{JsonStr, JsonValue, JsonWriter, RawJson};
 use crate::reasoning_token;
 
-/// Maximum number of bytes of reasoning to send back. If there are more, the vendor gets none back.
+/// Maximum number of bytes of reasoning to send back. If the reasoning is longer, the vendor gets
+/// none back.
 const MAX_REPLAY_BYTES: usize = 1024 * 1024;
 
-/// Member that the reasoning is read from.
+/// The member from which the reasoning is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChatReasoningSource {
-    /// `reasoning_content`
     Content,
-    /// `reasoning`
     Plain,
-    /// `reasoning_details`
     Details,
 }
 
-/// Reasoning of the answer so far.
 #[derive(Debug, Default)]
 pub(super) struct ChatReasoningState {
-    /// First member that had text. The others repeat it, some of them only at the end.
+    /// First member that had text. Other members repeat the text, sometimes only at the end.
     source: Option<ChatReasoningSource>,
-    /// Entries of `reasoning_details`, with the fragments of one text joined.
+    /// Entries of `reasoning_details`. The fragments of one text are joined.
     kept: Vec<ReasoningDetail>,
     kept_bytes: usize,
-    /// An entry holds data that only the vendor can read.
+    /// Whether an entry holds data that only the vendor can read.
     has_sealed: bool,
     is_too_large: bool,
 }
@@ -44,7 +40,7 @@ struct ReasoningDetail {
 }
 
 impl ChatReasoningState {
-    /// Returns the member to read this message's reasoning from.
+    /// Selects the member from which to read this message's reasoning.
     pub(super) fn select_source(&mut self, delta: &ChatDelta<'_>) -> Option<ChatReasoningSource> {
         if self.source.is_none() {
             let has_details = || {
@@ -67,8 +63,8 @@ impl ChatReasoningState {
         self.source
     }
 
-    /// Keeps one entry of `reasoning_details`. In a stream it may be a fragment of the last entry;
-    /// it is then joined to that entry.
+    /// Keeps one entry of `reasoning_details`. A fragment of the last entry is joined to that
+    /// entry.
     pub(super) fn push_detail(&mut self, entry: JsonValue<'_>, is_whole: bool) {
         if !entry.is_object() || self.is_too_large {
             return;
@@ -128,8 +124,8 @@ impl ReasoningDetail {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Returns whether `entry` continues this entry: it has the same type and index, and this entry
-    /// has a text without a signature.
+    /// Returns whether `entry` continues this one, because it has the same type and index, and this
+    /// one has a text without a signature.
     fn is_continued_by(&self, entry: JsonValue<'_>) -> bool {
         let same = |name: &str| match (self.get(name), entry.get(name)) {
             (Some(own), Some(other)) => own == other.raw(),

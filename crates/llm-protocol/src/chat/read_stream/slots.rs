@@ -1,6 +1,5 @@
-//! Numbers the parts of an answer.
+//! Numbers the parts of an answer. The number of a part is its slot.
 
-/// Assigns slots in ascending order.
 #[derive(Debug, Default)]
 pub(crate) struct SlotAllocator(u32);
 

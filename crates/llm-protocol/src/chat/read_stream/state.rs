@@ -1,6 +1,6 @@
-//! Emits what a chat vendor wants back with a message or a call.
+//! Emits the opaque state that a chat vendor wants back with a message or a call.
 //!
-//! This file must not read it: `chat/opaque_state.rs` does.
+//! This file must not parse the state: `chat/opaque_state.rs` does.
 
 use super::slots::SlotAllocator;
 use crate::chat::opaque_state::OpaqueState;
@@ -8,10 +8,11 @@ use crate::ir::event::{Event, EventSink, OutputPart};
 use crate::json::JsonStr;
 use crate::reasoning_token::{self, StatePlace};
 
-/// Warning: what the vendor wants back with the next request is too long for a token.
+/// Warning for state that the vendor wants back with the next request and that is too long for a
+/// token.
 const DROPPED_STATE: &str = "dropped:state";
 
-/// Emits state in a token, and forgets it.
+/// Emits the state in a token, and clears it.
 pub(super) fn emit_state(
     state: &mut OpaqueState,
     place: StatePlace,

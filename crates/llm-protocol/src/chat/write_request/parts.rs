@@ -1,6 +1,6 @@
 //! Writes instructions and user content: a plain string for a single text, otherwise parts.
 //!
-//! It must keep the caller's spelling of texts.
+//! The writer must keep the client's spelling of texts.
 //!
 //! Read next: `chat/write_request/results.rs`.
 
@@ -62,7 +62,8 @@ impl ChatRequestWriter<'_> {
     }
 }
 
-/// `takes_url`: the vendor takes documents as parts of the type `document_url`.
+/// Writes a part. `takes_url` says whether the vendor accepts documents as parts of the type
+/// `document_url`.
 fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
     json.open_object().key("type");
     match &part.content {
@@ -99,7 +100,8 @@ fn write_part(part: &ContentPart<'_>, takes_url: bool, json: &mut JsonWriter) {
             );
             json.close_object();
         }
-        // The request was refused before; the URL as text would not be the document.
+        // The gateway has refused such a request already. Writing the URL as text would not send
+        // the document.
         PartContent::FileAt(url) => drop(json.value("text").member("text", url)),
     }
     if part.is_marked {

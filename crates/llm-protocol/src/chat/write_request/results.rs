@@ -81,7 +81,7 @@ impl ChatRequestWriter<'_> {
                 self.fallback.push_file(block, file, media);
             }
             BlockKind::Opaque(opaque) => lines.extend(self.fallback.result_block(block.at, opaque)),
-            // The reader refuses them inside a result.
+            // The reader refuses these blocks inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
     }

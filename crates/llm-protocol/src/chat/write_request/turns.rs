@@ -18,8 +18,8 @@ use crate::openai::parts::{ContentPart, PartContent};
 use crate::reasoning_token::{self, ReasoningPayload, StatePlace};
 use std::ops::Range;
 
-/// The assistant's message between a tool's and a user's, for servers that take none directly
-/// behind the other.
+/// Text of an assistant message between a tool's message and a user's, for servers that do not
+/// accept a user's message directly after a tool's.
 pub(crate) const ACKNOWLEDGEMENT: &str = "Understood.";
 
 /// Separator between content converted to text and the text around it.
@@ -69,7 +69,7 @@ impl ChatRequestWriter<'_> {
         Ok(())
     }
 
-    /// Index range of the turns whose reasoning is sent back.
+    /// Returns the index range of the turns whose reasoning is sent back.
     fn replayed_turns(&self, turns: &[Turn<'_>]) -> Range<usize> {
         if self.model.reasoning_replay != ReasoningReplay::ReasoningContentInTurn {
             return 0..turns.len();
@@ -86,15 +86,16 @@ impl ChatRequestWriter<'_> {
         if has_calls { start..turns.len() } else { 0..0 }
     }
 
-    /// Writes the instructions in front of the conversation. Returns the number of turns in them:
-    /// where the server takes only one such message, those that the caller sent as turns are in it.
+    /// Writes the instructions in front of the conversation. Returns the number of turns that are
+    /// included: a server that accepts only one instruction message gets the leading turns with
+    /// instructions in it.
     fn leading_instructions(&mut self, request: &Request<'_>) -> usize {
         let is_system = |turn: &&Turn<'_>| turn.side == TurnRole::System;
         let leading = match self.model.mid_system {
             true => 0,
             false => request.turns.iter().take_while(is_system).count(),
         };
-        // Instructions contain only texts, so the function for user turns works here too.
+        // Instructions contain only texts, so the function for user turns applies to them.
         let mut parts = self.fallback.parts(JsonPath::System(0), &request.system);
         for turn in request.turns.iter().take(leading) {
             parts.extend(self.fallback.parts(turn.at, &turn.blocks));
@@ -103,8 +104,8 @@ impl ChatRequestWriter<'_> {
         leading
     }
 
-    /// Returns instructions at a place where the server takes none, as a part of a user's message:
-    /// the prompt before them stays the same, and with it the vendor's cache.
+    /// Returns instructions as a part of a user's message, where the server does not accept an
+    /// instruction message. The prompt before that place, and so the vendor's cache, stays valid.
     fn reminder<'t>(&mut self, turn: &'t Turn<'t>) -> Option<ContentPart<'t>> {
         let texts: Vec<JsonStr<'t>> = turn
             .blocks
@@ -125,7 +126,7 @@ impl ChatRequestWriter<'_> {
         Some(ContentPart::new(PartContent::Text(pieces.collect())))
     }
 
-    /// Writes a user turn between these reminders.
+    /// Writes a user turn between the reminders that belong to it.
     fn user<'t>(
         &mut self,
         turn: &'t Turn<'t>,
@@ -200,8 +201,8 @@ impl ChatRequestWriter<'_> {
         }
         if has_calls {
             self.json.member_array("tool_calls");
-            // The first call of a message without any state, another vendor's, has the placeholder
-            // that the vendor takes instead.
+            // If a message has no state because another vendor made it, its first call gets the
+            // placeholder that the vendor accepts instead.
             let mut placeholder = profile.call_placeholder.as_ref();
             placeholder = placeholder.filter(|_| !state.is_own());
             for ((at, call), state) in calls().zip(&state.calls) {
@@ -212,7 +213,7 @@ impl ChatRequestWriter<'_> {
         self.json.close_object();
     }
 
-    /// `placeholder`: further members, as the inside of a JSON object.
+    /// Writes a call. `placeholder` contains further members, as the inside of a JSON object.
     fn call(
         &mut self,
         at: JsonPath,
@@ -254,7 +255,7 @@ impl ChatRequestWriter<'_> {
         for block in &turn.blocks {
             match &block.kind {
                 BlockKind::Text(text) | BlockKind::Refusal(text) => {
-                    // Two messages in a row are two texts.
+                    // Texts of two consecutive messages stay separate.
                     if last_container.is_some_and(|item| item != block.at.container_index()) {
                         joiner.push_piece(Vec::new());
                     }
@@ -287,7 +288,7 @@ impl ChatRequestWriter<'_> {
         joiner.texts
     }
 
-    /// Writes the reasoning for vendors that want it back. Returns whether there is any.
+    /// Writes the reasoning for vendors that want it back. Returns whether any was written.
     fn reasoning(&mut self, blocks: &[Block<'_>]) -> bool {
         let unseen: Vec<_> = blocks.iter().filter_map(unseen_thinking).collect();
         let seen = blocks.iter().filter_map(|block| match &block.kind {
@@ -310,7 +311,7 @@ impl ChatRequestWriter<'_> {
             | ReasoningReplay::ReasoningContent
             | ReasoningReplay::ReasoningContentInTurn => {
                 let texts: Vec<JsonStr<'_>> = match self.surface {
-                    // A signature there comes from another vendor.
+                    // A signature of the responses protocol comes from another vendor.
                     Protocol::Responses => {
                         let own = shown.filter(|(_, signature)| signature.is_none());
                         with_gaps(own.map(|(text, _)| text.reborrow()).collect())
@@ -331,7 +332,7 @@ impl ChatRequestWriter<'_> {
                     match signature.filter(|signature| !signature.is_empty()) {
                         Some(signature) => reasoning_token::decode_details(&signature.value())
                             .and_then(array_items),
-                        // A detail without a signature is its text.
+                        // A detail without a signature consists of its text.
                         None => (!text.is_empty()).then(|| text_detail(text)),
                     }
                 });
@@ -347,16 +348,16 @@ impl ChatRequestWriter<'_> {
     }
 }
 
-/// The state that the vendor gave with a message and with its calls, of a turn that came back.
+/// The state that the vendor gave with a message and with its calls, read from a turn that the
+/// client sent back.
 struct TurnState {
     message: OpaqueState,
-    /// One for each call.
     calls: Vec<OpaqueState>,
 }
 
 impl TurnState {
-    /// Reads the tokens. Only what stands at the vendor's own paths is its state: another vendor's
-    /// never reaches it.
+    /// Reads the tokens of a turn. Only the values at the vendor's own paths count, so the state of
+    /// another vendor never reaches it.
     fn collect(blocks: &[Block<'_>], paths: &[String]) -> Self {
         let mut message = OpaqueState::default();
         let count = blocks.iter().filter_map(as_call).count();
@@ -391,13 +392,13 @@ impl TurnState {
         Self { message, calls }
     }
 
-    /// Returns whether the vendor made the turn, as far as its state shows.
+    /// Returns whether the state shows that this vendor made the turn.
     fn is_own(&self) -> bool {
         !self.message.is_empty() || self.calls.iter().any(|state| !state.is_empty())
     }
 }
 
-/// Returns a chat vendor's reasoning that the caller did not see: its text, and its signature.
+/// Returns the text and the signature of a chat vendor's reasoning that the client did not see.
 fn unseen_thinking(block: &Block<'_>) -> Option<(JsonStr<'static>, Option<JsonStr<'static>>)> {
     let BlockKind::Thinking(Thinking::Hidden { data }) = &block.kind else {
         return None;
@@ -435,7 +436,7 @@ fn with_gaps(texts: Vec<JsonStr<'_>>) -> Vec<JsonStr<'_>> {
     spaced
 }
 
-/// Returns the detail of a text that nobody signed, as JSON.
+/// Returns an unsigned text as a detail, in JSON.
 fn text_detail(text: &JsonStr<'_>) -> String {
     let mut json = String::from(r#"{"type":"reasoning.text","text":"#).into_bytes();
     text.write(&mut json);
@@ -453,9 +454,9 @@ fn array_items(array: String) -> Option<String> {
 #[derive(Default)]
 struct TextJoiner<'t> {
     texts: Vec<JsonStr<'t>>,
-    /// Something else came after the last text.
+    /// Whether another part came after the last text.
     is_interrupted: bool,
-    /// The last piece must be separated from the next one.
+    /// Whether the last piece must be separated from the next one.
     is_apart: bool,
 }
 
@@ -490,7 +491,7 @@ impl<'t> TextJoiner<'t> {
     }
 }
 
-/// Returns whether the text ends in white space, as far as its JSON spelling shows.
+/// Returns whether the text ends in white space. Escaped characters do not count.
 fn ends_in_whitespace(text: &JsonStr<'_>) -> bool {
     let before = text
         .token()

@@ -1,6 +1,6 @@
 //! State shared by all steps of writing a chat request.
 //!
-//! This file must not write: the steps do.
+//! This file must not write JSON: the steps do.
 
 use crate::Protocol;
 use crate::capabilities::{ChatModel, ToolCallIds, identifiers};
@@ -10,7 +10,6 @@ use crate::openai::text_fallback::TextFallback;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
-/// State shared by all steps of the writing.
 pub(super) struct ChatRequestWriter<'w> {
     pub surface: Protocol,
     pub model: &'w ChatModel,
@@ -18,11 +17,11 @@ pub(super) struct ChatRequestWriter<'w> {
     pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,
-    /// The current turn's reasoning is sent back.
+    /// Whether the current turn's reasoning is sent back.
     pub replays: bool,
-    /// The last message is a tool's result.
+    /// Whether the last message is a tool's result.
     pub is_behind_result: bool,
-    /// Number of calls that asked for each id.
+    /// Number of calls that requested each id.
     pub ids: HashMap<String, u64>,
     /// Ids of calls whose results come next, in order.
     pub open: VecDeque<String>,

@@ -1,6 +1,7 @@
 //! Decides the outcome of each event of an answer, for a stream and for one body alike.
 //!
-//! This file must not write JSON: the encoders do that. It holds what the end of the answer needs.
+//! This file must not write JSON: the encoders do that. It keeps the data for the end of the
+//! answer.
 //!
 //! Read next: `write_stream/deferred.rs`.
 
@@ -11,19 +12,18 @@ use crate::ir::event::{Event, OutputPart, ResponseContext, ResponseStart, StopRe
 use crate::json::{JsonDocument, JsonStr, JsonStrBuf, MAX_RESPONSE_DEPTH, NodeBuffer};
 use std::fmt::Debug;
 
-/// Maximum number of open items. Vendors open a handful; above the limit, the oldest counts as
+/// Maximum number of open items. Vendors open a handful. Above the limit, the oldest item counts as
 /// closed.
 const MAX_OPEN_ITEMS: usize = 1024;
 
 /// Refusal text for a model that declined without a text.
 const DEFAULT_REFUSAL_TEXT: &str = "The model declined to answer.";
 
-/// Encoder of an answer, as chunks or as one body.
 pub trait ChatEncoder: Debug + Default + Send + Sync {
-    /// Maximum number of bytes that are held back in total.
+    /// Maximum total number of bytes of parts that wait for the end of the answer.
     const MAX_BUFFERED_BYTES: usize;
 
-    /// The chunks so far, or the body once it is complete.
+    /// Returns the chunks written so far, or the body once it is complete.
     fn output(&mut self) -> &mut Vec<u8>;
 
     /// Returns whether the encoder holds more than its limit.
@@ -33,19 +33,18 @@ pub trait ChatEncoder: Debug + Default + Send + Sync {
     fn content(&mut self, text: &JsonStr<'_>);
     fn reasoning(&mut self, text: &JsonStr<'_>);
     fn refusal(&mut self, text: &JsonStr<'_>);
-    /// Begins call `number`, without arguments.
+    /// Begins call `number` without arguments.
     fn call(&mut self, number: u64, form: ChatCallForm, id: &JsonStr<'_>, name: &str);
     /// Adds arguments to call `number`.
     fn arguments(&mut self, number: u64, form: ChatCallForm, text: &JsonStr<'_>);
     fn end(&mut self, builder: &mut ChatAnswerBuilder);
 }
 
-/// Form in which a call is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChatCallForm {
     Function,
     Custom,
-    /// `function_call`, which a message has at most once.
+    /// The call is written as `function_call`, which a message has at most once.
     Legacy,
 }
 
@@ -53,35 +52,35 @@ pub enum ChatCallForm {
 pub struct ChatAnswerBuilder {
     pub response_context: ResponseContext,
     pieces: Vec<(u32, ChatOpenItem)>,
-    /// A call that ended without arguments. They become an empty object, unless the answer is cut
-    /// off there.
+    /// A call that ended without arguments. The arguments become an empty object, unless the answer
+    /// is cut off at this call.
     bare: Option<(u64, ChatCallForm)>,
     /// Number of code points of the content so far.
     content_points: u64,
-    /// The content so far ends in white space.
+    /// Whether the content so far ends in white space.
     ends_blank: bool,
-    /// After the latest text came something that chat cannot represent.
+    /// Whether a part that chat cannot represent followed the latest text.
     after_foreign: bool,
     pub has_text: bool,
     pub calls: u64,
     pub(super) details: ReasoningDetailsBuffer,
     pub(super) sources: ChatCitations,
-    /// Number of bytes that may still be held back.
+    /// Number of bytes by which the parts that wait for the end may still grow.
     budget: usize,
-    /// A part that cannot be omitted exceeded the limit.
+    /// Whether a part that cannot be omitted exceeded the limit.
     pub overflowed: bool,
     ended: ChatAnswerEnding,
     /// Reason why the model declined.
     declined: Option<JsonStrBuf>,
-    /// The model sent a refusal text itself.
+    /// Whether the model sent a refusal text itself.
     has_refusal: bool,
     pub(super) usage_tracker: ChatUsageTracker,
 }
 
-/// Item that is still open.
 #[derive(Debug)]
 enum ChatOpenItem {
-    /// `start`: number of code points of content before the text, set with its first delta.
+    /// A text. `start` is the number of code points of content before the text, and is set with the
+    /// first delta.
     Text {
         start: Option<u64>,
     },
@@ -94,8 +93,8 @@ enum ChatOpenItem {
         form: ChatCallForm,
         has_arguments: bool,
     },
-    /// Call of a custom tool whose input arrives inside a JSON object. It is written when the
-    /// object is complete.
+    /// The call of a custom tool whose input arrives inside a JSON object. The builder writes the
+    /// input once the object is complete.
     Wrapped {
         number: u64,
         json: JsonStrBuf,
@@ -113,7 +112,8 @@ enum ChatAnswerEnding {
 }
 
 impl ChatAnswerBuilder {
-    /// `budget`: number of bytes that may be held back.
+    /// Creates the builder. `budget` is the maximum number of bytes of parts that wait for the end
+    /// of the answer.
     pub fn new(response_context: ResponseContext, budget: usize) -> Self {
         ChatAnswerBuilder {
             usage_tracker: ChatUsageTracker::new(response_context.estimator),
@@ -292,7 +292,7 @@ impl ChatAnswerBuilder {
         }
     }
 
-    /// Writes empty arguments for a call that ended without any. More events follow it, so the call
+    /// Writes empty arguments for a call that ended without any. Further events show that the call
     /// was complete.
     fn flush_empty_arguments(&mut self, shape: &mut impl ChatEncoder) {
         if let Some((number, form)) = self.bare.take() {
@@ -367,7 +367,7 @@ impl ChatAnswerBuilder {
 
 fn ends_in_whitespace(text: &JsonStr<'_>) -> bool {
     let written = text.written();
-    // No escape is longer than a backslash and five characters.
+    // An escape has at most a backslash and five characters.
     let last_escape = text
         .is_escaped()
         .then(|| memchr::memrchr(b'\\', written.as_bytes()));
@@ -378,7 +378,7 @@ fn ends_in_whitespace(text: &JsonStr<'_>) -> bool {
 }
 
 /// Passes the text inside `{"input": "…"}` to `write`. A messages vendor uses this form for the
-/// input of a custom tool. Passes anything else, such as a truncated text, unchanged.
+/// input of a custom tool. Any other text, such as a truncated one, is passed unchanged.
 fn unwrap_custom_input(json: &str, write: impl FnOnce(&JsonStr<'_>)) {
     let tree = JsonDocument::parse(json, MAX_RESPONSE_DEPTH, NodeBuffer::new()).ok();
     match tree

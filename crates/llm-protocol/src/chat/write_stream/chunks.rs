@@ -1,9 +1,9 @@
 //! Encodes an answer as a stream of chunks.
 //!
-//! This file must not repeat anything: only the first chunk has the role, and only the first chunk
-//! of a call has its id and name. Clients that accumulate a stream concatenate every string that
-//! comes again. It writes no `event:` and no `id:` lines: after an `id:`, one client takes the next
-//! comment for an event.
+//! The encoder must not repeat a member, because clients that accumulate a stream concatenate
+//! repeated strings. Only the first chunk has the role, and only the first chunk of a call has its
+//! id and name. The encoder writes no `event:` and no `id:` lines: after an `id:`, one client takes
+//! the next comment for an event.
 //!
 //! Read next: `write_stream/message.rs`, which encodes one body.
 
@@ -34,13 +34,13 @@ pub(crate) fn write_finished_choice(json: &mut JsonWriter, index: u64, reason: &
 #[derive(Debug, Default)]
 pub struct ChatChunkEncoder {
     out: Vec<u8>,
-    /// Fixed text of every chunk before its choices (`head`) and after them (`tail`).
+    /// Fixed text of every chunk. `head` precedes the choices, and `tail` follows them.
     head: Vec<u8>,
     tail: Vec<u8>,
 }
 
 impl ChatChunkEncoder {
-    /// Writes a chunk whose delta is `before`, the text, `after`.
+    /// Writes a chunk whose delta consists of `before`, the text and `after`.
     fn text_chunk(&mut self, before: &[u8], text: &JsonStr<'_>, after: &[u8]) {
         self.open();
         self.out.extend_from_slice(before);
@@ -74,8 +74,8 @@ impl ChatChunkEncoder {
 }
 
 impl ChatEncoder for ChatChunkEncoder {
-    /// The reasoning of the longest answers is below a tenth of it. Above it, the stream continues
-    /// without the deferred parts, but never without the input of a call.
+    /// Eight MiB are more than ten times the reasoning of the longest answers. Beyond this limit,
+    /// the stream continues without the deferred parts, but never without the input of a call.
     const MAX_BUFFERED_BYTES: usize = 8 << 20;
 
     fn output(&mut self) -> &mut Vec<u8> {
@@ -154,7 +154,7 @@ impl ChatEncoder for ChatChunkEncoder {
 
     fn arguments(&mut self, number: u64, form: ChatCallForm, text: &JsonStr<'_>) {
         self.open();
-        // Writes to memory cannot fail.
+        // Writing to a buffer in memory cannot fail.
         let _ = match form {
             ChatCallForm::Function => write!(
                 self.out,

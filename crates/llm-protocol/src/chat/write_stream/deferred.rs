@@ -1,9 +1,9 @@
 //! Parts that are written whole at the end of an answer: the reasoning that the vendor wants back,
 //! and the sources.
 //!
-//! Why not piece by piece: of the official clients, one concatenates every string of such a list
-//! that comes again under the same index, and the other keeps only the last piece. Both read one
-//! complete list correctly.
+//! The official clients disagree about lists in pieces: one concatenates every string that is
+//! repeated under the same index, and the other keeps only the last piece. Both read one complete
+//! list correctly.
 //!
 //! This file must not hold more bytes than its budget.
 
@@ -16,18 +16,18 @@ use crate::reasoning_token::{self, ReasoningItem, ReasoningPayload};
 /// too.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
-/// `reasoning_details`: the vendor's thinking blocks with their positions in the answer.
+/// Collects `reasoning_details`: the vendor's thinking blocks with their positions in the answer.
 #[derive(Debug, Default)]
 pub(super) struct ReasoningDetailsBuffer {
     entries: Vec<AnchoredThinking>,
-    /// The budget was exceeded. Part of the reasoning is useless: the vendor refuses changed
-    /// thinking.
+    /// Whether the budget was exceeded. Part of the reasoning is useless, because the vendor
+    /// refuses changed thinking.
     is_lost: bool,
 }
 
 #[derive(Debug)]
 struct AnchoredThinking {
-    /// Number of code points of content, and number of calls, before it.
+    /// Number of code points of content, and number of calls, before the entry.
     anchor: (u64, u64),
     reasoning: BufferedThinking,
 }
@@ -77,7 +77,7 @@ impl ReasoningDetailsBuffer {
         }
     }
 
-    /// Sets the signature; the last one wins.
+    /// Sets the signature. A later signature replaces an earlier one.
     pub fn set_signature(&mut self, entry: usize, text: &JsonStr<'_>, budget: &mut usize) {
         if let Some(AnchoredThinking {
             reasoning: BufferedThinking::Shown { signature, .. },
@@ -91,7 +91,6 @@ impl ReasoningDetailsBuffer {
         }
     }
 
-    /// Returns whether there is no entry: there was none, or they exceeded the budget.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -114,7 +113,8 @@ impl ReasoningDetailsBuffer {
             })
     }
 
-    /// Writes the array. Each entry has its own index, because one of the clients sorts by it.
+    /// Writes the array. Each entry has its own index, because one of the official clients sorts by
+    /// it.
     pub fn write(&self, json: &mut JsonWriter) {
         json.open_array();
         let mut index = 0;
@@ -198,14 +198,14 @@ fn write_responses_item(
     }
 }
 
-/// `annotations`: the web sources of the answer's texts.
+/// Collects `annotations`: the web sources of the answer's texts.
 #[derive(Debug, Default)]
 pub(super) struct ChatCitations(Vec<ChatCitation>);
 
 #[derive(Debug)]
 struct ChatCitation {
     slot: u32,
-    /// Range of code points of the content that cites the source, set once its text is complete.
+    /// Range of code points of the content that cites the source. Set once the text is complete.
     start: u64,
     end: u64,
     title: JsonStrBuf,
@@ -253,7 +253,8 @@ impl ChatCitations {
         self.0.is_empty()
     }
 
-    /// Adjusts the ranges as [`ReasoningDetailsBuffer::shift_anchors`] adjusts the anchors.
+    /// Adjusts the ranges in the same way as [`ReasoningDetailsBuffer::shift_anchors`] adjusts the
+    /// anchors.
     pub fn shift_ranges(&mut self, start: u64, length: u64) {
         for at in self
             .0

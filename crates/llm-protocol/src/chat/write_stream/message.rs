@@ -1,6 +1,7 @@
 //! Encodes an answer as one body.
 //!
-//! It must omit empty members, except those that every client reads: content, refusal, usage.
+//! The encoder must omit empty members, except content, refusal and usage, which every client
+//! reads.
 //!
 //! Read next: `write_stream/answer_builder.rs`.
 
@@ -11,12 +12,11 @@ use crate::json::{JoinedText, JsonNull, JsonStr, JsonStrBuf, JsonWriter};
 
 #[derive(Debug, Default)]
 pub struct ChatMessageEncoder {
-    /// Members before `choices`.
+    /// Members before `choices`, as JSON.
     head: JsonWriter,
     content: JsonStrBuf,
     refusal: JsonStrBuf,
     calls: Vec<BufferedChatCall>,
-    /// Number of buffered bytes.
     bytes: usize,
     body: Vec<u8>,
 }
@@ -138,7 +138,7 @@ impl ChatEncoder for ChatMessageEncoder {
         append_counted(text, &mut self.content, &mut self.bytes);
     }
 
-    /// The answer builder keeps the reasoning.
+    /// Does nothing, because the answer builder keeps the reasoning.
     fn reasoning(&mut self, _text: &JsonStr<'_>) {}
 
     fn refusal(&mut self, text: &JsonStr<'_>) {

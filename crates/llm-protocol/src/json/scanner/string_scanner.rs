@@ -1,17 +1,17 @@
 //! Finds the end of a plain run inside a JSON string: a quote, a backslash or a control character.
 //!
-//! This is the one fast search for all code that reads or writes JSON strings; nothing searches
-//! byte by byte. It must not know what a string is, nor where it begins.
+//! All code that reads or writes JSON strings uses this search instead of looking at single bytes.
+//! The caller must know where a string begins.
 
 /// Number of bytes compared at once.
 const BLOCK_BYTES: usize = 64;
 
-/// Finds the ends of plain runs in a text, front to back. Source code in a prompt has one every few
-/// dozen bytes, so the search finds all ends of a block at once and returns them one by one.
+/// Finds the ends of plain runs in a text, front to back. Source code in a prompt has an end every
+/// few dozen bytes, so the search finds all ends of a block at once and returns them one by one.
 #[derive(Clone, Copy)]
 pub(crate) struct StringScanner<'a> {
     bytes: &'a [u8],
-    /// The last searched block is `start..end`; empty at first.
+    /// The last searched block is `start..end`, which is empty at first.
     start: usize,
     end: usize,
     /// Bit mask of the ends in the block; the lowest bit is its first byte.
@@ -35,7 +35,7 @@ impl<'a> StringScanner<'a> {
         if at >= self.end {
             return self.scan_blocks(at);
         }
-        // A caller that starts before the last result may be before its block. There is no end in
+        // A caller may start before the last result, and so before the block. No end lies in
         // between.
         let at = at.max(self.start);
         // An offset within a block fits in a byte.
@@ -65,7 +65,7 @@ impl<'a> StringScanner<'a> {
         let hits = match self.bytes.last_chunk() {
             Some(block) => special_bytes(block),
             None => {
-                // The padding after the text contains no end.
+                // The padding after the text contains no end of a run.
                 let mut block = [b' '; BLOCK_BYTES];
                 if let Some(front) = block.get_mut(..length) {
                     front.copy_from_slice(self.bytes);

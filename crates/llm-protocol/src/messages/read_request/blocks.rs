@@ -1,8 +1,8 @@
 //! Reads instructions, messages and their blocks.
 //!
 //! This file must not join, move or drop a block: the writer handles empty blocks, blocks of
-//! unknown types and misplaced results. It drops only what the IR cannot represent, as the table
-//! says.
+//! unknown types and misplaced results. It drops only members that the IR cannot represent, by the
+//! rows of the table.
 //!
 //! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 
@@ -23,7 +23,7 @@ const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/w
 
 const NOT_TEXT_OR_ARRAY: &str = "Input should be a valid string or array";
 
-/// Container of a block. It determines which block types are allowed.
+/// Container of a block, which determines the allowed block types.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MessagesBlockContainer {
     Turn(TurnRole),
@@ -31,7 +31,7 @@ enum MessagesBlockContainer {
     Document,
 }
 
-/// Reads `system`: a string or text blocks.
+/// Reads `system`, which is a string or a list of text blocks.
 pub(super) fn system<'a>(
     value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
@@ -118,8 +118,8 @@ fn turn<'a>(
         }
     };
     if blocks.is_empty() {
-        // An empty array means the same as an empty string. A turn without any block is one that
-        // the pairing step emptied.
+        // An empty array means the same as an empty string. A turn without blocks would look like
+        // one that the pairing step emptied.
         blocks.push(Block::new(at, BlockKind::Text(JsonStr::from_value(""))));
     }
     Ok(Turn { side, blocks, at })
@@ -185,13 +185,13 @@ struct BlockReader<'a, 'w> {
 }
 
 impl<'a, 'w> BlockReader<'a, 'w> {
-    /// Returns the members with these names, and drops every other one.
+    /// Returns the members with these names, and drops all others.
     fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<JsonValue<'a>>; N] {
         let row = format_args!("messages[].content[{}]", self.kind);
         pick_known(self.value, names, row, self.at, self.warnings)
     }
 
-    /// Path of a member in errors.
+    /// Returns the path of a member for errors.
     fn path(&self, name: &str) -> impl Display {
         let (at, kind) = (self.at, self.kind);
         fmt::from_fn(move |to| write!(to, "{at}.{kind}.{name}"))
@@ -253,7 +253,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
                 }
             }
             "url" => ImageSource::Url(self.string(source.get("url"), "source.url")?),
-            // A file in the vendor's own storage.
+            // The image is a file in the vendor's own storage.
             "file" => return Ok(self.opaque("image")),
             other => {
                 return self.invalid("source", unexpected_tag(other, "'base64', 'file', 'url'"));
@@ -289,7 +289,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
             "text" => FileContent::Text(self.string(source.get("data"), "source.data")?),
             "content" => self.document_content(source)?,
             "url" => FileContent::Url(self.string(source.get("url"), "source.url")?),
-            // A file in the vendor's own storage.
+            // The document is a file in the vendor's own storage.
             "file" => return Ok(self.opaque("document")),
             other => {
                 let expected = "'base64', 'content', 'file', 'text', 'url'";
@@ -341,7 +341,7 @@ impl<'a, 'w> BlockReader<'a, 'w> {
             .collect()
     }
 
-    /// Keeps the whole block.
+    /// Keeps the whole block unchanged.
     fn opaque(&self, kind: &'static str) -> Block<'a> {
         opaque(JsonStr::from_value(kind), self.value, self.at)
     }

@@ -1,7 +1,7 @@
 //! Small checks with errors in the wording of the messages API, and a function that picks members
 //! of an object in one pass.
 //!
-//! This file must not know the meaning of any member.
+//! The functions must not depend on the meaning of a member.
 
 use crate::Protocol;
 use crate::capabilities::FieldMapping;
@@ -44,7 +44,7 @@ pub(super) fn expect_string(
         .ok_or_else(|| invalid_param(path, "Input should be a valid string"))
 }
 
-/// Reads a string that must be there.
+/// Reads a required string.
 pub(super) fn require_string(
     value: Option<JsonValue<'_>>,
     path: impl Display,
@@ -52,7 +52,7 @@ pub(super) fn require_string(
     expect_string(require(value, &path)?, &path)
 }
 
-/// Reads an object that must be there.
+/// Reads a required object.
 pub(super) fn require_object(
     value: Option<JsonValue<'_>>,
     path: impl Display,
@@ -62,7 +62,7 @@ pub(super) fn require_object(
     Ok(value)
 }
 
-/// Reads a string that may be absent.
+/// Reads an optional string.
 pub(super) fn optional_string(
     value: Option<JsonValue<'_>>,
     path: impl Display,
@@ -78,7 +78,7 @@ pub(super) fn expect_object(value: JsonValue<'_>, path: impl Display) -> Request
     }
 }
 
-/// Reads a boolean; an absent member is false.
+/// Reads a boolean. An absent member counts as false.
 pub(super) fn bool_or_false(
     value: Option<JsonValue<'_>>,
     path: impl Display,
@@ -110,9 +110,9 @@ pub(super) fn pick_members<'a, const N: usize>(
     found
 }
 
-/// Returns the members with these names, and drops every other one: silently if its row says
-/// `Drop`, otherwise with a warning. `row` is the path of the object in the table, `at` its path in
-/// the request.
+/// Returns the members with these names, and drops all others: silently if the table says `Drop`,
+/// otherwise with a warning. `row` is the path of the object in the table, and `at` its path in the
+/// request.
 pub(super) fn pick_known<'a, const N: usize>(
     object: JsonValue<'a>,
     names: [&str; N],

@@ -1,6 +1,6 @@
 //! Reads the tools and the tool choice of a messages request.
 //!
-//! This file must not look into a schema: the writer checks whether a vendor accepts it.
+//! This file must not inspect a schema: the writer checks whether a vendor accepts the schema.
 //!
 //! Read next: `openai/tools.rs`.
 

@@ -1,5 +1,5 @@
-//! Adds cache markers to the request of a caller that set none. A messages vendor caches only what
-//! is marked: without markers, each step of a conversation pays the full price for all before it.
+//! Adds cache markers to a request without any. A messages vendor caches only a marked prefix:
+//! without markers, each step of a conversation pays the full price for all earlier steps.
 //!
 //! | request | markers of the gateway |
 //! |---|---|
@@ -8,11 +8,12 @@
 //! | no earlier answer, no tool that the model may choose, no cache key | none |
 //! | any other | last tool, last instructions, end of each of the last two turns of the user |
 //!
-//! A write costs more than plain input, and pays only if a later request reads it: the third row is
-//! for requests that may be the only ones. The end of the last turn is what the next request reads;
-//! there it is the end of the turn before. That is marked too, because a vendor looks only 20
-//! blocks back from a marker, and one step of an agent can be longer. The others survive where a
-//! client changes its history. Source: the vendor's guide on prompt caching, read 2026-11.
+//! A cache write costs more than plain input and pays only if a later request reads it, so the
+//! third row covers requests that may be the only ones. The next request reads the cache up to the
+//! end of the last turn. The turn before is marked too, because a vendor looks only 20 blocks back
+//! from a marker, and one step of an agent can be longer. The markers on tools and instructions
+//! stay valid when a client changes its history. Source: the vendor's guide on prompt caching, read
+//! 2026-11.
 //!
 //! This module must not add more than the four that a request may have.
 
@@ -22,11 +23,11 @@ use crate::capabilities::MessagesModel;
 use crate::ir::{Block, BlockKind, CacheBreakpoint, Request, ToolChoice, ToolKind, TurnRole};
 use crate::json::JsonValue;
 
-/// Turns of the user with a marker.
+/// Number of the user's last turns that get a marker.
 const MARKED_TURNS: usize = 2;
 
-/// Returns whether the gateway marks the request. Asked before anything is removed from it: a
-/// caller's marker counts wherever it stands.
+/// Returns whether the gateway marks the request. The caller must ask before it removes blocks,
+/// because a client's marker counts on any block.
 pub(super) fn is_wanted(request: &Request<'_>, model: &MessagesModel, input_tokens: u64) -> bool {
     request.surface != Protocol::Messages
         && model
@@ -54,7 +55,7 @@ fn is_repeated(request: &Request<'_>) -> bool {
     let is_free_choice = match &request.choice {
         ToolChoice::Absent | ToolChoice::Auto => true,
         ToolChoice::Allowed { required, .. } => !required,
-        // One that must be called is the way to get one structured answer.
+        // A forced tool call often serves to get one structured answer, which is not repeated.
         ToolChoice::None | ToolChoice::Required | ToolChoice::Tool(_) => false,
     };
     let has_answer = request
@@ -77,7 +78,7 @@ fn member<'a>(request: &Request<'a>, name: &str) -> Option<JsonValue<'a>> {
 
 /// Sets the markers.
 pub(super) fn set(request: &mut Request<'_>) {
-    // A marker on some of the vendor's own tools is refused.
+    // Some of the vendor's own tools must not have a marker.
     let is_own = |kind: &ToolKind<'_>| !matches!(kind, ToolKind::Vendor { .. });
     let mut tools = request.tools.iter_mut().rev();
     if let Some(tool) = tools.find(|tool| is_own(&tool.kind)) {
@@ -86,7 +87,7 @@ pub(super) fn set(request: &mut Request<'_>) {
     mark_last(&mut request.system);
     let mut turns = request.turns.iter_mut().rev().peekable();
     for _ in 0..MARKED_TURNS {
-        // Consecutive messages become one turn.
+        // Consecutive messages of the user become one turn.
         while turns
             .next_if(|turn| turn.side == TurnRole::Assistant)
             .is_some()
@@ -98,7 +99,7 @@ pub(super) fn set(request: &mut Request<'_>) {
     }
 }
 
-/// Marks the last block that may have a marker, and returns whether there is one.
+/// Marks the last block that may have a marker. Returns false if there is none.
 fn mark_last(blocks: &mut [Block<'_>]) -> bool {
     let may_have = |block: &&mut Block<'_>| match &block.kind {
         BlockKind::Text(_) | BlockKind::Image(_) | BlockKind::File(_) | BlockKind::Result(_) => {

@@ -1,8 +1,8 @@
 //! Writes blocks of the IR as blocks of the messages protocol.
 //!
 //! This file must not decide which blocks are sent: an earlier step removed those that the vendor
-//! does not accept. It checks only what shows up during the writing: a URL, a name, broken
-//! arguments.
+//! does not accept. It checks only properties that appear during the writing: a URL, a name,
+//! malformed arguments.
 //!
 //! Read next: `write_request/tools.rs`.
 
@@ -19,7 +19,7 @@ use crate::ir::{
 use crate::json::{CompactJson, JoinedText, JsonStr, JsonWriter};
 use std::collections::VecDeque;
 
-/// Body written so far, and the state needed to write blocks.
+/// The body written so far, and the state for writing blocks.
 pub(super) struct BlockWriter<'w> {
     pub json: JsonWriter,
     pub warnings: &'w mut Warnings,
@@ -27,7 +27,7 @@ pub(super) struct BlockWriter<'w> {
     surface: Protocol,
     markers: CacheMarkerBudget,
     ids: CallIdAllocator,
-    /// Ids of calls whose results come next, in order.
+    /// Ids of the calls whose results follow, in order.
     open: VecDeque<String>,
 }
 
@@ -248,8 +248,7 @@ impl<'w> BlockWriter<'w> {
         Ok(())
     }
 
-    /// Writes a block that only this protocol has as the caller wrote it. Its cache marker is
-    /// handled like all others.
+    /// Writes a block that only this protocol has, unchanged except for its cache marker.
     fn opaque(&mut self, opaque: &Opaque<'_>) {
         let members = opaque.value.members();
         self.json
@@ -264,7 +263,7 @@ fn is_https(url: &JsonStr<'_>) -> bool {
         .eq("https://".chars())
 }
 
-/// Path of a call's name or arguments in the caller's body.
+/// Path of a call's name or arguments in the client's body.
 pub(super) struct CallPath<'c, 'a> {
     pub at: JsonPath,
     pub call: &'c ToolCall<'a>,
@@ -292,8 +291,8 @@ impl std::fmt::Display for CallPath<'_, '_> {
     }
 }
 
-/// Writes the member `cache_control` with its type and lifetime only, without any other member that
-/// the caller may have added.
+/// Writes the member `cache_control` with its type and lifetime only. Other members that the client
+/// may have added are left out.
 pub(super) fn write_cache_control(json: &mut JsonWriter, cache: CacheBreakpoint) {
     json.member_typed("cache_control", "ephemeral")
         .member_if_some("ttl", cache.lifetime())

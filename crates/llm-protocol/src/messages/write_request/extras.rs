@@ -1,7 +1,7 @@
-//! Top-level members that the IR cannot represent: copied, dropped or refused.
+//! Copies, drops or refuses top-level members that the IR cannot represent.
 //!
-//! The table `fields/chat.rs` decides which. This file handles the cases in which the
-//! value of a member changes its outcome.
+//! The table `fields/chat.rs` decides the outcome. This file handles the cases in which the value
+//! of a member changes its outcome.
 //!
 //! Read next: `write_request/turns.rs`.
 
@@ -14,18 +14,19 @@ use crate::json::JsonValue;
 use crate::openai::default_values::is_default_value;
 use crate::openai::tool_names::WEB_SEARCH_MEMBER;
 
-/// Members that the IR does not represent and that are sent nevertheless.
+/// Members to send although the IR does not represent them.
 #[derive(Debug, Default)]
 pub(super) struct MessagesExtras<'a> {
-    /// The vendor's own members, copied.
+    /// The vendor's own members, which are copied.
     pub copied: Vec<(String, JsonValue<'a>)>,
     pub output_config: Option<JsonValue<'a>>,
     pub cache: Option<CacheBreakpoint>,
-    /// `web_search_options` of chat, or the search tool of responses, if the model may search.
+    /// The value of chat's `web_search_options`, or the search tool of responses. Set if the model
+    /// may search.
     pub web_search: Option<JsonValue<'a>>,
 }
 
-/// Gives an outcome to every member that the IR cannot represent.
+/// Decides the outcome of every member that the IR cannot represent.
 pub(super) fn check_extras<'a>(
     request: &Request<'a>,
     model: &MessagesModel,

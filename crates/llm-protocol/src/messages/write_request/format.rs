@@ -1,8 +1,7 @@
-//! Response format of the answer: a schema if the model supports one, otherwise an instruction in
-//! text.
+//! Writes the format of the answer: a schema if the model supports one, otherwise an instruction in
+//! the prompt.
 //!
-//! This file must not promise more than the model guarantees: it warns if the format is only an
-//! instruction.
+//! This file must warn the client if the format is only an instruction, which the model may ignore.
 //!
 //! Read next: `capabilities/schema.rs`.
 
@@ -16,13 +15,13 @@ const JSON_INSTRUCTION: &str =
 const SCHEMA_INSTRUCTION: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
                             fence, no commentary:\n";
 
-/// How the request asks for the response format.
+/// The form in which the request asks for the format of the answer.
 #[derive(Debug)]
 pub(super) enum MessagesOutputFormat {
     Free,
-    /// Instruction at the end of the system prompt.
+    /// An instruction at the end of the system prompt.
     Instruction(String),
-    /// Schema that the vendor enforces.
+    /// A schema that the vendor enforces.
     Schema(String),
 }
 
@@ -75,7 +74,7 @@ pub(super) fn output_format(
     )))
 }
 
-/// Returns the schema with a description before its own one and a note after it.
+/// Returns the schema with a description before its own and a note after it.
 fn add_description(
     schema: String,
     description: Option<&JsonStr<'_>>,

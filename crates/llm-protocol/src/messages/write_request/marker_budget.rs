@@ -1,7 +1,7 @@
 //! Plans which cache markers are omitted: a messages vendor accepts four, including the one at the
 //! top level.
 //!
-//! This file must not add a marker: a caller who sets markers does so deliberately.
+//! This file must not add a marker to those that the client chose.
 //!
 //! Read next: `write_request/markers.rs`.
 
@@ -13,8 +13,8 @@ use crate::ir::{Request, Warnings};
 const MAX_MARKERS: usize = 4;
 
 impl CacheMarkerBudget {
-    /// Counts the markers to be written. If there are too many, plans to omit first those that the
-    /// next turn would not read again.
+    /// Counts the markers to write. If there are too many, plans to omit first those that the next
+    /// turn would not read again.
     pub fn new(
         request: &Request<'_>,
         tools: &MessagesTools<'_, '_>,

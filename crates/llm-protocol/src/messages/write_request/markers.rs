@@ -1,4 +1,4 @@
-//! Cache markers: which of them are on a block, and which may be written.
+//! Counts the cache markers on blocks, and decides which of them may be written.
 //!
 //! This file must not decide how many are omitted: `write_request/marker_budget.rs` does.
 //!
@@ -6,13 +6,13 @@
 
 use crate::ir::{Block, BlockKind, ToolResultContent};
 
-/// Number of markers of each section to omit, earliest first.
+/// Number of markers to omit in each section, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct CacheMarkerBudget {
     pub messages: usize,
     pub tools: usize,
     pub system: usize,
-    /// Whether there are markers at all.
+    /// Whether the request has any marker.
     pub is_marked: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn count_markers(block: &Block<'_>) -> usize {
             ToolResultContent::Blocks(blocks) => blocks.iter().map(count_markers).sum(),
             ToolResultContent::Nothing | ToolResultContent::Text(_) => 0,
         },
-        // Reasoning has no marker.
+        // Reasoning cannot have a marker.
         BlockKind::Thinking(_) => return 0,
         BlockKind::Text(_)
         | BlockKind::Refusal(_)

@@ -10,14 +10,14 @@ use crate::ir::write_context::WriteContext;
 use crate::ir::{Request, Warnings};
 use crate::json::{JsonStr, JsonValue};
 
-/// A `top_p` at or above this value has no effect on the model's choice.
+/// Minimum `top_p` that has no effect on the model's choice.
 const TOP_P_NO_EFFECT: f64 = 0.99;
 
 /// Minimum `top_p` in a request with a thinking budget.
 const MIN_TOP_P_WITH_BUDGET: f64 = 0.95;
 
-/// Returns the output limit, which the vendor requires: the smallest of the caller's limit, the
-/// model's limit and what the account holder can pay.
+/// Returns the output limit, which the vendor requires. It is the smallest of the client's limit,
+/// the model's limit and the amount that the account can pay.
 pub(super) fn max_tokens(
     request: &Request<'_>,
     write_context: &WriteContext<'_>,
@@ -36,7 +36,7 @@ pub(super) fn max_tokens(
         .max(1)
 }
 
-/// Writes the settings. `manual`: the model has a thinking budget.
+/// Writes the settings. `manual` says whether the model has a thinking budget.
 pub(super) fn write(
     writer: &mut BlockWriter<'_>,
     request: &Request<'_>,
@@ -135,7 +135,7 @@ fn tier(writer: &mut BlockWriter<'_>, tier: Option<&JsonStr<'_>>) {
             writer.warnings.downgraded("service_tier");
             writer.json.member("service_tier", "auto");
         }
-        // `flex`, and any future value.
+        // The value is `flex` or a future one.
         _ => writer.warnings.dropped("service_tier"),
     }
 }

@@ -1,8 +1,8 @@
 //! Chooses the amount of thinking in the form that the model supports: an effort level, a token
 //! budget, or nothing.
 //!
-//! This file must not change what the caller wrote in the vendor's own form: the vendor validates
-//! that.
+//! This file must not change members that the client wrote in the vendor's own form: the vendor
+//! validates those.
 //!
 //! Read next: `write_request/settings.rs`.
 
@@ -10,38 +10,36 @@ use crate::capabilities::{MessagesModel, ThinkingType};
 use crate::ir::{Effort, ReasoningSettings, Warnings};
 use crate::json::{CompactJson, JsonValue, JsonWriter};
 
-/// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
-/// answer.
+/// Minimum budget that a vendor accepts. As many tokens must remain for the answer.
 pub(crate) const MIN_BUDGET_TOKENS: u64 = 1_024;
 const MIN_ANSWER_TOKENS: u64 = 1_024;
 
-/// Inputs of the decision.
 pub(super) struct ThinkingInputs<'r, 'a> {
     pub reasoning: &'r ReasoningSettings<'a>,
     pub model: &'r MessagesModel,
     pub max_tokens: u64,
-    /// The tool choice forces a tool call.
+    /// Whether the tool choice forces a tool call.
     pub is_forced: bool,
-    /// Request member that forces it.
+    /// Request member that forces the call.
     pub choice_field: &'static str,
-    /// The last turn answers calls that the model made without signed reasoning.
+    /// Whether the last turn answers calls that the model made without signed reasoning.
     pub breaks_off: bool,
-    /// The vendor refused the reasoning in the first attempt.
+    /// Whether the vendor refused the reasoning in the first attempt.
     pub without: bool,
-    /// The caller decides whether to show thinking that it did not ask for (responses).
+    /// Whether the client decides about showing thinking for which it did not ask (responses).
     pub says_display: bool,
-    /// The vendor takes `display`, which says whether to show thinking.
+    /// Whether the vendor accepts `display`, which controls whether thinking is shown.
     pub takes_display: bool,
 }
 
-/// Decision: what the request to the vendor contains.
+/// The decision: the mode of thinking in the request to the vendor, and its consequences.
 #[derive(Debug)]
 pub(super) struct ThinkingPlan<'a> {
     mode: ThinkingMode<'a>,
     hide: bool,
     takes_display: bool,
     pub effort: Option<Effort>,
-    /// Forcing a tool is not allowed in this mode.
+    /// Whether to drop the forced tool choice, which this mode does not allow.
     pub unforce: bool,
     thinks_by_default: bool,
 }
@@ -53,7 +51,7 @@ enum ThinkingMode<'a> {
     BetweenTools,
     Adaptive,
     Budget(u64),
-    /// Set by the caller in the vendor's own form.
+    /// The client's own setting in the vendor's form.
     Verbatim(Option<JsonValue<'a>>),
 }
 
@@ -106,7 +104,7 @@ impl ThinkingPlan<'_> {
                     json.member("display", "omitted");
                 }
             }
-            // Vendors omit the text unless the request asks for it.
+            // Vendors omit the text of the thinking unless the request asks for it.
             ThinkingMode::Adaptive if self.takes_display => {
                 json.member("display", if self.hide { "omitted" } else { "summarized" });
             }
@@ -190,7 +188,7 @@ fn enable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings
     let field = reasoning.effort_field;
     if model.accepts_thinking_type(ThinkingType::Adaptive) {
         plan.mode = ThinkingMode::Adaptive;
-        // `low` is the lowest level of this protocol.
+        // `low` is the lowest level in this protocol.
         let level = reasoning
             .effort
             .or(reasoning.budget_tokens.map(effort_for_budget))
@@ -253,7 +251,7 @@ fn resolve_forced_tool(
         warnings.downgraded(inputs.choice_field);
         return;
     }
-    // A caller who left thinking to the model loses nothing that it asked for.
+    // A client that did not ask for thinking loses nothing.
     if plan.is_set_by_gateway() {
         warnings.dropped(inputs.reasoning.effort_field);
     }

@@ -1,7 +1,7 @@
 //! Writes tools and the tool choice for a messages vendor.
 //!
-//! This file must not invent a tool that the model could call: the stub for a tool of the history
-//! cannot be called.
+//! This file must not add a tool that the model could call. A stub for a tool of the history cannot
+//! be called.
 //!
 //! Read next: `capabilities/schema.rs`.
 
@@ -26,24 +26,25 @@ const CUSTOM_SCHEMA: &str =
 /// Type of the vendor's own search tool that all models with search accept.
 const WEB_SEARCH_TYPE: &str = "web_search_20250305";
 
-/// Tools as they are sent.
+/// The tools in the form that the vendor receives.
 #[derive(Debug)]
 pub(super) struct MessagesTools<'r, 'a> {
     legacy: bool,
     surface: Protocol,
-    /// Tools, each with the name that the vendor receives.
+    /// Tools, each with its name at the vendor.
     list: Vec<(&'r Tool<'a>, Cow<'r, str>)>,
     /// Names of tools that the history calls and the request no longer contains.
     stubs: Vec<String>,
-    /// `web_search_options` of chat, or the search tool of responses, if the model may search.
+    /// The value of chat's `web_search_options`, or the search tool of responses. Set if the model
+    /// may search.
     web_search: Option<JsonValue<'a>>,
-    /// Maximum number of searches that the caller allows.
+    /// Maximum number of searches, if the client sets one.
     max_searches: Option<u64>,
     choice: MessagesToolChoice,
     one_at_a_time: bool,
 }
 
-/// `tool_choice` as it is sent.
+/// The form of `tool_choice` that the vendor receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MessagesToolChoice {
     Auto,
@@ -96,7 +97,7 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 ToolKind::Custom { name, .. } if is_flat => (name, ""),
                 ToolKind::Function(function) => (&function.name, ".function"),
                 ToolKind::Custom { name, .. } => (name, ".custom"),
-                // The vendor defines the name.
+                // The vendor defines the name of such a tool.
                 ToolKind::Vendor { value, .. } => {
                     let name = value.string_of("name").unwrap_or_default();
                     if allowed
@@ -133,8 +134,8 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
         tools
     }
 
-    /// Adds stubs for tools that the history calls: the vendor refuses calls to tools that the
-    /// request does not list.
+    /// Adds stubs for tools that the history calls, because the vendor refuses calls to tools that
+    /// the request does not list.
     fn add_stubs(
         &mut self,
         arranged: &[MessagesTurn<'_, '_>],
@@ -187,8 +188,8 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                 MessagesToolChoice::Any
             }
             ToolChoice::Tool(name) => {
-                // The list contains a tool with that name, so a warning about a new name was
-                // already added there.
+                // The list contains a tool with that name, so the warning about a new name was
+                // added with the tool.
                 MessagesToolChoice::Tool(
                     identifiers::alias_tool_name(
                         name.value(),
@@ -247,7 +248,8 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
                     format,
                     ..
                 } if self.surface == Protocol::Responses => {
-                    // Nothing is lost: the answer returns the input inside the object unchanged.
+                    // The answer returns the input inside the object unchanged, so no warning is
+                    // needed.
                     writer.json.member("name", name);
                     custom_tool::write_description(description.as_ref(), *format, &mut writer.json);
                     writer
@@ -366,8 +368,8 @@ impl<'r, 'a> MessagesTools<'r, 'a> {
     }
 }
 
-/// Writes the member `description`: the caller's text, then a gap and what the schema no
-/// longer expresses.
+/// Writes the member `description`: the client's text, a gap, and the constraints that the schema
+/// no longer expresses.
 fn write_description(
     json: &mut JsonWriter,
     words: Option<&JsonStr<'_>>,

@@ -1,8 +1,8 @@
-//! Arranges the caller's messages as turns that a messages vendor accepts: user and assistant
-//! alternate, the user begins, no text is empty. Instructions between turns stay there if the model
-//! supports that, and become reminders otherwise.
+//! Arranges the client's messages as turns that a messages vendor accepts: user and assistant
+//! alternate, the user begins, no text is empty. Instructions between turns keep their position if
+//! the model supports that, and become reminders otherwise.
 //!
-//! This file must not change the inside of a block, except the white space at the very end of a
+//! This file must not change the content of a block, except the white space at the end of a
 //! prefill.
 //!
 //! Read next: `write_request/block_writer.rs`.
@@ -23,7 +23,7 @@ pub(crate) const CONTINUE_PROMPT: &str = "Continue.";
 const EMPTY_MESSAGE_TEXT: &str = "(empty message)";
 pub(crate) const REMINDER_TAGS: [&str; 2] = ["<system-reminder>\n", "\n</system-reminder>"];
 
-/// A turn as it is sent.
+/// A turn in the form that the vendor receives.
 #[derive(Debug)]
 pub(super) struct MessagesTurn<'r, 'a> {
     side: TurnRole,
@@ -35,7 +35,7 @@ pub(super) enum MessagesTurnPart<'r, 'a> {
     Block(&'r Block<'a>),
     /// Instructions in a position that the model does not support.
     Reminder(&'r [Block<'a>]),
-    /// Last text of a prefill, without the white space at its end.
+    /// The last text of a prefill, without the white space at its end.
     Trimmed(JsonStr<'a>, Option<CacheBreakpoint>),
     /// Text that the gateway inserts.
     Words(&'static str),
@@ -65,14 +65,15 @@ fn last_marker(blocks: &[Block<'_>]) -> Option<CacheBreakpoint> {
     blocks.iter().rev().find_map(|block| block.cache)
 }
 
-/// Removes what the vendor does not accept: blank texts, reasoning that it did not sign, and
-/// messages that are then empty. Returns the position of the last user message if it was empty.
+/// Removes content that the vendor does not accept: blank texts, reasoning that it did not sign,
+/// and messages that are then empty. Returns the position of the last user message if that was
+/// empty.
 pub(super) fn remove_unsendable_blocks(
     request: &mut Request<'_>,
     without_thinking: bool,
     warnings: &mut Warnings,
 ) -> RequestResult<Option<JsonPath>> {
-    // Instructions alone are not a conversation, so the last of them becomes a user message.
+    // Instructions alone are not a conversation, so the last one becomes a user message.
     if request.turns.is_empty()
         && let Some(last) = request
             .system
@@ -135,7 +136,8 @@ impl BlockFilter<'_> {
                 kept += 1;
                 continue;
             }
-            // A marker covers everything before it, so it is valid on the previous block too.
+            // A marker covers everything before its block, so it is also valid on the previous
+            // block.
             let (message, cache) = (block.at.container_index(), block.cache);
             let before = kept
                 .checked_sub(1)
@@ -171,7 +173,7 @@ impl BlockFilter<'_> {
         }
     }
 
-    /// Handles content of a message that only chat has.
+    /// Decides the outcome of content that only chat messages have.
     fn check_chat_block(&mut self, opaque: &Opaque<'_>, at: JsonPath) -> RequestResult {
         let name = opaque.name.value();
         let message = match name.as_ref() {
@@ -187,7 +189,7 @@ impl BlockFilter<'_> {
     }
 }
 
-/// Returns whether the vendor signed the thinking. A signature that the gateway made marks another
+/// Returns whether the vendor signed the thinking. A signature of the gateway marks another
 /// vendor's reasoning.
 fn is_signed(thinking: &Thinking<'_>) -> bool {
     match thinking {
@@ -272,7 +274,7 @@ fn append_parts<'r, 'a>(
 }
 
 /// Returns whether the last user turn answers calls that were made without signed reasoning. A
-/// model with a thinking budget refuses to continue thinking there.
+/// model with a thinking budget refuses to continue thinking in such a turn.
 pub(super) fn lacks_signed_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {
     let Some(last) = arranged
         .iter()
@@ -303,7 +305,7 @@ pub(super) fn has_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {
 }
 
 /// Inserts the turns that the vendor requires at the beginning and the end. `emptied` comes from
-/// [`remove_unsendable_blocks`]. `prefill`: the model can continue an assistant's text.
+/// [`remove_unsendable_blocks`]. `prefill` says whether the model can continue an assistant's text.
 pub(super) fn pad_turns<'a>(
     arranged: &mut Vec<MessagesTurn<'_, 'a>>,
     request: &Request<'a>,

@@ -1,40 +1,39 @@
-//! Scans a call's arguments as they arrive: whether they are complete, and in which form to send
+//! Scans a call's arguments as they arrive, to find out whether they are complete and how to send
 //! them.
 //!
 //! A fragment that has been sent cannot be recalled, and clients fail on text that does not begin a
 //! JSON object. Therefore a block opens early only for arguments that begin with an object. Other
-//! arguments are buffered until the end of the call and then wrapped. If the arguments arrive
-//! complete before anything was sent, they are checked first.
+//! arguments are buffered until the end of the call and then wrapped. Arguments that are complete
+//! before any part was sent are checked first.
 //!
 //! Read next: `capabilities/arguments.rs`.
 
 use crate::capabilities::arguments::{write_input, write_truncated_input};
 use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 
-/// State of the JSON scanner after the arguments so far.
 #[derive(Debug)]
 pub(super) struct ArgumentScanner {
-    /// Plain text of a custom tool, sent as a whole.
+    /// Whether the arguments are the plain text of a custom tool, which is sent whole.
     is_custom: bool,
     state: ArgumentScanState,
     depth: u32,
     in_string: bool,
-    /// Inside a string, after a backslash of the arguments' JSON (not of the token that carries
-    /// it).
+    /// Whether the scanner is inside a string, after a backslash of the arguments' JSON (not of the
+    /// token around it).
     is_escaped: bool,
-    /// There is something between the outermost braces.
+    /// Whether any member stands between the outermost braces.
     has_members: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ArgumentScanState {
-    /// Only white space so far.
+    /// Only white space has arrived.
     Blank,
-    /// Inside the object.
+    /// The object has begun and not ended.
     InObject,
-    /// After the end of the object.
+    /// The object has ended.
     Whole,
-    /// Not a JSON object.
+    /// The arguments are not a JSON object.
     Odd,
 }
 
@@ -50,7 +49,7 @@ impl ArgumentScanner {
         }
     }
 
-    /// Buffers more arguments of a call of which nothing has been sent.
+    /// Buffers more arguments of a call of which no part has been sent.
     pub(super) fn buffer(&mut self, text: &JsonStr<'_>, kept: &mut JsonStrBuf) {
         // Some vendors begin with an empty object and send the arguments after it.
         if self.state == ArgumentScanState::Whole && !self.has_members && begins_object(text) {
@@ -61,8 +60,8 @@ impl ArgumentScanner {
         kept.push(text);
     }
 
-    /// Scans more arguments of an open call, and returns the part to send. After the end of the
-    /// object that part is empty.
+    /// Scans more arguments of an open call, and returns the part to send. The part is empty after
+    /// the end of the object.
     pub(super) fn forward<'t>(&mut self, text: &'t JsonStr<'_>) -> JsonStr<'t> {
         if self.state == ArgumentScanState::Whole {
             return JsonStr::from_value("");
@@ -71,7 +70,7 @@ impl ArgumentScanner {
         text.reborrow().part(..end)
     }
 
-    /// Returns whether part of the arguments may be sent before their end is known.
+    /// Returns whether a part of the arguments may be sent before their end is known.
     pub(super) fn may_open(&self) -> bool {
         let begins = match self.state {
             ArgumentScanState::InObject => true,
@@ -81,13 +80,12 @@ impl ArgumentScanner {
         begins && !self.is_custom
     }
 
-    /// Returns whether the object is complete.
     pub(super) fn is_complete(&self) -> bool {
         self.state == ArgumentScanState::Whole && !self.is_custom
     }
 
-    /// Returns the text to send when the block opens. `is_done`: `kept` holds all of the arguments;
-    /// `was_cut`: the answer was cut off inside them.
+    /// Returns the text to send when the block opens. `is_done` says that `kept` holds all
+    /// arguments, and `was_cut` that the answer was cut off inside them.
     pub(super) fn initial_text<'k>(
         &self,
         kept: &'k JsonStrBuf,
@@ -106,14 +104,14 @@ impl ArgumentScanner {
         } else if text.is_blank() {
             return JsonStr::from_value("");
         } else if !write_input(&text, &mut json) && self.state == ArgumentScanState::Whole {
-            // In the vendor's own spelling.
+            // The text keeps the vendor's own spelling.
             return text;
         }
         JsonStr::from_value(json.into_string())
     }
 
-    /// Scans the text. Returns the position where the object ends (in bytes of the text as it is
-    /// held), or the length of the text.
+    /// Scans the text. Returns the position at which the object ends, in bytes of the stored form,
+    /// or the length of the text.
     fn scan(&mut self, text: &JsonStr<'_>) -> usize {
         let bytes = text.written().as_bytes();
         match text.is_escaped() {
@@ -131,7 +129,7 @@ impl ArgumentScanner {
         bytes.len()
     }
 
-    /// Scans the inside of a JSON string token. No escape is split between tokens.
+    /// Scans the content of a JSON string token. No escape is split between tokens.
     fn scan_escaped(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -158,7 +156,8 @@ impl ArgumentScanner {
             }
             ArgumentScanState::Blank if !is_space => self.state = ArgumentScanState::Odd,
             ArgumentScanState::InObject => return self.scan_object_byte(byte, is_space),
-            // Something follows the end, so arguments that have not been sent yet are broken.
+            // A character follows the end of the object, so arguments that have not been sent yet
+            // are malformed.
             ArgumentScanState::Whole if !is_space => self.state = ArgumentScanState::Odd,
             ArgumentScanState::Blank | ArgumentScanState::Whole | ArgumentScanState::Odd => {}
         }
@@ -192,11 +191,11 @@ impl ArgumentScanner {
     }
 }
 
-/// Decodes four hexadecimal digits to a character, as far as the JSON grammar needs it.
+/// Decodes four hexadecimal digits to an ASCII character, which suffices for the JSON grammar.
 fn decode_ascii(digits: Option<&[u8]>) -> u8 {
     let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
-    // Other characters than ASCII occur only in strings.
+    // Characters beyond ASCII occur only in strings.
     unit.and_then(|unit| u8::try_from(unit).ok())
         .filter(u8::is_ascii)
         .unwrap_or(b'x')

@@ -1,6 +1,6 @@
 //! Writes an answer as one messages body.
 //!
-//! It must limit what it holds: a stream that becomes one body has no known length.
+//! The writer must limit its buffer, because a stream that becomes one body has no known length.
 //!
 //! Read next: `messages/write_stream/completion.rs`.
 
@@ -14,10 +14,10 @@ use crate::reasoning_token;
 /// Maximum number of bytes that are buffered.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes counted for each block in addition to its text, in memory and in the output.
+/// Number of bytes counted for each block in addition to its text, both in memory and in the
+/// output.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 
-/// Writer of an answer as one messages body.
 #[derive(Debug, Default)]
 pub struct MessagesBodyWriter {
     completion: MessagesCompletion,
@@ -131,7 +131,7 @@ impl MessagesBodyWriter {
                 let replay = self.completion.response_context.reasoning_replay;
                 return self.unseen.open(slot, replay);
             }
-            // The caller did not ask for it, or the protocol cannot represent it.
+            // The client did not ask for this part, or the protocol cannot represent it.
             OutputPart::Hidden { .. } | OutputPart::Search { .. } | OutputPart::Foreign { .. } => {
                 return;
             }
@@ -150,7 +150,7 @@ impl MessagesBodyWriter {
             }
         };
         self.bytes = self.bytes.saturating_add(BLOCK_OVERHEAD_BYTES + text.len());
-        // A text that merely continues after omitted content remains one block.
+        // A text that continues after omitted content remains one block.
         match (self.blocks.last_mut(), &kind) {
             (
                 Some(
@@ -165,7 +165,7 @@ impl MessagesBodyWriter {
         }
     }
 
-    /// Makes a block of the thinking so far that the caller does not see.
+    /// Makes a block of the hidden thinking so far.
     fn keep_unseen_thinking(&mut self) {
         let Some(token) = self.unseen.take_token() else {
             return;
@@ -174,7 +174,7 @@ impl MessagesBodyWriter {
         text.push(&JsonStr::from_value(token));
         self.bytes = self.bytes.saturating_add(BLOCK_OVERHEAD_BYTES + text.len());
         self.blocks.push(MessagesBodyBlock {
-            // Nothing else belongs to it, so no event names its slot.
+            // No other part belongs to the block, so no event names its slot.
             slot: u32::MAX,
             kind: MessagesBodyBlockKind::Hidden,
             text,
@@ -235,7 +235,7 @@ impl EventSink for MessagesBodyWriter {
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => self.delta(slot, &text),
             Event::Signature { slot, signature } => self.set_signature(slot, &signature),
-            // Citations: the text itself names its sources.
+            // Citations are dropped, because the text itself names its sources.
             Event::Citation { .. }
             | Event::Close { .. }
             | Event::Counters { .. }
@@ -252,11 +252,11 @@ impl EventSink for MessagesBodyWriter {
 }
 
 impl MessagesBodyBlock {
-    /// Writes the block. `was_cut`: the answer was cut off inside this block.
+    /// Writes the block. `was_cut` says whether the answer was cut off inside the block.
     fn write(&self, was_cut: bool, json: &mut JsonWriter) {
         let text = self.text.text();
         match &self.kind {
-            // Vendors refuse a blank block when it comes back with the history.
+            // Vendors refuse a blank block in the history of a later request.
             MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal if text.is_blank() => {}
             MessagesBodyBlockKind::Text | MessagesBodyBlockKind::Refusal => {
                 json.open_typed("text").member("text", &text);

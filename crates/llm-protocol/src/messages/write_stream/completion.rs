@@ -1,5 +1,5 @@
-//! Data of an answer other than its blocks: id, stop reason, usage. Streams and bodies write it
-//! alike.
+//! Data of an answer other than its blocks: id, stop reason, usage. Streams and bodies share this
+//! code.
 //!
 //! This file must not leave out a number: clients crash on a usage value that is missing or null,
 //! so the gateway estimates what the vendor did not report.
@@ -19,7 +19,7 @@ pub(super) struct MessagesCompletion {
     stop: StopReason<'static>,
     usage: Option<Usage>,
     generated_bytes: u64,
-    /// Whether the answer contains calls, and number of ids generated for calls.
+    /// Whether the answer contains calls, and the number of ids generated for calls.
     has_calls: bool,
     ids_made: u64,
 }
@@ -42,7 +42,7 @@ impl MessagesCompletion {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
     }
 
-    /// Returns a call's id, and the caller's own name for the tool.
+    /// Returns a call's id, and the client's own name for the tool.
     pub(super) fn resolve_call(
         &mut self,
         id: Option<JsonStr<'_>>,
@@ -88,7 +88,7 @@ impl MessagesCompletion {
         self.usage = Some(usage);
     }
 
-    /// Returns whether a limit or a filter cut off the answer; the last call may then be
+    /// Returns whether a limit or a filter cut the answer off, so that the last call may be
     /// incomplete.
     pub(super) fn is_cut_short(&self) -> bool {
         matches!(
@@ -123,8 +123,8 @@ impl MessagesCompletion {
     /// Writes `stop_reason`, `stop_sequence` and `stop_details`.
     pub(super) fn write_stop(&self, json: &mut JsonWriter) {
         let reason = match &self.stop {
-            // Some vendors report `stop` although the model made a call, others `tool_calls`
-            // although it made none. Agents would then stop, or wait forever.
+            // Some vendors report `stop` although the model made a call, and others `tool_calls`
+            // although it made none. Agents would then stop too early or wait forever.
             StopReason::EndTurn | StopReason::ToolUse if self.has_calls => "tool_use",
             StopReason::EndTurn | StopReason::ToolUse => "end_turn",
             StopReason::StopSequence => "stop_sequence",

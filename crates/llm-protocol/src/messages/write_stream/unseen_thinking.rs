@@ -1,6 +1,5 @@
-//! Thinking that the caller did not ask to see and that its vendor wants back with the results of
-//! its calls: the caller gets it in a token before the calls, as a block that it stores and sends
-//! back unread.
+//! Hidden thinking that the vendor wants back with the results of its calls. The client gets it in
+//! a token before the calls, as a block that it stores and sends back unread.
 //!
 //! This file must not show any of the text.
 
@@ -13,12 +12,12 @@ use crate::reasoning_token::{self, MAX_TOKEN_BYTES};
 pub(super) struct UnseenThinking {
     slot: Option<u32>,
     text: JsonStrBuf,
-    /// A token of ours with the vendor's own form of the thinking.
+    /// A token of the gateway that contains the vendor's own form of the thinking.
     signature: String,
 }
 
 impl UnseenThinking {
-    /// Begins or continues thinking, if its vendor wants it back.
+    /// Begins or continues thinking, if the vendor wants it back.
     pub fn open(&mut self, slot: u32, replay: ReasoningReplay) {
         if replay != ReasoningReplay::None {
             self.slot = Some(slot);
@@ -30,7 +29,7 @@ impl UnseenThinking {
         !self.signature.is_empty()
     }
 
-    /// Keeps a piece of the text. One that is too long for a token is not kept.
+    /// Keeps a piece of the text. A piece that is too long for a token is dropped.
     pub fn delta(&mut self, slot: u32, text: &JsonStr<'_>) {
         if self.slot == Some(slot) && self.text.len() <= MAX_TOKEN_BYTES {
             self.text.push(text);
@@ -43,7 +42,7 @@ impl UnseenThinking {
         }
     }
 
-    /// Returns the token, if there is anything to send back.
+    /// Returns the token, or `None` if there is no thinking to send back.
     pub fn take_token(&mut self) -> Option<String> {
         let UnseenThinking {
             slot,

@@ -1,8 +1,8 @@
 //! Finds the features that make a vendor read or do more than one pass over the body's own bytes.
 //!
-//! This file must not price anything, nor trust names in a text, a schema or a tool's input: it
-//! finds features by their position. If a vendor may read a body in two ways, it assumes the
-//! feature: that makes the reservation larger, never the bill.
+//! This file must not price anything. It finds features by their position, and ignores names inside
+//! a text, a schema or a tool's input. If a vendor may read a body in two ways, the feature counts
+//! as present, which makes the reservation larger but not the bill.
 //!
 //! Read next: `request/extensions.rs`, `request/rewrite.rs`.
 
@@ -21,7 +21,7 @@ use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
 const MAX_CHAT_ID_CHARS: usize = 40;
 
 impl Features {
-    /// Reads a top-level member. An unknown member has no features.
+    /// Reads a top-level member. An unknown member is no feature.
     pub(in crate::request) fn read_member(
         &mut self,
         protocol: Protocol,
@@ -92,16 +92,17 @@ impl Features {
     }
 }
 
-/// Media in a chat part.
+/// The media in a chat part.
 struct MediaPart<'a> {
     is_present: bool,
     data: Option<StringToken<'a>>,
 }
 
-/// Maximum length of a URL in bytes: some servers accept bare base64 instead of one.
+/// Maximum length of a URL in bytes. A longer text is bare base64, which some servers accept
+/// instead of a URL.
 const MAX_URL_BYTES: usize = 8_192;
 
-/// Findings about one object under `messages` or `system`, whose members come in any order.
+/// The facts about one object under `messages` or `system`, whose members may come in any order.
 #[derive(Default)]
 struct BlockFeatures<'a> {
     is_image: bool,
@@ -109,16 +110,16 @@ struct BlockFeatures<'a> {
     has_text_source: bool,
     is_thinking: bool,
     is_signed: bool,
-    /// Another source beside a text source takes precedence, because it is unknown which one the
-    /// vendor reads.
+    /// Whether the object has a source other than text. Such a source takes precedence, because the
+    /// gateway does not know which one the vendor reads.
     has_other_source: bool,
-    /// Inline data of its source or data URL.
+    /// Inline data of the object's source or data URL.
     data: Option<StringToken<'a>>,
-    /// Its member `data`, as encrypted reasoning has it.
+    /// The member `data`, which encrypted reasoning has.
     own_data: Option<StringToken<'a>>,
     is_encrypted: bool,
-    /// A call of the vendor's code interpreter, which the gateway removes from the conversation:
-    /// see `request/foreign_fields/responses.rs`.
+    /// Whether the object is a call of the vendor's code interpreter. The gateway removes such a
+    /// call from the conversation: see `request/foreign_fields/responses.rs`.
     is_interpreter_call: bool,
     has_other_type: bool,
     container: FirstReference,
@@ -248,8 +249,8 @@ impl Features {
             .for_each(|data| self.content.add_encrypted(data));
     }
 
-    /// Reads a member of a block. Some servers use a part's `type`, others the name of the member
-    /// with its content: either counts.
+    /// Reads a member of a block. Some servers use a part's `type`, and others the name of the
+    /// member with the content, so either counts.
     fn read_block_member<'a>(
         &mut self,
         block: &mut BlockFeatures<'a>,
@@ -271,7 +272,7 @@ impl Features {
                 self.record_block_type(block, &kind.map(|kind| kind.name()).unwrap_or_default());
                 Ok(())
             }
-            // A model's tool input is text for every model.
+            // A tool's input is text for every model.
             name if vendor_state::is_client_data(name) => scan.skip(),
             "cache_control" => self.read_cache_marker(scan),
             // Items of the responses protocol may add tools.
@@ -347,7 +348,7 @@ impl Features {
         }
     }
 
-    /// Reads the `source` of a messages block. Its `content` may hold blocks.
+    /// Reads the `source` of a messages block. The source's `content` may contain blocks.
     fn read_source<'a>(
         &mut self,
         block: &mut BlockFeatures<'a>,
@@ -395,7 +396,7 @@ impl Features {
                     match key.name().as_ref() {
                         "url" => data = self.read_url(scan)?,
                         "file_data" | "data" => data = scan.string_or_skip()?,
-                        // The audio of an earlier answer.
+                        // The id refers to the audio of an earlier answer.
                         "id" => self.vendor_reference.record(VendorObject::Audio, scan)?,
                         name => match VendorObject::from_member(name) {
                             Some(object) => self.vendor_reference.record(object, scan)?,
@@ -423,7 +424,7 @@ impl Features {
         let Some(address) = scan.string_or_skip()? else {
             return Ok(None);
         };
-        // In capitals or with escapes it may still be a `data:` URL; to take it for a remote URL is
+        // A URL in capitals or with escapes may still be a `data:` URL. Treating it as remote is
         // safe.
         let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
@@ -435,7 +436,7 @@ impl Features {
         Ok(Some(address).filter(|_| !is_far || is_bare))
     }
 
-    /// Reads a tool definition, but not its schema. `is_chat`: apply the rules of the chat
+    /// Reads a tool definition, but not its schema. `is_chat` applies the rules of the chat
     /// protocol, where every tool other than a function or a custom tool runs at the vendor, even
     /// without a type.
     fn read_tool(&mut self, scan: &mut JsonScanner<'_>, is_chat: bool) -> ScanResult {
@@ -461,7 +462,7 @@ impl Features {
                 "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
                 "cache_control" => self.read_cache_marker(scan)?,
                 "container" => self.vendor_reference.record_container(scan)?,
-                // The tools of a namespace.
+                // A namespace contains further tools.
                 "tools" => scan.array_or_skip(|scan| self.read_tool(scan, is_chat))?,
                 "function" => {
                     (is_function, has_wrapper) = (true, true);
@@ -472,7 +473,8 @@ impl Features {
                         scan.skip()
                     })?;
                 }
-                // A function without its wrapper object, or Gemini's list of functions.
+                // The member belongs to a function without its wrapper object, or is Gemini's list
+                // of functions.
                 name @ ("name" | "custom" | "function_declarations" | "functionDeclarations") => {
                     is_function = true;
                     has_name |= name == "name";
@@ -516,7 +518,7 @@ impl Features {
     }
 
     fn read_cache_marker(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
-        // Null is not a marker, but it is a foreign member.
+        // A null value is not a marker, but the member is foreign all the same.
         self.leftovers.members = true;
         if scan.kind()? != JsonKind::Null {
             self.cache_markers = true;
@@ -524,8 +526,8 @@ impl Features {
         self.read_cache_lifetime(scan, "5m")
     }
 
-    /// Reads an object with the lifetime of a cache. The reservation for any lifetime other than
-    /// the vendor's default uses the higher price.
+    /// Reads an object with the lifetime of a cache. For any lifetime other than the vendor's
+    /// default, the reservation uses the higher price.
     fn read_cache_lifetime(&mut self, scan: &mut JsonScanner<'_>, default: &str) -> ScanResult {
         scan.object_or_skip(|scan, key| {
             if key.name() == "ttl" {
@@ -539,7 +541,7 @@ impl Features {
         })
     }
 
-    /// Reads a list of edits (responses) or an object with one (messages).
+    /// Reads the context edits: a list (responses) or an object with a list (messages).
     fn read_context_management(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         if scan.kind()? == JsonKind::Array {
             return self.read_edits(scan);
@@ -592,8 +594,8 @@ fn is_client_tool(kind: &str) -> bool {
     OWN.contains(&kind) || DATED.iter().any(|prefix| is_dated(kind, prefix))
 }
 
-/// Returns the tool if its uses can be counted. Messages has dated type names, responses several
-/// names.
+/// Returns the tool if its uses can be counted. A messages tool has a type name with a date, and a
+/// responses tool several names.
 fn server_tool(kind: &str) -> Option<ServerTool> {
     const DATED: [(&str, ServerTool); 5] = [
         ("web_search_20", ServerTool::WebSearch),
@@ -638,8 +640,8 @@ fn read_presence(scan: &mut JsonScanner<'_>, is_present: &mut bool) -> ScanResul
     Ok(())
 }
 
-/// Reads a tier name; `None` for null. A value that is not a string becomes a name that no price
-/// list has.
+/// Reads a tier name, or `None` for null. A value that is not a string becomes a name without a
+/// price.
 fn read_tier(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ServiceTier>> {
     match scan.kind()? {
         JsonKind::Null => scan.skip().map(|_| None),
@@ -648,7 +650,7 @@ fn read_tier(scan: &mut JsonScanner<'_>) -> ScanResult<Option<ServiceTier>> {
     }
 }
 
-/// Returns whether the next value is neither null nor this text.
+/// Returns whether the next value is neither null nor `usual`.
 fn differs_from(scan: &mut JsonScanner<'_>, usual: &str) -> ScanResult<bool> {
     match scan.kind()? {
         JsonKind::Null => scan.skip().map(|_| false),

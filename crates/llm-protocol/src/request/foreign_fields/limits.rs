@@ -1,11 +1,9 @@
-//! Removes output limits that are not the surface's: under another vendor's name, or in a vendor's
-//! own options.
+//! Removes output limits under another vendor's name, or in a vendor's own options.
 //!
-//! A vendor that applies one of them could generate more than was reserved. It must not touch the
-//! surface's own limits.
+//! A vendor that applies such a limit could generate more than was reserved. This file must not
+//! change the surface's own limits.
 //!
 //! Read next: `request/extensions.rs`, which has the names.
-
 use super::remover::ForeignFieldRemover;
 use crate::Protocol;
 use crate::json::JsonValue;
@@ -29,8 +27,8 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Removes the limits in a vendor's own options, at any depth. `object`: name of the outermost
-    /// member.
+    /// Removes the limits in a vendor's own options, at any depth. `object` is the name of the
+    /// outermost member.
     fn remove_option_limits(&mut self, value: JsonValue<'a>, object: &'static str) {
         for item in value.items() {
             self.remove_option_limits(item, object);

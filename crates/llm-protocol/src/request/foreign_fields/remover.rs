@@ -9,15 +9,14 @@
 use crate::ir::Warnings;
 use crate::json::{JsonStr, JsonValue, Span, edit, edit::JsonEdit};
 
-/// The edits that a body needs, and their warnings.
 #[derive(Clone, Debug, Default)]
 pub struct RequestCleanup {
     pub(in crate::request) edits: Vec<JsonEdit<'static>>,
-    /// Warnings `action:path`, sorted.
+    /// Warnings of the form `action:path`, sorted.
     pub warnings: Vec<String>,
-    /// Whether the body was repaired, so that its summary must be read again.
+    /// Whether the body was repaired, so that the gateway must read its summary again.
     pub is_repaired: bool,
-    /// Whether the thinking budget was inserted here: it may then be lowered or left out.
+    /// Whether the edits insert a thinking budget, which may then be lowered or left out.
     pub makes_budget: bool,
 }
 
@@ -28,7 +27,7 @@ pub(in crate::request) struct ForeignFieldRemover<'a> {
     /// Spans of removed members and items, without their commas.
     pub gone: Vec<Span>,
     pub warnings: Warnings,
-    /// Whether reasoning is removed that the gateway itself put into the history. That needs no
+    /// Whether the removed reasoning was put into the history by the gateway itself, which needs no
     /// warning.
     pub drops_gateways_reasoning: bool,
     pub is_repaired: bool,
@@ -43,7 +42,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Builds the edits. Each removed member takes one comma with it.
+    /// Builds the edits. The edit for each removed member includes one comma.
     pub fn finish(self) -> RequestCleanup {
         let ForeignFieldRemover {
             text,
@@ -57,7 +56,7 @@ impl<'a> ForeignFieldRemover<'a> {
         gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
         let mut gone = gone.into_iter().peekable();
         while let Some(mut run) = gone.next() {
-            // Merges removals that lie inside this one or directly after it.
+            // Merge removals that lie inside this one or directly after it.
             while let Some(next) =
                 gone.next_if(|next| next.start < run.end || next.start == skip_comma(text, run.end))
             {
@@ -96,7 +95,8 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Removes the members of these names without a warning: the caller loses none of its own data.
+    /// Removes the members of these names without a warning, because the client loses none of its
+    /// own data.
     pub fn remove_members_silently(&mut self, object: JsonValue<'a>, names: &[&str]) {
         self.drops_gateways_reasoning = true;
         for (key, value) in object.members() {
@@ -117,7 +117,7 @@ impl<'a> ForeignFieldRemover<'a> {
         self.gone.push(self.span(value.raw()));
     }
 
-    /// Inserts members before the first one of the object, in front of all that is removed there.
+    /// Inserts members before the first one of the object, in front of all removals.
     pub fn insert_inside(&mut self, object: JsonValue<'_>, mut members: String) {
         if !members.is_empty() && object.members().next().is_some() {
             members.push(',');
@@ -150,7 +150,7 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 }
 
-/// Returns the position after the comma at `end` and the white space around it; `end` itself if no
+/// Returns the position after the comma at `end` and the white space around it, or `end` if no
 /// comma follows.
 fn skip_comma(text: &str, end: usize) -> usize {
     let rest = text.get(end..).unwrap_or_default();

@@ -1,11 +1,10 @@
 //! Edits a responses body before the gateway sends it to a vendor of that protocol. The vendor
-//! stores nothing of a conversation, so an item must be sent, not referenced. Everything that is
-//! sent belongs to the operator's account. Members that reference other objects of the vendor
-//! account were refused before: see `request/vendor_state.rs`.
+//! stores no part of a conversation, so an item must be sent, not referenced. Data at the vendor
+//! would belong to the operator's account. Members that reference other objects of the vendor
+//! account have been refused by `request/vendor_state.rs`.
 //!
-//! This file must not check what the vendor checks itself. It handles only references to the
-//! operator's account at the vendor, features that nobody pays for, and remains of another vendor's
-//! answers.
+//! This file handles references to the operator's account at the vendor, features without a price,
+//! and remains of another vendor's answers. The vendor checks everything else.
 //!
 //! Read next: `request/rewrite.rs`.
 
@@ -24,18 +23,18 @@ use crate::request::summary::RequestSummary;
 use crate::usage::PerTool;
 use std::borrow::Cow;
 
-/// The account that a passthrough request belongs to, and what its model may do.
+/// The account of a passthrough request, and the features of its model.
 #[derive(Clone, Copy, Debug)]
 pub struct PassthroughContext<'a> {
     pub account_id: &'a str,
     pub profile: &'a VendorProfile,
-    /// The vendor's own tools that are sold.
+    /// The vendor's own tools that have a price.
     pub sold: PerTool<bool>,
     /// Whether the vendor refused the reasoning in the first attempt.
     pub without_reasoning: bool,
     /// The public model id, for the text of a refusal.
     pub model: &'a str,
-    /// The known refusals of the model.
+    /// The members and values that the model is known to refuse.
     pub repair: RepairRules<'a>,
 }
 
@@ -44,7 +43,7 @@ pub struct PassthroughContext<'a> {
 ///
 /// # Errors
 /// Returns an error if the body references an object stored at the vendor, or asks for a tool that
-/// runs there and is not sold.
+/// runs at the vendor and has no price.
 pub fn clean_responses_request(
     body: &[u8],
     summary: &RequestSummary,
@@ -142,8 +141,8 @@ impl<'a> ForeignFieldRemover<'a> {
         self.insert_inside(root, added.join(","));
     }
 
-    /// Edits tools that run at the vendor: removes web searches that are not sold, refuses all
-    /// other unsold tools.
+    /// Edits tools that run at the vendor: removes web searches without a price, and refuses all
+    /// other tools without one.
     fn check_tools(
         &mut self,
         tools: JsonValue<'a>,
@@ -178,8 +177,8 @@ impl<'a> ForeignFieldRemover<'a> {
         Ok(())
     }
 
-    /// Edits the conversation. `keeps_ids`: the client set `store` to false, so it knows that
-    /// nothing is stored.
+    /// Edits the conversation. `keeps_ids` says that the client set `store` to false, so it expects
+    /// that items are not stored.
     fn clean_input(
         &mut self,
         input: Option<JsonValue<'a>>,
@@ -208,13 +207,13 @@ impl<'a> ForeignFieldRemover<'a> {
                     self.warnings.dropped(JsonPath::Item(index));
                     goes = true;
                 }
-                // It references its container, which may hold another account's files. The items
-                // after it contain its result.
+                // The call references its container, which may hold another account's files. The
+                // items after the call contain its result.
                 "code_interpreter_call" => {
                     self.warnings.dropped(JsonPath::Item(index));
                     goes = true;
                 }
-                // Without the image the vendor would look it up.
+                // A call without its image would make the vendor look the image up.
                 "image_generation_call" if item.get("result").is_none() => {
                     refuse_reference(id.as_deref().unwrap_or_default(), index)?;
                 }
@@ -233,14 +232,14 @@ impl<'a> ForeignFieldRemover<'a> {
                     }
                 }
                 _ if is_answer => {}
-                // The user's turn: the lost reasoning belonged to the turn before.
+                // A user's turn begins, and the lost reasoning belonged to the turn before.
                 _ => lost_reasoning = false,
             }
             let is_bare = lost_reasoning || sender.without_reasoning;
             let names_nothing = kind != "reasoning"
                 && match sender.profile.stores_items {
-                    // This vendor looks up an id among its stored items, together with the
-                    // reasoning before it.
+                    // This vendor looks an id up among its stored items, together with the
+                    // reasoning before the item.
                     true => !keeps_ids || is_answer && is_bare,
                     // Compatible servers store nothing, and many require the id of an earlier
                     // answer.
@@ -251,7 +250,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 };
             match id {
                 Some(_) if !goes && names_nothing => self.drop_member(item, "id"),
-                // With the id, the vendor may notice the reasoning that the client did not keep.
+                // The id may show the vendor that the client did not keep the reasoning.
                 Some(_) if !goes => carries |= is_answer,
                 _ => {}
             }
@@ -287,7 +286,8 @@ fn refuse_with_code(param: &str, message: &str, code: &str) -> RequestResult {
     Err(failure.with_code(code).into())
 }
 
-/// Refuses background mode: the vendor would have to store an answer that is fetched later.
+/// Refuses background mode, for which the vendor would have to store an answer that is fetched
+/// later.
 fn refuse_background(root: JsonValue<'_>) -> RequestResult {
     if root.get("background").and_then(JsonValue::bool) == Some(true) {
         let message = "background is not supported on this endpoint.";
@@ -296,8 +296,8 @@ fn refuse_background(root: JsonValue<'_>) -> RequestResult {
     Ok(())
 }
 
-/// Refuses a reference to a stored item. A reference to reasoning passes, because only the
-/// reasoning is lost; without any other item the conversation would be incomplete.
+/// Refuses a reference to a stored item. A reference to reasoning is allowed, because only the
+/// reasoning is lost. Without another item the conversation would be incomplete.
 fn refuse_reference(id: &str, index: usize) -> RequestResult {
     if id.starts_with("rs_") {
         return Ok(());
@@ -321,7 +321,7 @@ fn is_sold_tool(kind: &str, sender: &PassthroughContext<'_>) -> bool {
     }
 }
 
-/// Refuses a choice of a tool that is not sent with the request.
+/// Refuses a forced choice of a tool that is not sent with the request.
 fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> RequestResult {
     let Some(kind) = root
         .find(["tool_choice", "type"])
@@ -343,7 +343,7 @@ fn refuse_choice(root: JsonValue<'_>, sender: &PassthroughContext<'_>) -> Reques
     )
 }
 
-/// Returns whether this vendor did not make the reasoning, or the item only has its id.
+/// Returns whether another vendor made the reasoning, or the item consists of its id.
 fn is_foreign_reasoning(item: JsonValue<'_>) -> bool {
     match item
         .text_of("encrypted_content")

@@ -1,4 +1,4 @@
-//! Repairs chat bodies: name of the output limit, sampling, effort, roles, ids of calls.
+//! Repairs chat bodies: the name of the output limit, sampling, effort, roles, and ids of calls.
 //!
 //! This file must not change `system` for a model that prefers `developer`: such models accept
 //! both.
@@ -55,7 +55,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Renames the limit to the one name that the vendor knows.
+    /// Renames the limit to the name that the vendor accepts.
     fn rename_limit(&mut self, root: JsonValue<'a>, own: &'static str) {
         let other = if own == "max_tokens" {
             "max_completion_tokens"
@@ -70,7 +70,7 @@ impl<'a> ForeignFieldRemover<'a> {
             self.drop_member(root, other);
             return;
         }
-        // A null member of the right name would be a duplicate.
+        // A null member with the right name would be a duplicate.
         self.drop_member(root, own);
         self.warnings.renamed(other);
         for (key, _) in root.members().filter(|(key, _)| key.is(other)) {
@@ -167,8 +167,8 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Joins the instructions in front of the conversation to one message. Returns how many there
-    /// were.
+    /// Joins the instructions in front of the conversation to one message. Returns the number of
+    /// joined messages.
     fn join_leading_instructions(&mut self, messages: &[JsonValue<'a>]) -> usize {
         let leading = messages
             .iter()
@@ -195,9 +195,10 @@ impl<'a> ForeignFieldRemover<'a> {
         leading
     }
 
-    /// Arranges the messages as translation does. `moves_instructions`: later instructions become
-    /// reminders in the user's name, behind the results that must directly follow their calls.
-    /// `parts_users`: an assistant's message parts a user's from a tool's before it.
+    /// Arranges the messages in the same way as translation. `moves_instructions` turns later
+    /// instructions into reminders in the user's name, behind the results that must directly follow
+    /// their calls. `parts_users` inserts an assistant's message between a tool's message and a
+    /// user's.
     fn arrange_messages(
         &mut self,
         root: JsonValue<'a>,
@@ -253,14 +254,15 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Drops the edits made so far inside this span, which is replaced as a whole.
+    /// Drops the earlier edits inside this span, which is replaced as a whole.
     fn forget_edits_in(&mut self, whole: Span) {
         let is_inside = |span: &Span| whole.start <= span.start && span.end <= whole.end;
         self.edits.retain(|edit| !is_inside(&edit.span));
         self.gone.retain(|span| !is_inside(span));
     }
 
-    /// Keeps reasoning only in the current turn: after the last user message.
+    /// Keeps the reasoning after the last user message, which belongs to the current turn, and
+    /// drops all earlier reasoning.
     fn drop_earlier_reasoning(&mut self, root: JsonValue<'a>) {
         let messages = || root.items_of("messages");
         let last = messages()
@@ -287,7 +289,7 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// Replaces the ids of calls and of their results; equal ids stay equal.
+    /// Replaces the ids of calls and of their results. Equal ids stay equal.
     fn rewrite_nine_char_ids(&mut self, root: JsonValue<'a>) {
         let mut made: HashMap<Cow<'a, str>, String> = HashMap::new();
         for message in root.items_of("messages") {

@@ -1,6 +1,6 @@
-//! Repairs messages bodies: sampling, thinking, effort.
+//! Repairs the sampling, thinking and effort of messages bodies.
 //!
-//! This module must not touch turns: `messages/turns.rs` does.
+//! This module must not change turns: `messages/turns.rs` does.
 
 use super::{
     EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,
@@ -20,7 +20,7 @@ pub(super) mod turns;
 const THINKING: &str = "thinking";
 const OUTPUT_CONFIG: &str = "output_config";
 
-/// From this value on, `top_p` excludes nothing that a model would choose.
+/// Minimum `top_p` that excludes nothing that a model would choose.
 const TOP_P_NO_EFFECT: f64 = 0.99;
 
 /// The effort of a model if the request enables thinking without a level.
@@ -118,7 +118,7 @@ impl<'a> ForeignFieldRemover<'a> {
     fn drop_thinking(&mut self, root: JsonValue<'a>) {
         self.warnings.dropped(THINKING);
         self.drop_member(root, THINKING);
-        // The vendor refuses it if thinking is off.
+        // The vendor refuses this edit if thinking is off.
         self.remove_thinking_edits(root);
     }
 
@@ -147,8 +147,8 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
-    /// For a model that thinks only with a budget: sets the budget by the effort, within the output
-    /// limit.
+    /// Sets the budget by the effort, within the output limit, for a model that thinks only with a
+    /// budget.
     fn set_budget_from_effort(
         &mut self,
         root: JsonValue<'a>,
@@ -191,7 +191,7 @@ impl<'a> ForeignFieldRemover<'a> {
         self.replace_raw(thinking, json);
     }
 
-    /// `made`: the effort that must replace a removed budget.
+    /// Repairs the effort. `made` is the effort that must replace a removed budget.
     fn repair_messages_effort(
         &mut self,
         root: JsonValue<'a>,
@@ -255,7 +255,7 @@ fn content_blocks(message: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>>
 }
 
 /// Returns whether the last turn answers calls that were made without signed reasoning. A model
-/// that thinks with a budget refuses to continue thinking there.
+/// that thinks with a budget refuses to continue thinking in such a turn.
 fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
     let messages: Vec<JsonValue<'_>> = root.items_of("messages").collect();
     let is_assistant = |message: &JsonValue<'_>| message.member_is("role", "assistant");

@@ -1,7 +1,7 @@
-//! Repairs responses bodies: sampling, effort, reasoning summaries, verbosity.
+//! Repairs the sampling, effort, reasoning summaries and verbosity of responses bodies.
 //!
-//! This file must not look into items: `foreign_fields/responses.rs` handles another vendor's
-//! remains there.
+//! This file must not change items: `foreign_fields/responses.rs` handles another vendor's remains
+//! in them.
 
 use super::{
     EffortDecision, ForeignFieldRemover, MemberDecision, decide_effort, is_default_number,
@@ -61,7 +61,7 @@ impl<'a> ForeignFieldRemover<'a> {
         });
         let included = root.items_of("include");
         for item in included.filter(|item| item.is(ENCRYPTED_REASONING)) {
-            // It would have been empty.
+            // The item would be empty, so remove it.
             self.gone.push(self.span(item.raw()));
         }
     }

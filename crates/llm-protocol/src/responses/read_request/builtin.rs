@@ -1,5 +1,5 @@
-//! Tools that clients of this protocol run themselves and that its models know by their type. This
-//! file defines the function that replaces such a tool for a model that does not know it.
+//! Built-in tools that clients of this protocol run themselves. Models of the protocol know such a
+//! tool by its type, and other models get a function that this file defines.
 //!
 //! This file must not include a tool that the vendor would run: a translated request has no such
 //! vendor.
@@ -10,7 +10,7 @@ use crate::ir::event::ToolCallKind;
 use crate::json::{JsonDocument, JsonValue, MAX_DEPTH, NodeBuffer};
 use std::sync::LazyLock;
 
-/// Function that replaces a built-in tool.
+/// A function that replaces a built-in tool.
 pub(super) struct Builtin {
     pub name: &'static str,
     pub kind: ToolCallKind,

@@ -1,4 +1,4 @@
-//! Items of the history that no other vendor's model accepts in their original form: they become
+//! Items of the history that no other vendor's model accepts in their original form. They become
 //! text or are dropped.
 //!
 //! This file must not refuse an item, because an agent repeats it for the rest of its session.
@@ -7,13 +7,14 @@
 
 use crate::json::{JsonValue, compacted};
 
-/// Note that replaces an earlier compaction, which only its vendor can read.
+/// Note that replaces an earlier compaction, which only the vendor that made it can read.
 pub(super) const COMPACTION_NOTE: &str = "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";
 
 /// Maximum length of a hosted tool's arguments or result as text, in characters.
 const MAX_FALLBACK_CHARS: usize = 2_000;
 
-/// Converts a message between agents to text. Also returns whether part of it was unreadable.
+/// Converts a message between agents to text, and returns whether a part of the message was
+/// unreadable.
 pub(super) fn agent_message(item: JsonValue<'_>) -> (String, bool) {
     let mut text = String::from("<agent_message");
     for name in ["author", "recipient"] {
@@ -47,8 +48,8 @@ pub(super) fn agent_message(item: JsonValue<'_>) -> (String, bool) {
     (text, is_sealed)
 }
 
-/// Describes the call of a tool that ran at another vendor. Returns `None` for an item that means
-/// nothing to a model.
+/// Describes the call of a tool that ran at another vendor. Returns `None` for an item that is
+/// meaningless to a model.
 pub(super) fn hosted_call(kind: &str, item: JsonValue<'_>) -> Option<String> {
     let name = match kind {
         "mcp_list_tools" | "program" | "program_output" => return None,

@@ -1,9 +1,9 @@
 //! Reads the list of items as turns: consecutive items that the model produced form one turn, every
 //! other item forms a turn of its own.
 //!
-//! It must keep the order, because the model chose the order of reasoning, texts and calls. The
-//! only exception is a text after a call: it moves before the turn's calls, because nothing may
-//! stand between a call and its result.
+//! The order must stay the same, because the model chose the order of reasoning, texts and calls.
+//! The only exception is a text after a call, which moves before the turn's calls, because a result
+//! must directly follow its call.
 //!
 //! Read next: `read_request/parts.rs`.
 
@@ -111,7 +111,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
                 | "apply_patch_call_output"
                 | "tool_search_output",
             ) => self.call_output(word.as_deref().unwrap_or_default(), item, index),
-            // Other functions read them: those for tools and for settings.
+            // The functions for tools and for settings read these items.
             Some("additional_tools" | "configuration_update") => Ok(()),
             Some("agent_message") => {
                 let (text, is_sealed) = history::agent_message(item);
@@ -202,7 +202,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
 
     fn reference(&mut self, item: JsonValue<'a>, at: JsonPath) -> RequestResult {
         let id = item.string_of("id").unwrap_or_default();
-        // A reference to reasoning: only quality is lost.
+        // A reference to reasoning is dropped, because that costs only quality.
         if id.starts_with("rs_") {
             self.warnings.dropped(at);
             return Ok(());
@@ -214,9 +214,9 @@ impl<'a> ResponsesInputReader<'_, 'a> {
         refuse_with_code(&at.to_string(), message, "invalid_value")
     }
 
-    /// Reads a reasoning item. Reasoning that this gateway packed goes back to the vendor that
-    /// produced it. Reasoning that only another vendor can decrypt is dropped, including its
-    /// readable part, because it is not reasoning of the current model.
+    /// Reads a reasoning item. The gateway returns reasoning that it packed to the vendor that
+    /// produced the reasoning. Reasoning that only another vendor can decrypt is dropped, including
+    /// its readable part, because it is not reasoning of the current model.
     fn reasoning(&mut self, item: JsonValue<'a>, at: JsonPath) {
         let sealed = item.string_of("encrypted_content");
         let made = |text: String| JsonStr::from_value(text);
@@ -263,7 +263,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             return Ok(());
         }
         let id = required_text(item, "call_id", at)?;
-        // The gateway never sent a client a value that is neither an object nor a string.
+        // The gateway never sends a value that is neither an object nor a string.
         let member_value = |member: &str| {
             let value = item
                 .get(member)
@@ -321,7 +321,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
             return Ok(());
         }
         let id = optional_text(item, "call_id", at)?;
-        // The oldest item type of this kind has only one id.
+        // The oldest item type of this kind has a single id.
         let own_id = if kind == "local_shell_call_output" {
             item.text_of("id")
         } else {
@@ -437,7 +437,7 @@ impl<'a> ResponsesInputReader<'_, 'a> {
     }
 }
 
-/// Items of tools that a vendor ran.
+/// Types of items whose tools a vendor ran.
 const HOSTED_ITEMS: [&str; 13] = [
     "code_interpreter_call",
     "computer_call",
@@ -454,7 +454,7 @@ const HOSTED_ITEMS: [&str; 13] = [
     "web_search_call_output",
 ];
 
-/// Returns whether the client ran the tool, not the vendor.
+/// Returns whether the client, not the vendor, ran the tool.
 fn is_client_executed(item: JsonValue<'_>) -> bool {
     item.member_is("execution", "client")
 }
@@ -475,7 +475,7 @@ fn action_arguments(action: Option<JsonValue<'_>>) -> String {
     json.into_string()
 }
 
-/// Returns the readable part of reasoning, for vendors that want exactly that back.
+/// Returns the readable part of reasoning, for vendors that want that part back.
 fn readable_text(item: JsonValue<'_>) -> String {
     let joined_texts = |name: &str| {
         part_texts(item, name)
@@ -491,7 +491,7 @@ fn readable_text(item: JsonValue<'_>) -> String {
     }
 }
 
-/// Joins the texts of a summary to one text, in the form in which the gateway sent them.
+/// Joins the texts of a summary in the form in which the gateway sent them.
 fn summary_text(item: JsonValue<'_>) -> String {
     part_texts(item, "summary")
         .collect::<Vec<_>>()

@@ -1,8 +1,7 @@
 //! Reads the content of a message and the output of a call: a string, or parts that each become one
 //! block.
 //!
-//! This file must not look up data that a vendor stores: it can read only what the request
-//! contains.
+//! This file must not refer to data that a vendor stores.
 //!
 //! Read next: `read_request/history.rs`.
 
@@ -79,8 +78,8 @@ pub(super) fn output<'a>(
     blocks.map(ToolResultContent::Blocks)
 }
 
-/// Reads one part. `side` is that of the message that contains it, or `None` for the output of a
-/// call.
+/// Reads one part. `side` is the side of the message that contains it, or `None` for the output of
+/// a call.
 fn part<'a>(
     value: JsonValue<'a>,
     at: JsonPath,

@@ -1,6 +1,6 @@
 //! Reads the settings of a responses request other than items and tools.
 //!
-//! This file must not know how a target handles them, only whether the client API accepts them.
+//! This file must check the settings against the client API only, not against a target.
 //!
 //! Read next: `read_request/items.rs`.
 
@@ -38,7 +38,8 @@ pub(super) fn reject_stateful(body: JsonValue<'_>) -> RequestResult {
             "Previous response with id '{id}' not found. This endpoint keeps no responses: send the whole conversation in \
              'input' with store=false."
         );
-        // The vendor's own error code: clients that know it send the whole conversation again.
+        // This is the vendor's own error code. Clients that recognise the code send the whole
+        // conversation again.
         return refuse_with_code(
             "previous_response_id",
             message,
@@ -197,7 +198,7 @@ pub(super) fn reasoning<'a>(
     else {
         return Ok(reasoning);
     };
-    // Agents already send `ultra`, which the official types do not have yet.
+    // Agents send `ultra` although the official types do not have it yet.
     if word.is("ultra") {
         warnings.downgraded("reasoning.effort");
         reasoning.effort = Some(Effort::Max);
@@ -207,7 +208,7 @@ pub(super) fn reasoning<'a>(
     Ok(reasoning)
 }
 
-/// Checks `include`, the additional data that the client wants in the answer. The IR cannot
+/// Checks `include`, which lists additional data that the client wants in the answer. The IR cannot
 /// represent the log probabilities of tokens.
 pub(super) fn check_include(body: JsonValue<'_>, warnings: &mut Warnings) -> RequestResult {
     let no_probabilities = |path: &str| {
@@ -234,7 +235,8 @@ pub(super) fn check_include(body: JsonValue<'_>, warnings: &mut Warnings) -> Req
             .text()
             .ok_or_else(|| wrong_type(format_args!("include[{index}]"), "a string", value))?;
         match word.value().as_ref() {
-            // The answer always contains the first; it never contains what hosted tools find.
+            // The answer always contains encrypted reasoning, and never the results of hosted
+            // tools.
             "reasoning.encrypted_content"
             | "web_search_call.action.sources"
             | "web_search_call.results"

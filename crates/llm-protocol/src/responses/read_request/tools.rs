@@ -2,8 +2,8 @@
 //!
 //! A namespace becomes a prefix of the names of its members, and tools that a client runs itself
 //! become functions. The reader records the original tool under its qualified name: agents identify
-//! a call by type, namespace and name, and end the turn if they do not match. It must not depend on
-//! state: the same request always yields the same names.
+//! a call by type, namespace and name, and end the turn if they do not match. The names must not
+//! depend on state: the same request always yields the same names.
 //!
 //! Read next: `read_request/builtin.rs`.
 
@@ -33,7 +33,7 @@ const WEB_SEARCH: &str = "web_search";
 /// Separator between a namespace and a name.
 const NAMESPACE_SEPARATOR: &str = "__";
 
-/// Returns the qualified name.
+/// Returns the name with its namespace as a prefix.
 pub(super) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         None => name.to_owned(),
@@ -42,7 +42,8 @@ pub(super) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// Reads the tools and the tool choice. `may_search`: the model is sold with searches.
+/// Reads the tools and the tool choice. `may_search` says whether the model has a price for
+/// searches.
 pub(super) fn read<'a>(
     body: JsonValue<'a>,
     may_search: bool,
@@ -63,7 +64,7 @@ pub(super) fn read<'a>(
     tools.apply_choice(request)
 }
 
-/// Tools of a request, from all members that define tools.
+/// The tools of a request, from all members that define tools.
 struct ResponsesTools<'a, 'w> {
     body: JsonValue<'a>,
     warnings: &'w mut Warnings,
@@ -73,13 +74,13 @@ struct ResponsesTools<'a, 'w> {
     own: HashMap<String, ClientTool>,
     /// Error for the first hosted tool that was dropped.
     left_out: Option<String>,
-    /// The model's vendor may run searches.
+    /// Whether the model's vendor may run searches.
     may_search: bool,
-    /// The vendor's search tool. The first one wins.
+    /// The vendor's search tool. If there are several, the first one counts.
     search: Option<JsonValue<'a>>,
 }
 
-/// A tool definition that is about to join the list.
+/// A tool definition that is to be added to the list.
 struct ResponsesToolEntry<'a, 'n> {
     value: JsonValue<'a>,
     path: &'n str,
@@ -113,7 +114,8 @@ impl<'a> ResponsesTools<'a, '_> {
         }
     }
 
-    /// Adds the tools of a list; those of a namespace keep the index of the tool that holds them.
+    /// Adds the tools of a list. The tools of a namespace keep the index of the tool that contains
+    /// them.
     fn add(
         &mut self,
         tools: Option<JsonValue<'a>>,
@@ -153,8 +155,8 @@ impl<'a> ResponsesTools<'a, '_> {
             "custom" => self.custom(found),
             "namespace" if found.namespace.is_none() => self.namespace(found),
             TOOL_SEARCH => {
-                // A tool search that the vendor would run has no effect here: the tools that it
-                // would find are sent directly.
+                // A tool search at the vendor has no effect in translation, because the tools that
+                // it would find are sent directly.
                 let is_client = value.member_is("execution", "client");
                 if is_client {
                     self.tool_search(found)
@@ -185,8 +187,8 @@ impl<'a> ResponsesTools<'a, '_> {
         }
     }
 
-    /// Handles a tool that a vendor would run. Agents offer a web search with every request, so the
-    /// gateway drops it; a model to which no search is offered does not claim to have searched.
+    /// Handles a tool that a vendor would run. A web search is dropped, because agents offer one
+    /// with every request and a model without a search does not claim to have searched.
     fn reject_hosted(&mut self, kind: &str, path: &str) -> RequestResult {
         let model = self.body.string_of("model").unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
@@ -229,8 +231,8 @@ impl<'a> ResponsesTools<'a, '_> {
             name: self.register_name(found, &own, ToolCallKind::Function),
             description: full_description(found)?,
             schema,
-            // If `strict` is absent, the responses vendor tries to be strict but promises only its
-            // best effort.
+            // Without `strict`, the responses vendor tries to be strict but promises only its best
+            // effort.
             strict: value.get("strict").and_then(JsonValue::bool) == Some(true),
             examples: None,
         };
@@ -304,8 +306,8 @@ impl<'a> ResponsesTools<'a, '_> {
         JsonStr::from_value(flat)
     }
 
-    /// Adds a tool to the list. If two tools have the same name, the later one replaces the first
-    /// at its position: a tool search that finds a tool again returns its newest definition.
+    /// Adds a tool to the list. A later tool replaces an earlier one of the same name at its
+    /// position, because a tool search that finds a tool again returns its newest definition.
     fn insert(
         &mut self,
         found: &ResponsesToolEntry<'a, '_>,
@@ -360,7 +362,7 @@ impl<'a> ResponsesTools<'a, '_> {
         };
         if let Some(word) = choice.text() {
             return match word.value().as_ref() {
-                // Agents send it without tools too.
+                // Agents send these choices without tools too.
                 "auto" | "none" if self.is_empty() => Ok(ToolChoice::Absent),
                 "required" if self.is_empty() => refuse(
                     "tool_choice",
@@ -402,7 +404,7 @@ impl<'a> ResponsesTools<'a, '_> {
         })
     }
 
-    /// Returns the qualified name of the tool that a choice object identifies.
+    /// Returns the qualified name of the tool to which a choice object refers.
     fn find_tool(&self, choice: JsonValue<'a>, path: &str) -> RequestResult<JsonStr<'a>> {
         let kind = required_text(choice, "type", path)?;
         let (own, namespace) = match kind.value().as_ref() {
@@ -419,7 +421,7 @@ impl<'a> ResponsesTools<'a, '_> {
         if self.places.contains_key(&flat) {
             return Ok(JsonStr::from_value(flat));
         }
-        // A bare name identifies a tool if only one namespace has it.
+        // A bare name identifies a tool if only one namespace has the name.
         let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
         match (like.next(), like.next()) {
             (Some((flat, _)), None) => Ok(JsonStr::from_value(flat.clone())),
@@ -463,7 +465,7 @@ fn required_name<'a>(of: JsonValue<'a>, path: &str) -> RequestResult<JsonStr<'a>
     Ok(name)
 }
 
-/// Returns the description of the tool's namespace, followed by its own.
+/// Returns the description of the tool's namespace, followed by the tool's own.
 fn full_description<'a>(found: &ResponsesToolEntry<'a, '_>) -> RequestResult<Option<JsonStr<'a>>> {
     let own = optional_text(found.value, "description", found.path)?;
     let Some(namespace) = found

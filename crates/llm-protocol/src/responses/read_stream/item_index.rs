@@ -1,8 +1,8 @@
-//! Finds the output item that an event or an item of the final response is about. Some servers omit
-//! `output_index` in events. An item without it is identified by its id, by the id of its call, or,
+//! Finds the output item to which an event or an item of the final response belongs. Some servers
+//! omit `output_index` in events. The item is then identified by its id, by the id of its call, or,
 //! if ids were rewritten on the way, by its kind.
 //!
-//! This file must not emit anything. Read next: `responses/read_stream/items.rs`.
+//! This file must not emit an event. Read next: `responses/read_stream/items.rs`.
 
 use super::items::MAX_ITEMS;
 use crate::ir::event::{ReadResult, UpstreamError};
@@ -12,7 +12,6 @@ use std::borrow::Cow;
 /// Maximum length of an id that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
-/// Kind of content of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ResponsesItemKind {
     Text,
@@ -23,24 +22,24 @@ enum ResponsesItemKind {
 
 #[derive(Debug)]
 struct ResponsesIndexedItem {
-    /// Id of the item and id of its call; empty if absent.
+    /// Id of the item and id of its call. Each is empty if absent.
     ids: [String; 2],
     content: ResponsesItemKind,
     index: u64,
     is_done: bool,
-    /// The item was matched to an item of the final response.
+    /// Whether the item was matched to an item of the final response.
     is_matched: bool,
 }
 
-/// Items whose index the vendor stated or the gateway assigned.
+/// The items whose index is known, because the vendor stated it or the gateway assigned it.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesItemIndex {
     places: Vec<ResponsesIndexedItem>,
 }
 
 impl ResponsesItemIndex {
-    /// Returns the index of the item that an event with this name (without `response.`) is about,
-    /// or `None` if it is not about an item.
+    /// Returns the index of the item to which an event with this name (without `response.`)
+    /// belongs, or `None` if the event belongs to no item.
     ///
     /// # Errors
     /// Returns an error if the answer has too many items.
@@ -102,7 +101,7 @@ impl ResponsesItemIndex {
                 .iter()
                 .rposition(|item| item.content == content && !item.is_done)
         };
-        // If two items end, only their order distinguishes them.
+        // If two items end at the same time, only their order distinguishes them.
         let at = at.or_else(|| {
             if reported_index.is_none() && is_done {
                 open()

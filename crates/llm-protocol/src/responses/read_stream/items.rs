@@ -1,11 +1,9 @@
-//! Tracks the items of an answer: which have begun, which of their content was emitted, and which
-//! content is still to be emitted.
+//! Tracks the items of an answer, and the part of their content that was emitted.
 //!
-//! This file must not emit anything twice: a text arrives in deltas, whole, in its item, and once
-//! more in the final response.
+//! This file must not emit a text twice, although the vendor repeats it: in deltas, whole, in its
+//! item, and in the final response.
 //!
 //! Read next: `reasoning_token.rs`, how the gateway passes reasoning on.
-
 use crate::ir::event::{Event, EventSink, OutputPart, ReadResult, UpstreamError};
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
@@ -15,7 +13,6 @@ use std::borrow::Cow;
 /// Maximum number of items in one answer.
 pub(super) const MAX_ITEMS: usize = 1024;
 
-/// Items seen so far, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesItemTracker {
     items: Vec<ResponsesItemState>,
@@ -31,12 +28,12 @@ struct ResponsesItemState {
     is_done: bool,
     /// Slot of a text, of thinking or of a call.
     slot: Option<u32>,
-    /// Slot of a refusal: a message may contain both a text and a refusal.
+    /// Slot of a refusal. A message may contain both a text and a refusal.
     refusal: Option<u32>,
-    /// Some of its content was emitted.
+    /// Whether a part of the content was emitted.
     is_emitted: bool,
-    /// Last part of a reasoning item that was emitted: whether it belongs to the content (true) or
-    /// to the summary, and its index.
+    /// The last part of a reasoning item that was emitted: true for a part of the content, false
+    /// for a part of the summary, and the part's index.
     part: Option<(bool, u64)>,
 }
 
@@ -45,7 +42,7 @@ impl ResponsesItemTracker {
         self.has_calls
     }
 
-    /// Returns whether the vendor reports that a call is incomplete.
+    /// Returns whether the vendor reports a call as incomplete.
     pub fn have_cut_call(&self) -> bool {
         self.has_cut_call
     }
@@ -161,7 +158,7 @@ impl ResponsesItemTracker {
         Ok(())
     }
 
-    /// Handles the whole text of an item: emits it if none of it was emitted before.
+    /// Handles the whole text of an item. The text is emitted if no part of it was emitted before.
     pub fn complete_text(
         &mut self,
         index: u64,
@@ -187,8 +184,8 @@ impl ResponsesItemTracker {
         Ok(())
     }
 
-    /// Emits more of a reasoning item. `part`: whether it belongs to the content or to the summary,
-    /// and its index. The kind that arrives first counts.
+    /// Emits more of a reasoning item. `part` says whether the text belongs to the content or to
+    /// the summary, and has the index. The kind that arrives first counts.
     pub fn thinking_delta(
         &mut self,
         index: u64,
@@ -202,7 +199,7 @@ impl ResponsesItemTracker {
             return Ok(());
         }
         let slot = self.open(index, OutputPart::Thinking, to)?;
-        // An empty part between two others has no text, but it has an index.
+        // An empty part between two others has an index but no text.
         let gaps = part
             .1
             .saturating_sub(before.map_or(0, |(_, number)| number))
@@ -328,7 +325,7 @@ impl ResponsesItemTracker {
                 self.thinking_delta(index, (lengths.is_empty(), number), text, to)?;
             }
         }
-        // The last parts may be empty; they still count toward the whole.
+        // The last parts may be empty, but they count towards the whole.
         if let Some((false, last)) = self.item(index)?.part
             && let Some(slot) = self.item(index)?.slot
         {

@@ -1,9 +1,9 @@
-//! Content of a chat request that the IR cannot represent: sent, dropped or refused.
+//! Sends, drops or refuses content of a chat request that the IR cannot represent.
 //!
-//! The content that only the messages API has is checked by the same code as for a chat vendor
-//! (`openai/unsupported.rs`), because neither vendor knows it. The chat protocol has
-//! more members than this one. If such a member changes only how an answer is sampled, the gateway
-//! drops it with a warning; if it changes the kind of answer, the gateway refuses the request.
+//! Content that only the messages API has is checked by the same code as for a chat vendor
+//! (`openai/unsupported.rs`). The chat protocol has more members than this one. If such a member
+//! changes only how an answer is sampled, the gateway drops it with a warning; if it changes the
+//! kind of answer, the gateway refuses the request.
 //!
 //! Read next: `responses/write_request/items.rs`.
 
@@ -17,7 +17,7 @@ use crate::json::{JsonStr, JsonValue};
 use crate::openai::default_values::is_default_value;
 use crate::profile::VendorProfile;
 
-/// Members that the IR does not represent and that are sent nevertheless.
+/// Members to send although the IR does not represent them.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesExtras<'a> {
     /// Members copied unchanged.
@@ -30,7 +30,7 @@ pub(super) struct ResponsesExtras<'a> {
 /// Members that both protocols of this vendor have.
 const COMMON_MEMBERS: [&str; 2] = ["prompt_cache_options", "prompt_cache_retention"];
 
-/// Gives an outcome to every member that the IR cannot represent.
+/// Decides the outcome of every member that the IR cannot represent.
 pub(super) fn check_extras<'a>(
     request: &Request<'a>,
     model: &ResponsesModel,
@@ -50,13 +50,13 @@ pub(super) fn check_extras<'a>(
                 let level = value.string_of("effort");
                 extras.effort = level.and_then(|level| Effort::parse(&level));
             }
-            // The vendor decides by itself what to cache.
+            // The vendor chooses by itself what to cache.
             (Protocol::Messages, "cache_control") => {}
             (Protocol::Messages, "inference_geo") => {
                 return Err(unsupported(request.surface, &name));
             }
             (Protocol::Messages, _) => warnings.dropped(&name),
-            // Sent as a hash, next to the end user.
+            // The key is sent as a hash, next to the end user.
             (_, "prompt_cache_key") => {}
             (_, "verbosity") if model.verbosity => extras.verbosity = value.text(),
             (_, name) if is_default_value(name, *value) => {}

@@ -86,8 +86,8 @@ impl ResponsesRequestWriter<'_> {
             self.fallback.warnings.emulated(turn.at);
         }
         let mut results = None;
-        // Hold reasoning back until the item that it led to: the vendor refuses reasoning without
-        // one.
+        // Hold reasoning back until the next item, because the vendor refuses reasoning without an
+        // item after it.
         let mut thought = Vec::new();
         for (index, block) in turn.blocks.iter().enumerate() {
             let texts = match &block.kind {
@@ -115,7 +115,7 @@ impl ResponsesRequestWriter<'_> {
                     opaque,
                     &mut results,
                 ),
-                // An assistant turn with one of these was refused before.
+                // The gateway has refused an assistant turn with such a block already.
                 BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
             };
             if texts.iter().all(JsonStr::is_blank) {
@@ -220,7 +220,7 @@ impl ResponsesRequestWriter<'_> {
         is_any
     }
 
-    /// Writes the output of a tool: a string, or parts if there is more than text.
+    /// Writes the output of a tool: a string, or a list of parts if the output is more than text.
     fn tool_output(&mut self, result: &ToolResult<'_>) {
         let mut parts: Vec<ContentPart<'_>> = Vec::new();
         match &result.content {
@@ -273,7 +273,7 @@ impl ResponsesRequestWriter<'_> {
                 let texts = self.fallback.result_block(block.at, opaque);
                 parts.push(ContentPart::new(PartContent::Text(texts)));
             }
-            // The reader refuses them inside a result.
+            // The reader refuses these blocks inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
     }
@@ -292,7 +292,7 @@ fn write_part(part: &ContentPart<'_>, takes_detail: bool, json: &mut JsonWriter)
         PartContent::Image(image) => {
             json.value("input_image").key("image_url");
             image.source.write_url(json);
-            // The protocol's own vendor wants one; others may not know it.
+            // The protocol's own vendor requires a detail; other vendors may not support it.
             let unasked = takes_detail.then_some(ImageDetail::Auto);
             if let Some(detail) = image.detail.or(unasked) {
                 json.member("detail", detail.as_str());

@@ -1,6 +1,6 @@
 //! State shared by all steps of writing a responses request.
 //!
-//! This file must not write: the steps do.
+//! This file must not write JSON: the steps do.
 
 use crate::Protocol;
 use crate::capabilities::ResponsesModel;
@@ -9,7 +9,6 @@ use crate::ir::write_context::WriteContext;
 use crate::json::JsonWriter;
 use crate::openai::text_fallback::TextFallback;
 
-/// State shared by all steps of the writing.
 pub(super) struct ResponsesRequestWriter<'w> {
     pub surface: Protocol,
     pub model: &'w ResponsesModel,
@@ -24,7 +23,7 @@ pub(super) struct ResponsesRequestWriter<'w> {
     pub ids: CallIdAllocator,
 }
 
-/// Id and kind of a call that was sent.
+/// Id and kind of a call in the request.
 pub(super) struct ResponsesCallRef {
     pub id: String,
     pub is_custom: bool,

@@ -17,11 +17,11 @@ use crate::json::{JsonStr, JsonStrBuf, JsonWriter, RawJson};
 use crate::reasoning_token::{self, ReasoningPayload};
 use crate::responses::event_sequencer::{EventSequencer, ResponsesStatus, SequencerState};
 
-/// Bytes counted for each item in addition to its text, in memory and in the output.
+/// Number of bytes counted for each item in addition to its text, both in memory and in the output.
 const ITEM_OVERHEAD_BYTES: usize = 512;
 
-/// Number of copies of a text in memory and pending output: one is kept, one is repeated at the
-/// end.
+/// Number of copies of a text in memory and pending output: one that is kept, and one that the end
+/// repeats.
 const BUFFERED_COPIES: usize = 2;
 
 /// Maximum number of bytes kept for a stream.
@@ -30,7 +30,6 @@ pub(super) const MAX_STREAM_BYTES: usize = 8 << 20;
 /// Maximum number of bytes kept for one body.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// Writer of an answer, as events or as one body.
 #[derive(Debug, Default)]
 pub struct ResponsesAnswerBuilder {
     response_context: ResponseContext,
@@ -39,11 +38,11 @@ pub struct ResponsesAnswerBuilder {
     out: Vec<u8>,
     is_stream: bool,
     completion: ResponsesCompletion,
-    /// The one text or reasoning item that is open.
+    /// The text or reasoning item that is open. At most one is open at a time.
     talk: Option<ResponsesOpenItem>,
-    /// A text that was opened and has only white space so far.
+    /// A text that was opened and has consisted of white space so far.
     announced: Option<(u32, JsonStrBuf)>,
-    /// Slot of the refusal, and its text.
+    /// Slot of the refusal that is open.
     refusing: Option<u32>,
     refusal: JsonStrBuf,
     /// Open calls in the order in which they began.
@@ -67,7 +66,7 @@ struct ResponsesOpenMessage {
     index: usize,
     id: String,
     text: JsonStrBuf,
-    /// Number of code points so far, and number before the current slot.
+    /// Number of code points so far, and their number before the current slot.
     points: u64,
     start: u64,
     sources: Vec<ResponsesCitation>,
@@ -129,7 +128,7 @@ impl EventSink for ResponsesAnswerBuilder {
 }
 
 impl ResponsesAnswerBuilder {
-    /// `is_stream`: write events, not one body.
+    /// Creates the builder. `is_stream` says whether to write events or one body.
     pub fn new(response_context: ResponseContext, is_stream: bool) -> Self {
         let sequencer = response_context.sequencer.clone().unwrap_or_default();
         sequencer.begin_attempt();
@@ -179,8 +178,8 @@ impl ResponsesAnswerBuilder {
         });
     }
 
-    /// Completes an item. `is_announced`: write the event, after which the client may act on the
-    /// item.
+    /// Completes an item. `is_announced` says whether to write the event, after which the client
+    /// may act on the item.
     fn finish_item(
         &mut self,
         index: usize,
@@ -282,7 +281,7 @@ impl ResponsesAnswerBuilder {
         }
     }
 
-    /// Writes a reasoning item without text.
+    /// Writes a reasoning item that has no text.
     fn sealed_reasoning(&mut self, encrypted: Option<&str>) {
         let (index, id) = self.allocate_item("rs");
         self.emit_item_added(index, |json| item::write_reasoning(&id, None, None, json));
@@ -591,13 +590,13 @@ impl ResponsesAnswerBuilder {
         });
     }
 
-    /// Returns the reasoning packed in the form that the vendor that produced it wants back.
+    /// Returns the reasoning packed in the form that the vendor wants back.
     fn carrier(&self, text: &JsonStr<'_>, signature: Option<&str>) -> Option<String> {
         match (signature, self.response_context.reasoning_replay) {
             (Some(signature), _) if reasoning_token::is_vendor_signature(signature) => {
                 reasoning_token::pack_thinking(text, &JsonStr::from_value(signature))
             }
-            // A responses vendor's item, which is already packed.
+            // The signature is a responses vendor's item, which is packed already.
             (Some(signature), _)
                 if matches!(
                     reasoning_token::unpack(signature),
@@ -620,7 +619,7 @@ impl ResponsesAnswerBuilder {
         }
     }
 
-    /// Writes the rest of a call that is complete.
+    /// Writes the rest of a complete call.
     fn finish_call(&mut self, mut call: ResponsesOpenCall) {
         if call.is_blank() && call.tool.kind != ToolCallKind::Custom {
             // Agents cannot parse empty arguments.

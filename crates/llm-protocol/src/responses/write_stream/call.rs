@@ -12,18 +12,18 @@ pub(super) struct ResponsesOpenCall {
     pub slot: u32,
     pub tool: ClientTool,
     pub call_id: String,
-    /// Index and id of its item, once the item was added.
+    /// Index and id of the call's item. Set once the item was added.
     pub position: Option<(usize, String)>,
-    /// The vendor sent the input of a custom tool as plain text.
+    /// Whether the vendor sent the input of a custom tool as plain text.
     pub is_plain: bool,
     pub input: JsonStrBuf,
 }
 
 /// Input of a call that is still to be written.
 pub(super) enum CallInput {
-    /// The received input, unchanged.
+    /// The input is the received text, unchanged.
     Unchanged,
-    /// All of the input, which was buffered until now.
+    /// The input was buffered, and this is all of it.
     Kept(String),
 }
 
@@ -57,8 +57,8 @@ impl ResponsesOpenCall {
         self.input.text().is_blank()
     }
 
-    /// Returns the input to send once no more arrives. If the tool cannot run the input, the call
-    /// becomes a plain function call, which shows the error to the client.
+    /// Returns the input to send once all of it has arrived. If the tool cannot run the input, the
+    /// call becomes a plain function call, which shows the error to the client.
     pub fn finalize(&mut self) -> CallInput {
         match self.tool.kind {
             ToolCallKind::Function => CallInput::Unchanged,

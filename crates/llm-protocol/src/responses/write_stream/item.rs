@@ -51,7 +51,7 @@ pub(super) fn write_refusal_part(text: &JsonStr<'_>, json: &mut JsonWriter) {
         .close_object();
 }
 
-/// Writes a message. `part` writes its only part, if there is one.
+/// Writes a message. `part` writes its part, if it has one.
 pub(super) fn write_message(
     id: &str,
     status: &str,
@@ -171,8 +171,9 @@ fn with_object(json: &str, read: impl FnOnce(JsonValue<'_>)) {
     }
 }
 
-/// Returns whether the client can run the arguments without checking them. Other arguments go back
-/// as a plain function call, so that the tool reports the error instead of running something else.
+/// Returns whether the client can run the arguments without checking them. Other arguments are
+/// returned as a plain function call, so that the tool reports the error instead of running a
+/// different command.
 pub(super) fn is_runnable(kind: ToolCallKind, arguments: &str) -> bool {
     let mut fits = false;
     let texts = |value: Option<JsonValue<'_>>| {
@@ -203,9 +204,8 @@ pub(super) fn is_json(arguments: &str) -> bool {
     JsonDocument::parse(arguments, MAX_RESPONSE_DEPTH, NodeBuffer::new()).is_ok()
 }
 
-/// Returns the custom tool input inside `{"input": "…"}`, the form that a vendor uses that knows
-/// only functions. If the arguments are not an object with exactly that member, returns them
-/// unchanged.
+/// Returns the custom tool input inside `{"input": "…"}`, the form of a vendor that supports
+/// functions only. Other arguments are returned unchanged.
 pub(super) fn unwrap_custom_input(arguments: &JsonStr<'_>) -> String {
     let value = arguments.value();
     let mut inside = None;

@@ -1,8 +1,8 @@
 //! Repairs turns that a messages model refuses: instructions inside the conversation, and a final
 //! assistant turn.
 //!
-//! This file must not move anything else. Instructions before the conversation move to `system`;
-//! later ones become reminders in a user turn, as in translation.
+//! Instructions before the conversation move to `system`; later ones become reminders in a user
+//! turn, as in translation.
 
 use super::super::{ForeignFieldRemover, is_empty_value};
 use crate::ir::JsonPath;
@@ -17,7 +17,7 @@ impl<'a> ForeignFieldRemover<'a> {
             return;
         }
         let first_other = messages.iter().position(|message| !is_system(*message));
-        // Instructions alone are not a conversation: the last of them becomes the user's message.
+        // Instructions alone are not a conversation, so the last one becomes the user's message.
         let leading = first_other.unwrap_or(messages.len().saturating_sub(1));
         let mut instructions = Vec::new();
         let moves = results_behind(&messages, is_system, |message| {
@@ -45,7 +45,7 @@ impl<'a> ForeignFieldRemover<'a> {
         self.add_instructions(root, &instructions);
     }
 
-    /// Writes instructions as a user message, behind the message `results` if there is one.
+    /// Writes instructions as a user message, behind the message `results` if that is set.
     fn insert_reminder(&mut self, message: JsonValue<'a>, results: Option<JsonValue<'a>>) {
         let content = message
             .get("content")
@@ -135,8 +135,8 @@ fn is_system(message: JsonValue<'_>) -> bool {
     is(message.get("role"), "system")
 }
 
-/// Returns for each message the index of the last result of its turn if it is a late instruction:
-/// vendors want results directly behind their calls.
+/// Returns for each late instruction the index of the last result in its turn. Vendors want results
+/// directly behind their calls, so the instruction must follow that message.
 pub(in crate::request::repair) fn results_behind<'a>(
     messages: &[JsonValue<'a>],
     is_instruction: impl Fn(JsonValue<'a>) -> bool,
@@ -162,7 +162,7 @@ fn has_block(message: JsonValue<'_>, kind: &str) -> bool {
         .any(|block| is(block.get("type"), kind))
 }
 
-/// Returns instructions as text blocks, each text as written.
+/// Returns instructions as text blocks, with each text unchanged.
 pub(in crate::request::repair) fn text_blocks(content: JsonValue<'_>) -> Vec<String> {
     if content.is_string() {
         let is_blank = content.text().is_none_or(|text| text.is_blank());
@@ -178,7 +178,7 @@ pub(in crate::request::repair) fn text_blocks(content: JsonValue<'_>) -> Vec<Str
         .collect()
 }
 
-/// Returns a user message with the instructions as a reminder; `None` if they have no text.
+/// Returns a user message with the instructions as a reminder, or `None` if they have no text.
 pub(in crate::request::repair) fn reminder_message(content: JsonValue<'_>) -> Option<String> {
     let texts: Vec<JsonStr<'_>> = match content.text() {
         Some(text) => vec![text],
