@@ -139,7 +139,7 @@ pub async fn refund(
         let account = charge.map(|charge| charge.account);
         let what = json!({"account": account, "credits": amount, "ref": reference});
         let acting = app.accounts.with_actor(&by, at_ms);
-        let posted = acting.record_then_run("request.refund", request_id, &what, || {
+        let posted = acting.record_posting("request.refund", request_id, &what, || {
             app.billing.corrections().post_refund(&refund)
         })?;
         Ok(posting_response("refund", reference, actor, &posted))

@@ -310,13 +310,11 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             settings.check(context.settings)?;
             let mut set = KeySettings::default();
             settings.apply(&mut set, context.now_ms);
-            record_audit(
-                context,
-                "key.create",
-                &account.id,
-                &json!({"name": name, "settings": set}),
-            )?;
-            let new = keys.create_key_with(&account.id, &name, &set, context.now_ms);
+            let (what, by) = (json!({"name": name, "settings": set}), command_line_actor());
+            let acting = context.accounts.with_actor(&by, context.now_ms);
+            let new = acting.record_then_run("key.create", &account.id, &what, || {
+                keys.create_key_with(&account.id, &name, &set, context.now_ms)
+            });
             print_new_key(context, &new.context("cannot create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
@@ -345,13 +343,11 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             print(context.json, &value, &text)
         }
         KeyCommand::Rotate { key_id, overlap } => {
-            record_audit(
-                context,
-                "key.rotate",
-                &key_id,
-                &json!({"overlap_ms": overlap.ms}),
-            )?;
-            let new = keys.rotate_key(None, &key_id, overlap.ms, context.now_ms);
+            let (what, by) = (json!({"overlap_ms": overlap.ms}), command_line_actor());
+            let acting = context.accounts.with_actor(&by, context.now_ms);
+            let new = acting.record_then_run("key.rotate", &key_id, &what, || {
+                keys.rotate_key(None, &key_id, overlap.ms, context.now_ms)
+            });
             print_new_key(
                 context,
                 &new.with_context(|| {
@@ -394,20 +390,6 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             )
         }
     }
-}
-
-/// Records an action in the audit log before it is done. The log may therefore contain an action
-/// that then failed, but it never lacks one.
-fn record_audit(
-    context: &CommandContext<'_>,
-    act: &'static str,
-    object: &str,
-    what: &Value,
-) -> anyhow::Result<()> {
-    Ok(context
-        .accounts
-        .with_actor(&command_line_actor(), context.now_ms)
-        .record(act, object, what)?)
 }
 
 /// Prints a new key once edges accept it, or once it is clear that they do not yet.

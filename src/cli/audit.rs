@@ -6,7 +6,7 @@ use super::account::print;
 use super::home::open_home;
 use crate::document::hex;
 use accounts::Accounts;
-use accounts::db::audit::AuditRow;
+use accounts::db::audit::{AuditOutcome, AuditRow};
 use base::clock::rfc3339;
 use clap::Subcommand;
 use config::CommandSettings;
@@ -15,9 +15,10 @@ use std::process::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Show the latest lines, newest first.
+    /// Show the latest actions, newest first, and what became of each: done, refused, failed, or
+    /// repeated if its reference was posted before.
     Show {
-        /// Maximum number of lines.
+        /// Maximum number of actions.
         #[arg(long, default_value_t = 50)]
         last: u32,
     },
@@ -91,18 +92,32 @@ fn format_line(line: &AuditRow) -> String {
         object,
         before,
         after,
+        outcome,
         ..
     } = line;
-    format!(
-        "{seq} {} {actor} ({address}) {act} {object} {before} {after}\n",
+    let mut text = format!(
+        "{seq} {} {actor} ({address}) {act} {object} {before} {after}",
         rfc3339(*at_ms)
-    )
+    );
+    if line.is_attempt {
+        text += &format!(" – {outcome}");
+    }
+    text + "\n"
 }
 
 fn line_json(line: &AuditRow) -> Value {
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
-    json!({
+    let mut document = json!({
         "seq": line.seq, "at": rfc3339(line.at_ms), "actor": line.actor, "address": line.address, "act": line.act,
         "object": line.object, "before": value(&line.before), "after": value(&line.after), "hash": hex(&line.hash),
-    })
+        "outcome": line.outcome.kind.name(),
+    });
+    let AuditOutcome { why, credits, .. } = &line.outcome;
+    if !why.is_empty() {
+        document["why"] = json!(why);
+    }
+    if let Some(credits) = credits {
+        document["credits"] = json!(credits);
+    }
+    document
 }

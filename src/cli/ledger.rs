@@ -372,7 +372,7 @@ fn refund(
             .refund(request_id, credits, reference, now_ms)
     };
     let acting = accounts.with_actor(&by, now_ms);
-    Ok(acting.record_then_run("request.refund", request_id, &change, refund)?)
+    Ok(acting.record_posting("request.refund", request_id, &change, refund)?)
 }
 
 /// A change of an account's balance by hand.
@@ -404,7 +404,7 @@ fn adjust(
             .adjust(account, credits, reference, reason, now_ms)
     };
     let acting = accounts.with_actor(&by, now_ms);
-    Ok(acting.record_then_run("account.adjust", account, &change, adjust)?)
+    Ok(acting.record_posting("account.adjust", account, &change, adjust)?)
 }
 
 /// Copies the accounts, the ledger and the journal into `to`.

@@ -1,20 +1,20 @@
 //! Actions of administrators. Each has a line in the audit log: in the same transaction if the
-//! action changes only `app.db`, or before the action.
+//! action changes only `app.db`; or an attempt before the action, and its outcome after it. So no
+//! action is missing from the log, and the log says what really happened.
 //!
 //! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
 //! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
 use super::accounts::{Account, AccountStatus, Accounts};
-use super::error::AccountError;
+use super::error::{AccountError, ActError};
 use super::views::AuditLog;
 use crate::db::Role;
 use crate::db::account_lifecycle::CloseAccountOutcome;
-use crate::db::audit::{AuditEntry, AuditFilter, AuditRow};
+use crate::db::audit::{AuditEntry, AuditFilter, AuditOutcome, AuditRow, OutcomeKind};
 use crate::key_settings::RateSettings;
 use ledger::StoreError;
-use ledger::{BalanceChange, BalanceChangeKind};
+use ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use serde_json::{Value, json};
-use std::fmt::Display;
 
 /// Who acts, and from which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,16 +105,16 @@ impl Accounts {
 }
 
 impl AuditLog<'_> {
-    /// Returns the lines, newest line first: at most `limit`, before the line `before`.
+    /// Returns the actions, newest first: at most `limit`, before the line `before`.
     ///
     /// # Errors
     /// Returns an error if the database fails.
     pub fn rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.0.db.audit().audit_rows(before, limit)
+        self.find_rows(&AuditFilter::default(), before, limit)
     }
 
-    /// Returns the lines that match `filter`, newest line first: at most `limit`, before the line
-    /// `before`.
+    /// Returns the actions that match `filter`, newest first: at most `limit`, before the line
+    /// `before`. An attempt and its outcome are one row, in the place of the attempt.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -273,10 +273,17 @@ impl AuditedAccounts<'_> {
     ) -> Result<bool, AccountError> {
         rates.validate()?;
         let before = self.accounts.account_rates(account)?;
-        let changes = (&json!({"rates": before}), &json!({"rates": rates}));
-        self.record_setting_then_run("account.limit", account, changes, || {
-            self.accounts.set_account_rates(account, rates)
-        })
+        let change = AuditChange::new("account.limit", account, &json!({"rates": rates}))
+            .with_before(&json!({"rates": before}));
+        let set = || match self.accounts.set_account_rates(account, rates)? {
+            true => Ok(()),
+            false => Err(AccountError::NoAccount),
+        };
+        match self.record_attempt_then_run(&change, set, |()| AuditOutcome::DONE) {
+            Ok(()) => Ok(true),
+            Err(AccountError::NoAccount) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Disables or enables a key. Returns false if there is no such live key.
@@ -308,28 +315,28 @@ impl AuditedAccounts<'_> {
             .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&change)))
     }
 
-    /// Logs an action whose change is not in the same transaction, then runs it. If the action
-    /// fails, logs that too. So no action is missing from the log, but a logged action may not have
-    /// happened: for a posting, its reference shows which.
+    /// Logs an attempt of an action whose change is not in the same transaction, runs it, and logs
+    /// its outcome.
     ///
     /// # Errors
     /// Returns an error if the action cannot be logged, and then does not run it; or returns the
     /// error of `work`.
-    pub fn record_then_run<T, E: From<StoreError> + Display>(
+    pub fn record_then_run<T, E: ActError>(
         &self,
         act: &'static str,
         object: &str,
         what: &Value,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        self.record_change_then_run(AuditChange::new(act, object, what), work)
+        let change = AuditChange::new(act, object, what);
+        self.record_attempt_then_run(&change, work, |_| AuditOutcome::DONE)
     }
 
     /// Logs a change of settings, then makes it; see [`AuditedAccounts::record_then_run`].
     ///
     /// # Errors
     /// Returns the errors of [`AuditedAccounts::record_then_run`].
-    pub fn record_setting_then_run<T, E: From<StoreError> + Display>(
+    pub fn record_setting_then_run<T, E: ActError>(
         &self,
         act: &'static str,
         object: &str,
@@ -337,48 +344,71 @@ impl AuditedAccounts<'_> {
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let change = AuditChange::new(act, object, after).with_before(before);
-        self.record_change_then_run(change, work)
+        self.record_attempt_then_run(&change, work, |_| AuditOutcome::DONE)
     }
 
-    fn record_change_then_run<T, E: From<StoreError> + Display>(
+    /// Logs the attempt `change`, runs `work`, and logs the outcome: that of `outcome_of` for its
+    /// result, or its error.
+    fn record_attempt_then_run<T, E: ActError>(
         &self,
-        change: AuditChange,
+        change: &AuditChange,
         work: impl FnOnce() -> Result<T, E>,
+        outcome_of: impl FnOnce(&T) -> AuditOutcome,
     ) -> Result<T, E> {
-        let (act, object) = (change.act, change.object.clone());
-        self.accounts
-            .db
-            .audit()
-            .append_audit(&self.audit_entry(&change))?;
-        work().inspect_err(|error| {
-            let change = AuditChange::new(
-                "refused",
-                &object,
-                &json!({"act": act, "why": error.to_string()}),
+        let (rows, entry) = (self.accounts.db.audit(), self.audit_entry(change));
+        let seq = rows.append_attempt(&entry)?;
+        let result = work();
+        let outcome = match &result {
+            Ok(value) => outcome_of(value),
+            Err(error) => AuditOutcome {
+                why: error.to_string(),
+                ..AuditOutcome::new(match error.is_refusal() {
+                    true => OutcomeKind::Refused,
+                    false => OutcomeKind::Failed,
+                })
+            },
+        };
+        if let Err(error) = rows.append_outcome(seq, &entry, &outcome) {
+            let (act, object) = (change.act, &change.object);
+            let kind = outcome.kind.name();
+            log::error!(
+                "cannot record the outcome of {act} of {object} in the audit log, which was: {kind}: {error}"
             );
-            if let Err(error) = self
-                .accounts
-                .db
-                .audit()
-                .append_audit(&self.audit_entry(&change))
-            {
-                log::error!(
-                    "cannot record in the audit log that {act} of {object} was refused: {error}"
-                );
-            }
+        }
+        result
+    }
+
+    /// Logs the attempt of a posting, posts it, and logs whether its reference is new and by how
+    /// much the balance changed.
+    ///
+    /// # Errors
+    /// Returns the errors of [`AuditedAccounts::record_then_run`].
+    pub fn record_posting(
+        &self,
+        act: &'static str,
+        object: &str,
+        what: &Value,
+        work: impl FnOnce() -> Result<PostingResult, StoreError>,
+    ) -> Result<PostingResult, StoreError> {
+        let change = AuditChange::new(act, object, what);
+        self.record_attempt_then_run(&change, work, |posted| AuditOutcome {
+            credits: posted.is_new.then(|| posted.change.to_string()),
+            ..AuditOutcome::new(match posted.is_new {
+                true => OutcomeKind::Done,
+                false => OutcomeKind::Repeated,
+            })
         })
     }
 
-    /// Logs a change of a balance, then posts it; see [`AuditedAccounts::record_then_run`].
+    /// Logs and posts a change of a balance; see [`AuditedAccounts::record_posting`].
     ///
     /// # Errors
-    /// Returns an error if the change cannot be logged, and then does not post it; or returns the
-    /// error of `work`.
-    pub fn record_then_post<T>(
+    /// Returns the errors of [`AuditedAccounts::record_then_run`].
+    pub fn record_then_post(
         &self,
         change: &BalanceChange<'_>,
-        work: impl FnOnce() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce() -> Result<PostingResult, StoreError>,
+    ) -> Result<PostingResult, StoreError> {
         let BalanceChange {
             kind,
             reference,
@@ -396,7 +426,7 @@ impl AuditedAccounts<'_> {
             | BalanceChangeKind::PaymentRefund { .. }
             | BalanceChangeKind::Dispute { .. } => ("account.payment", None),
         };
-        self.record_then_run(
+        self.record_posting(
             act,
             account,
             &json!({"credits": amount, "ref": reference, "reason": reason}),
@@ -419,8 +449,7 @@ impl AuditedAccounts<'_> {
         rows.append_audit_once(&self.audit_entry(&change), self.now_ms - DAY_MS)
     }
 
-    /// Logs an action that is about to happen, if the error of the action itself is information
-    /// enough.
+    /// Logs something that has begun, whatever becomes of it.
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -7,6 +7,7 @@ use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MA
 use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
 use config::MAX_RATE;
 use ledger::StoreError;
+use std::fmt::Display;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
@@ -52,4 +53,37 @@ pub enum AccountError {
     Password(#[from] password::HashError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// An error of an action that the audit log records.
+pub trait ActError: From<StoreError> + Display {
+    /// Whether the rules forbade the action, so that nothing changed. Otherwise, something failed.
+    fn is_refusal(&self) -> bool;
+}
+
+impl ActError for StoreError {
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Sqlite { .. }
+            | Self::SharedStore { .. }
+            | Self::Postgres { .. }
+            | Self::Io { .. } => false,
+            Self::Unusable(_)
+            | Self::NotHolder(_)
+            | Self::Refused(_)
+            | Self::Unknown(_)
+            | Self::SegmentUnavailable(_)
+            | Self::ReferenceUsed(_) => true,
+        }
+    }
+}
+
+impl ActError for AccountError {
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_refusal(),
+            Self::Random(_) | Self::Password(_) => false,
+            _ => true,
+        }
+    }
 }

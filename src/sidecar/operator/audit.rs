@@ -10,9 +10,9 @@ use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::spending::encode;
 use super::super::state::SidecarState;
-use super::sentences::{ACTS, AuditNames, sentence};
+use super::sentences::{ACTS, AuditNames, OUTCOMES, sentence};
 use accounts::Accounts;
-use accounts::db::audit::AuditFilter;
+use accounts::db::audit::{AuditFilter, AuditRow, OutcomeKind};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -38,6 +38,8 @@ pub struct AuditLogQuery {
     account: String,
     /// A name of [`ACTS`].
     act: String,
+    /// A name of an [`OutcomeKind`].
+    outcome: String,
     /// Day in UTC.
     day: String,
     before: Option<i64>,
@@ -48,12 +50,39 @@ struct AuditLine {
     at: Timestamp,
     who: String,
     what: String,
+    /// What became of it, unless it was done.
+    badge: Option<OutcomeBadge>,
     address: String,
     /// Page of the account that the line is about.
     account_url: Option<String>,
 }
 
-struct ActChoice {
+struct OutcomeBadge {
+    outcome: &'static str,
+    text: &'static str,
+    style: &'static str,
+}
+
+impl OutcomeBadge {
+    fn new(row: &AuditRow) -> Option<Self> {
+        let kind = row.outcome.kind;
+        let (_, text) = OUTCOMES.into_iter().find(|(it, _)| *it == kind)?;
+        let style = match kind {
+            OutcomeKind::Done => return None,
+            OutcomeKind::Repeated => "",
+            OutcomeKind::Refused | OutcomeKind::Unknown => " warn",
+            OutcomeKind::Failed => " bad",
+        };
+        Some(Self {
+            outcome: kind.name(),
+            text,
+            style,
+        })
+    }
+}
+
+/// A choice of a filter.
+struct FilterChoice {
     value: &'static str,
     text: &'static str,
     chosen: bool,
@@ -64,7 +93,8 @@ struct ActChoice {
 struct AuditLogPage {
     frame: Frame,
     query: AuditLogQuery,
-    acts: Vec<ActChoice>,
+    acts: Vec<FilterChoice>,
+    outcomes: Vec<FilterChoice>,
     rows: Vec<AuditLine>,
     fault: Option<&'static str>,
     is_filtered: bool,
@@ -74,7 +104,7 @@ struct AuditLogPage {
 
 impl AuditLogQuery {
     fn is_filtered(&self) -> bool {
-        [&self.by, &self.account, &self.act, &self.day]
+        [&self.by, &self.account, &self.act, &self.outcome, &self.day]
             .iter()
             .any(|text| !text.is_empty())
     }
@@ -102,10 +132,15 @@ impl AuditLogQuery {
         {
             return Ok(Err("Choose a kind of the list."));
         }
+        let outcome = OutcomeKind::parse(&self.outcome);
+        if outcome.is_none() && !self.outcome.is_empty() {
+            return Ok(Err("Choose an outcome of the list."));
+        }
         Ok(Ok(AuditFilter {
             actor: person(&self.by)?,
             account: person(&self.account)?,
             act,
+            outcome,
             times_ms,
         }))
     }
@@ -116,6 +151,7 @@ impl AuditLogQuery {
             ("by", self.by.as_str()),
             ("account", &self.account),
             ("act", &self.act),
+            ("outcome", &self.outcome),
             ("day", &self.day),
         ];
         fields.extend(before.as_deref().map(|seq| ("before", seq)));
@@ -147,10 +183,17 @@ pub async fn show(
     let page = AuditLogPage {
         frame: Frame::new("Audit log", &user),
         acts: ACTS
-            .map(|(value, text)| ActChoice {
+            .map(|(value, text)| FilterChoice {
                 value,
                 text,
                 chosen: value == query.act,
+            })
+            .into(),
+        outcomes: OUTCOMES
+            .map(|(kind, text)| FilterChoice {
+                value: kind.name(),
+                text,
+                chosen: kind.name() == query.outcome,
             })
             .into(),
         fault,
@@ -175,11 +218,12 @@ fn load(
         .audit_log()
         .find_rows(filter, before, ROWS_PER_PAGE)?;
     let names = AuditNames::load(accounts, &rows)?;
-    let line = |row: &accounts::db::audit::AuditRow| AuditLine {
+    let line = |row: &AuditRow| AuditLine {
         seq: row.seq,
         at: Timestamp(row.at_ms),
         who: names.person(&row.actor),
         what: sentence(row, &names),
+        badge: OutcomeBadge::new(row),
         address: row.address.clone(),
         account_url: names
             .account(row)

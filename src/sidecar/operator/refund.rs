@@ -103,12 +103,10 @@ impl RefundOrder {
             at_ms,
         };
         let what = json!({"account": account, "credits": self.amount, "ref": self.reference});
-        app.accounts.with_actor(by, at_ms).record_then_run(
-            "request.refund",
-            request_id,
-            &what,
-            || app.billing.corrections().post_refund(&refund),
-        )
+        let acting = app.accounts.with_actor(by, at_ms);
+        acting.record_posting("request.refund", request_id, &what, || {
+            app.billing.corrections().post_refund(&refund)
+        })
     }
 }
 

@@ -6,7 +6,7 @@
 use super::super::display::format_time;
 use super::prices::token_prices;
 use super::role_text::describe_role;
-use accounts::db::audit::AuditRow;
+use accounts::db::audit::{AuditOutcome, AuditRow, OutcomeKind};
 use accounts::prices::{PRICES_ACT, PriceChange, parse_price_changes};
 use accounts::{Accounts, Role};
 use credits::money::Micro;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// The actions and what a filter calls them.
-pub const ACTS: [(&str, &str); 30] = [
+pub const ACTS: [(&str, &str); 29] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -49,7 +49,15 @@ pub const ACTS: [(&str, &str); 30] = [
     ("ledger.archive", "Ledger archived"),
     ("ledger.reindex", "Ledger indexed anew"),
     ("ledger.rebuild-aggregates", "Totals rebuilt"),
-    ("refused", "Refused"),
+];
+
+/// The outcomes and what a filter calls them.
+pub const OUTCOMES: [(OutcomeKind, &str); 5] = [
+    (OutcomeKind::Done, "Done"),
+    (OutcomeKind::Refused, "Refused"),
+    (OutcomeKind::Failed, "Failed"),
+    (OutcomeKind::Repeated, "Already posted"),
+    (OutcomeKind::Unknown, "Unknown"),
 ];
 
 /// The e-mails of accounts and the names of keys that lines name by their ids.
@@ -127,18 +135,46 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or(Value::Null)
 }
 
-/// Returns what happened, without who did it.
+/// Returns what happened, without who did it; or what was tried, and what became of it.
 pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
+    let is_done = row.outcome.kind == OutcomeKind::Done;
     let line = Line {
         row,
         before: json(&row.before),
         after: json(&row.after),
         names,
+        tense: if is_done { Tense::Past } else { Tense::Base },
     };
-    match row.act.split_once('.') {
+    let what = match row.act.split_once('.') {
         Some(("account", act)) => line.account(act),
         Some(("key", act)) => line.key(act),
         _ => line.other(),
+    };
+    if is_done {
+        return what;
+    }
+    let outcome = AuditOutcome {
+        // The text of an error names accounts by their ids, and may end with a detail as JSON.
+        why: (row.outcome.why.split(" {").next().unwrap_or_default())
+            .replace(&row.object, &line.whom()),
+        ..row.outcome.clone()
+    };
+    format!("tried to {what}: {outcome}")
+}
+
+/// How a sentence writes its verbs: what was done, or what was tried.
+#[derive(Clone, Copy)]
+enum Tense {
+    Past,
+    Base,
+}
+
+impl Tense {
+    fn verb(self, base: &'static str, past: &'static str) -> &'static str {
+        match self {
+            Self::Past => past,
+            Self::Base => base,
+        }
     }
 }
 
@@ -148,9 +184,14 @@ struct Line<'a> {
     before: Value,
     after: Value,
     names: &'a AuditNames,
+    tense: Tense,
 }
 
 impl Line<'_> {
+    fn verb(&self, base: &'static str, past: &'static str) -> &'static str {
+        self.tense.verb(base, past)
+    }
+
     fn word(&self, name: &str) -> String {
         self.after[name].as_str().unwrap_or_default().to_owned()
     }
@@ -195,21 +236,29 @@ impl Line<'_> {
             "resume" => format!("resumed {whom}"),
             "delete" if is_own => "deleted the own account".to_owned(),
             "delete" => format!("deleted the account {whom}"),
+            // The verb is the same in both tenses.
             "limit" => format!(
                 "set the rate limits of {whom}: {}",
                 list(&changes_of(&before["rates"], &after["rates"], &RATES))
             ),
             "extend-trial" => format!(
-                "extended the trial of {whom} from {} to {}",
+                "{} the trial of {whom} from {} to {}",
+                self.verb("extend", "extended"),
                 time(&before["trial_ends_at_ms"]),
                 time(&after["trial_ends_at_ms"]),
             ),
-            "grant" => format!("granted {credits} credits to {whom}{reference}"),
-            "topup" => format!("sold {credits} credits to {whom}{reference}"),
+            "grant" => {
+                let verb = self.verb("grant", "granted");
+                format!("{verb} {credits} credits to {whom}{reference}")
+            }
+            "topup" => {
+                let verb = self.verb("sell", "sold");
+                format!("{verb} {credits} credits to {whom}{reference}")
+            }
             "adjust" => {
                 let (verb, amount, to) = match credits.strip_prefix('-') {
-                    Some(amount) => ("deducted", amount, "from"),
-                    None => ("added", credits.as_str(), "to"),
+                    Some(amount) => (self.verb("deduct", "deducted"), amount, "from"),
+                    None => (self.verb("add", "added"), credits.as_str(), "to"),
                 };
                 let reason = self.word("reason");
                 format!("{verb} {amount} credits {to} {whom} as a correction: {reason}{reference}")
@@ -242,15 +291,17 @@ impl Line<'_> {
                     false => format!(", {}", list(&set)),
                 };
                 format!(
-                    "created the key ‘{}’ of {}{set}",
+                    "{} the key ‘{}’ of {}{set}",
+                    self.verb("create", "created"),
                     self.word("name"),
                     self.whom()
                 )
             }
-            "set" => key_set(&key, &before["settings"], &after["settings"]),
+            "set" => key_set(&key, &before["settings"], &after["settings"], self.tense),
             "rotate" => {
                 let minutes = after["overlap_ms"].as_i64().unwrap_or_default() / 60_000;
-                format!("rotated {key}: the old one works for another {minutes} minutes")
+                let verb = self.verb("rotate", "rotated");
+                format!("{verb} {key}: the old one works for another {minutes} minutes")
             }
             "enable" => format!("enabled {key}"),
             "disable" => format!("disabled {key}"),
@@ -264,16 +315,18 @@ impl Line<'_> {
         let object = &row.object;
         match row.act.as_str() {
             "request.refund" => {
-                let amount = match self.word("credits") {
-                    amount if amount.is_empty() => "all that was left of".to_owned(),
-                    amount => format!("{amount} credits of"),
+                let asked = Some(self.word("credits")).filter(|amount| !amount.is_empty());
+                let amount = match row.outcome.credits.clone().or(asked) {
+                    None => "all that was left of".to_owned(),
+                    Some(amount) => format!("{amount} credits of"),
                 };
                 let of = match after["account"].as_str() {
                     Some(account) => format!(" of {}", self.names.person(account)),
                     None => String::new(),
                 };
                 let reference = self.reference();
-                format!("refunded {amount} the request {object}{of}{reference}")
+                let verb = self.verb("refund", "refunded");
+                format!("{verb} {amount} the request {object}{of}{reference}")
             }
             "invite.create" => match after["ids"].as_array().map(Vec::len) {
                 Some(1) => "created an invitation".to_owned(),
@@ -285,10 +338,24 @@ impl Line<'_> {
                 Err(_) => "changed prices".to_owned(),
             },
             "ledger.verify" => "started an audit of the ledger".to_owned(),
-            "ledger.seal" => "sealed entries of the ledger".to_owned(),
-            "ledger.archive" => "archived sealed entries of the ledger".to_owned(),
-            "ledger.reindex" => "made the index of the ledger anew".to_owned(),
-            "ledger.rebuild-aggregates" => "rebuilt the totals of the ledger".to_owned(),
+            "ledger.seal" => format!("{} entries of the ledger", self.verb("seal", "sealed")),
+            "ledger.archive" => {
+                let verb = self.verb("archive", "archived");
+                format!("{verb} sealed entries of the ledger")
+            }
+            "ledger.reindex" => {
+                format!(
+                    "{} the index of the ledger",
+                    self.verb("rebuild", "rebuilt")
+                )
+            }
+            "ledger.rebuild-aggregates" => {
+                format!(
+                    "{} the totals of the ledger",
+                    self.verb("rebuild", "rebuilt")
+                )
+            }
+            // A line of an earlier version, after that of the action.
             "refused" => {
                 let (act, why) = (self.word("act"), self.word("why"));
                 let title = ACTS.iter().find(|(name, _)| *name == act);
@@ -386,7 +453,7 @@ fn settings_changes(before: &Value, after: &Value) -> Vec<String> {
     parts
 }
 
-fn key_set(key: &str, old: &Value, new: &Value) -> String {
+fn key_set(key: &str, old: &Value, new: &Value, tense: Tense) -> String {
     // Lines of an earlier version do not say what was before.
     if old.is_null() {
         return format!("set {key}: {}", list(&settings_changes(&Value::Null, new)));
@@ -401,28 +468,29 @@ fn key_set(key: &str, old: &Value, new: &Value) -> String {
             (Some((from, one)), Some((to, other))) if one == other => {
                 let number = |text: &str| text.parse::<Micro>().unwrap_or(Micro::ZERO);
                 let verb = match number(&to) < number(&from) {
-                    true => "lowered",
-                    false => "raised",
+                    true => tense.verb("lower", "lowered"),
+                    false => tense.verb("raise", "raised"),
                 };
                 format!("{verb} the limit of {key} from {from} to {to} {one}")
             }
             (Some((from, one)), Some((to, other))) => {
-                format!("changed the limit of {key} from {from} {one} to {to} {other}")
+                let verb = tense.verb("change", "changed");
+                format!("{verb} the limit of {key} from {from} {one} to {to} {other}")
             }
             (None, Some((to, period))) => format!("set the limit of {key} to {to} {period}"),
-            (_, None) => format!("removed the limit of {key}"),
+            (_, None) => format!("{} the limit of {key}", tense.verb("remove", "removed")),
         });
     }
     let others = settings_changes(old, new);
     if !others.is_empty() {
         let what = list(&others);
         parts.push(match parts.is_empty() {
-            true => format!("changed {key}: {what}"),
-            false => format!("made it {what}"),
+            true => format!("{} {key}: {what}", tense.verb("change", "changed")),
+            false => format!("{} it {what}", tense.verb("make", "made")),
         });
     }
     match parts.is_empty() {
-        true => format!("saved {key} without a change"),
+        true => format!("{} {key} without a change", tense.verb("save", "saved")),
         false => parts.join("; "),
     }
 }

@@ -1,16 +1,32 @@
 //! The audit log, as rows of `app.db`: one line for each action of an administrator, with the hash
 //! of the previous line.
 //!
-//! If the action changes `app.db`, its line is written in the same transaction. Triggers forbid
-//! changing or deleting lines, and `verify` reports it if somebody did. Must not receive a secret.
+//! If the action changes `app.db`, its line can be written in the same transaction. Any other
+//! action has two lines: an attempt before it, and its outcome after it, which names the attempt.
+//! Readers get both as one row. Triggers forbid changing or deleting lines, and `verify` reports it
+//! if somebody did. Must not receive a secret.
 
 use super::rows::first_column;
 use super::views::AuditRows;
 use ledger::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::fmt;
 
-const AUDIT_COLUMNS: &str = "seq, at_ms, actor, address, act, object, before, after, prev, hash";
+const AUDIT_COLUMNS: &str =
+    "a.seq, a.at_ms, a.actor, a.address, a.act, a.object, a.before, a.after, a.prev, a.hash";
+
+/// What the stored name of an action begins with if its outcome is a line of its own.
+const ATTEMPT_PREFIX: &str = "attempt:";
+
+/// Stored name of a line with the outcome of an attempt, whose object is `line SEQ`.
+const OUTCOME_ACT: &str = "outcome";
+
+/// The attempts and the other actions, each with the line of its outcome.
+const ACTS_WITH_OUTCOMES: &str =
+    "audit a LEFT JOIN audit o ON o.object = 'line ' || a.seq AND o.act = 'outcome'
+     WHERE a.act <> 'outcome'";
 
 /// An action for the audit log.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +67,119 @@ impl NewAuditLine {
     }
 }
 
+/// What became of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutcomeKind {
+    Done,
+    /// Its reference was posted before, so nothing changed.
+    Repeated,
+    /// The rules forbade it; nothing changed.
+    Refused,
+    /// A database failed; what is there is unknown.
+    Failed,
+    /// An attempt without an outcome: the process ended, or still works on it.
+    Unknown,
+}
+
+impl OutcomeKind {
+    pub const ALL: [Self; 5] = [
+        Self::Done,
+        Self::Repeated,
+        Self::Refused,
+        Self::Failed,
+        Self::Unknown,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Repeated => "repeated",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Selects the rows of [`ACTS_WITH_OUTCOMES`] with this outcome.
+    fn condition(self) -> String {
+        let attempt = format!("a.act LIKE '{ATTEMPT_PREFIX}%'");
+        match self {
+            // Earlier versions wrote what was refused as a line of its own.
+            Self::Done => format!(
+                "((NOT {attempt} AND a.act <> 'refused') OR json_extract(o.after, '$.outcome') = 'done')"
+            ),
+            Self::Refused => {
+                "(a.act = 'refused' OR json_extract(o.after, '$.outcome') = 'refused')".to_owned()
+            }
+            Self::Unknown => format!("({attempt} AND o.seq IS NULL)"),
+            kind => format!("json_extract(o.after, '$.outcome') = '{}'", kind.name()),
+        }
+    }
+}
+
+/// What became of an action, and the details.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditOutcome {
+    pub kind: OutcomeKind,
+    /// Why it was refused or failed; empty otherwise.
+    pub why: String,
+    /// By how many credits a posting changed the balance.
+    pub credits: Option<String>,
+}
+
+impl AuditOutcome {
+    pub const DONE: Self = Self::new(OutcomeKind::Done);
+    const UNKNOWN: Self = Self::new(OutcomeKind::Unknown);
+
+    pub(crate) const fn new(kind: OutcomeKind) -> Self {
+        Self {
+            kind,
+            why: String::new(),
+            credits: None,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut value = json!({"outcome": self.kind.name()});
+        if !self.why.is_empty() {
+            value["why"] = json!(self.why);
+        }
+        if let Some(credits) = &self.credits {
+            value["credits"] = json!(credits);
+        }
+        value
+    }
+
+    fn parse(text: &str) -> Self {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let word = |name: &str| value[name].as_str().map(ToOwned::to_owned);
+        let kind = value["outcome"].as_str().and_then(OutcomeKind::parse);
+        Self {
+            kind: kind.unwrap_or(OutcomeKind::Unknown),
+            why: word("why").unwrap_or_default(),
+            credits: word("credits"),
+        }
+    }
+}
+
+impl fmt::Display for AuditOutcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            OutcomeKind::Done => out.write_str("done"),
+            OutcomeKind::Repeated => out.write_str("already posted, so nothing changed"),
+            OutcomeKind::Refused => write!(out, "refused: {}", self.why),
+            OutcomeKind::Failed => write!(out, "failed: {}", self.why),
+            OutcomeKind::Unknown => {
+                out.write_str("outcome unknown: the process ended, or still works on it")
+            }
+        }
+    }
+}
+
 /// Which lines a reader wants. A field that is `None` does not matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
@@ -59,18 +188,23 @@ pub struct AuditFilter {
     /// Id of the account that the line is about: itself, one of its keys, or one of its requests.
     pub account: Option<String>,
     pub act: Option<String>,
+    pub outcome: Option<OutcomeKind>,
     /// From the first time up to, and without, the second, in ms since 1970.
     pub times_ms: Option<(i64, i64)>,
 }
 
-/// A line as stored.
+/// An action as stored, with what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
     pub seq: i64,
     pub at_ms: i64,
     pub actor: String,
     pub address: String,
+    /// Name of the action, such as `account.suspend`.
     pub act: String,
+    /// Whether the line was written before the action, whose outcome is a line of its own.
+    pub is_attempt: bool,
+    pub outcome: AuditOutcome,
     pub object: String,
     pub before: String,
     pub after: String,
@@ -88,12 +222,17 @@ impl AuditRow {
             actor,
             address,
             act,
+            is_attempt,
             object,
             before,
             after,
             prev,
             ..
         } = self;
+        let act = &match is_attempt {
+            true => format!("{ATTEMPT_PREFIX}{act}"),
+            false => act.clone(),
+        };
         let text = [
             &seq.to_string(),
             &at_ms.to_string(),
@@ -116,6 +255,15 @@ impl AuditRow {
 
 /// Appends a line, in the transaction of the action it records.
 pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rusqlite::Result<()> {
+    append_line(transaction, act, false).map(drop)
+}
+
+/// Appends a line and returns its number.
+fn append_line(
+    transaction: &Transaction<'_>,
+    act: &AuditEntry<'_>,
+    is_attempt: bool,
+) -> rusqlite::Result<i64> {
     let last: Option<(i64, Vec<u8>)> = transaction
         .query_row(
             "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1",
@@ -130,6 +278,8 @@ pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
         actor: act.actor.to_owned(),
         address: act.address.to_owned(),
         act: act.act.to_owned(),
+        is_attempt,
+        outcome: AuditOutcome::DONE,
         object: act.object.to_owned(),
         before: act.before.to_owned(),
         after: act.after.to_owned(),
@@ -137,6 +287,10 @@ pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
         hash: Vec::new(),
     };
     let hash = row.expected_hash();
+    let stored_act = match is_attempt {
+        true => format!("{ATTEMPT_PREFIX}{}", row.act),
+        false => row.act,
+    };
     transaction
         .execute(
             "INSERT INTO audit(seq, at_ms, actor, address, act, object, before, after, prev, hash)
@@ -146,7 +300,7 @@ pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
                 row.at_ms,
                 row.actor,
                 row.address,
-                row.act,
+                stored_act,
                 row.object,
                 row.before,
                 row.after,
@@ -154,7 +308,7 @@ pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
                 hash
             ],
         )
-        .map(drop)
+        .map(|_| row.seq)
 }
 
 impl AuditRows<'_> {
@@ -162,6 +316,30 @@ impl AuditRows<'_> {
     pub fn append_audit(&self, act: &AuditEntry<'_>) -> Result<(), StoreError> {
         self.0.write("write to the audit log", |transaction| {
             append(transaction, act)
+        })
+    }
+
+    /// Appends the line of an attempt, before it is made. Returns its number, for
+    /// [`AuditRows::append_outcome`].
+    pub(crate) fn append_attempt(&self, act: &AuditEntry<'_>) -> Result<i64, StoreError> {
+        self.0.write("write to the audit log", |transaction| {
+            append_line(transaction, act, true)
+        })
+    }
+
+    /// Appends what became of the attempt in the line `seq`; `attempt` is that line's entry.
+    pub(crate) fn append_outcome(
+        &self,
+        seq: i64,
+        attempt: &AuditEntry<'_>,
+        outcome: &AuditOutcome,
+    ) -> Result<(), StoreError> {
+        self.append_audit(&AuditEntry {
+            act: OUTCOME_ACT,
+            object: &format!("line {seq}"),
+            before: "",
+            after: &outcome.to_json().to_string(),
+            ..*attempt
         })
     }
 
@@ -212,26 +390,15 @@ impl AuditRows<'_> {
             .read("read the audit log", |connection| rows_of(connection, act))
     }
 
-    /// Returns at most `limit` lines before the line `before`, newest first.
-    pub fn audit_rows(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
-        self.0.read("read the audit log", |connection| {
-            connection
-                .prepare_cached(&format!(
-                    "SELECT {AUDIT_COLUMNS} FROM audit WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2"
-                ))?
-                .query_map(params![before.unwrap_or(i64::MAX), limit], audit_row)?
-                .collect()
-        })
-    }
-
-    /// Returns at most `limit` lines that match `filter` before the line `before`, newest first.
+    /// Returns at most `limit` actions that match `filter` before the line `before`, newest first.
     pub fn find_audit_rows(
         &self,
         filter: &AuditFilter,
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, StoreError> {
-        let mut sql = format!("SELECT {AUDIT_COLUMNS} FROM audit WHERE seq < ?1");
+        let mut sql =
+            format!("SELECT {AUDIT_COLUMNS}, o.after FROM {ACTS_WITH_OUTCOMES} AND a.seq < ?1");
         let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(before.unwrap_or(i64::MAX))];
         let mut add = |condition: &str, value: Box<dyn ToSql>| {
             values.push(value);
@@ -239,24 +406,29 @@ impl AuditRows<'_> {
             sql.push_str(&condition.replace("?", &format!("?{}", values.len())));
         };
         if let Some(actor) = &filter.actor {
-            add("actor = ?", Box::new(actor.clone()));
+            add("a.actor = ?", Box::new(actor.clone()));
         }
         if let Some(account) = &filter.account {
             add(
-                "(object = ? OR object IN (SELECT id FROM api_key WHERE account = ?)
-                  OR (act = 'request.refund' AND json_extract(after, '$.account') = ?))",
+                "(a.object = ? OR a.object IN (SELECT id FROM api_key WHERE account = ?)
+                  OR (a.act IN ('request.refund', 'attempt:request.refund')
+                      AND json_extract(a.after, '$.account') = ?))",
                 Box::new(account.clone()),
             );
         }
         if let Some(act) = &filter.act {
-            add("act = ?", Box::new(act.clone()));
+            add("a.act IN (?, 'attempt:' || ?)", Box::new(act.clone()));
         }
         if let Some((from_ms, to_ms)) = filter.times_ms {
-            add("at_ms >= ?", Box::new(from_ms));
-            add("at_ms < ?", Box::new(to_ms));
+            add("a.at_ms >= ?", Box::new(from_ms));
+            add("a.at_ms < ?", Box::new(to_ms));
+        }
+        if let Some(outcome) = filter.outcome {
+            sql.push_str(" AND ");
+            sql.push_str(&outcome.condition());
         }
         values.push(Box::new(limit));
-        sql.push_str(&format!(" ORDER BY seq DESC LIMIT ?{}", values.len()));
+        sql.push_str(&format!(" ORDER BY a.seq DESC LIMIT ?{}", values.len()));
         self.0.read("read the audit log", |connection| {
             connection
                 .prepare_cached(&sql)?
@@ -269,8 +441,9 @@ impl AuditRows<'_> {
     pub fn for_each_audit_row(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
         self.0
             .read("read the audit log", |connection: &Connection| {
-                let mut statement = connection
-                    .prepare(&format!("SELECT {AUDIT_COLUMNS} FROM audit ORDER BY seq"))?;
+                let mut statement = connection.prepare(&format!(
+                    "SELECT {AUDIT_COLUMNS}, NULL FROM audit a ORDER BY a.seq"
+                ))?;
                 let mut rows = statement.query([])?;
                 while let Some(line) = rows.next()? {
                     each(audit_row(line)?);
@@ -283,19 +456,28 @@ impl AuditRows<'_> {
 fn rows_of(connection: &Connection, act: &str) -> rusqlite::Result<Vec<AuditRow>> {
     connection
         .prepare_cached(&format!(
-            "SELECT {AUDIT_COLUMNS} FROM audit WHERE act = ?1 ORDER BY seq"
+            "SELECT {AUDIT_COLUMNS}, NULL FROM audit a WHERE a.act = ?1 ORDER BY a.seq"
         ))?
         .query_map([act], audit_row)?
         .collect()
 }
 
 fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
+    let stored_act: String = row.get(4)?;
+    let attempt = stored_act.strip_prefix(ATTEMPT_PREFIX);
+    let outcome: Option<String> = row.get(10)?;
     Ok(AuditRow {
         seq: first_column(row)?,
+        is_attempt: attempt.is_some(),
+        outcome: match (&outcome, attempt) {
+            (Some(text), _) => AuditOutcome::parse(text),
+            (None, Some(_)) => AuditOutcome::UNKNOWN,
+            (None, None) => AuditOutcome::DONE,
+        },
         at_ms: row.get(1)?,
         actor: row.get(2)?,
         address: row.get(3)?,
-        act: row.get(4)?,
+        act: attempt.map_or_else(|| stored_act.clone(), ToOwned::to_owned),
         object: row.get(5)?,
         before: row.get(6)?,
         after: row.get(7)?,

@@ -14,6 +14,7 @@ fn lines(page: &TestResponse) -> Vec<String> {
     rows.map(|row| {
         let cell = row.split("</td>").next().unwrap();
         let cell = cell.split(" <a ").next().unwrap();
+        let cell = cell.split(" <span ").next().unwrap();
         cell.replace("<strong>", "").replace("</strong>", "")
     })
     .collect()
@@ -127,6 +128,105 @@ async fn a_line_is_a_sentence_with_emails_and_names_and_no_json() {
         let page = root.get(&format!("/dashboard/operator/audit?{bad}")).await;
         assert_eq!(page.status, 422, "{bad}");
     }
+}
+
+#[tokio::test]
+async fn a_row_says_what_became_of_an_attempt() {
+    let root = root().await;
+    let accounts = &root.world.accounts;
+    let by = Actor {
+        actor: "uid 0".into(),
+        address: "command line".into(),
+    };
+    let acting = accounts.with_actor(&by, now_ms());
+    let create_key = |name: &str| {
+        acting.record_then_run("key.create", &root.account, &json!({"name": name}), || {
+            accounts
+                .api_keys()
+                .create_key(&root.account, name, now_ms())
+        })
+    };
+    let live = accounts.api_keys().keys(&root.account).unwrap().len();
+    for number in i64::try_from(live).unwrap()..accounts::MAX_LIVE_KEYS {
+        let name = number.to_string();
+        let keys = accounts.api_keys();
+        keys.create_key(&root.account, &name, now_ms()).unwrap();
+    }
+    create_key("one too many").map(drop).unwrap_err();
+    let post = |credits: i64, reference: &str| {
+        let change = ledger::BalanceChange {
+            kind: match credits < 0 {
+                true => ledger::BalanceChangeKind::Adjust {
+                    reason: "a mistake",
+                },
+                false => ledger::BalanceChangeKind::Grant,
+            },
+            reference,
+            account: &root.account,
+            amount: Micro::new(credits * 1_000_000),
+            actor: None,
+            at_ms: now_ms(),
+        };
+        let billing = &root.world.state.billing;
+        acting.record_then_post(&change, || billing.corrections().post_change(&change))
+    };
+    post(-99_999, "R-1").unwrap_err();
+    assert!(post(5, "R-2").unwrap().is_new);
+    assert!(!post(5, "R-2").unwrap().is_new);
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let end = || -> Result<(), ledger::StoreError> { panic!("the process ends") };
+        acting.record_then_run("ledger.seal", "ledger", &json!({}), end)
+    }));
+    ended.unwrap_err();
+
+    let command = |what: &str| format!("The command line (uid 0) {what}");
+    let page = root.get("/dashboard/operator/audit").await;
+    let (refused, others): (Vec<_>, Vec<_>) = lines(&page)
+        .into_iter()
+        .partition(|line| line.contains("99999"));
+    assert!(
+        refused[0].starts_with(&command(
+            "tried to deduct 99999 credits from a@example.com as a correction: a mistake, \
+             reference R-1: refused: cannot deduct 99999 credits: only 0 are available"
+        )),
+        "{refused:?}"
+    );
+    assert_eq!(
+        others,
+        [
+            command(
+                "tried to seal entries of the ledger: outcome unknown: the process ended, or \
+                 still works on it"
+            ),
+            command(
+                "tried to grant 5 credits to a@example.com, reference R-2: already posted, so \
+                 nothing changed"
+            ),
+            command("granted 5 credits to a@example.com, reference R-2"),
+            command(
+                "tried to create the key ‘one too many’ of a@example.com: refused: an account can \
+                 have at most 100 active keys: revoke one first"
+            ),
+        ]
+    );
+    for (filter, count) in [
+        ("outcome=done", 1),
+        ("outcome=refused", 2),
+        ("outcome=repeated", 1),
+        ("outcome=unknown", 1),
+        ("outcome=failed", 0),
+        ("act=account.grant", 2),
+        ("account=a@example.com&outcome=refused", 2),
+    ] {
+        let page = root
+            .get(&format!("/dashboard/operator/audit?{filter}"))
+            .await;
+        assert_eq!(lines(&page).len(), count, "{filter}");
+    }
+    let bad = root.get("/dashboard/operator/audit?outcome=perhaps").await;
+    assert_eq!(bad.status, 422);
+    let report = accounts.audit_log().verify().unwrap();
+    assert_eq!((report.lines, report.findings), (9, Vec::new()));
 }
 
 #[tokio::test]
