@@ -1,13 +1,13 @@
-//! The billing service: quote → hold → settle or release; balances, receipts, grants; journal
-//! replay at start.
+//! The billing service: quotes, holds, and their settlement or release; balances, receipts and
+//! grants; the replay of journals at start.
 //!
-//! Three steps in this order make a bill correct. The gateway reserves credits before it calls the
-//! vendor. It journals the ending before the client receives the last byte. The ledger has the
+//! Three steps, in this order, make a bill correct. The gateway reserves credits before it calls
+//! the vendor. It journals the ending before the client receives the last byte. The ledger has the
 //! ending within milliseconds. Read `crates/credits/src/pricing.rs` (what a request costs),
 //! `billing/quote.rs` (the worst case of a request), `billing/holds.rs` (whether the account may
 //! spend it), `crates/ledger/src/journal.rs` and `billing/ledger_writer.rs` (each request counts
 //! once, whichever process dies), `billing/service.rs` (what a serving process has of all this);
-//! for many edges with one shared store, `shared_credit.rs`. This module must not know HTTP.
+//! for many edges with one shared store, `shared_credit.rs`. This module must not depend on HTTP.
 
 mod account_usage;
 pub mod activity;

@@ -1,6 +1,6 @@
-//! An account's usage report, with the names of its keys.
+//! Builds an account's usage report, with the names of its keys.
 //!
-//! This file must not add anything up: `billing/usage_report.rs` does.
+//! This file must not add up debits: `billing/usage_report.rs` does.
 
 use super::views::UsageReports;
 use crate::billing::usage_report::UsageReportQuery;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 
 impl UsageReports<'_> {
-    /// Reports an account's usage. A key that the account no longer lists has only its id.
+    /// Reports an account's usage. A key that the account no longer lists is shown by its id.
     ///
     /// # Errors
     /// Returns an error if the ledger or the database cannot be read.

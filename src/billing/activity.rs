@@ -1,7 +1,7 @@
-//! The data of the activity pages for account holders: their responses by filter, and their
-//! conversations. `billing/usage.rs` has what they spent when and on what.
+//! Data for the activity pages of account holders: their responses by filter, and their
+//! conversations. `billing/usage.rs` has their spending by time and model.
 //!
-//! This file must not change anything.
+//! This file must not write.
 
 use super::receipt::Receipt;
 use super::views::BillingPages;
@@ -12,7 +12,7 @@ pub use ledger::{ActivityCursor, ActivityFilter, Conversation, RequestOutcome, S
 
 impl BillingPages<'_> {
     /// Lists the ended requests that match `filter`, latest first. `before` is the cursor of the
-    /// last one of the previous page.
+    /// last request on the previous page.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -35,8 +35,8 @@ impl BillingPages<'_> {
             .collect()
     }
 
-    /// Returns what the vendors' caches saved in the latest responses that match `filter`, at most
-    /// `limit`, and whether there are more.
+    /// Returns the credits that the vendors' caches saved in the latest responses that match
+    /// `filter`, at most `limit`, and whether more responses match.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -54,8 +54,8 @@ impl BillingPages<'_> {
         Ok((saved, receipts.len() > usize::from(limit)))
     }
 
-    /// Lists debits of any account whose vendor counted more than the request can use, latest
-    /// first: at most `limit`, among the last 50 000 entries of the ledger.
+    /// Lists at most `limit` debits of all accounts whose vendor counted more than the maximum of
+    /// the request, latest first. The search covers the last 50 000 entries of the ledger.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -72,7 +72,7 @@ impl BillingPages<'_> {
             .collect()
     }
 
-    /// Returns the ledger position of the account's last response; 0 if there is none.
+    /// Returns the ledger position of the account's last response; 0 if it has none.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -80,8 +80,8 @@ impl BillingPages<'_> {
         self.0.0.ledger.pages().last_ending_seq(account)
     }
 
-    /// Lists conversations, most recently used first. `before` is the time of the last use and the
-    /// id of the last one of the previous page.
+    /// Lists conversations, most recently used first. `before` has the time of the last use and the
+    /// id of the last conversation on the previous page.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -98,7 +98,7 @@ impl BillingPages<'_> {
             .conversations(account, before, limit)
     }
 
-    /// Returns one conversation; `None` if the account does not have it.
+    /// Returns one conversation, or `None` if the account does not have it.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -110,13 +110,13 @@ impl BillingPages<'_> {
         self.0.0.ledger.pages().conversation(account, id)
     }
 
-    /// Returns the number of entries that pages, reports and statements lack, because the ledger's
-    /// index is far behind: the newest ones. 0 unless the index is being built or rebuilt.
+    /// Returns the number of newest entries that pages, reports and statements lack, because the
+    /// ledger's index is far behind. The number is 0 unless the index is being built or rebuilt.
     pub fn index_lag(&self) -> u64 {
         self.0.0.ledger.index().index_lag()
     }
 
-    /// Returns the credits that the account's trial started with.
+    /// Returns the initial credits of the account's trial.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -126,7 +126,7 @@ impl BillingPages<'_> {
 }
 
 impl Receipt {
-    /// The receipt's position in chronological order, for paging.
+    /// Returns the receipt's position in chronological order, for paging.
     pub fn cursor(&self) -> ActivityCursor {
         ActivityCursor {
             at_ms: self.at_ms,
@@ -134,7 +134,8 @@ impl Receipt {
         }
     }
 
-    /// Credits that the vendor's cache saved, less what writing to it cost; may be negative.
+    /// Returns the credits that the vendor's cache saved, minus the cost of writing to it. The
+    /// result may be negative.
     pub fn cache_savings(&self) -> Micro {
         pricing::cache_savings(&self.detail.usage, &self.price)
     }

@@ -1,8 +1,10 @@
-//! What an edge needs to admit a request: who calls, and whether the account can pay.
+//! The interface by which an edge admits a request: it authenticates the caller, and checks whether
+//! the account can pay.
 //!
 //! This file must not contain behaviour: the implementations are `billing/embedded.rs` (the files
 //! of this process) and `shared_credit/admission.rs` (the store that edges share). `app.rs` chooses
-//! one when a process starts; nothing else asks which it is. A hold ends by itself, through the
+//! one when a process starts, and no other code depends on the choice. A hold ends by itself,
+//! through the
 //! store that reserved it (`billing/hold.rs`).
 
 use crate::billing::backlog::LedgerBacklog;
@@ -17,19 +19,19 @@ use credits::pricing::Quote;
 use ledger::StoreError;
 use serde_json::Value;
 
-/// Admits requests, by the files of this process or by the store that edges share.
+/// Admits requests by the files of this process, or by the store that edges share.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Authenticates a key; every request calls this.
+    /// Authenticates a key. Every request calls this method.
     ///
     /// # Errors
-    /// Returns why the key is refused.
+    /// Returns the reason why the key is refused.
     async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError>;
 
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
-    /// its limits, and whether it can pay `min_cost`, the cost of the cheapest request. Reserves
-    /// nothing. If the request `reserves_soon`, a store in another process lets it pass, because
-    /// the reservation decides.
+    /// its limits, and whether it can pay `min_cost`, the cost of the cheapest request. No credits
+    /// are reserved. If the request `reserves_soon`, a store in another process lets it pass,
+    /// because the reservation decides.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
@@ -42,15 +44,15 @@ pub trait Admission: Send + Sync {
         now_ms: i64,
     ) -> Result<(), ReserveError>;
 
-    /// The ended requests that the ledger is not known to have; `None` in a process that does not
-    /// serve.
+    /// Returns the backlog of ended requests that may not be in the ledger yet, or `None` in a
+    /// process that does not serve.
     fn backlog(&self) -> Option<&LedgerBacklog>;
 
     /// Reserves credits for the worst case of a request. Lowers the output limit to what the
     /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
     ///
     /// # Errors
-    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    /// Returns the reason as [`ReserveError`]; no credits are held then.
     async fn reserve(
         &self,
         request: HoldRequest,
@@ -59,6 +61,8 @@ pub trait Admission: Send + Sync {
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError>;
 
+    /// Returns the account's balance.
+    ///
     /// # Errors
     /// Returns an error if the store cannot be read or does not know the account.
     async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError>;
@@ -67,11 +71,11 @@ pub trait Admission: Send + Sync {
     /// applies their limits.
     ///
     /// # Errors
-    /// Returns an error if the prices cannot be written; nothing is applied then.
+    /// Returns an error if the prices cannot be written; the new settings are not applied then.
     fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError>;
 
-    /// Hands the right to admit over to a successor. An edge with a shared store hands over its
-    /// data directory only: each edge admits on its own.
+    /// Hands the right to admit over to a successor. An edge with a shared store hands over only
+    /// its data directory, because each edge admits independently.
     ///
     /// # Errors
     /// Returns an error if the hand-over fails; this process then continues as before.
@@ -80,7 +84,7 @@ pub trait Admission: Send + Sync {
     /// Returns whether a successor has taken over, or is about to.
     fn has_handed_over(&self) -> bool;
 
-    /// The instance id, which names this process's journal.
+    /// Returns the instance id, which names this process's journal.
     fn instance_id(&self) -> &str;
 
     /// Returns whether settled requests reach the ledger or the shared store.
@@ -89,14 +93,15 @@ pub trait Admission: Send + Sync {
     /// Updates the gauges that are computed on demand.
     fn update_gauges(&self, now_ms: i64);
 
-    /// Sends everything settled to the ledger or the shared store, then stops.
+    /// Sends all settled requests to the ledger or the shared store, and then stops.
     fn shut_down(&self);
 }
 
-/// The ledger, as far as callers of the API may read it. A process without the ledger has none, and
-/// its sidecar answers.
+/// The part of the ledger that callers of the API may read. In a process without the ledger, its
+/// sidecar answers instead.
 pub trait LedgerLookup: Send + Sync {
-    /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
+    /// Returns the receipt of a request, or `None` if the request has not ended or belongs to
+    /// another account.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

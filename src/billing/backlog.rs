@@ -1,14 +1,13 @@
-//! The backlog: the ended requests that wait for the ledger, in seconds of work at the measured
-//! rate of commits, and what admission does about it.
+//! The backlog of ended requests that wait for the ledger. It is measured in seconds of work at the
+//! measured rate of commits, and slows admission down.
 //!
-//! Admission slows in steps, so that there is no cliff. Below a quarter of the bound nothing
-//! happens. From there on a request waits before it is admitted, for longer the more endings of its
-//! account wait. From three quarters on, accounts above their fair share are refused; at the bound
-//! everybody is. Two more bounds, on the number of endings in memory and on their bytes, act the
-//! same way. The pressure is computed from the counts each time it matters, so it falls as the
-//! ledger catches up and nobody has to reopen admission. This module must not know HTTP, and must
-//! not count requests that run. Read next: `backlog/rate.rs` (the rate of commits),
-//! `backlog/shares.rs` (who has how many).
+//! Admission slows in steps, so that there is no cliff. Below a quarter of the bound, admission is
+//! not affected. Above that, a request waits before it is admitted, longer if more endings of its
+//! account wait. Above three quarters, accounts with more than their fair share are refused; at the
+//! bound, all accounts are. Bounds on the number of endings in memory and on their bytes work in
+//! the same way. The pressure is computed from the counts when it is needed, so it falls by itself
+//! as the ledger catches up. This module must not depend on HTTP or count running requests. Read
+//! next: `backlog/rate.rs` (the rate of commits), `backlog/shares.rs` (the share of each account).
 
 mod rate;
 mod shares;
@@ -21,67 +20,69 @@ use shares::AccountShares;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Pressure in thousandths of the bound: from here on requests wait, from here on accounts above
-/// their fair share are refused, from here on all are.
+/// Pressure, in thousandths of the bound, above which requests wait. The next two constants are the
+/// pressures above which accounts with more than their fair share, and then all accounts, are
+/// refused.
 const SLOW_FROM: u64 = 250;
 const REFUSE_SHARE_FROM: u64 = 750;
 const REFUSE_ALL_FROM: u64 = 1_000;
-/// Pressure that a client which was refused should find when it returns.
+/// Pressure, in thousandths of the bound, that a refused client should find when it returns.
 const RETRY_AT: u64 = 500;
 /// Below this pressure the log reports that the ledger has caught up.
 const CAUGHT_UP_BELOW: u64 = 125;
-/// Longest wait of a request, at the bound and for an account with at least its fair share.
+/// Maximum wait of a request, which applies at the bound to an account with at least its fair
+/// share.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Waits shorter than this are not worth a timer.
+/// Minimum wait. A shorter one is not worth a timer.
 const MIN_DELAY: Duration = Duration::from_millis(1);
 /// Maximum number of requests that wait at one time.
 pub const MAX_DELAYED: usize = 4_096;
-/// Limits of `retry-after`, in seconds.
+/// Minimum of `retry-after`, in seconds.
 const MIN_RETRY_SECONDS: u64 = 1;
 const MAX_RETRY_SECONDS: u64 = 30;
 
-/// The ended requests that wait for the ledger, and the limits on them.
 pub struct LedgerBacklog {
-    /// Number of endings that the ledger (on an edge: the shared store) has not accepted.
+    /// Number of endings that the ledger (or on an edge, the shared store) has not accepted.
     waiting: AtomicUsize,
-    /// Number of endings in memory: the ledger is not known to have them.
+    /// Number of endings in memory, which the ledger may not have yet.
     kept: AtomicUsize,
     max_kept: usize,
-    /// Bytes of the endings in memory, as far as they are counted, and their bound.
+    /// Number of bytes of the endings in memory, as far as they are counted.
     kept_bytes: AtomicU64,
     max_bytes: u64,
-    /// Bound on the backlog in time.
+    /// Maximum duration of the backlog, in seconds.
     max_seconds: AtomicU64,
     /// Measured rate, in endings per second.
     rate: AtomicU64,
-    /// Pressure when it was last computed, in thousandths of the bound. Only a hint: it decides
-    /// nothing but whether to compute the pressure.
+    /// Last computed pressure, in thousandths of the bound. It is a hint that decides only whether
+    /// to compute the pressure again.
     pressure: AtomicU64,
     shares: AccountShares,
     delayed: AtomicUsize,
-    /// Worst stage that the log has reported since the ledger last caught up.
+    /// The worst stage that was logged since the ledger last caught up.
     reported: AtomicU8,
 }
 
-/// Why a request is refused because of the backlog.
+/// A refusal of a request because of the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BacklogRefusal {
     pub reason: BacklogReason,
-    /// When the backlog should be half its bound, by the measured rate.
+    /// Time, in seconds, until the backlog should have fallen to half its bound at the measured
+    /// rate.
     pub retry_after_seconds: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BacklogReason {
-    /// The account has more than its fair share of the endings that wait.
+    /// The account has more than its fair share of the waiting endings.
     Share,
-    /// So many requests wait already that this one, of an account above its fair share, may not.
+    /// Too many requests wait already, and this account has more than its fair share.
     Delayed,
     /// The backlog has reached its bound.
     Full,
 }
 
-/// A request that waits, counted until it is dropped.
+/// A waiting request. The count includes it until it is dropped.
 #[derive(Debug)]
 pub struct DelayedRequest<'a>(&'a AtomicUsize);
 
@@ -92,8 +93,8 @@ impl Drop for DelayedRequest<'_> {
 }
 
 impl LedgerBacklog {
-    /// `max_kept` bounds the endings in memory, `max_seconds` the time that the ledger needs for
-    /// those that wait.
+    /// Creates the backlog. `max_kept` is the maximum number of endings in memory, and
+    /// `max_seconds` the maximum time that the ledger may need for the waiting ones.
     pub fn new(max_kept: usize, max_seconds: u64) -> Self {
         Self {
             waiting: AtomicUsize::new(0),
@@ -110,13 +111,13 @@ impl LedgerBacklog {
         }
     }
 
-    /// Bounds the bytes of the endings that [`LedgerBacklog::add_bytes`] counts.
+    /// Sets the maximum number of bytes of the endings that [`LedgerBacklog::add_bytes`] counts.
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: u64) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// For a command, which admits nothing.
+    /// Creates a backlog for a command, which admits no requests.
     pub fn without_limit() -> Self {
         Self::new(usize::MAX, u64::MAX)
     }
@@ -126,7 +127,7 @@ impl LedgerBacklog {
         self.update_pressure();
     }
 
-    /// Counts an ending of this account that now waits.
+    /// Counts an ending of this account that begins to wait.
     pub fn add(&self, account: &str) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.kept.fetch_add(1, Ordering::Relaxed);
@@ -134,7 +135,7 @@ impl LedgerBacklog {
         self.update_pressure();
     }
 
-    /// Counts the bytes of an ending that now waits.
+    /// Counts the bytes of an ending that begins to wait.
     pub fn add_bytes(&self, bytes: u64) {
         self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.update_pressure();
@@ -146,13 +147,13 @@ impl LedgerBacklog {
         self.update_pressure();
     }
 
-    /// Counts endings that no longer wait: the ledger, or the shared store, has accepted them.
+    /// Subtracts endings that the ledger, or the shared store, has accepted.
     pub fn accept(&self, endings: usize) {
         self.waiting.fetch_sub(endings, Ordering::Relaxed);
         self.update_pressure();
     }
 
-    /// Counts endings that are no longer in memory, by their accounts.
+    /// Subtracts endings that are no longer in memory, by their accounts.
     pub fn remove<'a>(&self, accounts: impl IntoIterator<Item = &'a str>) {
         for account in accounts {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -179,13 +180,13 @@ impl LedgerBacklog {
         self.kept_bytes.load(Ordering::Relaxed)
     }
 
-    /// How long the ledger needs for the endings that wait.
+    /// Returns the time that the ledger needs for the waiting endings.
     pub fn time(&self) -> Duration {
         let rate = self.rate.load(Ordering::Relaxed).max(1);
         Duration::from_millis(to_u64(self.waiting()).saturating_mul(1_000) / rate)
     }
 
-    /// Returns whether requests are admitted as if there was no backlog.
+    /// Returns whether requests are admitted as without a backlog.
     #[inline]
     pub fn is_calm(&self) -> bool {
         self.pressure.load(Ordering::Relaxed) < SLOW_FROM
@@ -202,7 +203,7 @@ impl LedgerBacklog {
         Err(self.refuse(BacklogReason::Full))
     }
 
-    /// Checks that a request of this account may wait for admission. Counts nothing.
+    /// Checks whether a request of this account may wait for admission, without counting it.
     ///
     /// # Errors
     /// Returns an error if the backlog has reached its bound, or if the account is above its fair
@@ -217,12 +218,12 @@ impl LedgerBacklog {
         }
     }
 
-    /// Returns how long a request of this account must wait before it is admitted; `None` if it
-    /// need not. The caller waits, and drops the guard when it no longer does.
+    /// Returns the time that a request of this account must wait before it is admitted, or `None`
+    /// without a wait. The caller must drop the guard when it has waited.
     ///
     /// # Errors
-    /// See [`LedgerBacklog::check`]. Also returns an error if too many requests wait and the
-    /// account has its fair share; others are then admitted without a wait.
+    /// Returns the errors of [`LedgerBacklog::check`]. Also returns an error if too many requests
+    /// wait and the account has its fair share; other accounts are then admitted without a wait.
     pub fn delay(
         &self,
         account: &str,
@@ -247,7 +248,7 @@ impl LedgerBacklog {
         Ok(Some((delay, guard)))
     }
 
-    /// Updates the gauges of what waits.
+    /// Updates the gauges of the backlog.
     pub fn update_gauges(&self) {
         METRICS
             .journal_pending
@@ -266,8 +267,9 @@ impl LedgerBacklog {
         assess(pressure, self.shares.count_for(account), self.fair_share())
     }
 
-    /// The share of an account if all that have endings waiting, and one that has none yet, had as
-    /// many. The additional one keeps room for it when a single account uses the ledger alone.
+    /// Returns the number of waiting endings of each account if all accounts with waiting endings,
+    /// and one more, had the same number. The additional account keeps room when a single account
+    /// uses the ledger alone.
     fn fair_share(&self) -> u64 {
         let accounts = to_u64(self.shares.accounts()).saturating_add(1);
         (to_u64(self.kept()) / accounts).max(1)
@@ -285,7 +287,7 @@ impl LedgerBacklog {
         }
     }
 
-    /// When the pressure should have fallen to [`RETRY_AT`].
+    /// Returns the time in seconds until the pressure should have fallen to [`RETRY_AT`].
     fn retry_after_seconds(&self) -> u32 {
         let rate = self.rate.load(Ordering::Relaxed).max(1);
         let limit = |most: u64| most.saturating_mul(RETRY_AT) / REFUSE_ALL_FROM;
@@ -297,12 +299,12 @@ impl LedgerBacklog {
         u32::try_from(seconds.clamp(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)).unwrap_or(1)
     }
 
-    /// Number of waiting endings at the bound in time.
+    /// Returns the number of waiting endings at which the maximum time is reached.
     fn max_waiting(&self, rate: u64) -> u64 {
         rate.saturating_mul(self.max_seconds.load(Ordering::Relaxed))
     }
 
-    /// Computes the pressure, in thousandths of the bound that is closer.
+    /// Computes the pressure in thousandths of the closest bound.
     fn update_pressure(&self) -> u64 {
         let rate = self.rate.load(Ordering::Relaxed).max(1);
         let thousandths =
@@ -340,14 +342,14 @@ impl LedgerBacklog {
     }
 }
 
-/// What happens to a request.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Assessment {
     Delay(Duration),
     Refuse(BacklogReason),
 }
 
-/// Decides about a request of an account with `count` waiting endings, if `fair` would be fair.
+/// Decides about a request of an account with `count` waiting endings, if its fair share is `fair`.
 fn assess(pressure: u64, count: u64, fair: u64) -> Assessment {
     if pressure >= REFUSE_ALL_FROM {
         return Assessment::Refuse(BacklogReason::Full);
@@ -358,7 +360,7 @@ fn assess(pressure: u64, count: u64, fair: u64) -> Assessment {
     let of_share = |times: u64| count.saturating_mul(times) / fair.max(1);
     if pressure >= REFUSE_SHARE_FROM {
         // At first an account may have twice its fair share, so that chance does not decide between
-        // accounts that send equally much. At the bound it may have exactly its fair share.
+        // accounts with equal load. At the bound it may have exactly its fair share.
         let left = REFUSE_ALL_FROM - pressure;
         let allowed = 1_000 + left * 1_000 / (REFUSE_ALL_FROM - REFUSE_SHARE_FROM);
         if of_share(1_000) > allowed {

@@ -1,12 +1,12 @@
-//! A copy of the data directory while the gateway writes to it.
+//! Copies the data directory while the gateway writes to it.
 //!
 //! The order makes the copy consistent: first the idempotency keys, then the journal, the ledger,
-//! its segments that were not archived before, the accounts. A key that is spent in the copy has
-//! its debit in the copy; the restored ledger decides about a key that was still running. An ending
-//! that was journalled before the copy began is in the copy of the journal; or its file was removed
-//! because the ledger had it, and then the later copy of the ledger has it. In the reverse order an
-//! ending could move from the journal to the ledger unnoticed. An ending in both counts once when
-//! the restored gateway starts. This file must not write to the original.
+//! its unarchived segments, and the accounts. A used idempotency key in the copy has its debit in
+//! the copy, and the restored ledger decides about a key that was still in use. An ending that was
+//! journalled before the copy began is in the copy of the journal, or else in the later copy of the
+//! ledger, because a journal file is only removed once the ledger has its endings. In the reverse
+//! order an ending could move from the journal to the ledger unnoticed. An ending in both counts
+//! once when the restored gateway starts. This file must not write to the original.
 
 use super::views::BillingUpkeep;
 use ledger::StoreError;
@@ -17,21 +17,21 @@ use base::file_owner;
 use ledger::sqlite;
 use std::path::Path;
 
-/// What a backup has and lacks.
+/// The content of a backup.
 pub struct Backup {
     /// Number of journal files in it.
     pub journal_files: usize,
-    /// Faults of segments that are neither in the data directory nor in their archive.
+    /// Faults of segments that are neither in the data directory nor in the archive.
     pub missing_segments: Vec<String>,
 }
 
 impl BillingUpkeep<'_> {
-    /// Copies everything that a gateway needs into the new directory `to`, which can then serve as
-    /// a `data_dir`. Returns what it has, and what is wrong with segments that it lacks.
+    /// Copies all data that a gateway needs into the new directory `to`, which can then serve as a
+    /// `data_dir`. Returns the content, and the faults of missing segments.
     ///
     /// # Errors
-    /// Returns an error if `to` exists or if something cannot be read or written. The incomplete
-    /// copy then remains next to `to`.
+    /// Returns an error if `to` exists or if a file cannot be read or written. The incomplete copy
+    /// then remains next to `to`.
     pub fn backup(&self, to: &Path) -> Result<Backup, StoreError> {
         let from = &self.0.0.data_dir;
         let began_ms = clock::now_ms();
@@ -41,8 +41,8 @@ impl BillingUpkeep<'_> {
                 to.display()
             )));
         }
-        // It gets its final name once it is complete, so that nobody takes a partial copy for a
-        // backup.
+        // The folder gets its final name once it is complete, so that nobody takes a partial copy
+        // for a backup.
         let mut partial = to.as_os_str().to_owned();
         partial.push(".partial");
         let partial = Path::new(&partial);
@@ -60,14 +60,16 @@ impl BillingUpkeep<'_> {
             )?;
         }
         let journal_files = journal::copy_journals(from, partial)?;
-        // Before the ledger, so that the copied ledger is never older than its anchor.
+        // Copy the anchor before the ledger, so that the copied ledger is never older than its
+        // anchor.
         ledger::anchor::copy(from, partial)?;
         sqlite::copy(
             &from.join("ledger.db"),
             &partial.join("ledger.db"),
             "back up the ledger",
         )?;
-        // After the ledger: every segment that the copied ledger has recorded exists by now.
+        // Copy the segments after the ledger, when every segment that the copied ledger has
+        // recorded exists.
         let missing_segments = self
             .0
             .0

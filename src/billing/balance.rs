@@ -1,6 +1,6 @@
-//! An account's credits at one moment: as admission sees them, and as the account holder does.
+//! An account's credits at one moment, as admission and the account holder see them.
 //!
-//! This file must not know where they come from, and must not reserve anything.
+//! This file must not depend on the source of the credits, and must not reserve any.
 
 use credits::money::{CreditSplit, Micro};
 use ledger::LedgerAccount;
@@ -21,11 +21,12 @@ pub struct TrialState {
     pub active: bool,
 }
 
-/// An account's credits as the ledger has them.
+/// An account's credits in the ledger, without holds and settled requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PostedFunds {
     pub balance: Micro,
-    /// Sum of all credits ever bought or granted, without the trial: it grows with each top-up.
+    /// Sum of all credits that were ever bought or granted, without the trial. It grows with each
+    /// top-up.
     pub credited: Micro,
 }
 
@@ -39,19 +40,18 @@ impl PostedFunds {
     }
 }
 
-/// An account's credits at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct CreditSnapshot {
     pub open_requests: u64,
     pub held: CreditSplit,
-    /// Credits free to hold; the trial part is zero once the trial is over.
+    /// Credits that can be held. The trial part is zero once the trial is over.
     pub available: CreditSplit,
     pub balance: Micro,
     pub trial_ends_at_ms: Option<i64>,
     pub trial_left: Micro,
-    /// Whether credit was ever bought or granted, apart from the trial.
+    /// Whether credits were ever bought or granted, apart from the trial.
     pub ever_credited: bool,
-    /// Credits left under the key's own limit; `None` if it has no limit.
+    /// Credits left under the key's own limit. `None` if the key has no limit.
     pub key_free: Option<Micro>,
 }
 
@@ -77,8 +77,8 @@ impl CreditSnapshot {
             trial: row.claimed_trial,
         });
         let trial_active = row.trial_ends_at_ms.is_some_and(|ends| now_ms < ends);
-        // Trial credit that an open hold reserved remains until the hold resolves; the rest lapses
-        // exactly at the end of the trial.
+        // Trial credits that an open hold has reserved remain until the hold resolves. The rest
+        // lapses exactly at the end of the trial.
         let trial_left = if trial_active {
             posted.trial
         } else {
@@ -102,7 +102,7 @@ impl CreditSnapshot {
         }
     }
 
-    /// The balance that the account holder sees.
+    /// Returns the balance that the account holder sees.
     pub fn balance_at(&self, now_ms: i64) -> Balance {
         Balance {
             balance: self.balance,

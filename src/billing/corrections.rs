@@ -1,7 +1,7 @@
-//! Manual posts by an operator: grants, top-ups, refunds and adjustments. They run next to a
-//! serving gateway or inside it.
+//! Manual postings of an operator: grants, top-ups, refunds and adjustments. They run inside a
+//! serving gateway or in another process beside it.
 //!
-//! This file must not use prices: a refund returns what was debited, whatever the price is today.
+//! This file must not use prices: a refund returns the debited amount, whatever the price is today.
 
 use super::views::Corrections;
 use credits::money::Micro;
@@ -14,8 +14,8 @@ pub const MAX_REFERENCE_CHARS: usize = 200;
 pub const MAX_REASON_CHARS: usize = 2_000;
 
 impl Corrections<'_> {
-    /// Grants credit from the command line, once per reference. Returns false if it was granted
-    /// before.
+    /// Grants credit from the command line, once per reference. Returns false if the reference was
+    /// used before.
     ///
     /// # Errors
     /// Returns the errors of [`Self::post_change`].
@@ -85,8 +85,8 @@ impl Corrections<'_> {
     /// Refunds a request's debit, or a part of it, once per reference.
     ///
     /// # Errors
-    /// Returns an error if there is no such debit, if all its refunds together would exceed it, if
-    /// the reference was used for something else, or if the ledger cannot be written.
+    /// Returns an error if the debit does not exist, if all its refunds together would exceed it,
+    /// if the reference was used for a different change, or if the ledger cannot be written.
     pub fn post_refund(&self, refund: &Refund<'_>) -> Result<PostingResult, StoreError> {
         check_reference(refund.reference)?;
         self.0.0.ledger.changes().refund(refund)
@@ -95,8 +95,8 @@ impl Corrections<'_> {
     /// Moves the end of a running trial to a later time.
     ///
     /// # Errors
-    /// Returns an error if the account has no running trial, if its trial ends later already, if a
-    /// shared store decides when it ends, or if the ledger cannot be written.
+    /// Returns an error if the account has no running trial, if the trial already ends later, if a
+    /// shared store decides about its end, or if the ledger cannot be written.
     pub fn extend_trial(&self, extension: &TrialExtension<'_>) -> Result<(), StoreError> {
         if self.0.0.shared.is_some() {
             let why = "a shared store has the ends of trials: grant credits instead".to_owned();
@@ -106,12 +106,12 @@ impl Corrections<'_> {
     }
 
     /// Changes a balance manually, once per reference. Grants and top-ups only add credit. A
-    /// negative adjustment takes free credit only: never from a running request's hold in any
-    /// process, and never below zero.
+    /// negative adjustment takes free credit only. It never uses the hold of a running request, and
+    /// leaves no balance below zero.
     ///
     /// # Errors
     /// Returns an error if the account cannot cover the change or is not open, if the reference was
-    /// used for something else, or if the ledger cannot be written.
+    /// used for a different change, or if the ledger cannot be written.
     pub fn post_change(&self, change: &BalanceChange<'_>) -> Result<PostingResult, StoreError> {
         check_reference(change.reference)?;
         let BalanceChange {
@@ -147,7 +147,7 @@ impl Corrections<'_> {
             _ => {}
         }
         if amount >= Micro::ZERO {
-            // Added credit needs no claim, so no account must be frozen for it.
+            // Added credit needs no claim, so no account has to be frozen.
             return self
                 .0
                 .0
@@ -172,7 +172,7 @@ impl Corrections<'_> {
     }
 }
 
-/// Returns whether a text is usable as a reference: it can be printed and searched for.
+/// Returns whether a text can be used as a reference, because it can be printed and searched for.
 pub fn is_valid_reference(text: &str) -> bool {
     !text.trim().is_empty()
         && text.chars().count() <= MAX_REFERENCE_CHARS

@@ -1,5 +1,5 @@
-//! The ledger of a data directory and who may spend from it, for commands, pages, operators and
-//! upkeep: what a serving process and a command beside it both do.
+//! The ledger and the holds of a data directory, for commands, pages, operators and upkeep. A
+//! serving process and a command beside it both use this type.
 //!
 //! This file must not reserve or settle.
 
@@ -18,24 +18,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an audit waits for a running sealing round to end. Sealing ten million entries takes
+/// Time that an audit waits for a running sealing round to end. Sealing ten million entries takes
 /// minutes.
 const SEALING_TIMEOUT: Duration = Duration::from_secs(600);
-/// Maximum number of runs of one audit. It runs again if entries were sealed meanwhile, because it
-/// then misses them where it looked.
+/// Maximum number of runs of one audit. An audit runs again if entries were sealed meanwhile,
+/// because it may then have missed them.
 const MAX_AUDITS: u32 = 3;
 
-/// The ledger of a data directory and who may spend from it, for commands, pages, operators and
-/// upkeep; cheap to clone. [`super::CreditService`] serves requests.
+/// The ledger and the holds of a data directory, for commands, pages, operators and upkeep. Cloning
+/// it is cheap. [`super::CreditService`] serves requests.
 #[derive(Clone)]
 pub struct Billing(pub(super) Arc<BillingInner>);
 
 pub(super) struct BillingInner {
     pub ledger: Arc<Ledger>,
     pub data_dir: PathBuf,
-    /// The holds of this process if it serves requests from `data_dir`.
+    /// The holds of this process. Set if it serves requests from `data_dir`.
     pub holds: Option<Arc<HoldRegistry>>,
-    /// The store that several edges share, if that store decides who may spend what.
+    /// The store that several edges share. Set if that store decides about spending.
     pub shared: Option<Arc<dyn SharedBalances>>,
 }
 
@@ -49,8 +49,8 @@ impl Billing {
         Self::open_with_store(data_dir, None, None)
     }
 
-    /// Like [`Billing::open`], and with the address of the shared store if one decides who may
-    /// spend what. With `home`, the ledger is a copy of what is there.
+    /// Opens the ledger like [`Billing::open`], with the shared store if one decides about
+    /// spending. If `home` is set, the ledger is a copy of the data in PostgreSQL.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
@@ -63,7 +63,8 @@ impl Billing {
         Ok(Self::new(Arc::new(ledger), data_dir, None, shared))
     }
 
-    /// Like [`Billing::open_with_store`], but accepts any ledger. For commands that only read.
+    /// Opens the ledger like [`Billing::open_with_store`], without the check against its anchor,
+    /// for commands that only read.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
@@ -75,8 +76,8 @@ impl Billing {
         Ok(Self::new(Arc::new(ledger), data_dir, None, shared))
     }
 
-    /// The epoch in which this data directory holds the ledger in PostgreSQL; `None` if the ledger
-    /// is not there.
+    /// Returns the epoch in which this data directory holds the ledger in PostgreSQL, or `None` if
+    /// the ledger is not stored there.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -88,14 +89,14 @@ impl Billing {
         held.transpose()
     }
 
-    /// Gives the lease of the ledger in PostgreSQL back, so that a standby need not wait.
+    /// Releases the lease of the ledger in PostgreSQL, so that a standby need not wait for its end.
     pub fn give_lease_back(&self) {
         if let Err(error) = replica::give_back(&self.0.ledger) {
             log::warn!("{error}; a standby waits until the lease runs out");
         }
     }
 
-    /// Accepts the ledger in `data_dir` as it is, after a restore.
+    /// Accepts the ledger in `data_dir` unchecked, after a restore.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
@@ -136,7 +137,8 @@ impl Billing {
         &self.0.data_dir
     }
 
-    /// The id of the instance that serves requests in this process; empty if none does.
+    /// Returns the id of the instance that serves requests in this process, or an empty text
+    /// without one.
     pub(super) fn instance_id(&self) -> &str {
         self.0
             .holds
@@ -144,7 +146,7 @@ impl Billing {
             .map_or("", |holds| holds.instance_id())
     }
 
-    /// The ledger, for what opens accounts in it.
+    /// Returns the ledger, for code that opens accounts in it.
     pub fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }
@@ -166,7 +168,7 @@ impl Billing {
     }
 
     /// Returns the credits that a key has spent in the period that contains `now_ms` and in total,
-    /// and when it was last used. The figures come from the ledger, which lags by a few
+    /// and the time of its last use. The figures come from the ledger, which lags by a few
     /// milliseconds.
     ///
     /// # Errors
@@ -183,6 +185,8 @@ impl Billing {
             .key_spend(key_id, period.first_day(now_ms), "")
     }
 
+    /// Returns the account's balance.
+    ///
     /// # Errors
     /// Returns an error if the store cannot be read or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
@@ -206,8 +210,8 @@ impl Billing {
         Ok(credit.balance_at(now_ms))
     }
 
-    /// Returns the balance as the ledger has it, with one read: it can lack what was settled in the
-    /// last moments. `None` if the account is not open.
+    /// Returns the balance in the ledger with one read. It may not include the last settled
+    /// requests. Returns `None` if the account is not open.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -229,11 +233,11 @@ impl Billing {
         self.verify_with_progress(now_ms, AuditScope::Everything, CpuShare::FULL, &mut |_| ())
     }
 
-    /// Like [`Self::verify`], with at most this share of a core; calls `on_progress` after each
-    /// slice of work.
+    /// Does the same as [`Self::verify`] with at most this share of a core, and calls `on_progress`
+    /// after each slice of work.
     ///
     /// # Errors
-    /// As for [`Self::verify`].
+    /// Returns the errors of [`Self::verify`].
     pub fn verify_with_progress(
         &self,
         now_ms: i64,
@@ -253,13 +257,13 @@ impl Billing {
                 start: &start,
                 scope,
                 share,
-                // Before the ledger: it must have all of them.
+                // Read the accounts before the ledger, which must then have all of them.
                 granted: accounts::db::granted_accounts(data_dir)?,
                 orders: &|| accounts::db::payments::paid_orders(data_dir),
             };
             let report = ledger::audit::verify(audit, on_progress)?;
             attempts += 1;
-            // Entries that were sealed meanwhile are missing where the audit looked for them.
+            // The audit may have missed entries that were sealed meanwhile.
             if attempts == MAX_AUDITS || AuditStart::sealed_head(ledger)? == start.head {
                 break report;
             }

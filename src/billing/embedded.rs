@@ -1,6 +1,6 @@
 //! Admission by the files of this process: the ledger and the accounts in its own data directory.
 //!
-//! This file must not decide anything: it passes each question to the part that answers it.
+//! This file must not decide about a request: it passes each call to the responsible part.
 
 use super::admission::{Admission, LedgerLookup};
 use crate::billing::backlog::LedgerBacklog;
@@ -17,7 +17,6 @@ use credits::pricing::Quote;
 use ledger::StoreError;
 use serde_json::Value;
 
-/// The files of this process.
 pub struct EmbeddedAdmission {
     accounts: Accounts,
     credit: CreditService,
@@ -58,7 +57,7 @@ impl Admission for EmbeddedAdmission {
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
         if self.credit.has_handed_over() {
-            // This may wait for another process, so it must not block a serving thread.
+            // The call may wait for another process, so it must not block a serving thread.
             return tokio::task::block_in_place(|| {
                 self.credit.reserve(request, quote, exact, now_ms)
             });

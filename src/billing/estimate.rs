@@ -1,8 +1,8 @@
 //! Estimates a request's input if its vendor does not report it: by kind of content, or from the
 //! last reported turn of the same conversation.
 //!
-//! Pure arithmetic. This file must not know accounts or stores; `billing/reported_turns.rs` stores
-//! the turns.
+//! The estimate is pure arithmetic. This file must not depend on accounts or stores;
+//! `billing/reported_turns.rs` stores the turns.
 //!
 //! Read next: `crates/llm-protocol/src/request/content.rs`,
 //! `crates/llm-protocol/src/usage/estimator.rs`.
@@ -12,7 +12,7 @@ use llm_protocol::Protocol;
 use llm_protocol::request::ContentSize;
 use llm_protocol::usage::{TokenRate, Usage, UsageEstimator};
 
-/// The smallest number of input tokens that any vendor caches. Source: the vendors' guides on
+/// Minimum number of input tokens that any vendor caches. The source is the vendors' guides on
 /// prompt caching, read 2026-11.
 const MIN_CACHED_TOKENS: u64 = 1_024;
 
@@ -24,18 +24,18 @@ pub struct ReportedTurn {
     usage: Usage,
     output: TokenRate,
     cache: VendorCache,
-    /// Whether the vendor's cache also holds its responses.
+    /// Whether the vendor's cache also holds the conversation's responses.
     caches_output: bool,
 }
 
-/// What the reports of a conversation reveal about its vendor's cache.
+/// The knowledge about a vendor's cache from the reports of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VendorCache {
-    /// No report could reveal it yet: a first turn cannot hit a cache.
+    /// No report could show a cache yet, because a first turn cannot hit one.
     Unknown,
     /// A turn was read from a cache or written to one.
     Seen,
-    /// A turn repeated one that was long enough for any cache, and did not hit.
+    /// A turn repeated a turn that was long enough for any cache, without a hit.
     Absent,
 }
 
@@ -54,7 +54,7 @@ impl VendorCache {
 }
 
 impl ReportedTurn {
-    /// Creates a turn with `content`, whose response had `generated_bytes`; `before` is the
+    /// Creates a turn with `content`, whose response had `generated_bytes`. `before` is the
     /// previous turn.
     pub fn new(
         content: &ContentSize,
@@ -80,12 +80,12 @@ impl ReportedTurn {
         turn
     }
 
-    /// Estimate from its content alone, in tokens.
+    /// Returns the estimate from the content alone, in tokens.
     pub(super) fn estimate(&self) -> u64 {
         self.estimate
     }
 
-    /// All input tokens except audio.
+    /// Returns the number of all input tokens except audio.
     fn tokens(&self) -> u64 {
         self.usage
             .input_total()
@@ -98,23 +98,23 @@ impl ReportedTurn {
             .saturating_add(self.usage.cache_write_1h)
     }
 
-    /// Returns whether it is long enough for any vendor's cache.
+    /// Returns whether the turn is long enough for any vendor's cache.
     fn fills_cache(&self) -> bool {
         self.tokens() >= MIN_CACHED_TOKENS
     }
 
     /// Returns whether to assume that the vendor's cache holds this turn although no report has
-    /// shown a cache yet. A vendor that caches automatically has it by now. Vendors of the messages
-    /// protocol cache only on request, and report it in the first turn.
+    /// shown a cache yet. A vendor that caches automatically has done so by now. A messages vendor
+    /// caches only on request, and reports that in the first turn.
     fn assumes_cache(&self, model: &CatalogModel) -> bool {
         let is_cheaper = model.price.cache_read < model.price.input;
         let is_unasked = model.protocol() != Protocol::Messages;
         self.cache == VendorCache::Unknown && is_cheaper && is_unasked && self.fills_cache()
     }
 
-    /// Tokens that the next turn finds in the cache. If the vendor reports what it writes: that and
-    /// what it read; otherwise everything. A turn that came too late for the cache has still filled
-    /// it for the next one.
+    /// Returns the number of tokens that the next turn finds in the cache. If the vendor reports
+    /// cache writes, these are the written and the read tokens; otherwise all tokens. A turn that
+    /// came too late for the cache has still filled it for the next one.
     fn cacheable(&self, model: &CatalogModel) -> u64 {
         match self.cache_written_tokens() {
             _ if self.cache != VendorCache::Seen && !self.assumes_cache(model) => 0,
@@ -132,7 +132,8 @@ impl ReportedTurn {
             .min(model.context_tokens);
         let cache_read = self.cacheable(model).min(tokens);
         let fresh = tokens.saturating_sub(cache_read);
-        // The new input is written to the cache in the same proportion as in the last turn.
+        // The new input is assumed to be written to the cache in the same proportion as in the last
+        // turn.
         let of_written = self.usage.input.saturating_add(self.cache_written_tokens());
         let cache_write_5m = proportion(fresh, self.usage.cache_write_5m, of_written);
         let cache_write_1h = proportion(fresh, self.usage.cache_write_1h, of_written);
@@ -148,8 +149,8 @@ impl ReportedTurn {
         }
     }
 
-    /// Estimates the next turn at the last turn's tokens per byte, but counts the added content at
-    /// no more than the rule for new content.
+    /// Estimates the next turn at the last turn's tokens per byte. The added content counts at most
+    /// as much as by the rule for new content.
     fn next_tokens(&self, estimate: u64) -> u64 {
         let by_rate = proportion(self.tokens(), estimate, self.estimate);
         match estimate.checked_sub(self.estimate) {
@@ -159,7 +160,7 @@ impl ReportedTurn {
     }
 }
 
-/// Output tokens that the client received.
+/// Returns the number of output tokens that the client received.
 fn visible_output(usage: &Usage) -> u64 {
     usage.output.saturating_sub(usage.reasoning)
 }
@@ -168,14 +169,14 @@ fn visible_output(usage: &Usage) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InputEstimate {
     pub estimator: UsageEstimator,
-    /// Whether it is unknown for most of the input if a cache held it, and the input is large
-    /// enough for a cache. Only the vendor's own report can tell.
+    /// Whether the gateway cannot know if a cache held most of the input, which is large enough for
+    /// a cache. Only the vendor's own report can show that.
     pub is_doubtful: bool,
 }
 
 impl InputEstimate {
-    /// Estimates from the last `reported` turn of the conversation, or else by kind of content;
-    /// never above the model's context.
+    /// Estimates the input from the last `reported` turn of the conversation, or else by kind of
+    /// content. The estimate is at most the model's context.
     pub fn new(
         content: &ContentSize,
         model: &CatalogModel,
@@ -187,7 +188,8 @@ impl InputEstimate {
         };
         let input = reported.map_or(by_content, |turn| turn.next(content, model));
         let remaining_context = model.context_tokens.saturating_sub(input.input_total());
-        // An assumed cache hit stays doubtful: the vendor's report would settle it for later turns.
+        // An assumed cache hit is still doubtful, because the vendor's report would show for later
+        // turns whether it happened.
         let is_assumed = reported.is_some_and(|turn| turn.assumes_cache(model));
         let cached = if is_assumed { 0 } else { input.cache_read };
         let fresh = input.input_total().saturating_sub(cached);
@@ -205,7 +207,7 @@ impl InputEstimate {
     }
 }
 
-/// `whole` × `part` ÷ `all`, rounded down; 0 if `all` is 0.
+/// Returns `whole` × `part` ÷ `all`, rounded down, or 0 if `all` is 0.
 fn proportion(whole: u64, part: u64, all: u64) -> u64 {
     let share = u128::from(whole)
         .saturating_mul(part.into())

@@ -1,7 +1,7 @@
-//! Decisions from an account's credit snapshot: whether it may be served at all, and how much to
+//! Decides from an account's credit snapshot whether the account may be served, and how much to
 //! hold for a request.
 //!
-//! This file must not reserve anything.
+//! This file must not reserve credits.
 
 use super::balance::CreditSnapshot;
 use super::holds::{Payer, PendingRequests, ReserveError};
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 impl CreditService {
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
-    /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. Reserves
-    /// nothing.
+    /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. No credits are
+    /// reserved.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
@@ -50,8 +50,8 @@ pub(super) fn size_hold(
             .max_affordable_output(budget)
             .filter(|limit| !exact || *limit == quote.output_limit)
     };
-    // If both the account and the key fall short, report the account: without credits, a higher
-    // limit of the key does not help.
+    // If both the account and the key fall short, report the account, because a higher limit of the
+    // key would not help.
     match affordable_output(available) {
         Some(limit) => match credit.key_free {
             None => Ok((quote.cost(limit), limit)),
@@ -79,7 +79,7 @@ fn insufficient_error(credit: &CreditSnapshot, needed: Micro, now_ms: i64) -> Re
     }
 }
 
-/// From this credit on, skip computing the cost of the cheapest request.
+/// Credit from which on the cost of the cheapest request need not be computed.
 const AMPLE_CREDIT: Micro = Micro::new(1_000_000);
 
 /// Checks that the account may open one more request and can pay for the cheapest one.

@@ -1,11 +1,11 @@
-//! Reserving credit next to the process that admits requests: for a command, or for a gateway that
-//! has handed over and finishes its work.
+//! Reserves credits in another process than the one that admits requests: in a command, or in a
+//! gateway that has handed over and finishes its work.
 //!
-//! The admitting process decides in memory, so another process cannot read its holds. It therefore
-//! works in three steps. It posts a claim in the ledger, where every later admission sees it. It
-//! waits until the admitting process has published its holds. It checks whether the account covers
-//! both. If two processes race, one or both are refused; credit is never taken twice. This file
-//! must not be on the path of requests before a hand-over.
+//! The admitting process decides in memory, so another process cannot read its holds. The other
+//! process therefore works in three steps. It posts a claim in the ledger, where every later
+//! admission sees the claim. It waits until the admitting process has published its holds. It
+//! checks whether the account covers both. If two processes race, one or both are refused, but
+//! credit is never taken twice. Requests must not use this file before a handover.
 
 use super::balance::CreditSnapshot;
 use super::data_dir::Billing;
@@ -26,17 +26,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the admitting process may take to publish its holds. It does so every 20 ms; on a
-/// machine whose processors are all busy, some seconds were seen. A request waits that long at
-/// most.
+/// Maximum time that the admitting process may take to publish its holds. It does so every 20 ms,
+/// but may take some seconds if all CPUs are busy. A request waits at most this long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum number of claims that a request makes. A retry knows the holds that made the previous
-/// claim fail.
+/// Maximum number of claims that a request makes. A retry takes into account the holds that made
+/// the previous claim fail.
 const MAX_ATTEMPTS: u32 = 3;
 
 impl ServingState {
-    /// Frees credits that a hold had claimed after the hand-over.
+    /// Releases credits that a hold had claimed after the handover.
     pub(super) fn release_claim(&self, account: &str, parts: CreditSplit) {
         let changes = self.ledger.changes();
         if !changes.has_handed_over() {
@@ -51,7 +50,7 @@ impl ServingState {
 impl CreditService {
     /// Hands admission over to another process: this process's holds become claims, and the waiting
     /// successor gets the right to serve. Running requests finish and settle as before. A new
-    /// request that still arrives here is admitted by a claim.
+    /// request that still reaches this process is admitted by a claim.
     ///
     /// # Errors
     /// Returns an error if no successor waits or the ledger cannot be written; this process then
@@ -79,7 +78,8 @@ impl CreditService {
         self.serving.ledger.changes().has_handed_over()
     }
 
-    /// Like [`CreditService::reserve`], next to the process that admits requests. May wait for it.
+    /// Reserves credits like [`CreditService::reserve`], but in another process than the admitting
+    /// one, for which it may wait.
     pub(super) fn reserve_by_claim(
         &self,
         request: HoldRequest,
@@ -203,12 +203,13 @@ impl Billing {
             .covers_claims(account, &self.claims_of_others(account)?)
     }
 
-    /// Waits until the admitting process has published its holds. If there is none, enters what the
-    /// last one settled, so that nobody can use those credits again.
+    /// Waits until the admitting process has published its holds. Without an admitting process,
+    /// enters the requests that the last one settled, so that their credits cannot be used again.
     ///
     /// # Errors
-    /// Returns an error if the process does not answer, or if there is none and requests of the
-    /// account wait for a segment: nobody holds what they cost then.
+    /// Returns an error if the process does not answer. Also returns an error without such a
+    /// process if requests of the account wait for a segment, because no process holds their costs
+    /// then.
     fn refresh_mirror(&self, account: &str) -> Result<(), StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
         let mirror = HoldsMirror::open(data_dir)?;
@@ -240,7 +241,7 @@ impl Billing {
         }
     }
 
-    /// Claims on the account that other living processes have published.
+    /// Returns the claims on the account that other living processes have published.
     pub(super) fn claims_of_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         let live = journal::live_instance_ids(&self.0.data_dir)?;
         let claims = HoldsMirror::open(&self.0.data_dir)?.claims_of(account)?;

@@ -1,8 +1,7 @@
-//! One request's hold: the credits reserved for it, and the one way in which it ends.
+//! The hold of one request: its reserved credits, and its end.
 //!
-//! This file must not decide amounts, nor where an ending is written: each store does, in
-//! `billing/settle.rs` and `shared_credit/settle.rs`. Read `crates/credits/src/pricing.rs` for the
-//! amounts.
+//! This file must not decide an amount. The stores write endings, in `billing/settle.rs` and
+//! `shared_credit/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.
 
 use super::holds::Payer;
 use base::clock;
@@ -33,7 +32,7 @@ pub struct HoldRequest {
     pub model: Arc<CatalogModel>,
     pub surface: Protocol,
     pub bounds: RequestLimits,
-    /// The conversation that the request belongs to, if the gateway can tell.
+    /// The conversation of the request, if the gateway recognises one.
     pub conversation: Option<String>,
 }
 
@@ -54,11 +53,11 @@ pub trait HoldStore: Send + Sync {
     /// trace. Returns the amount debited.
     ///
     /// # Errors
-    /// Returns an error if the journal cannot be written; nothing is debited then.
+    /// Returns an error if the journal cannot be written; no credits are debited then.
     fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro>;
 }
 
-/// How a hold ends: what the request used and costs.
+/// The end of a hold: the usage and the cost of the request.
 #[derive(Debug, Clone)]
 pub struct HoldEnd {
     pub usage: Usage,
@@ -70,7 +69,7 @@ pub struct HoldEnd {
 }
 
 impl HoldEnd {
-    /// The end of a request that costs nothing; `outcome` says why.
+    /// Creates the end of a request that costs nothing. `outcome` is the reason.
     pub fn without_cost(outcome: RequestOutcome, at_ms: i64) -> Self {
         Self {
             usage: Usage::default(),
@@ -82,23 +81,24 @@ impl HoldEnd {
     }
 }
 
-/// A request with reserved credits, as the store that reserved them ends it.
+/// A request with reserved credits, in the form that its store needs to end it.
 pub struct HeldRequest {
     pub(crate) request: HoldRequest,
     pub(crate) parts: CreditSplit,
-    /// Journal file with the opening; `None` if the hold was never journalled.
+    /// Journal file with the opening record. `None` if the hold was never journalled.
     pub(crate) opened_in: Option<Arc<Segment>>,
-    /// When the hold was opened, by the monotonic clock; `None` if it was never opened.
+    /// Time at which the hold was opened, by the monotonic clock. `None` if it was never opened.
     opened_at: Option<Instant>,
-    /// Milliseconds from `opened_at` to the first token.
+    /// Time from `opened_at` to the first token, in ms.
     first_token_ms: Option<u64>,
-    /// Whether the vendor reported more of something than the request can use.
+    /// Whether the vendor reported more than the maximum of the request.
     implausible: bool,
     cache_marks: Option<CacheMarkerOrigin>,
 }
 
-/// Credits reserved for one request. End it with [`Hold::settle`] or [`Hold::release`]. A hold that
-/// is dropped without either (its task was cancelled or panicked) is released as interrupted.
+/// Credits that are reserved for one request. [`Hold::settle`] or [`Hold::release`] must end it. A
+/// hold that is dropped without either, because its task was cancelled or panicked, is released as
+/// interrupted.
 pub struct Hold {
     held: HeldRequest,
     store: Arc<dyn HoldStore>,
@@ -109,7 +109,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// A hold of `parts`, which are already reserved in `store`.
+    /// Creates a hold of `parts`, which are already reserved in `store`.
     pub fn new(
         store: Arc<dyn HoldStore>,
         request: HoldRequest,
@@ -137,7 +137,7 @@ impl Hold {
     /// Journals the hold as open, and counts it in `open_count`.
     ///
     /// # Errors
-    /// Returns an error if the journal cannot be written; the credits are released then.
+    /// Returns an error if the journal cannot be written; the credits are then released.
     pub(crate) fn journal_open(
         mut self,
         journal: &Journal,
@@ -151,7 +151,7 @@ impl Hold {
             Micro::ZERO,
             &HoldEnd::without_cost(RequestOutcome::Interrupted, now_ms),
         );
-        // On failure the hold is dropped, which releases the credits.
+        // If this fails, the hold is dropped, which releases the credits.
         let opened_in = journal
             .write(&JournalRecord::Open(unfinished))
             .inspect_err(|_| METRICS.ledger_error("journal_write"))?;
@@ -173,26 +173,25 @@ impl Hold {
         self
     }
 
-    /// Rate limit status at admission.
+    /// Returns the rate limit status at admission.
     pub fn rate_limits(&self) -> RateLimitStatuses {
         self.meters
     }
 
-    /// Discards a hold for which nothing was reserved: there is nothing to end and nothing to
-    /// enter. Returns the id of its request.
+    /// Discards a hold without reserved credits, which needs no end and no entry. Returns the id of
+    /// its request.
     pub(crate) fn discard(mut self) -> String {
         self.ended = true;
         METRICS.open_holds.dec();
         std::mem::take(&mut self.held.request.request_id)
     }
 
-    /// Credits reserved.
+    /// Returns the total of the reserved credits.
     pub fn amount(&self) -> Micro {
         self.held.parts.total()
     }
 
-    /// The part of `usage` that the hold pays for, at the billed tier: all of it, or as much as
-    /// fits.
+    /// Returns the part of `usage` that the hold covers at the billed tier.
     pub fn clamp_usage(&self, usage: Usage) -> Usage {
         pricing::clamp_usage_to_cost(
             self.with_billed_tier(usage),
@@ -201,20 +200,21 @@ impl Hold {
         )
     }
 
-    /// Sets the tier, region and speed that are billed, whichever the vendor reported.
+    /// Sets the billed tier, region and speed in `usage`, in place of those that the vendor
+    /// reported.
     pub(super) fn with_billed_tier(&self, usage: Usage) -> Usage {
         self.service
             .with_billed_terms(usage, &self.held.request.model.price)
     }
 
-    /// Records that another model answers instead of the requested one: its usage is billed at its
+    /// Records that another model answers instead of the requested one. Its usage is billed at its
     /// own price.
     pub fn change_model(&mut self, model: &Arc<CatalogModel>, service: ServiceTerms) {
         self.held.request.model = Arc::clone(model);
         self.service = service;
     }
 
-    /// Records who marked the prompt for the cache of the vendor that answers.
+    /// Records the origin of the cache markers in the prompt of the answering vendor.
     pub fn record_cache_marks(&mut self, origin: Option<CacheMarkerOrigin>) {
         self.held.cache_marks = origin;
     }
@@ -223,8 +223,8 @@ impl Hold {
         &self.held.request
     }
 
-    /// Records the response's first token. The first call returns the time since admission; later
-    /// calls return `None`.
+    /// Records the response's first token. The first call returns the time since admission, and
+    /// later calls return `None`.
     pub fn record_first_token(&mut self) -> Option<Duration> {
         if self.held.first_token_ms.is_some() {
             return None;
@@ -233,9 +233,8 @@ impl Hold {
         self.held.opened_at.map(|opened| opened.elapsed())
     }
 
-    /// Records on the receipt and in the metrics which of the vendor's counters exceed what the
-    /// request can use, and which of them the gateway does not know. Returns whether the usage is
-    /// an estimate.
+    /// Records on the receipt and in the metrics which of the vendor's counters exceed the maximum
+    /// of the request, and which of them are unknown. Returns whether the usage is an estimate.
     pub fn record_verdict(&mut self, verdict: UsageVerdict, unknown: UnknownUsage) -> bool {
         let vendor = self.held.request.model.vendor.name.as_str();
         for counter in unknown.counters() {
@@ -256,12 +255,12 @@ impl Hold {
         verdict == UsageVerdict::Estimated
     }
 
-    /// Ends the request with its usage. Once this returns, the debit survives the process, so the
-    /// gateway may send the last byte. Returns the amount debited.
+    /// Ends the request with its usage. Once this function returns, the debit survives a crash of
+    /// the process, so the gateway may send the last byte. Returns the amount debited.
     ///
     /// # Errors
-    /// Returns an error if the journal cannot be written; nothing is debited then, and the client
-    /// must not get the last byte.
+    /// Returns an error if the journal cannot be written; no credits are debited then, and the
+    /// client must not get the last byte.
     pub fn settle(
         mut self,
         usage: Usage,
@@ -286,7 +285,7 @@ impl Hold {
         })
     }
 
-    /// Ends a request that costs nothing; `outcome` says why.
+    /// Ends a request that costs nothing. `outcome` is the reason.
     pub fn release(mut self, outcome: RequestOutcome, now_ms: i64) {
         if let Err(error) = self.finish(HoldEnd::without_cost(outcome, now_ms)) {
             log::error!(
@@ -295,8 +294,8 @@ impl Hold {
         }
     }
 
-    /// Abandons the hold as a killed process does: the journal has the opening and nothing more.
-    /// For simulations.
+    /// Abandons the hold as in a killed process: the journal has the opening record alone. Only
+    /// simulations use this function.
     pub fn abandon(mut self) {
         self.ended = true;
     }
@@ -314,8 +313,8 @@ impl HeldRequest {
             .map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The ending as the journal and the ledger have it. The account pays `taken` of the cost, and
-    /// not `writeoff`.
+    /// Builds the ending for the journal and the ledger. The account pays `taken` of the cost, and
+    /// `writeoff` is written off.
     pub(crate) fn build_ending(
         &self,
         taken: CreditSplit,
@@ -379,7 +378,7 @@ impl Drop for Hold {
     }
 }
 
-/// Records in the metrics what a journalled ending used and what the account pays.
+/// Records the usage and the debit of a journalled ending in the metrics.
 pub(crate) fn record_metrics(ending: &Ending, taken: CreditSplit) {
     let detail = &ending.detail;
     let model = METRICS.models.label(&detail.model);

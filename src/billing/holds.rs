@@ -4,11 +4,11 @@
 //! The admission rule: `balance = posted − (settled − applied)`, `available = balance − held`.
 //! `posted` and `applied` come from the ledger as one snapshot; `settled` and `held` do not change
 //! while the account's lock is held. So the sum is exact at every moment, even during a commit of
-//! the ledger writer, and no lock is held across a commit. Holds end with the process; a process
-//! that hands over turns them into claims. The claims of other processes (`billing/handover.rs`)
-//! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
-//! The same lock protects the rate counters of the key and the account. This file must not know
-//! prices.
+//! the ledger writer, and no lock is held across a commit. Holds end with the process, except that
+//! a process that hands over turns them into claims. The claims of other processes
+//! (`billing/handover.rs`) are in the same snapshot and count as held. The same rule applies to the
+//! spending and the holds of a key. The same lock protects the rate counters of the key and the
+//! account. This file must not depend on prices.
 
 use super::backlog::BacklogRefusal;
 use super::balance::CreditSnapshot;
@@ -30,11 +30,11 @@ pub struct HoldRegistry {
     instance_id: String,
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
-    /// Number of endings of dead processes whose costs are held.
+    /// Number of endings of dead processes whose costs are held here.
     withheld: AtomicUsize,
 }
 
-/// One shard: some of the accounts, and their keys.
+/// A part of the accounts and their keys, with a lock of its own.
 #[derive(Default)]
 struct Shard {
     accounts: HashMap<Arc<str>, AccountHolds>,
@@ -49,31 +49,31 @@ pub struct Payer<'a> {
     pub bounds: &'a RequestLimits,
 }
 
-/// One account's holds, and the credits settled since this process began.
+/// One account's holds, and the credits that were settled since this process began.
 #[derive(Debug, Clone, Copy, Default)]
 struct AccountHolds {
     requests: u64,
     held: CreditSplit,
-    /// Part of `held`: for requests of dead processes whose endings the ledger cannot take yet.
+    /// Part of `held` for requests of dead processes whose endings the ledger cannot enter yet.
     withheld: CreditSplit,
     settled: CreditSplit,
-    /// Whether it changed since the mirror was last written.
+    /// Whether the holds changed since the mirror was last written.
     unmirrored: bool,
     gauge: RateCounter,
 }
 
-/// One key's holds, counted even without a limit: a limit may be set at any time.
+/// One key's holds. They are counted even without a limit, because a limit may be set at any time.
 #[derive(Debug, Clone, Copy, Default)]
 struct KeyHolds {
     requests: u64,
     held: Micro,
-    /// As for the account.
+    /// Part of `held` for requests of dead processes whose endings the ledger cannot enter yet.
     withheld: Micro,
     settled: Micro,
     gauge: RateCounter,
 }
 
-/// Requests of an account, and of its key, that have arrived and hold nothing yet.
+/// Number of requests of an account and of its key that have arrived and hold no credits yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PendingRequests {
     pub of_account: u64,
@@ -87,11 +87,12 @@ pub struct HoldResolution {
     pub taken: CreditSplit,
     /// Cost that the account cannot pay.
     pub writeoff: Micro,
-    /// Claim to release once the ledger has the ending, if this process has handed over by then.
+    /// Claim to release once the ledger has the ending. It is zero unless this process has handed
+    /// over by then.
     pub freed: CreditSplit,
 }
 
-/// Why no credits were reserved.
+/// The reason why no credits were reserved.
 #[derive(Debug)]
 pub enum ReserveError {
     Insufficient {
@@ -99,7 +100,7 @@ pub enum ReserveError {
         needed: Micro,
     },
     TrialExpired,
-    /// The key's own limit leaves less than the request needs.
+    /// The rest of the key's own limit is less than the request needs.
     KeySpendLimit {
         free: Micro,
     },
@@ -110,7 +111,7 @@ pub enum ReserveError {
     Limited(RateLimitWait),
     /// The process has reached its maximum of open requests.
     Busy,
-    /// The ledger lags behind.
+    /// The ledger is too far behind.
     Backlog(BacklogRefusal),
     /// The ledger cannot be read or written.
     Unavailable(String),
@@ -123,7 +124,7 @@ impl From<BacklogRefusal> for ReserveError {
 }
 
 impl HoldRegistry {
-    /// The instance that holds.
+    /// Returns the id of this instance.
     pub fn instance_id(&self) -> &str {
         &self.instance_id
     }
@@ -154,7 +155,7 @@ impl HoldRegistry {
     ///
     /// # Errors
     /// Returns an error if a limit is reached, `decide` refuses, or the ledger does not have the
-    /// account; nothing is counted then.
+    /// account; the request is not counted then.
     pub fn reserve(
         &self,
         ledger: &Ledger,
@@ -186,8 +187,8 @@ impl HoldRegistry {
     }
 
     /// Checks the payer's limits, and with `decide` the account's credits, before the gateway reads
-    /// the request's body. Reserves and counts nothing. Always succeeds in a process that no longer
-    /// admits requests.
+    /// the request's body. The request is neither reserved nor counted. The check always succeeds
+    /// in a process that no longer admits requests.
     ///
     /// # Errors
     /// Returns an error if a limit is reached, `decide` refuses, or the ledger does not have the
@@ -224,10 +225,10 @@ impl HoldRegistry {
         Ok(shard.count_request(payer, now_ms))
     }
 
-    /// Returns the credits left under the key's own limit; `None` if it has no limit. Exact in the
-    /// process that admits requests. During a hand-over, each process counts its own holds and what
-    /// both have spent; so the key may exceed its limit by the cost of the other process's open
-    /// requests.
+    /// Returns the credits left under the key's own limit, or `None` if it has no limit. The result
+    /// is exact in the process that admits requests. During a handover, each process counts its own
+    /// holds and the spending of both, so the key may exceed its limit by the cost of the other
+    /// process's open requests.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -242,7 +243,7 @@ impl HoldRegistry {
         of_key.credit_left(ledger, payer, &self.instance_id, now_ms)
     }
 
-    /// Counts the claimed credits of a request of this process, which has handed over.
+    /// Counts the claimed credits of a request in this process, which has handed over.
     pub fn add_claimed(&self, payer: &Payer<'_>, parts: CreditSplit) {
         let mut shard = self.lock_shard(payer.account);
         let (open, of_key) = shard.entries(payer);
@@ -250,9 +251,9 @@ impl HoldRegistry {
         of_key.add(parts);
     }
 
-    /// Holds the costs of ended requests of dead processes whose endings wait for a segment that is
-    /// not at hand, in the place of those that were held so far. Otherwise an account could spend
-    /// the credits again.
+    /// Holds the costs of ended requests of dead processes whose endings wait for a missing
+    /// segment, and releases those that were held so far. Otherwise an account could spend the
+    /// credits again.
     pub(super) fn set_withheld(&self, costs: &[WithheldCost]) {
         if self.withheld.swap(costs.len(), Ordering::Relaxed) == 0 && costs.is_empty() {
             return;
@@ -279,12 +280,12 @@ impl HoldRegistry {
         }
     }
 
-    /// Returns how many endings of dead processes wait for a segment that is not at hand.
+    /// Returns the number of endings of dead processes that wait for a missing segment.
     pub fn withheld(&self) -> usize {
         self.withheld.load(Ordering::Relaxed)
     }
 
-    /// Number of requests that the account has open in this process.
+    /// Returns the number of requests that the account has open in this process.
     pub fn open_requests(&self, account: &str) -> u64 {
         self.lock_shard(account)
             .accounts
@@ -293,8 +294,8 @@ impl HoldRegistry {
     }
 
     /// Resolves a hold of `held` with the request's cost and its `tokens`. The cost may exceed the
-    /// hold by at most the credits available now. A process that has handed over does not know what
-    /// is available, so it takes at most the hold.
+    /// hold by at most the credits available now. A process that has handed over does not know the
+    /// available credits, so it takes at most the hold.
     pub fn resolve(
         &self,
         ledger: &Ledger,
@@ -317,8 +318,8 @@ impl HoldRegistry {
         let has_handed_over = ledger.changes().has_handed_over();
         let mut taken = held.draw(cost);
         if taken.total() < cost && !has_handed_over {
-            // Only this case needs the balance. If it cannot be read, take nothing more, so that it
-            // never falls below zero.
+            // Only this case needs the balance. If the balance cannot be read, take nothing more,
+            // so that it never falls below zero.
             let row = ledger
                 .rows()
                 .account(account, &self.instance_id)
@@ -334,8 +335,8 @@ impl HoldRegistry {
         open.settled = open.settled.plus(taken);
         open.requests = open.requests.saturating_sub(1);
         open.unmirrored = true;
-        // A cost above the hold counts for the key too, even beyond its limit: the account has paid
-        // it.
+        // A cost above the hold counts for the key too, even beyond the key's limit, because the
+        // account has paid it.
         of_key.held = of_key.held.minus(held.total());
         of_key.settled = of_key.settled.plus(taken.total());
         of_key.requests = of_key.requests.saturating_sub(1);
@@ -346,7 +347,7 @@ impl HoldRegistry {
         }
     }
 
-    /// Undoes what [`HoldRegistry::resolve`] settled, if it could not be journalled. Returns the
+    /// Undoes a settlement of [`HoldRegistry::resolve`] that could not be journalled. Returns the
     /// claim to release, if this process has handed over.
     pub fn undo_settlement(
         &self,
@@ -361,7 +362,7 @@ impl HoldRegistry {
         if let Some(open) = shard.accounts.get_mut(payer.account) {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
-            // Under the lock, so a later hand-over sees none of it.
+            // The lock is held, so a later handover does not see the undone settlement.
             if ledger.changes().has_handed_over() {
                 return resolved.freed;
             }
@@ -369,7 +370,7 @@ impl HoldRegistry {
         CreditSplit::ZERO
     }
 
-    /// Returns the account's credits; `None` if it is not open.
+    /// Returns the account's credits, or `None` if it is not open.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -387,8 +388,8 @@ impl HoldRegistry {
         }))
     }
 
-    /// Returns whether the account has no open request, here or in a process that handed over, and
-    /// nothing settled or withheld that the ledger lacks. Only then may a lapse be posted.
+    /// Returns whether the account has no open request, in this process or in one that handed over,
+    /// and no settled or withheld credits that the ledger lacks. Only then may a lapse be posted.
     pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
@@ -405,8 +406,8 @@ impl HoldRegistry {
             && !row.claimed_trial.is_positive())
     }
 
-    /// Runs `work` with this process's claim on the account, while nothing can be held or settled
-    /// for it. Returns `None` if this process no longer admits requests.
+    /// Runs `work` with this process's claim on the account. No credits of the account can be held
+    /// or settled meanwhile. Returns `None` if this process no longer admits requests.
     pub fn with_frozen_account<T>(
         &self,
         ledger: &Ledger,
@@ -427,10 +428,10 @@ impl HoldRegistry {
         }
     }
 
-    /// Hands over: turns all holds into claims, while nothing is held or resolved.
+    /// Turns all holds into claims, which hands them over. No hold can begin or end meanwhile.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be written; nothing changes then.
+    /// Returns an error if the ledger cannot be written; the holds are then unchanged.
     pub fn hand_over(&self, ledger: &Ledger) -> Result<(), StoreError> {
         let shards: Vec<_> = self
             .shards
@@ -482,8 +483,8 @@ impl Shard {
         (open, self.keys.entry(Arc::clone(payer.key)).or_default())
     }
 
-    /// Checks the rate limits for one more request besides the `arriving` ones, and returns the
-    /// account's credits.
+    /// Checks whether the rate limits allow one more request besides the `arriving` ones, and
+    /// returns the account's credits.
     fn check(
         &mut self,
         ledger: &Ledger,
@@ -507,7 +508,7 @@ impl Shard {
         Ok(credit)
     }
 
-    /// Checks whether the payer's rate limits allow one more request. Counts nothing.
+    /// Checks whether the payer's rate limits allow one more request, without counting it.
     fn check_rates(
         &mut self,
         payer: &Payer<'_>,
@@ -577,8 +578,8 @@ impl KeyHolds {
         self.withheld = self.withheld.plus(change);
     }
 
-    /// Credits settled here that the ledger does not have yet count as spent now, whichever day
-    /// they are entered on.
+    /// Returns the credits left under a limit. Settled credits that the ledger does not have yet
+    /// count as spent now, on whichever day they are entered.
     fn credit_left(
         &self,
         ledger: &Ledger,

@@ -1,6 +1,6 @@
-//! Balances and receipts as JSON for account holders, the same from every process.
+//! Writes balances and receipts as JSON for account holders. Every process returns the same JSON.
 //!
-//! This file must not change anything.
+//! This file must not change stored data.
 
 use super::balance::Balance;
 use super::receipt::Receipt;
@@ -15,18 +15,18 @@ use llm_protocol::ir::CacheMarkerOrigin;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How long to wait for a receipt, and how often to check for it meanwhile.
+/// Maximum time that a client's query waits for a receipt.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECEIPT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Message if the segment that may have a receipt is not at hand.
+/// Message for a receipt that may be in a missing segment.
 pub const ARCHIVED_RECEIPT: &str =
     "The receipt of this request is archived and cannot be read at the moment.";
-/// Message when [`wait_for_receipt`] finds nothing.
+/// Message if [`wait_for_receipt`] finds no receipt.
 pub const NO_RECEIPT: &str = "There is no receipt with this id, or not yet.";
 
-/// Returns the receipt, and waits for it briefly: a client may ask as soon as it has the last byte,
-/// a few milliseconds before the ledger has the entry.
+/// Returns the receipt, after a short wait if necessary. A client may ask as soon as it has the
+/// last byte, a few milliseconds before the ledger has the entry.
 ///
 /// # Errors
 /// Returns an error if the ledger cannot be read.
@@ -37,7 +37,7 @@ pub async fn wait_for_receipt(
     let until = tokio::time::Instant::now() + RECEIPT_TIMEOUT;
     loop {
         let receipt = find_receipt()?;
-        // Only a request that is still being answered or settled can get a receipt later.
+        // A receipt can only appear later if the request is still being answered or settled.
         if receipt.is_some() || tokio::time::Instant::now() >= until || !may_still_end(request_id) {
             return Ok(receipt);
         }
@@ -45,7 +45,7 @@ pub async fn wait_for_receipt(
     }
 }
 
-/// Returns true if a request with this id can still run, by the time in the id.
+/// Returns whether a request with this id may still be running, by the time in the id.
 fn may_still_end(request_id: &str) -> bool {
     let longest_ms = i64::try_from(2_000 * MAX_TOTAL_SECONDS).unwrap_or(i64::MAX);
     request_time_ms(request_id)
@@ -126,7 +126,7 @@ fn line(line: pricing::CostLine) -> Value {
     value
 }
 
-/// The prices at which the response was billed, among those of its price list.
+/// Returns the prices of the price list that applied to the response.
 fn price_in_force(receipt: &Receipt) -> Value {
     let (usage, price) = (&receipt.detail.usage, &receipt.price);
     let PriceBand {

@@ -1,28 +1,29 @@
-//! Decides whether the wall clock may end trials: a lapse is never undone, and a clock can be days
-//! ahead for seconds.
+//! Decides whether the wall clock may end trials. A lapse cannot be undone, and a clock may be days
+//! ahead for a few seconds.
 //!
-//! Compares the wall clock with the monotonic clock. If the wall clock jumps ahead, it is accepted
-//! once both have agreed for longer than the jump. So a real jump delays a lapse, and a false one
-//! ends no trial. Admission does not use this clock: an expired trial pays for nothing from the
-//! moment it ends. This file must not be used for anything but lapses.
+//! The wall clock is compared with the monotonic clock. A wall clock that jumped ahead is accepted
+//! once both clocks have agreed for longer than the jump. So a real jump delays a lapse, and a
+//! false one ends no trial. Admission does not use this clock, because it checks the end of a trial
+//! itself. This file must only be used for lapses.
 
 use std::time::{Duration, Instant};
 
-/// Maximum difference in ms between two calls that does not count as a jump: a slewed clock.
+/// Maximum difference in ms between two calls that does not count as a jump. A clock that is being
+/// adjusted slowly stays below it.
 const MAX_SLEW_MS: i64 = 2_000;
 
-/// The wall clock as far as it is accepted.
+/// The accepted state of the wall clock.
 pub struct LapseClock {
     base: Instant,
     /// Accepted wall time at `base`, in ms since 1970.
     believed_ms: i64,
-    /// Another wall time at `base`, and since when the wall clock has shown it.
+    /// Another wall time at `base`, and the time since which the wall clock has shown it.
     unconfirmed: Option<(i64, Instant)>,
 }
 
 impl LapseClock {
-    /// `last_known_ms` is the latest time at which the data was in use. Time beyond it may be
-    /// false.
+    /// Creates the clock. `last_known_ms` is the latest time at which the data was in use. A later
+    /// time may be false.
     pub fn new(last_known_ms: Option<i64>, now_ms: i64, now: Instant) -> Self {
         Self {
             base: now,
@@ -31,7 +32,7 @@ impl LapseClock {
         }
     }
 
-    /// Returns whether to accept `now_ms`. Call it about every second.
+    /// Returns whether to accept `now_ms`. The caller must call this function about every second.
     pub fn accepts(&mut self, now_ms: i64, now: Instant) -> bool {
         let offset = now_ms.saturating_sub(millis(now.duration_since(self.base)));
         let ahead = offset.saturating_sub(self.believed_ms);
@@ -54,7 +55,7 @@ impl LapseClock {
             self.unconfirmed = None;
             return true;
         }
-        // A clock that is behind ends no trial too early.
+        // A clock that is behind cannot end a trial too early.
         ahead < 0
     }
 }

@@ -1,9 +1,9 @@
 //! The ledger writer: the thread that enters journalled endings into the ledger, many per commit.
 //!
-//! It also does background work: it mirrors the holds, lapses trials, removes journal files that
-//! the ledger covers, and restores the journal's reserve. Every queued ending is already in the
-//! journal, so this thread cannot lose one: if the ledger fails, it retries until the ledger works,
-//! and admission stops meanwhile. This file must not decide amounts.
+//! The thread also does background work: it mirrors the holds, lapses trials, removes journal files
+//! that the ledger covers, and restores the journal's reserve. Every queued ending is already in
+//! the journal, so this thread cannot lose one: if the ledger fails, it retries until the ledger
+//! works, and admission stops meanwhile. This file must not decide amounts.
 
 use super::backlog::{CommitRate, LedgerBacklog};
 use super::holds::HoldRegistry;
@@ -27,40 +27,40 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of endings in one commit. A commit writes the page of each account and key once.
 const MAX_BATCH: usize = 4_096;
-/// A commit of fewer endings does not show how fast the ledger can be.
+/// Minimum number of endings in a commit from which the rate is measured. A smaller commit does not
+/// show how fast the ledger can be.
 const MIN_MEASURED_BATCH: usize = 32;
-/// How long to collect endings before a commit, so that one sync and one write of a page serve
-/// many. The journal has already made them survive the process; only a power failure can lose this
-/// window. See [`CommitPace`].
+/// Minimum time to collect endings before a commit, so that one sync and one write of a page serve
+/// many endings. The journal protects the endings against a crash of the process; only a power
+/// failure can lose this window. See [`CommitPace`].
 const MIN_COMMIT_DELAY: Duration = Duration::from_millis(10);
 const MAX_COMMIT_DELAY: Duration = Duration::from_millis(250);
 const MIRROR_INTERVAL: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the ledger's anchor records that the ledger is in use.
 const ANCHOR_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval of attempts to enter endings that wait for a segment which is not at hand.
+/// Interval of attempts to enter endings that wait for a missing segment.
 const WITHHELD_INTERVAL: Duration = Duration::from_secs(60);
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// A queued ending, with the journal files that must stay until the ledger has it.
+/// A queued ending, with the journal files that must be kept until the ledger has the ending.
 pub struct Settlement {
     pub ending: Ending,
-    /// Claim to release once the ledger has the ending, if this process has handed over.
+    /// Claim to release once the ledger has the ending. It is zero unless this process has handed
+    /// over by then.
     pub freed: CreditSplit,
     pub journalled_in: [Arc<Segment>; 2],
 }
 
-/// Handle of the ledger writer.
 pub struct LedgerWriter {
     queue: Mutex<Option<QueueSender<Settlement>>>,
-    /// `None` in a stepwise writer, which works when [`LedgerWriter::step`] is called.
+    /// `None` in a stepwise writer, which works only when [`LedgerWriter::step`] is called.
     thread: Mutex<Option<JoinHandle<()>>>,
     stepwise_worker: Option<Mutex<LedgerWriterWorker>>,
     pub state: Arc<LedgerWriterState>,
 }
 
-/// Dependencies of the ledger writer.
 pub struct LedgerWriterDeps {
     pub ledger: Arc<Ledger>,
     pub holds: Arc<HoldRegistry>,
@@ -71,9 +71,9 @@ pub struct LedgerWriterDeps {
 
 /// State that the ledger writer publishes.
 pub struct LedgerWriterState {
-    /// The endings that are journalled but not in the ledger.
+    /// The endings that are journalled but not in the ledger yet.
     pub backlog: LedgerBacklog,
-    /// When the oldest of them ended, in ms since 1970; 0 if there is none.
+    /// End of the oldest of these requests, in ms since 1970; 0 if the backlog is empty.
     pub oldest_ms: AtomicI64,
     /// Whether the last commit failed.
     pub failing: AtomicBool,
@@ -82,7 +82,8 @@ pub struct LedgerWriterState {
 }
 
 impl LedgerWriter {
-    /// Starts the thread. `capacity` bounds its queue; admission stops at the bounds of `backlog`.
+    /// Starts the thread. `capacity` is the maximum length of its queue, and `backlog` limits
+    /// admission.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -106,11 +107,10 @@ impl LedgerWriter {
         Ok(writer)
     }
 
-    /// Creates a writer without a thread, which works only when stepped: for simulations, which
-    /// choose every step.
+    /// Creates a writer without a thread for simulations, which choose every step.
     ///
     /// # Errors
-    /// Never fails; it has the signature of [`LedgerWriter::start`].
+    /// Never returns an error. The signature is that of [`LedgerWriter::start`].
     pub fn new_stepwise(
         deps: LedgerWriterDeps,
         capacity: usize,
@@ -167,11 +167,11 @@ impl LedgerWriter {
         (writer, worker)
     }
 
-    /// Commits one batch of queued endings, then does the background work. Returns false if nothing
-    /// was queued. Works in a stepwise writer only.
+    /// Commits one batch of queued endings, and then does the background work. Returns false if the
+    /// queue was empty. Only a stepwise writer supports this method.
     ///
     /// # Errors
-    /// Returns an error if the ledger rejects the batch; its endings stay in the journal.
+    /// Returns an error if the ledger rejects the batch; its endings remain in the journal.
     pub fn step(&self, now_ms: i64) -> Result<bool, StoreError> {
         let Some(worker) = &self.stepwise_worker else {
             return Ok(false);
@@ -187,8 +187,8 @@ impl LedgerWriter {
     }
 
     /// Queues an ending for the ledger. The queue has room for all open requests plus the backlog,
-    /// so it is never full. If it were, the journal still has the ending, and the next start
-    /// replays it.
+    /// so it is never full. Even if it were, the journal has the ending, and the next start would
+    /// replay it.
     pub fn enqueue(&self, settlement: Settlement) {
         let now_ms = settlement.ending.at_ms;
         let _ =
@@ -217,8 +217,8 @@ impl LedgerWriter {
         }
     }
 
-    /// Stops the thread once every queued ending is in the ledger. If the ledger fails, the rest
-    /// stays in the journal for the next start.
+    /// Stops the thread once every queued ending is in the ledger. If the ledger fails, the
+    /// remaining endings are in the journal for the next start.
     pub fn shut_down(&self) {
         self.state.closing.store(true, Ordering::Release);
         drop(
@@ -243,17 +243,17 @@ impl LedgerWriter {
     }
 }
 
-/// How long the writer collects endings, in two steps: a busy ledger writes each page for many
-/// endings, and a quiet one shows each debit at once.
+/// Chooses how long the writer collects endings. A busy ledger writes each page for many endings,
+/// and a quiet one enters each debit at once.
 struct CommitPace {
     per_second: u64,
-    /// Endings since `counted_from`.
+    /// Number of endings since `counted_from`.
     count: u64,
     counted_from: Instant,
 }
 
 impl CommitPace {
-    /// Number of endings per second from which on the delay is the longest.
+    /// Number of endings per second above which the maximum delay applies.
     const BUSY_PER_SECOND: u64 = 20;
     const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -292,15 +292,15 @@ struct LedgerWriterWorker {
     journal: Arc<Journal>,
     mirror: HoldsMirror,
     data_dir: PathBuf,
-    /// Whether this process has withdrawn its mirrored holds after the hand-over.
+    /// Whether this process has removed its mirrored holds after the handover.
     has_cleared_mirror: bool,
     /// `None` in a stepwise writer, where the caller supplies the time.
     lapse_clock: Option<LapseClock>,
     anchored: Instant,
-    /// When the journals of dead processes were last looked for.
+    /// Time of the last search for journals of dead processes.
     recovered: Instant,
     rate: CommitRate,
-    /// Endings that wait for a segment which is not at hand: at most as many as requests were open
+    /// Endings that wait for a missing segment. There are at most as many as requests were open
     /// when it was sealed.
     withheld: Vec<Settlement>,
     state: Arc<LedgerWriterState>,
@@ -361,13 +361,13 @@ impl LedgerWriterWorker {
         self.journal.restore_reserve();
     }
 
-    /// Collects endings until the delay is over or the batch is full. Sleeps instead of waiting on
-    /// the queue, so that requests need not wake this thread while it collects.
+    /// Collects endings until the delay is over or the batch is full. The thread sleeps instead of
+    /// waiting on the queue, so that requests need not wake it.
     fn fill_batch(&mut self, batch: &mut Vec<Settlement>) {
         let (began, delay) = (Instant::now(), self.pace.delay());
         loop {
             batch.extend(self.receiver.try_iter().take(MAX_BATCH - batch.len()));
-            // While the process shuts down, no more endings will come.
+            // No more endings arrive while the process shuts down.
             let is_closing = self.state.closing.load(Ordering::Acquire);
             if is_closing || batch.len() == MAX_BATCH || began.elapsed() >= delay {
                 break;
@@ -377,9 +377,9 @@ impl LedgerWriterWorker {
         self.pace.record(batch.len(), Instant::now());
     }
 
-    /// Measures the rate of commits, without the time in which their endings were collected. Also
-    /// while no more wait than one commit takes: until the first measurement, the rate is assumed
-    /// to be low, and a single busy account would be slowed to it.
+    /// Measures the rate of commits, without the time in which their endings were collected. Small
+    /// batches are measured too, because until the first measurement the rate is assumed to be low
+    /// and would slow a single busy account down.
     fn measure(&mut self, committed: usize, began: Instant) {
         if committed >= MIN_MEASURED_BATCH {
             let rate = self.rate.record(committed, began.elapsed());
@@ -387,8 +387,8 @@ impl LedgerWriterWorker {
         }
     }
 
-    /// Returns whether it is time to try again what waits for a segment. A stepwise writer tries at
-    /// each step.
+    /// Returns whether to try again to enter endings that wait for a segment. A stepwise writer
+    /// tries at each step.
     fn retries_withheld(&mut self) -> bool {
         let is_due = self.lapse_clock.is_none()
             || self.state.closing.load(Ordering::Acquire)
@@ -416,8 +416,8 @@ impl LedgerWriterWorker {
         }
     }
 
-    /// Keeps the endings that the ledger withholds, with their journal files. Drops the others,
-    /// which releases theirs.
+    /// Keeps the endings that the ledger withholds, with their journal files. The files of all
+    /// other endings are released.
     fn keep_withheld(&mut self, batch: Vec<Settlement>, outcomes: Vec<AppendOutcome>) {
         let withheld = batch
             .into_iter()
@@ -435,8 +435,8 @@ impl LedgerWriterWorker {
             .for_each(|segment| segment.keep_for_replay());
     }
 
-    /// Enters the batch, retrying until it succeeds. Returns what became of its endings; nothing if
-    /// they stay in the journal.
+    /// Enters the batch, and retries until it succeeds. Returns the outcomes of its endings, or
+    /// none if they remain in the journal.
     fn commit(&self, batch: &[Settlement]) -> Vec<AppendOutcome> {
         let Some(oldest) = batch.first() else {
             return Vec::new();
@@ -478,7 +478,7 @@ impl LedgerWriterWorker {
         }
     }
 
-    /// Enters the whole batch, or nothing.
+    /// Enters the whole batch, or no ending.
     fn append(&self, batch: &[Settlement]) -> Result<Vec<AppendOutcome>, StoreError> {
         let changes: Vec<_> = batch
             .iter()
@@ -493,14 +493,15 @@ impl LedgerWriterWorker {
         })
     }
 
-    /// Enters the whole batch, or nothing, and takes it from the backlog.
+    /// Enters the whole batch, or no ending, and removes it from the backlog.
     fn try_commit(&self, batch: &[Settlement]) -> Result<Vec<AppendOutcome>, StoreError> {
         let outcomes = self.append(batch)?;
         let backlog = &self.state.backlog;
         backlog.accept(batch.len());
         let accounts = batch.iter().map(|settlement| &*settlement.ending.account);
         backlog.remove(accounts);
-        // The next ending ended later than the last of these; the next commit corrects the time.
+        // The next ending ended later than the last one of this batch. The next commit corrects the
+        // time.
         let oldest = match batch.last() {
             Some(last) if backlog.kept() > 0 => last.ending.at_ms,
             _ => 0,
@@ -509,9 +510,9 @@ impl LedgerWriterWorker {
         Ok(outcomes)
     }
 
-    /// Publishes the holds and answers requests for them. It reads the request number first: a
-    /// process that claimed before it asked is seen by every hold that this publication does not
-    /// include.
+    /// Publishes the holds, and answers requests for a refresh. The number of the request is read
+    /// first: a process that claims credits before its request is seen by every hold that this
+    /// publication does not include.
     fn publish_holds(&mut self) {
         if let Err(error) = self.write_mirror() {
             METRICS.ledger_error("mirror");
@@ -528,7 +529,7 @@ impl LedgerWriterWorker {
         }
         let (answered, requested) = self.mirror.refresh_state()?;
         if requested > answered {
-            // A claim made before the request must count in every hold that is taken after this
+            // A claim that preceded the request must count in every hold that follows this
             // publication.
             self.ledger.rows().clear_account_cache();
         }
@@ -544,8 +545,9 @@ impl LedgerWriterWorker {
         Ok(())
     }
 
-    /// Cleans up after processes that died: enters the journals of those that had handed over, and
-    /// the endings that waited for a segment that was not at hand; then deletes their claims.
+    /// Cleans up after processes that died. The journals of processes that had handed over are
+    /// entered, and endings that waited for a missing segment; then the claims of the dead
+    /// processes are deleted.
     fn recover_dead(&self, retries_withheld: bool) {
         let holds_withheld = self.holds.withheld() > 0;
         if holds_withheld && !retries_withheld {
@@ -578,7 +580,8 @@ impl LedgerWriterWorker {
         }
     }
 
-    /// Posts the lapse of expired trials, unless an open request may still spend the rest.
+    /// Posts the lapse of expired trials, unless an open request may still spend the remaining
+    /// credits.
     fn lapse_trials(&self, now_ms: i64) {
         let lapse = |(account, _): (String, Micro)| -> Result<(), StoreError> {
             if !self.holds.is_idle(&self.ledger, &account)? {

@@ -1,9 +1,9 @@
-//! A snapshot of the open holds for operators: number of requests, age of the oldest, and credits
-//! held.
+//! A snapshot of the open holds for operators: the number of requests, the age of the oldest, and
+//! the held credits.
 //!
-//! Reads the journals and the mirror of the holds, which is up to 20 ms old, so that the admission
-//! path is not involved. Reads files, so do not call it on a serving thread. This file must not be
-//! used to decide about credits.
+//! The snapshot comes from the journals and the mirror of the holds, which is up to 20 ms old, so
+//! that admission is not involved. It reads files, so it must not run on a serving thread. This
+//! file must not be used to decide about credits.
 
 use super::data_dir::Billing;
 use super::views::BillingPages;
@@ -20,7 +20,7 @@ pub struct OpenHolds {
     pub credits: Micro,
 }
 
-/// A request whose end the ledger does not have yet.
+/// A request whose end is not in the ledger yet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RunningRequest {
     pub account: String,
@@ -28,8 +28,8 @@ pub struct RunningRequest {
 }
 
 impl BillingPages<'_> {
-    /// Returns a request of this machine whose end the ledger does not have yet, by its id: it
-    /// runs, or its end waits in a journal. `None` also if a shared store has the reservations.
+    /// Returns a request of this machine by its id, if its end is not in the ledger yet. Returns
+    /// `None` for other requests, and if a shared store has the reservations.
     ///
     /// # Errors
     /// Returns an error if a journal cannot be read.
@@ -44,7 +44,7 @@ impl BillingPages<'_> {
 }
 
 impl Billing {
-    /// Returns the holds of running processes on accounts in this data directory; `None` if a
+    /// Returns the holds of running processes on accounts in this data directory, or `None` if a
     /// shared store has them.
     ///
     /// # Errors

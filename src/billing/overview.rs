@@ -1,6 +1,6 @@
-//! Balances of many accounts and charges of any request, for operators.
+//! Reads balances of many accounts, and the charge of any request, for operators.
 //!
-//! This file must not change anything, and must not check who asks: the caller does.
+//! This file must not write. The caller must check permissions.
 
 use super::views::BillingPages;
 use credits::money::Micro;
@@ -10,8 +10,8 @@ use ledger::StoreError;
 use std::collections::BTreeMap;
 
 impl BillingPages<'_> {
-    /// Returns the balance of each of `accounts`, as the ledger has it; an account that the ledger
-    /// does not have is not in the result.
+    /// Returns the balance of each of `accounts` in the ledger. The result leaves out accounts that
+    /// the ledger does not have.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -23,7 +23,8 @@ impl BillingPages<'_> {
         self.0.0.ledger.rows().balances(accounts, now_ms)
     }
 
-    /// Returns the sum of all balances: what the gateway owes its account holders.
+    /// Returns the sum of all balances, which is the amount that the gateway owes its account
+    /// holders.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -31,8 +32,8 @@ impl BillingPages<'_> {
         self.0.0.ledger.rows().balance_total(now_ms)
     }
 
-    /// Returns a price list by its id, and when it was stored, in ms since 1970; `None` if the
-    /// ledger does not have it.
+    /// Returns the price list with this id, and the time at which it was stored, in ms since 1970.
+    /// Returns `None` if the ledger does not have it.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -42,7 +43,7 @@ impl BillingPages<'_> {
         Ok(list.zip(ledger.pages().price_stored_at(version)?))
     }
 
-    /// Returns the charge of a request that has ended, whichever account sent it.
+    /// Returns the charge of an ended request of any account.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

@@ -1,8 +1,8 @@
-//! The maximum cost of a request: from the content of a body to a quote.
+//! Computes the quote of a request, which is its maximum cost, from the content of its body.
 //!
-//! A vendor reads at most one token per byte of the body itself. Content that makes it read or do
-//! more (an image, a fetched file, a stored conversation, a search) has a bound here, or counts as
-//! the model's whole context. A feature without a price is refused. This file must not know
+//! A vendor reads at most one token per byte of the body itself. Content that makes the vendor read
+//! or do more (an image, a fetched file, a stored conversation, a search) has a bound, or counts as
+//! the model's whole context. A feature without a price is refused. This file must not depend on
 //! accounts.
 
 use config::catalog::CatalogModel;
@@ -14,23 +14,23 @@ use llm_protocol::failure::Failure;
 use llm_protocol::request::{Features, MAX_IMAGE_TOKENS, RequestSummary};
 use llm_protocol::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
 
-/// The smallest thinking budget that a messages vendor accepts.
+/// Minimum thinking budget that a messages vendor accepts, in tokens.
 pub const MIN_THINKING_TOKENS: u64 = 1_024;
 
-/// Maximum uses of a server tool that one request is held and billed for, if it sets no limit
-/// itself: two in each of the ten rounds after which a messages vendor hands the turn back
-/// (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. The operator pays for
-/// uses that a vendor counts beyond them.
+/// Maximum number of uses of a server tool for which one request is held and billed, if it sets no
+/// limit itself: two in each of the ten rounds after which a messages vendor ends the turn
+/// (`pause_turn`). The source is the vendor's server tools guide, read 2026-11. The operator pays
+/// for further uses.
 const MAX_TOOL_USES: u64 = 20;
 
-/// Tokens that a vendor can add to a prompt itself: the rules for tools (up to 530 tokens, as the
-/// messages vendor documents), the system prompt of a chat template or of a hosted model. Usage up
-/// to this far above the hold is plausible; more is implausible, and is billed at the amount held.
+/// Maximum number of tokens that a vendor adds to a prompt itself: the rules for tools (up to 530
+/// tokens, as the messages vendor documents), the system prompt of a chat template or of a hosted
+/// model. Usage that exceeds the hold by more is implausible, and is billed at the held amount.
 const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 
 /// Quotes the maximum cost of a request as a function of its output limit. `summary` and
 /// `text_bytes` (all bytes except the base64 of images) describe the body that the vendor gets;
-/// `surface` is the client's, for the wording of a refusal.
+/// `surface` is the client's protocol, for the wording of a refusal.
 ///
 /// # Errors
 /// Returns an error if the request uses a feature that has no price.
@@ -96,7 +96,7 @@ fn find_unpriced(
     let unlisted = unlisted.next();
     let tools = match (surface, model.protocol()) {
         (Protocol::Chat, Protocol::Chat) => features.server_tool_member.unwrap_or("tools"),
-        // Of this surface's members, only this one becomes a tool.
+        // This is the only member of the surface that becomes a tool.
         (Protocol::Chat, _) => "web_search_options",
         _ => features.server_tool_member.unwrap_or("tools"),
     };
@@ -119,8 +119,8 @@ fn find_unpriced(
         .map(|(_, param)| param)
 }
 
-/// The maximum usage that the vendor can count, apart from the output limit. `input` is the input
-/// held for.
+/// Returns the maximum usage that the vendor can count, apart from the output limit. `input` is the
+/// number of input tokens for which credits are held.
 fn usage_bounds(model: &CatalogModel, summary: &RequestSummary, input: u64) -> UsageBounds {
     let features = &summary.features;
     let mut tool_uses = PerTool::default();
@@ -140,8 +140,8 @@ fn usage_bounds(model: &CatalogModel, summary: &RequestSummary, input: u64) -> U
     }
 }
 
-/// The service terms that a request allows. Without a requested speed, the standard one applies;
-/// without a tier or region, the vendor chooses.
+/// Returns the service terms that a request allows. Without a requested speed, the standard one
+/// applies. Without a tier or region, the vendor chooses.
 fn service_terms(features: &Features) -> ServiceTerms {
     let tier_request = |tier: Option<ServiceTier>, is_usual| match tier {
         Some(tier) => TierRequest::Named(tier),
@@ -155,8 +155,8 @@ fn service_terms(features: &Features) -> ServiceTerms {
     }
 }
 
-/// Returns whether a vendor with this protocol reports how often it used the tool. A chat vendor
-/// does not.
+/// Returns whether a vendor with this protocol reports the number of uses of the tool. A chat
+/// vendor does not.
 fn reports_tool_uses(vendor: Protocol, tool: ServerTool) -> bool {
     match vendor {
         Protocol::Messages => true,
@@ -186,8 +186,8 @@ fn tool_holds(model: &CatalogModel, features: &Features) -> Vec<ToolHold> {
     offered_tools(features).map(hold).collect()
 }
 
-/// Maximum uses of a tool for the request. A responses vendor applies one limit to all tools
-/// together.
+/// Returns the maximum number of uses of a tool by the request. A responses vendor applies one
+/// limit to all tools together.
 fn max_tool_uses(model: &CatalogModel, features: &Features, tool: ServerTool) -> u64 {
     let own = features
         .tool_offers
@@ -200,7 +200,7 @@ fn max_tool_uses(model: &CatalogModel, features: &Features, tool: ServerTool) ->
     shared.map_or(own, |calls| calls.min(own))
 }
 
-/// For each price tier, the maximum input and the highest price of its tokens.
+/// Returns the maximum input and the highest price of its tokens for each price tier.
 fn worst_cases(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) -> Vec<WorstCase> {
     let (features, priced) = (&summary.features, &model.price.features);
     let tokens = max_input_tokens(model, summary, text_bytes);
@@ -222,7 +222,7 @@ fn worst_cases(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) 
 
 fn max_input_tokens(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) -> u64 {
     let features = &summary.features;
-    // Chat vendors multiply an image's tiles by a factor per model.
+    // Chat vendors multiply the tiles of an image by a factor that depends on the model.
     let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
         || features.documents_or_files
@@ -237,7 +237,8 @@ fn max_input_tokens(model: &CatalogModel, summary: &RequestSummary, text_bytes: 
     text_bytes.saturating_add(images).min(model.context_tokens)
 }
 
-/// The highest price class that the input can incur: a chat vendor writes its cache automatically.
+/// Returns the highest price class that the input can have. A chat vendor writes to its cache
+/// automatically.
 fn max_input_price(vendor: Protocol, summary: &RequestSummary, rates: &TokenPrices) -> Micro {
     let five_minutes = vendor != Protocol::Messages || summary.features.cache_markers;
     let mut highest = rates.input.max(rates.cache_read);

@@ -1,6 +1,6 @@
-//! Receipts: how a response was billed, as the ledger's entry and its price.
+//! Receipts, which explain how a response was billed by the ledger's entry and its price.
 //!
-//! This file must not compute a price: that is `crates/credits/src/pricing.rs`.
+//! This file must not compute a price: `crates/credits/src/pricing.rs` does.
 
 use super::views::Receipts;
 use credits::money::Micro;
@@ -12,25 +12,26 @@ use ledger::{EndingDetail, EntryReference, EntrySelection, LedgerEntry};
 /// The kinds of entries whose reference an operator chose.
 const POSTING_KINDS: [&str; 4] = ["grant", "topup", "adjust", "refund"];
 
-/// How one response was billed: a ledger entry with its price.
+/// The explanation of how one response was billed: a ledger entry with its price.
 #[derive(Debug, Clone)]
 pub struct Receipt {
-    /// Position in the ledger, and the cursor for paging.
+    /// Position in the ledger, which is also the cursor for paging.
     pub seq: i64,
     pub request_id: String,
     pub at_ms: i64,
     pub detail: EndingDetail,
     pub price: PriceList,
-    /// Credits debited.
     pub credits: Micro,
     pub writeoff: Micro,
     pub balance_after: Micro,
-    /// What came back later, oldest first. Only the receipt of one request has it; lists do not.
+    /// Refunds of the debit, oldest first. They are only in the receipt of one request, not in
+    /// lists.
     pub refunds: Vec<RefundEntry>,
 }
 
 impl Receipts<'_> {
-    /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
+    /// Returns the receipt of a request, or `None` if the request has not ended or belongs to
+    /// another account.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -68,8 +69,8 @@ impl Receipts<'_> {
             .collect()
     }
 
-    /// Returns whether the request ended with a debit: the client received the response, or a part
-    /// of it before it disconnected.
+    /// Returns whether the request ended with a debit, because the client received the response or
+    /// a part of it before it disconnected.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -100,7 +101,7 @@ impl Receipts<'_> {
             .entries(account, false, before, limit)
     }
 
-    /// Returns the entry of any account with a number, or a posting with a reference.
+    /// Returns the entry with a number, or the posting with a reference, of any account.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

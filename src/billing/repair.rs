@@ -1,7 +1,7 @@
-//! Repairs by an operator: a dead process's journal is entered, and what pages and limits read is
-//! made anew.
+//! Repairs that an operator starts: entering a dead process's journal, and rebuilding the index and
+//! the spending of keys.
 //!
-//! This file must not change an entry that exists.
+//! This file must not change an existing entry.
 
 use super::views::BillingUpkeep;
 use ledger::StoreError;
@@ -10,14 +10,14 @@ use ledger::journal::replay::enter_endings;
 use std::path::Path;
 
 impl BillingUpkeep<'_> {
-    /// Enters the endings of a dead process's journal directory. Returns (number of new endings,
-    /// number of unreadable lines).
+    /// Enters the endings of a dead process's journal directory. Returns the number of new endings,
+    /// and the number of unreadable lines.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be read or the ledger cannot be written.
     pub fn replay_journal(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
-        // Keep the claim until everything is entered: in a running process's journal, an open
-        // request has not ended.
+        // Keep the claim on the directory until all endings are entered. It ensures that the
+        // process is dead: an open request in the journal of a running process has not ended.
         let orphaned = journal::claim_journal(dir)?;
         let (endings, unreadable) = orphaned.endings()?;
         let replayed = enter_endings(&self.0.0.ledger, &endings)?;
@@ -30,9 +30,9 @@ impl BillingUpkeep<'_> {
         Ok((replayed.new, unreadable))
     }
 
-    /// Rebuilds from the entries what pages and limits read (`index.db`, and the spending of keys);
-    /// entries and balances do not change. `on_entries` gets the number of entries read so far.
-    /// Returns the number of wrong rows, up to a maximum.
+    /// Rebuilds `index.db` and the spending of keys from the entries. Entries and balances do not
+    /// change. `on_entries` gets the number of entries read so far. Returns the number of wrong
+    /// rows, up to a maximum.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written.

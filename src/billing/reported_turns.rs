@@ -1,8 +1,8 @@
-//! The last turns of conversations that vendors reported, from which an unreported turn of the same
-//! conversation is estimated.
+//! Remembers the last turns of conversations with reported usage, from which later turns are
+//! estimated.
 //!
-//! In memory only, and bounded: a restarted process or another edge begins without them. Stores
-//! counts and hashes, never text. The key combines account, conversation and model, so that no
+//! The memory is bounded and lost with the process; another edge does not share it. Only counts and
+//! hashes are stored, never text. The key combines account, conversation and model, so that no
 //! account learns anything about another's, and no model is billed by another's tokenizer.
 
 use super::estimate::ReportedTurn;
@@ -10,11 +10,11 @@ use llm_protocol::request::ConversationKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of conversations to remember: about 5 MB.
+/// Maximum number of conversations to remember. They take about 5 MB.
 pub const MAX_CONVERSATIONS: usize = 8_192;
 
 /// Maximum number of turns to remember per conversation. An agent and its subagents run several
-/// threads under one name.
+/// threads under one conversation name.
 pub const MAX_THREADS: usize = 4;
 
 /// The account, conversation and model of a turn.
@@ -25,14 +25,15 @@ pub struct TurnKey {
     pub model: String,
 }
 
-/// The last reported turns of each conversation; cheap to clone.
+/// The last reported turns of each conversation. Cloning it is cheap.
 #[derive(Clone, Default)]
 pub struct ReportedTurns(Arc<Mutex<Generations>>);
 
 /// The last turn of each thread, oldest first.
 type Threads = Vec<ReportedTurn>;
 
-/// Two generations: entries used since the old one was last dropped, and the old one.
+/// Two generations of entries: those used since the old generation was last replaced, and the old
+/// one.
 #[derive(Default)]
 struct Generations {
     young: HashMap<TurnKey, Threads>,
@@ -40,8 +41,9 @@ struct Generations {
 }
 
 impl ReportedTurns {
-    /// Finds the turn that a request continues, given `estimate`, the request's tokens by content:
-    /// the longest turn that is not longer than the request, or else the shortest.
+    /// Returns the turn that a request continues. `estimate` is the number of the request's tokens
+    /// by content. The result is the longest turn that is not longer than the request, or else the
+    /// shortest one.
     pub fn find(&self, key: &TurnKey, estimate: u64) -> Option<ReportedTurn> {
         let mut turns = self.lock();
         let threads = turns.threads(key)?;
@@ -72,7 +74,7 @@ impl ReportedTurns {
 }
 
 impl Generations {
-    /// Returns a conversation's threads, and moves them to the young generation.
+    /// Returns a conversation's threads, and moves them to the new generation.
     fn threads(&mut self, key: &TurnKey) -> Option<&mut Threads> {
         if let Some((key, threads)) = self.old.remove_entry(key) {
             self.insert(key, threads);

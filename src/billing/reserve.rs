@@ -1,6 +1,6 @@
-//! The reservation of one request's credits from this process's own ledger.
+//! Reserves credits for one request from this process's own ledger.
 //!
-//! This file must not decide how much to hold: that is `billing/funds.rs`.
+//! This file must not decide how much to hold: `billing/funds.rs` does.
 
 use super::balance::CreditSnapshot;
 use super::funds::size_hold;
@@ -16,7 +16,7 @@ impl CreditService {
     /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
     ///
     /// # Errors
-    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    /// Returns the reason as [`ReserveError`]; no credits are held then.
     pub fn reserve(
         &self,
         request: HoldRequest,

@@ -1,9 +1,9 @@
-//! Upkeep of the ledger in the background: seals what is old or full, archives what is older, and
-//! reports segments that cannot be read.
+//! Upkeep of the ledger in the background. It seals old or excess entries, archives older segments,
+//! and reports segments that cannot be read.
 //!
-//! It runs on a thread of its own with low demands: it rests as long as it works, and a failure
-//! waits for the next round. Nothing is lost meanwhile; `ledger.db` grows. This file must not know
-//! the form of a segment.
+//! A separate thread rests as long as it works, and retries after a failure in the next round. No
+//! data is lost meanwhile, but `ledger.db` grows. This file must not depend on the form of a
+//! segment.
 
 use super::views::BillingUpkeep;
 use base::clock;
@@ -17,22 +17,23 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const ROUND_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of rounds from one look at all segments to the next.
+/// Number of rounds between two checks of all segments.
 const CHECK_ROUNDS: u32 = 10;
 const DAY_MS: i64 = 86_400_000;
 
-/// A process that ends kills the thread: every step can be interrupted.
+/// Flag that never stops the work: a process that ends kills the thread, and every step can be
+/// interrupted.
 static NEVER: AtomicBool = AtomicBool::new(false);
 static PACE: BackgroundPace<'static> = BackgroundPace { stop: &NEVER };
 
-/// What is wrong with the upkeep, so that a line is logged when it changes.
+/// The current faults of the upkeep. A change is logged.
 #[derive(Default)]
 struct UpkeepReport {
     faults: Vec<String>,
 }
 
 impl BillingUpkeep<'_> {
-    /// Finds sealed entries in the operator's archive too, wherever they were archived to.
+    /// Sets the operator's archive, in which sealed entries are looked for too.
     pub fn set_archive(&self, archive: Option<&Path>) {
         self.0.0.ledger.segments().set_archive(archive);
     }
@@ -54,7 +55,8 @@ impl BillingUpkeep<'_> {
                 loop {
                     let settings = settings();
                     billing.upkeep().set_archive(settings.archive());
-                    // After the hand-over, the successor does it; beside an audit, the next round.
+                    // After a handover the successor does the upkeep, and beside an audit the next
+                    // round does it.
                     let ledger = &billing.0.ledger;
                     if !ledger.changes().has_handed_over() && !ledger.segments().is_sealing_paused()
                     {
@@ -72,7 +74,7 @@ impl BillingUpkeep<'_> {
             .map(drop)
     }
 
-    /// Seals and archives what is due. Returns what is wrong.
+    /// Seals and archives the entries that are due. Returns the faults.
     pub fn run_upkeep(&self, settings: &LedgerSettings, now_ms: i64) -> Vec<String> {
         let mut faults = Vec::new();
         match self.seal_by_rules(settings, now_ms) {
@@ -101,7 +103,7 @@ impl BillingUpkeep<'_> {
         faults
     }
 
-    /// Looks whether every segment can be read, and sets the metric. Returns what is wrong.
+    /// Checks whether every segment can be read, and sets the metric. Returns the faults.
     fn check_segments(&self) -> Vec<String> {
         let segments = match self.segments(false) {
             Ok(segments) => segments,
@@ -127,7 +129,7 @@ impl BillingUpkeep<'_> {
     ) -> Result<Vec<SegmentRecord>, StoreError> {
         let entries = i64::try_from(settings.segment_entries).unwrap_or(i64::MAX);
         let midnight_ms = now_ms - now_ms.rem_euclid(DAY_MS);
-        // The start of the first day that stays.
+        // The start of the first day that is not sealed.
         let before_ms = midnight_ms - i64::from(settings.seal_after_days) * DAY_MS;
         let boundary = SealBoundary::Full { before_ms, entries };
         self.0
@@ -158,7 +160,7 @@ impl BillingUpkeep<'_> {
     /// Moves the segments whose entries are all before `before_ms` to `to`. Returns them.
     ///
     /// # Errors
-    /// Returns an error if a segment cannot be moved; it stays where it is.
+    /// Returns an error if a segment cannot be moved; the segment then remains in place.
     pub fn archive_segments(
         &self,
         before_ms: i64,
@@ -179,7 +181,7 @@ impl BillingUpkeep<'_> {
         self.0.0.ledger.segments().segment_statuses(reads_all)
     }
 
-    /// Returns the key that checks the signatures of the segments; `None` before the first one.
+    /// Returns the public key of the segments' signatures, or `None` before the first segment.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -196,7 +198,7 @@ fn log_done(done: &str, segment: &SegmentRecord) {
 }
 
 impl UpkeepReport {
-    /// Logs each new fault, and once that there is none left.
+    /// Logs each new fault, and the end of all faults.
     fn renew(&mut self, faults: Vec<String>) {
         for fault in faults.iter().filter(|fault| !self.faults.contains(fault)) {
             log::error!("{fault}");

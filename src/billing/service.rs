@@ -1,7 +1,7 @@
-//! The credit service of a process that serves requests: its holds, journal and ledger writer;
-//! start and shutdown.
+//! The credit service of a process that serves requests. It starts and stops the holds, the journal
+//! and the ledger writer.
 //!
-//! This file must not reserve or settle: that is `billing/reserve.rs` and `billing/settle.rs`.
+//! This file must not reserve or settle: `billing/reserve.rs` and `billing/settle.rs` do.
 
 use super::backlog::LedgerBacklog;
 use super::data_dir::Billing;
@@ -23,17 +23,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Reserves and settles credits from this process's own ledger; cheap to clone.
+/// Reserves and settles credits from this process's own ledger. Cloning it is cheap.
 #[derive(Clone)]
 pub struct CreditService {
     pub(super) billing: Billing,
     pub(super) serving: Arc<ServingState>,
 }
 
-/// What a process that serves requests has besides the ledger.
+/// The state of a process that serves requests, in addition to the ledger.
 pub(super) struct ServingState {
     pub ledger: Arc<Ledger>,
-    /// Lock on the data directory; `None` after the hand-over.
+    /// Lock on the data directory. `None` after the handover.
     pub owner: Mutex<Option<InstanceLock>>,
     pub holds: Arc<HoldRegistry>,
     pub journal: Arc<Journal>,
@@ -48,7 +48,7 @@ pub(super) struct ServingState {
 type StartIndexer = fn(&Arc<Ledger>, &Path) -> Result<Indexer, StoreError>;
 
 impl CreditService {
-    /// Opens the service for the gateway: replays the journals of dead processes, then serves.
+    /// Opens the service for the gateway, after it has replayed the journals of dead processes.
     /// `archive` is the operator's folder of archived segments.
     ///
     /// # Errors
@@ -69,8 +69,8 @@ impl CreditService {
         )
     }
 
-    /// Like [`CreditService::serve`], for the successor of a process that serves: waits until that
-    /// process hands over.
+    /// Opens the service like [`CreditService::serve`] for a successor, which waits until the
+    /// serving process hands over.
     ///
     /// # Errors
     /// Returns the errors of [`CreditService::serve`], and an error if the predecessor does not
@@ -90,9 +90,9 @@ impl CreditService {
         )
     }
 
-    /// Like [`CreditService::serve`], but without a ledger writer thread: the ledger advances only
-    /// when the caller calls [`CreditService::step`], and the caller supplies the time. For
-    /// simulations.
+    /// Opens the service like [`CreditService::serve`] for simulations, without a ledger writer
+    /// thread. The ledger advances only when the caller calls [`CreditService::step`] with the
+    /// time.
     ///
     /// # Errors
     /// Returns the errors of [`CreditService::serve`].
@@ -116,7 +116,7 @@ impl CreditService {
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         ledger.segments().set_archive(archive);
-        // Nothing is admitted before they are held.
+        // No request is admitted before the costs of withheld endings are held.
         let known = ledger.rows().instance_ids()?;
         let withheld = recover_dead_instances(&ledger, data_dir, &known, Some(&mut |_| ()))?;
         let journal = Journal::create(
@@ -133,7 +133,7 @@ impl CreditService {
             .withheld_endings
             .set(i64::try_from(withheld.len()).unwrap_or(i64::MAX));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
-        // Every open request ends once, and admission stops at `journal_pending`; so this queue is
+        // Every open request ends once, and admission stops at `journal_pending`, so this queue is
         // never full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
         let deps = LedgerWriterDeps {
@@ -170,7 +170,7 @@ impl CreditService {
         Ok(Self { billing, serving })
     }
 
-    /// The ledger that this process serves from, for pages, operators and upkeep.
+    /// Returns the ledger from which this process serves, for pages, operators and upkeep.
     pub fn billing(&self) -> &Billing {
         &self.billing
     }
@@ -183,8 +183,8 @@ impl CreditService {
         self.serving.writer.step(now_ms)
     }
 
-    /// Applies the part of new limits that a serving process can change: the rest sized its queues
-    /// and files at start.
+    /// Applies the part of new limits that a serving process can change. The other limits
+    /// determined the sizes of queues and files at the start.
     pub fn apply_limits(&self, limits: &Limits) {
         self.serving
             .max_open_per_account
@@ -193,12 +193,11 @@ impl CreditService {
             .set_max_seconds(limits.ledger_backlog_seconds);
     }
 
-    /// The ended requests that wait for the ledger.
     pub fn backlog(&self) -> &LedgerBacklog {
         &self.serving.writer.state.backlog
     }
 
-    /// The instance id, which names this process's journal.
+    /// Returns the instance id, which names this process's journal.
     pub fn instance_id(&self) -> &str {
         self.serving.journal.instance_id()
     }
@@ -229,7 +228,7 @@ impl CreditService {
             && !self.serving.journal.is_degraded()
     }
 
-    /// Enters everything settled into the ledger, then stops the ledger writer.
+    /// Enters all settled requests into the ledger, and then stops the ledger writer.
     pub fn shut_down(&self) {
         self.serving.writer.shut_down();
         self.serving.indexer.iter().for_each(Indexer::shut_down);
@@ -242,8 +241,8 @@ impl CreditService {
         }
     }
 
-    /// Deletes what the ledger stores as applied for this process, which is useless once its
-    /// journal is gone. If a journal remains, its replay deletes it later.
+    /// Deletes this process's applied amounts in the ledger, which are useless once its journal is
+    /// gone. If a journal remains, its replay deletes them later.
     fn forget_own_instance(&self) -> Result<(), StoreError> {
         let instance_id = self.instance_id().to_owned();
         if journal::instance_ids(self.billing.data_dir())?.contains(&instance_id) {

@@ -1,7 +1,7 @@
-//! The end of a hold in this process's own ledger: its credits, its line in the journal, and its
-//! place in the queue of the ledger writer.
+//! Ends a hold in this process's own ledger: releases its credits, writes its line to the journal,
+//! and queues its ending for the ledger writer.
 //!
-//! This file must not decide what a request costs: that is `billing/hold.rs`.
+//! This file must not decide what a request costs: `billing/hold.rs` does.
 
 use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
 use super::holds::HoldResolution;
@@ -60,8 +60,8 @@ impl HoldStore for ServingState {
                 let freed = self
                     .holds
                     .undo_settlement(ledger, &hold.request.payer(), &resolved);
-                // The ledger receives the ending without the journal. A replay of the journal finds
-                // the same: an opening without an end.
+                // The ledger receives the ending without the journal. A replay of the journal would
+                // have the same result, because the opening record has no end.
                 let interrupted = HoldEnd::without_cost(RequestOutcome::Interrupted, end.at_ms);
                 let ending = hold.build_ending(CreditSplit::default(), Micro::ZERO, &interrupted);
                 self.writer.enqueue(Settlement {

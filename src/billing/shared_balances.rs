@@ -1,4 +1,4 @@
-//! The balances by which edges with a shared store decide, as commands change and compare them.
+//! The interface by which commands change and compare the balances in a shared store.
 //!
 //! This file must not contain behaviour: `shared_credit/admin.rs` is the implementation.
 
@@ -6,8 +6,8 @@ use ledger::audit::LedgerAuditReport;
 use ledger::{BalanceChange, Ledger, PostingResult, StoreError};
 
 pub trait SharedBalances: Send + Sync {
-    /// Posts a debit: first there, so that no request can use the credits any more, then in the
-    /// ledger. Running it again completes one that died in between.
+    /// Posts a debit first in the shared store, so that no request can use the credits any more,
+    /// and then in the ledger. A second call completes a debit that was interrupted.
     ///
     /// # Errors
     /// Returns an error if the account cannot cover it, or if either store cannot be written.
@@ -17,7 +17,7 @@ pub trait SharedBalances: Send + Sync {
         change: &BalanceChange<'_>,
     ) -> Result<PostingResult, StoreError>;
 
-    /// Compares every account that is there with the ledger, and adds a finding for each
+    /// Compares every account in the shared store with the ledger, and adds a finding for each
     /// difference.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! An account's statement: by month, what its balance was, what changed it, and what it was then;
-//! and line by line, its postings and the responses of each day.
+//! An account's statement. It has the opening balance, the changes and the closing balance of each
+//! month, and one line for each posting and each day with responses.
 //!
-//! Every sum comes from the ledger's sums. This file must not change anything.
+//! Every sum comes from the ledger's sums. This file must not write.
 
 use super::activity::{ActivityCursor, SpendTotals};
 use super::usage::{UsageInterval, UsageQuery, UsageSpan};
@@ -19,23 +19,23 @@ pub struct StatementMonth {
     /// Months since January 1970 UTC.
     pub month: i64,
     pub opening: Micro,
-    /// Grants, and the trial.
+    /// Sum of the grants and the trial.
     pub granted: Micro,
     pub topped_up: Micro,
     pub refunded: Micro,
     pub adjusted: Micro,
-    /// Credits that were removed at the end of a trial; not above zero.
+    /// Credits that were removed at the end of a trial. Zero or negative.
     pub lapsed: Micro,
-    /// Debits of responses; not above zero.
+    /// Sum of the debits of responses. Zero or negative.
     pub spent: Micro,
     pub closing: Micro,
 }
 
-/// The months of a statement, from the first one with a change to the last one.
+/// A statement of the months from the first change to the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Statement {
     pub months: Vec<StatementMonth>,
-    /// The account's balance now, expired trial credits included.
+    /// The account's current balance, including expired trial credits.
     pub balance: Micro,
 }
 
@@ -50,7 +50,8 @@ pub struct StatementLine {
 
 #[derive(Debug, Clone)]
 pub enum StatementSource {
-    /// All responses of a day, in days since 1970 UTC. Its line stands at the end of the day.
+    /// All responses of a day, which is counted from 1970 UTC. The line stands at the end of the
+    /// day.
     Responses { day: i64, count: u64 },
     Posting {
         kind: String,
@@ -71,7 +72,7 @@ impl Statement {
                 "refund" => &mut of_month.refunded,
                 "adjust" | "payment_refund" | "dispute" => &mut of_month.adjusted,
                 "lapse" => &mut of_month.lapsed,
-                // A trial and a grant.
+                // The entry is a trial or a grant.
                 _ => &mut of_month.granted,
             };
             *field = field.plus(*change);
@@ -93,15 +94,15 @@ impl Statement {
         }
     }
 
-    /// Returns whether the changes add up to the balance. If not, somebody changed the ledger's
-    /// sums, which `ledger verify` reports.
+    /// Returns whether the changes add up to the balance. If they do not, the ledger's sums were
+    /// changed, which `ledger verify` reports.
     pub fn adds_up(&self) -> bool {
         let closing = self.months.last().map_or(Micro::ZERO, |last| last.closing);
         closing == self.balance
     }
 
-    /// Returns the months from `from` to `to`, both inclusive, also those without a change, but
-    /// none before the first change.
+    /// Returns the months from `from` to `to`, both inclusive. Months without a change are
+    /// included, except those before the first change.
     pub fn months_between(&self, from: i64, to: i64) -> Vec<StatementMonth> {
         let Some(first) = self.months.first() else {
             return Vec::new();
@@ -144,7 +145,7 @@ impl StatementMonth {
 
 impl StatementLine {
     fn from_posting(entry: LedgerEntry) -> Self {
-        // A detail that cannot be read is a finding of the audit, and no reason to hide the entry.
+        // The audit reports a detail that cannot be read. The entry is shown all the same.
         let detail = PostingDetail::decode(&entry.detail).unwrap_or_default();
         Self {
             cursor: ActivityCursor {
@@ -174,7 +175,7 @@ impl StatementLine {
     }
 }
 
-/// The cursor that places a day's responses after all its other entries.
+/// Returns the cursor that places a day's responses after all its other entries.
 fn day_cursor(day: i64) -> ActivityCursor {
     ActivityCursor {
         at_ms: (day + 1).saturating_mul(DAY_MS) - 1,
@@ -192,8 +193,8 @@ impl Receipts<'_> {
         Ok(Statement::from_sums(&sums))
     }
 
-    /// Returns the lines of a statement on the days from `from_day` up to, and without, `to_day`
-    /// (days since 1970 UTC), latest first: at most `limit`, below the position `before`.
+    /// Returns at most `limit` lines of a statement before the position `before`, latest first.
+    /// They cover the days from `from_day` up to `to_day`, exclusive, counted from 1970 UTC.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -221,7 +222,7 @@ impl Receipts<'_> {
             interval: Some(UsageInterval::Unit),
             ..UsageQuery::new(UsageSpan::Days(from_day, to_day))
         };
-        // One row for each day, so at most as many as the period has days.
+        // Each day has one row, so there are at most as many rows as days in the period.
         let days = self.0.reports().usage(account, &by_day, None, u32::MAX)?;
         let days = days
             .into_iter()

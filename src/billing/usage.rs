@@ -1,6 +1,6 @@
-//! What accounts spent when, on which model and with which key, from sums that the ledger keeps.
+//! Returns the spending of accounts by time, model and key, from sums in the ledger.
 //!
-//! This file must not change anything, and must not add up entries.
+//! This file must not write or add up entries.
 
 use super::views::UsageReports;
 use credits::money::Micro;
@@ -11,8 +11,8 @@ pub use ledger::{
 use std::collections::BTreeMap;
 
 impl UsageReports<'_> {
-    /// Returns an account's debits in groups, ordered by time, model and key: at most `limit`, from
-    /// the one after the cursor `after` on.
+    /// Returns at most `limit` groups of an account's debits, ordered by time, model and key, and
+    /// starting after the cursor `after`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -39,7 +39,7 @@ impl UsageReports<'_> {
     }
 
     /// Returns the credits that each of `accounts` has spent from `first_day` on (days since 1970
-    /// UTC); an account without debits is not in the result.
+    /// UTC); the result leaves out accounts without debits.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -51,8 +51,8 @@ impl UsageReports<'_> {
         self.0.0.ledger.pages().spend_since(accounts, first_day)
     }
 
-    /// Returns the debits of each account on the days from `from_day` up to, and without, `to_day`
-    /// (days since 1970 UTC): the `limit` accounts that spent most, in this order.
+    /// Returns the debits of the `limit` accounts that spent most, in descending order, from
+    /// `from_day` up to `to_day`, exclusive (days since 1970 UTC).
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -66,8 +66,8 @@ impl UsageReports<'_> {
         pages.spend_by_account(from_day, to_day, limit)
     }
 
-    /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,
-    /// by day and model.
+    /// Returns the debits of all accounts by day and model, from `from_day` up to `to_day`,
+    /// exclusive.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

@@ -1,7 +1,7 @@
-//! An account's usage over HTTP: the parameters of a query, and the report as JSON, the same from
-//! every process.
+//! An account's usage report for the API: the parameters of a query, and the report as JSON. Every
+//! process returns the same JSON.
 //!
-//! This file must not know HTTP, accounts or the names of keys: the caller passes them.
+//! This file must not depend on HTTP, accounts or the names of keys: the caller passes the names.
 
 use super::activity::SpendTotals;
 use super::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
@@ -14,21 +14,21 @@ use serde_json::{Value, json};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Number of days of a report whose query has no range, including the last day.
+/// Number of days, including the last day, of a report whose query has no range.
 const DEFAULT_DAYS: i64 = 30;
 
-/// Maximum number of days of a report: ten years.
+/// Maximum number of days in a report, which are ten years.
 const MAX_DAYS: i64 = 3_660;
 
-/// Maximum number of rows on a page, and the number without `limit`.
+/// Maximum number of rows on a page. Without `limit`, a page has this number.
 const MAX_ROWS: u32 = 1_000;
 
 const PARAMETERS: &str = "from, to, group_by, model, key, limit or cursor";
 
-/// Which debits a report covers, how it groups them, and which page of it is wanted.
+/// The debits that a report covers, their grouping, and the requested page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageReportQuery {
-    /// Days since 1970 UTC; the report covers both.
+    /// First day of the report, in days since 1970 UTC. The first and the last day are included.
     first_day: i64,
     last_day: i64,
     by_day: bool,
@@ -113,7 +113,7 @@ impl UsageReportQuery {
         .collect()
     }
 
-    /// All of the report's debits as one sum.
+    /// Returns the query for the sum of all debits in the report.
     fn total(&self) -> UsageQuery {
         UsageQuery {
             model: self.model.clone(),
@@ -147,7 +147,7 @@ impl UsageReportQuery {
 }
 
 impl UsageReports<'_> {
-    /// Reports an account's usage. `describe_key` returns a key's document by the key's id.
+    /// Reports an account's usage. `describe_key` returns the JSON for a key, given the key's id.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -159,7 +159,7 @@ impl UsageReports<'_> {
     ) -> Result<Value, StoreError> {
         let after = query.after.as_ref();
         let after = after.map(|(time, model, key)| (*time, model.as_str(), key.as_str()));
-        // A row more than the page has means that there is a next page.
+        // One row more than the page has room for means that a next page exists.
         let mut rows = self.usage(account, &query.rows(), after, query.limit + 1)?;
         let page_size = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let has_more = rows.len() > page_size;

@@ -1,8 +1,8 @@
-//! What a usual request of an account reserves: below this, the gateway refuses most of its
-//! requests with 402.
+//! Estimates the credits that a usual request of an account reserves. With fewer credits, the
+//! gateway refuses most of the account's requests with 402.
 //!
-//! An estimate: what a request reserves depends on its body, which nothing keeps. This file must
-//! not decide whether a request is admitted.
+//! The result is an estimate, because a reservation depends on the request's body, which is not
+//! stored. This file must not decide whether a request is admitted.
 
 use super::activity::ActivityFilter;
 use super::receipt::Receipt;
@@ -14,25 +14,25 @@ use credits::pricing;
 use ledger::StoreError;
 use llm_protocol::usage::Usage;
 
-/// Number of latest responses that an account's usual request is the median of.
+/// Number of latest responses whose median is the account's usual request.
 const RESPONSES: u32 = 20;
 
-/// Bytes of a request for two tokens that the vendor counts: as `billing/estimate.rs` assumes. The
-/// gateway reserves a token for each byte.
+/// Number of bytes in a request for two tokens that the vendor counts, by the assumption of
+/// `billing/estimate.rs`. The gateway reserves a token for each byte.
 const BYTES_PER_TWO_TOKENS: u64 = 7;
 
-/// The least that a usual request reserves: its input, and the shortest answer to which the gateway
-/// lowers an output limit.
+/// The minimum amount that a usual request reserves: its input, and the shortest answer to which
+/// the gateway lowers an output limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsualReserve {
     pub credits: Micro,
-    /// Whether it is the median of the account's latest responses. Otherwise there are none, and it
-    /// is a short request to the cheapest model.
+    /// Whether the amount is the median of the account's latest responses. Otherwise the account
+    /// has none, and the amount is that of a short request to the cheapest model.
     pub is_of_account: bool,
 }
 
 impl BillingPages<'_> {
-    /// Returns what a usual request of the account reserves.
+    /// Returns the amount that a usual request of the account reserves.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

@@ -1,15 +1,15 @@
-//! The calls of billing that only pages, operators and upkeep need, grouped by subject. Functions
-//! take the whole [`Billing`].
+//! The methods of billing for pages, operators and upkeep, grouped into one view for each subject.
+//! Free functions take the whole [`Billing`].
 //!
-//! This file must not contain behaviour: each is implemented in a file of its own.
+//! This file must not contain behaviour: each view is implemented in a separate file.
 
 use super::data_dir::Billing;
 
-/// What pages list: activity, conversations, balances of many accounts.
+/// The data of pages: activity, conversations, balances of many accounts.
 #[derive(Clone, Copy)]
 pub struct BillingPages<'a>(pub(crate) &'a Billing);
 
-/// How requests were billed, and statements of accounts.
+/// Receipts of requests, and statements of accounts.
 #[derive(Clone, Copy)]
 pub struct Receipts<'a>(pub(crate) &'a Billing);
 

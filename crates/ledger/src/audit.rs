@@ -34,12 +34,11 @@
 //! * a shared store has the same balances as the ledger: `shared balance`
 //!   (`shared_credit/admin.rs`).
 //!
-//! An audit walks the entries in slices (`audit/walk.rs`) while the gateway writes. What it
-//! compares with entries is either of the moment of the walk's last read (accounts, spending of
-//! keys), or it was read before the walk (journals, sign-ups), so that the ledger must have it, or
-//! it never changes (entries). Its memory grows with accounts, keys, postings and what the journals
-//! still have, not with the ledger's ends of requests. Each family of rules is a file in `audit/`.
-//! This module must not write.
+//! An audit walks the entries in slices (`audit/walk.rs`) while the gateway writes. Accounts and
+//! the spending of keys are compared as of the walk's last read. Journals and sign-ups are read
+//! before the walk, so the ledger must contain them. The audit's memory grows with accounts, keys,
+//! postings and open journal lines, not with the ledger's ends of requests. Each family of rules is
+//! a file in `audit/`. This module must not write.
 
 mod balances;
 mod chain;
@@ -85,20 +84,21 @@ use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::path::Path;
 
-/// What an audit reads.
+/// The entries that an audit reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditScope {
-    /// The entries that are not sealed; of each segment, that it is there and signed.
+    /// The entries that are not sealed. For each segment, the audit checks only that it exists and
+    /// is signed.
     Unsealed,
-    /// All entries, sealed ones too, and `index.db`.
+    /// All entries, including the sealed ones, and `index.db`.
     Everything,
 }
 
-/// How far an audit is.
+/// The progress of an audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditProgress {
     pub step: AuditStep,
-    /// Entries, or references, checked in this step.
+    /// Number of entries, or references, that were checked in this step.
     pub done: u64,
     /// Number of entries, or references, to check in this step.
     pub total: u64,
@@ -106,13 +106,13 @@ pub struct AuditProgress {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditStep {
-    /// Entries in sealed segments.
+    /// Reads the entries in sealed segments.
     Sealed,
     Entries,
     References,
 }
 
-/// An audit to make.
+/// The input of an audit.
 pub struct Audit<'a> {
     pub ledger: &'a Ledger,
     pub data_dir: &'a Path,
@@ -120,14 +120,15 @@ pub struct Audit<'a> {
     pub start: &'a AuditStart,
     pub scope: AuditScope,
     pub share: CpuShare,
-    /// Accounts that were granted according to `app.db`, read before the ledger, with the ends of
-    /// their trials in ms since 1970. `None` without that file.
+    /// Accounts with a grant according to `app.db`, read before the ledger, and the ends of their
+    /// trials in ms since 1970. `None` without `app.db`.
     pub granted: Option<HashMap<String, Option<i64>>>,
-    /// Reads the orders that were paid, before the entries and after them. `None` without `app.db`.
+    /// Reads the orders that were paid. The audit calls it before and after it reads the entries.
+    /// `None` without `app.db`.
     pub orders: &'a dyn Fn() -> Result<Option<Vec<PaidOrder>>, StoreError>,
 }
 
-/// Audits a ledger, as of `start` and with what `scope` says.
+/// Audits a ledger from `start` on. `scope` selects the entries.
 ///
 /// # Errors
 /// Returns an error if the ledger or a file beside it cannot be read.
@@ -144,7 +145,7 @@ pub fn verify(
     let keys = fingerprint.keys();
     std::thread::scope(|threads| {
         let read_index = move || ledger.index().index_fingerprint(&keys);
-        // At full speed, another thread reads the index meanwhile.
+        // At full speed, another thread reads the index at the same time.
         let stored: Box<dyn FnOnce() -> _> = if share.is_full() {
             let thread = threads.spawn(read_index);
             Box::new(|| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
@@ -156,7 +157,7 @@ pub fn verify(
         if are_all_read {
             files::check_aggregates(ledger, &mut fingerprint, stored(), &mut report)?;
         } else {
-            // Without some entries, every sum would seem wrong.
+            // Without some entries, every sum would look wrong.
             let message = "index.db is not compared with the entries, because some are not at hand";
             report.add_finding("segment", 0, message.into());
         }
@@ -164,9 +165,9 @@ pub fn verify(
     })
 }
 
-/// Checks all rules but those of `index.db`. With a fingerprint, reads the sealed entries too, and
-/// adds the entries to it, apart from the latest ones. Returns false if some sealed entries cannot
-/// be read.
+/// Checks all rules but those of `index.db`. If a fingerprint is given, the function reads the
+/// sealed entries too, and adds all entries except the latest ones to the fingerprint. Returns
+/// false if some sealed entries cannot be read.
 fn check_entries(
     audit: Audit<'_>,
     mut fingerprint: Option<&mut IndexFingerprint>,
@@ -182,8 +183,8 @@ fn check_entries(
         ..
     } = audit;
     let orders_before = orders()?;
-    // Read the journal before the ledger: the ledger must then have all of it, except the most
-    // recent endings.
+    // Read the journals before the ledger. The ledger must then contain all their endings except
+    // the most recent ones.
     let requests = journal::read_requests(data_dir)?;
     let mut pace = Pace::new(audit.share);
     let mut report = LedgerAuditReport {
@@ -197,7 +198,7 @@ fn check_entries(
     let reads_all = fingerprint.is_some();
     let sort_in = (reads_all && start.head.seq > 0).then_some(data_dir);
     let mut references = ReferenceRules::new(start.after_seq(), sort_in)?;
-    // Without the spending at the start, the segments have it, if they are read.
+    // If the spending at the start is unknown, it must come from the segments.
     let mut keys = KeySpendRule::new(start.keys.as_deref().or(reads_all.then_some(&[])));
     let mut sealed_postings = SealedPostings::default();
     let are_segments_whole = segments::check_segments(
@@ -253,7 +254,8 @@ fn check_files(
     processes::check_claims(ledger, data_dir, report)
 }
 
-/// Returns what reports the progress of one step, which has to check `total`.
+/// Returns a function that reports the progress of one step. `total` is the number of items to
+/// check.
 fn report_step(
     on_progress: &mut dyn FnMut(AuditProgress),
     step: AuditStep,
@@ -262,7 +264,7 @@ fn report_step(
     move |done| on_progress(AuditProgress { step, done, total })
 }
 
-/// The rules that look at every entry.
+/// The rules that examine every entry.
 struct LedgerAudit<'a> {
     chain: ChainRule,
     balances: BalanceRules,
@@ -290,8 +292,8 @@ impl<'a> LedgerAudit<'a> {
         }
     }
 
-    /// Adds the postings from before the start: later refunds, lapses and references depend on
-    /// them. Their sums are in the start's balances.
+    /// Adds the postings before the start, because later refunds, lapses and references depend on
+    /// them. Their sums are in the balances at the start.
     fn add_earlier_postings(
         &mut self,
         walk: &LedgerWalk,
@@ -315,7 +317,8 @@ impl<'a> LedgerAudit<'a> {
         }
     }
 
-    /// Checks all entries behind the start, then accounts and spending of keys as of the last one.
+    /// Checks all entries after the start, and then the accounts and the spending of keys as of the
+    /// last entry.
     fn walk(
         &mut self,
         walk: &mut LedgerWalk,
@@ -332,7 +335,7 @@ impl<'a> LedgerAudit<'a> {
             for entry in slice {
                 audit.check_entry(entry, report);
             }
-            // The ledger grows meanwhile.
+            // The ledger grows during the walk.
             total = total.max(slice.last().map_or(0, |last| to_check(last.seq)));
             on_progress(AuditProgress {
                 step: AuditStep::Entries,

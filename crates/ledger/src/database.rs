@@ -1,4 +1,5 @@
-//! `ledger.db`: it is opened against its anchor, read by several connections and written by one.
+//! The database `ledger.db`. It must match its anchor when it is opened, and has several
+//! connections for reading and one for writing.
 //!
 //! Every commit that adds entries also writes the anchor. This module must not decide an amount.
 
@@ -41,14 +42,15 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("database/013.sql"),
 ];
 
-/// Page size in bytes of a new ledger. A commit writes nearly a page for each account and each key
-/// that it changes: with pages of 4 KiB, 95 endings a second wrote 3 KB more for each.
+/// Page size in bytes of a new ledger. A commit writes nearly a page for each account and key that
+/// it changes: with pages of 4 KiB and 95 endings a second, each ending wrote 3 KB more.
 const PAGE_BYTES: u32 = 2_048;
 
 const MAX_READERS: usize = 8;
 
-/// The tables whose rows are copied, besides the entries. The spending of keys follows from these.
-/// Rows about processes and segments are not copied: they concern this data directory alone.
+/// Tables whose rows are copied in addition to the entries, from which the spending of keys
+/// follows. Rows about processes and segments are not copied, because they concern this data
+/// directory alone.
 const COPIED_TABLES: [&str; 5] = [
     "account",
     "price_version",
@@ -57,27 +59,27 @@ const COPIED_TABLES: [&str; 5] = [
     "shared_mark",
 ];
 
-/// The ledger's database.
 pub struct Ledger {
     writer: Mutex<Connection>,
     pub(crate) readers: Readers,
-    /// What pages read, derived from the entries.
+    /// The index for pages, derived from the entries.
     pub(crate) index: LedgerIndex,
     /// The files with the sealed entries.
     pub(crate) segments: SegmentFiles,
-    /// Cache of the accounts that admission reads, by process and account.
+    /// Cache of the accounts that admission reads, by instance and account.
     pub(crate) account_rows: RowCache<LedgerAccount>,
-    /// Whether this process has handed over. Changes under the writer's lock.
+    /// Whether this process has handed over. The flag changes under the writer's lock.
     pub(crate) handed_over: AtomicBool,
-    /// `None` if the file itself is the home of the ledger.
+    /// `None` if the ledger is stored in the file alone.
     copy: Option<Copy>,
-    /// `None` if the ledger is opened only for reading.
+    /// `None` if the ledger is open for reading only.
     pub(crate) anchor: Option<LedgerAnchor>,
-    /// Time at which the anchor was last written before it was opened.
+    /// Time in ms since 1970 at which the anchor was last written before it was opened.
     anchored_ms: i64,
 }
 
-/// The one connection that writes. When it is released, admission reads accounts again.
+/// The only connection that writes. When the guard is dropped, the cache of account rows is
+/// refreshed.
 pub(crate) struct LedgerWriteGuard<'a> {
     connection: MutexGuard<'a, Connection>,
     account_rows: &'a RowCache<LedgerAccount>,
@@ -121,7 +123,8 @@ impl Ledger {
         Self::open_with_trust(dir, AnchorTrust::Anchored, None)
     }
 
-    /// Opens the ledger like [`Ledger::open`]; with `home`, as a copy of what is there.
+    /// Opens the ledger like [`Ledger::open`]. If `home` is set, the file is a copy of the data in
+    /// PostgreSQL.
     ///
     /// # Errors
     /// Returns the errors of [`Ledger::open`], and an error if the file has entries and is no copy,
@@ -136,13 +139,13 @@ impl Ledger {
         home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
         let path = dir.join("ledger.db");
-        // A copy gets from PostgreSQL what it lacks.
+        // A copy gets missing entries from PostgreSQL.
         if home.is_none()
             && let Some(fault) = missing::ledger(dir)?
         {
             return Err(StoreError::Unusable(fault));
         }
-        // Read before the ledger, which only grows.
+        // Read the anchor before the ledger, which only grows.
         let named = anchor::read(dir)?;
         let anchored_ms = anchor::modified_ms(dir);
         let mut writer = sqlite::open_with_page_size(&path, PAGE_BYTES, "open the ledger")?;
@@ -180,17 +183,18 @@ impl Ledger {
         })
     }
 
-    /// PostgreSQL, if the ledger is there.
+    /// Returns the connection to PostgreSQL, if the ledger is stored there.
     pub fn home(&self) -> Option<&PostgresHome> {
         self.copy.as_ref().map(Copy::home)
     }
 
-    /// Runs `work` with the connection that writes, past PostgreSQL.
+    /// Runs `work` with the connection that writes. The changes do not reach PostgreSQL.
     pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
         work(&self.writer())
     }
 
-    /// Runs `work` with the copy and the connection that writes; `None` if the file is no copy.
+    /// Runs `work` with the copy and the connection that writes. Returns `None` if the file is not
+    /// a copy.
     pub fn with_copy<T>(
         &self,
         work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
@@ -199,8 +203,7 @@ impl Ledger {
         Some(work(copy, &mut self.writer()))
     }
 
-    /// Opens the ledger like [`Ledger::open`], without the check against its anchor, for reading
-    /// only.
+    /// Opens the ledger for reading only, without the check against its anchor.
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened or migrated.
@@ -252,8 +255,8 @@ impl Ledger {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// Writes the log back into `ledger.db`, so that the file alone is complete: before a copy, and
-    /// at the end.
+    /// Writes the log back into `ledger.db`, so that the file alone is complete. This is needed
+    /// before the file is copied, and at shutdown.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.

@@ -1,4 +1,4 @@
-//! An entry of the ledger as stored, and how it is read from a query.
+//! An entry of the ledger, and its conversion from a row of a query.
 //!
 //! This module must not run a query: `statements.rs` does.
 
@@ -14,7 +14,7 @@ use crate::entry::ending::{EndingDetail, LATE_SUFFIX};
 use credits::money::Micro;
 use rusqlite::Row;
 
-/// An entry of the ledger as stored.
+/// A stored entry of the ledger. Each field is one column.
 #[derive(Debug, Clone)]
 pub struct LedgerEntry {
     pub seq: i64,
@@ -27,15 +27,15 @@ pub struct LedgerEntry {
     pub bal_paid: Micro,
     pub bal_trial: Micro,
     pub writeoff: Micro,
-    /// JSON: [`super::EndingDetail`] on debits and voids, [`super::PostingDetail`] on changes that
-    /// an operator posted; otherwise empty.
+    /// JSON with [`super::EndingDetail`] on debits and voids, and [`super::PostingDetail`] on
+    /// changes that an operator posted. Otherwise empty.
     pub detail: String,
     pub prev: Vec<u8>,
     pub hash: Vec<u8>,
 }
 
 impl LedgerEntry {
-    /// Creates an entry that is not chained yet and has no balances yet.
+    /// Creates an entry without a place in the chain and without balances.
     pub(crate) fn new(
         kind: &str,
         reference: &str,
@@ -66,8 +66,8 @@ impl LedgerEntry {
         self.d_paid.plus(self.d_trial)
     }
 
-    /// Returns the credits that the entry adds besides the trial. If an account has received any,
-    /// and its credits are used up, the error does not say that its trial is over.
+    /// Returns the credits that the entry adds, without those of the trial. If an account has ever
+    /// received such credits and has used them up, the error does not mention a trial.
     pub fn credited(&self) -> Micro {
         let is_credit = matches!(
             self.kind.as_str(),
@@ -80,31 +80,30 @@ impl LedgerEntry {
         }
     }
 
-    /// Returns true if the entry is the end of a request.
     pub fn is_ending(&self) -> bool {
         matches!(self.kind.as_str(), "debit" | "void")
     }
 
-    /// Returns true if the entry is the end of a request whose debit the ledger decided by itself,
-    /// not the shared store.
+    /// Returns whether the entry is the end of a request whose debit the ledger decided by itself,
+    /// without the shared store.
     pub fn is_late(&self) -> bool {
         self.is_ending() && self.detail.ends_with(LATE_SUFFIX)
     }
 
-    /// Returns the API key of the request whose end the entry is; otherwise an empty string.
+    /// Returns the id of the API key of the request that the entry ends, or an empty string.
     pub fn key_id(&self) -> String {
         let detail = serde_json::from_str::<EndingDetail>(&self.detail);
         detail.map(|detail| detail.key_id).unwrap_or_default()
     }
 }
 
-/// Which entries to read.
+/// The criteria by which entries are selected.
 #[derive(Debug, Clone, Default)]
 pub struct EntrySelection {
     pub account: Option<String>,
-    /// Start of the period, inclusive, in ms since 1970.
+    /// Start of the period in ms since 1970, inclusive.
     pub from_ms: Option<i64>,
-    /// End of the period, exclusive.
+    /// End of the period in ms since 1970, exclusive.
     pub to_ms: Option<i64>,
 }
 

@@ -11,8 +11,8 @@ pub enum StoreError {
         operation: &'static str,
         source: rusqlite::Error,
     },
-    /// The shared store refused the operation or did not answer. `reason` is the label in metrics,
-    /// one of a fixed set.
+    /// The shared store refused the operation or did not answer. `reason` is a label for metrics
+    /// from a fixed set.
     #[error("cannot {operation}: {source}")]
     SharedStore {
         operation: &'static str,
@@ -31,20 +31,20 @@ pub enum StoreError {
     },
     #[error("{0}")]
     Unusable(String),
-    /// Another data directory holds the ledger in PostgreSQL; nothing was changed.
+    /// Another data directory holds the ledger in PostgreSQL. No data was changed.
     #[error("{0}")]
     NotHolder(String),
-    /// The rules forbid the change; nothing was changed.
+    /// The rules forbid the change. No data was changed.
     #[error("{0}")]
     Refused(String),
     /// The row to change does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// What was asked for is sealed in a segment whose file is missing; the text says where it
-    /// should be.
+    /// The requested entry is sealed in a segment whose file is missing. The text names the
+    /// expected path.
     #[error("{0}")]
     SegmentUnavailable(String),
-    /// The reference already belongs to a different change; nothing was changed.
+    /// The reference already belongs to a different change. No data was changed.
     #[error("{0}")]
     ReferenceUsed(String),
 }
@@ -62,7 +62,7 @@ impl StoreError {
         Self::Io { operation, source }
     }
 
-    /// Label value for metrics, one of a fixed set.
+    /// Returns the label for metrics, from a fixed set.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::SharedStore { reason, .. } => reason,
@@ -71,17 +71,17 @@ impl StoreError {
         }
     }
 
-    /// Returns true if a database refused a row because of what it contains.
+    /// Returns whether a database refused a row because of its content.
     pub fn is_refused_row(&self) -> bool {
         matches!(self, Self::Sqlite { source, .. }
             if source.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation))
     }
 }
 
-/// Returns what went wrong, as the server says it, or with its causes.
+/// Returns the server's own message, or the error with its causes.
 pub(crate) fn postgres_cause(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
-        // The server only says that it gave up.
+        // The server's message only says that it gave up.
         if said.code() == &SqlState::LOCK_NOT_AVAILABLE {
             return "an earlier transaction has not ended; it may wait for a standby of PostgreSQL, which is away or has no room on its disk".into();
         }

@@ -1,14 +1,14 @@
 //! `index.db`, in which pages, usage reports, statements and alerts look up entries and sums.
 //!
-//! Everything in it is derived from the ledger's entries. A batch is one transaction: it reads the
-//! watermark, then the entries after it, and writes their rows and the new watermark. So any
-//! process may write a batch at any time, and a death loses nothing. A batch is large and sorted,
-//! so that it writes each page once; readers have the entries that are not in it yet in memory. A
-//! file that is damaged or belongs to another ledger is rebuilt. This module must not decide about
-//! money: balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger
-//! and its index), `index/batch.rs` and `index/write.rs` (the rows of an entry), `index/tail.rs`
-//! (the newest entries), `index/fingerprint.rs` (compares the index), `index/rebuild.rs` (builds a
-//! new one).
+//! All rows of the index are derived from the ledger's entries. A batch is one transaction: it
+//! reads the watermark and the entries after it, and writes their rows and the new watermark. So
+//! any process may write a batch at any time, and a crash loses no data. A batch is large and
+//! sorted, so that it writes each page once. Readers keep newer entries in memory. A file that is
+//! damaged or belongs to another ledger is rebuilt. This module must not decide about money:
+//! balances, limits and uniqueness are in `ledger.db`. Read next: `indexing.rs` (the ledger and its
+//! index), `index/batch.rs` and `index/write.rs` (the rows of an entry), `index/tail.rs` (the
+//! newest entries), `index/fingerprint.rs` (compares the index), `index/rebuild.rs` (builds a new
+//! one).
 
 mod batch;
 pub(crate) mod compare;
@@ -46,54 +46,55 @@ pub(crate) use tables::IndexTables;
 use tail::{IndexTail, TailLimits};
 use write::{clear, watermark};
 
-/// Time for which a rebuilt index waits for the end of other processes' batches.
+/// Maximum time that a rebuilt index waits for other processes to finish their batches.
 const SWAP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval at which a reader tries again to get the writer's connection of its own process.
+/// Interval at which a reader retries to lock the writer's connection of its own process.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Number of pages in the log after which it is written back; 128 MiB. Batch after batch changes
-/// the same pages: the log has about three batches of a thousand accounts, whose pages are then
-/// written back once.
+/// Number of pages in the log after which it is written back; 128 MiB. Consecutive batches change
+/// the same pages, so the log collects about three batches of a thousand accounts before their
+/// pages are written back once.
 const CHECKPOINT_PAGES: u32 = 32_768;
 
 const MAX_READERS: usize = 8;
 
 pub(crate) struct LedgerIndex {
     dir: PathBuf,
-    /// `None` while the file cannot be opened; each use tries again.
+    /// `None` while the file cannot be opened. Each use tries again.
     connections: Mutex<Option<Arc<IndexConnections>>>,
     /// Whether the last batch failed, so that a failure is logged once.
     is_failing: AtomicBool,
-    /// Whether the last reader had no tail, so that a failure is logged once.
+    /// Whether the last read failed to build the tail, so that a failure is logged once.
     is_tail_failing: AtomicBool,
     tail_limits: TailLimits,
-    /// Why the file was set aside, until it is reported.
+    /// The reason why the file was set aside, until it is reported.
     damage: Mutex<Option<String>>,
 }
 
 struct IndexConnections {
     path: PathBuf,
-    /// Device and number of the file. Another process can set it aside and create a new one.
+    /// Device and inode number of the file. Another process may set the file aside and create a new
+    /// one.
     file: (u64, u64),
     writer: Mutex<IndexWriter>,
     readers: Readers,
-    /// Opened by the first read of the newest entries.
+    /// The newest entries. The first read of them opens the tail.
     tail: Mutex<Option<IndexTail>>,
 }
 
-/// The one connection of this process that writes.
+/// The only connection of this process that writes.
 struct IndexWriter {
     connection: Connection,
     names: NameTables,
-    /// The watermark that this connection wrote last. If another process has moved it, the names in
-    /// memory may be wrong.
+    /// The watermark that this connection wrote last. If another process has moved the watermark,
+    /// the cached names may be wrong.
     written: Option<ChainHead>,
 }
 
 impl LedgerIndex {
-    /// Opens `index.db` in `dir`, or creates it. A file that cannot be opened is tried again later:
-    /// the ledger works without it.
+    /// Opens `index.db` in `dir`, or creates it. If the file cannot be opened, later uses try
+    /// again, because the ledger works without the index.
     pub(crate) fn open(dir: &Path) -> Self {
         let index = Self {
             dir: dir.to_owned(),
@@ -109,7 +110,6 @@ impl LedgerIndex {
         index
     }
 
-    /// The ledger's folder.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -141,13 +141,13 @@ impl LedgerIndex {
         damage::set_aside(&self.path(), error)
     }
 
-    /// Returns why the file was set aside since the last call, if it was.
+    /// Returns the reason if the file was set aside since the last call.
     pub(crate) fn take_damage(&self) -> Option<String> {
         lock(&self.damage).take()
     }
 
-    /// Runs `read` on a connection that reads the file alone, without the newest entries. If the
-    /// file turns out to be damaged, sets it aside and reads the new one.
+    /// Runs `read` on a connection that reads the file alone, without the newest entries. A file
+    /// that turns out to be damaged is set aside, and the new one is read.
     pub(crate) fn read<T>(
         &self,
         operation: &'static str,
@@ -161,8 +161,8 @@ impl LedgerIndex {
         })
     }
 
-    /// Runs `read` on the index and its tail, which has the entries up to `last`, the ledger's last
-    /// one. If there can be no tail, reads the file alone.
+    /// Runs `read` on the index and its tail, which has the entries up to the ledger's last one,
+    /// `last`. Without a tail, `read` gets the file alone.
     pub(crate) fn read_newest<T>(
         &self,
         operation: &'static str,
@@ -180,7 +180,7 @@ impl LedgerIndex {
                     self.is_tail_failing.store(false, Ordering::Relaxed);
                     return found.map_err(sql);
                 }
-                // The file belongs to another ledger. The batch starts over at once and does not
+                // The file belongs to another ledger. The new batch starts at once and does not
                 // wait for the indexer.
                 Ok(None) => {
                     self.write_batch(MAX_INDEX_BATCH, Some(READER_TIMEOUT), entries)?;
@@ -199,8 +199,8 @@ impl LedgerIndex {
         })
     }
 
-    /// Runs `attempt` on the file that has the name now. If it turns out to be damaged, sets it
-    /// aside and runs `attempt` on the new one.
+    /// Runs `attempt` on the file with the current name. If the file turns out to be damaged, it is
+    /// set aside, and `attempt` runs on the new one.
     fn attempt<T>(
         &self,
         mut attempt: impl FnMut(&IndexConnections) -> Result<T, StoreError>,
@@ -215,8 +215,8 @@ impl LedgerIndex {
         }
     }
 
-    /// Opens the file again after damage. Sets it aside first if it is still the file that `broken`
-    /// has open: another process may have replaced it already.
+    /// Opens the file again after damage. The file is set aside first if it is still the file of
+    /// `broken`; another process may have replaced it already.
     fn renew(&self, broken: &Arc<IndexConnections>, error: &StoreError) -> Result<(), StoreError> {
         let mut connections = lock(&self.connections);
         if connections
@@ -232,7 +232,7 @@ impl LedgerIndex {
         Ok(())
     }
 
-    /// Returns connections to the file that has the name now.
+    /// Returns connections to the file with the current name.
     fn current_connections(&self) -> Result<Arc<IndexConnections>, StoreError> {
         let open = self.connections()?;
         if file_id(&self.path()) == Some(open.file) {
@@ -246,8 +246,8 @@ impl LedgerIndex {
         self.connections()
     }
 
-    /// Indexes the next entries, at most `limit`, in one transaction. Waits at most `timeout` for
-    /// another thread that does; returns `None` if that takes longer.
+    /// Indexes at most `limit` of the next entries in one transaction. Waits at most `timeout` for
+    /// another thread that writes, and returns `None` after that.
     pub(crate) fn write_batch(
         &self,
         limit: u32,
@@ -278,8 +278,8 @@ impl LedgerIndex {
         outcome.map(Some)
     }
 
-    /// Replaces the stored index with the content of `rebuilt`, as one transaction. Entries
-    /// that another process has indexed meanwhile are indexed again.
+    /// Replaces the stored index with the content of `rebuilt` in one transaction. Entries that
+    /// another process has indexed meanwhile are indexed again.
     pub(crate) fn replace(&self, rebuilt: &Connection) -> Result<(), StoreError> {
         let operation = "replace the ledger's index";
         let sql = |source| StoreError::sqlite(operation, source);
@@ -295,7 +295,7 @@ impl LedgerIndex {
         outcome
     }
 
-    /// Logs a failure once, until the index works again.
+    /// Logs a failure once until the index works again.
     fn report(&self, error: &StoreError) {
         METRICS.ledger_error("index");
         if !self.is_failing.swap(true, Ordering::Relaxed) {
@@ -356,8 +356,8 @@ impl IndexWriter {
 }
 
 impl IndexConnections {
-    /// Reads the tail and the file below it. Returns `None` if the file is of another ledger. An
-    /// outer error is of the tail; an inner one is of `read`, unless it is damage.
+    /// Reads the tail and the file below it. Returns `None` if the file belongs to another ledger.
+    /// The outer error concerns the tail, and the inner one `read`, except for damage.
     fn read_tail<T>(
         &self,
         limits: TailLimits,
@@ -435,20 +435,20 @@ fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns whether the file cannot be used: it is damaged, or a newer program wrote it.
+/// Returns whether the file cannot be used, because it is damaged or a newer program wrote it.
 fn is_unusable(error: &StoreError) -> bool {
     let is_newer = matches!(error, StoreError::Io { source, .. }
         if source.kind() == std::io::ErrorKind::Unsupported);
     is_newer || damage::is_damage(error)
 }
 
-/// Device and number of the file at `path`, if there is one.
+/// Returns the device and inode number of the file at `path`, if it exists.
 fn file_id(path: &Path) -> Option<(u64, u64)> {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Returns whether another process writes: it does the work.
+/// Returns whether the error means that another process is writing the index.
 pub(crate) fn is_busy(error: &StoreError) -> bool {
     matches!(error, StoreError::Sqlite { source, .. }
         if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy))
@@ -458,7 +458,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks `mutex`, or gives up after `timeout`.
+/// Locks `mutex`. Returns `None` after `timeout`.
 fn lock_within<T>(mutex: &Mutex<T>, timeout: Duration) -> Option<MutexGuard<'_, T>> {
     let began = Instant::now();
     loop {

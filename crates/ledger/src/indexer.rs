@@ -1,9 +1,9 @@
 //! The indexer: the thread that writes the ledger's index (`index.db`), and removes from the ledger
 //! what the index replaces.
 //!
-//! It works in the background, and rarely: a batch writes each page that it touches once, so a
-//! large one writes little for each entry. Readers have the newest entries in memory
-//! (`index/tail.rs`), so no page waits for this thread. This module must not enter anything.
+//! The thread runs rarely, in the background: a batch writes each page once, so a large batch
+//! writes little for each entry. Readers have the newest entries in memory (`index/tail.rs`), so no
+//! page waits for this thread. This module must not add entries to the ledger.
 
 mod aggregates;
 pub(crate) mod retired;
@@ -17,19 +17,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval at which the thread looks for new entries. Any process can enter some.
+/// Interval at which the thread looks for new entries, which any process may have added.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A batch begins with this number of new entries, or when the first of them has waited for
-/// `MAX_DELAY`. With a thousand accounts, such a batch has some tens of entries for each page that
-/// it writes, takes tenths of a second, and needs about 20 MB of memory.
+/// Number of new entries at which a batch begins, unless `MAX_DELAY` has passed for the first of
+/// them. With a thousand accounts, such a batch has some tens of entries for each page that it
+/// writes, takes tenths of a second, and needs about 20 MB of memory.
 const MIN_BATCH: u64 = MAX_INDEX_BATCH as u64;
-/// At 100 entries a second, both bounds are reached at about the same time. The first read after a
-/// start indexes this many minutes of entries in memory.
+/// Maximum time until a new entry is indexed. At 100 entries a second, this time and `MIN_BATCH`
+/// are reached at about the same time. The first read after a start indexes entries of up to this
+/// time in memory.
 const MAX_DELAY: Duration = Duration::from_secs(600);
 
-/// Number of entries from which on the thread rests only half as long as it works: the index of an
-/// older ledger is made for the first time.
+/// Number of unindexed entries above which the thread rests only half as long as it works. Such a
+/// backlog means that the index of an older ledger is built for the first time.
 const LARGE_LAG: u64 = 4 * MIN_BATCH;
 
 /// Delay after a failure.
@@ -51,9 +52,9 @@ struct IndexerWorker {
     ledger: Arc<Ledger>,
     data_dir: PathBuf,
     state: Arc<IndexerState>,
-    /// Since when there are entries that are not indexed.
+    /// Time since which some entries are not indexed.
     behind_since: Option<Instant>,
-    /// Whether nothing that the index replaces is left in the ledger.
+    /// Whether all data that the index replaces was removed from the ledger.
     has_removed_retired: bool,
 }
 
@@ -81,7 +82,7 @@ impl Indexer {
         })
     }
 
-    /// Stops the thread. What is not indexed stays for the next start.
+    /// Stops the thread. The next start indexes the remaining entries.
     pub fn shut_down(&self) {
         *self.state.lock() = true;
         self.state.closing.notify_all();
@@ -99,7 +100,7 @@ impl IndexerState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; returns false at once when the process shuts down.
+    /// Waits. Returns false at once if the process shuts down.
     fn wait(&self, pause: Duration) -> bool {
         let waited = self
             .closing
@@ -115,14 +116,14 @@ impl IndexerWorker {
         while self.state.wait(pause) {
             pause = match self.step() {
                 Ok(pause) => pause,
-                // The index logs its failures.
+                // The index logs its own failures.
                 Err(_) => RETRY_DELAY,
             };
         }
     }
 
-    /// Indexes a batch if enough entries wait, or if they have waited long enough. Returns the
-    /// delay before the next step.
+    /// Indexes a batch if there are enough new entries, or if they have waited long enough. Returns
+    /// the delay before the next step.
     fn step(&mut self) -> Result<Duration, StoreError> {
         let backlog = self.ledger.index().index_backlog();
         METRICS
@@ -150,8 +151,8 @@ impl IndexerWorker {
         Ok(if left > LARGE_LAG { took / 2 } else { took })
     }
 
-    /// Removes the next part of what older versions read pages from, once no other process runs
-    /// that could be of an older version.
+    /// Removes the next part of the tables and indexes that older versions used for pages, once no
+    /// process runs that could have an older version.
     fn remove_retired(&mut self) {
         if self.has_removed_retired {
             return;

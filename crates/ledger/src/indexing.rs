@@ -1,7 +1,7 @@
-//! The ledger and its index together: batches of entries for `index.db`, the newest ones for
-//! readers, and entries by their position.
+//! Connects the ledger with its index. It provides batches of entries for `index.db`, the newest
+//! entries for readers, and entries by their position.
 //!
-//! This file must not know the index's tables: `index.rs` does.
+//! This file must not depend on the index's tables: `index.rs` does.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;
@@ -30,15 +30,15 @@ impl LedgerIndexing<'_> {
         Ok(indexed.unwrap_or(0))
     }
 
-    /// Returns the number of entries that `index.db` lacks, as far as both can be read. Readers do
-    /// not lack them: see [`LedgerIndexing::index_lag`].
+    /// Returns the number of entries that `index.db` lacks; 0 if it cannot be read. Readers see
+    /// most of them: see [`LedgerIndexing::index_lag`].
     pub fn index_backlog(&self) -> u64 {
         let last = self.last_position().map_or(0, |last| last.seq);
         let indexed = self.0.index.position().map_or(0, |last| last.seq);
         u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
     }
 
-    /// Returns the number of entries that a reader lacks, as far as the ledger can be read.
+    /// Returns the number of entries that readers do not see; 0 if the ledger cannot be read.
     pub fn index_lag(&self) -> u64 {
         let last = self.last_position().map_or(0, |last| last.seq);
         let indexed = self
@@ -49,7 +49,7 @@ impl LedgerIndexing<'_> {
         u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
     }
 
-    /// Reads the index and the entries after it: a reader sees what was committed before, unless
+    /// Reads the index and the entries after it, so that a reader sees all earlier commits unless
     /// the index is far behind. `read` runs within one transaction, and may run again after a
     /// failure.
     pub(crate) fn read_index<T>(
@@ -75,7 +75,7 @@ impl LedgerIndexing<'_> {
         if entries.len() == seqs.len() {
             return Ok(entries);
         }
-        // The others are sealed, or were sealed just now.
+        // The other entries are sealed, some of them only a moment ago.
         let found: HashSet<_> = entries.iter().map(|entry| entry.seq).collect();
         let sealed: Vec<_> = seqs
             .iter()
@@ -109,8 +109,7 @@ impl LedgerIndexing<'_> {
         })
     }
 
-    /// Returns true if the ledger has this entry. An entry in a segment that is missing counts as
-    /// the same.
+    /// Returns whether the ledger has this entry. An entry in a missing segment counts as present.
     pub(crate) fn has_entry(
         &self,
         connection: &Connection,
@@ -129,8 +128,8 @@ impl LedgerIndexing<'_> {
         }
     }
 
-    /// Returns the entries after the position `seq`, in order, from segments too: at most `limit`.
-    /// Of a missing segment, only the entries that are also in the ledger.
+    /// Returns at most `limit` entries after the position `seq`, in order and including sealed
+    /// ones. From a missing segment, the result has only the entries that are still in the ledger.
     pub(crate) fn entries_following(
         &self,
         connection: &Connection,

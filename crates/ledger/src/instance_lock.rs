@@ -1,7 +1,7 @@
-//! The lock on a data directory: one process at a time admits requests on it, and the lock ends
-//! with its process.
+//! The lock on a data directory. One process at a time admits requests on a directory, and the lock
+//! ends with its process.
 //!
-//! This file must not know balances.
+//! This file must not depend on balances.
 
 use crate::StoreError;
 use base::file_owner;
@@ -13,33 +13,32 @@ use std::time::{Duration, Instant};
 
 const LOCK_FILE: &str = "serving.lock";
 const SUCCESSOR_LOCK_FILE: &str = "successor.lock";
-/// How long to retry while other processes probe a lock; each holds it only briefly.
+/// Time for which to retry while other processes probe a lock. A probe holds the lock only briefly.
 const PROBE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a starting process waits for one that is just shutting down.
+/// Time that a starting process waits for one that is shutting down.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a successor waits for the hand-over.
+/// Time that a successor waits for the handover.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The right to admit requests; released when dropped.
+/// The right to admit requests. Dropping the value releases the lock.
 pub struct InstanceLock(#[expect(dead_code, reason = "the lock is what it is for")] File);
 
-/// Acquires the lock as the successor of the process that holds it: waits until that process hands
-/// over.
+/// Acquires the lock as the successor of the process that holds it, once that process hands over.
 ///
 /// # Errors
 /// Returns the errors of [`acquire_within`], and an error if another successor waits.
 pub fn acquire_as_successor(data_dir: &Path) -> Result<InstanceLock, StoreError> {
     let announced = announce_successor(data_dir)?;
-    // Log only after the announcement: the operator sends the signal on reading this, and the
-    // running gateway refuses without an announced successor.
+    // Log only after the announcement. The operator sends the signal on reading this line, and the
+    // running gateway refuses a handover without an announced successor.
     log::info!("waiting for the running gateway to hand over; send SIGQUIT to it");
     let owner = acquire_within(data_dir, UPGRADE_TIMEOUT);
     drop(announced);
     owner
 }
 
-/// Acquires the lock if no process holds it; waits briefly for one that is just shutting down.
+/// Acquires the lock if no process holds it. Waits briefly for a process that is shutting down.
 ///
 /// # Errors
 /// Returns the errors of [`acquire_within`].
@@ -47,7 +46,7 @@ pub fn acquire(data_dir: &Path) -> Result<InstanceLock, StoreError> {
     acquire_within(data_dir, START_TIMEOUT)
 }
 
-/// Acquires the lock, and waits for the process that holds it.
+/// Acquires the lock, and waits for a process that holds it.
 ///
 /// # Errors
 /// Returns an error if another process keeps the lock longer than `timeout`, or if the file cannot
@@ -101,7 +100,7 @@ pub fn is_held(data_dir: &Path) -> Result<bool, StoreError> {
     is_locked(data_dir, LOCK_FILE)
 }
 
-/// Announces a successor while the returned file is open.
+/// Announces a successor for as long as the returned file is open.
 ///
 /// # Errors
 /// Returns an error if another successor is announced or the file cannot be opened.

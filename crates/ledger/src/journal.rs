@@ -1,7 +1,7 @@
-//! The edge's append-only journal of requests that the ledger is not yet known to have.
+//! The edge's append-only journal of requests that may not be in the ledger yet.
 //!
-//! A record is one `write(2)` of one line, `<crc32> <number> <record>`. It survives the death of
-//! the process at once, and an operator can read it with a pager. The gateway writes a request's
+//! A record is one `write(2)` of one line, `<crc32> <number> <record>`. The record survives a crash
+//! of the process at once, and an operator can read it with a pager. The gateway writes a request's
 //! `open` before it calls the vendor, and its `end` before the client gets the last byte. So a
 //! client with a complete response has been debited, and a client that was cut off has not. Each
 //! process owns a directory under `journal/`, named after its instance id and locked while the
@@ -56,43 +56,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-/// Bytes that must be free for new requests after the disk was full.
+/// Number of bytes that must be free before new requests are admitted after the disk was full.
 const MIN_FREE_BYTES: u64 = 65_536;
 
-/// Time after which a write shows that the disk does not answer, in ms.
+/// Duration of a write, in ms, above which the disk counts as blocked.
 const MAX_WRITE_MS: u64 = 1_000;
-/// How often a thread looks whether the files are free before it waits for them: for longer than
-/// another one writes a line.
+/// Number of times that a thread checks whether the files are free before it waits. The checks take
+/// longer than another thread needs to write a line.
 const LOCK_SPINS: usize = 1_000;
 
-/// A running process's journal.
 pub struct Journal {
     directory: InstanceDir,
     segment_bytes: u64,
     reserve_bytes: u64,
-    /// Whether an `end` record is synced to disk before [`Journal::write`] returns.
+    /// Whether [`Journal::write`] syncs an `end` record to disk before it returns.
     is_synced: bool,
     files: Mutex<Files>,
     /// Whether a write failed or the reserve is not complete.
     short: AtomicBool,
     began: Instant,
-    /// When the write that runs began, in ms since `began`; 0 if none runs.
+    /// Start of the current write, in ms since `began`; 0 if no write runs.
     writing_since_ms: AtomicU64,
 }
 
-/// A running process's files. One record is written at a time, so a torn record can be undone.
+/// A running process's files. Only one record is written at a time, so that a torn record can be
+/// undone.
 struct Files {
     active: Arc<Segment>,
     number: u64,
-    /// Full files that the ledger does not cover yet.
+    /// Full files with records that the ledger may lack.
     sealed: Vec<Arc<Segment>>,
-    /// File that accepts `end` records when the active file accepts nothing more.
+    /// File that accepts `end` records when the active file is full and the disk too.
     reserve: Arc<Segment>,
 }
 
 impl Journal {
     /// Creates a journal in `data_dir` for this process. If the disk has no room for the reserve,
-    /// nothing is admitted yet.
+    /// no request is admitted until it has.
     ///
     /// # Errors
     /// Returns an error if the directory or a file cannot be created.
@@ -127,7 +127,7 @@ impl Journal {
         })
     }
 
-    /// If `is_synced`, syncs each `end` record to disk before [`Journal::write`] returns.
+    /// Sets whether [`Journal::write`] syncs each `end` record to disk before it returns.
     #[must_use]
     pub fn with_sync(self, is_synced: bool) -> Self {
         Self { is_synced, ..self }
@@ -137,22 +137,22 @@ impl Journal {
         &self.directory.instance_id
     }
 
-    /// Appends `record`, which survives the process once this returns. The file stays while the
-    /// returned handle is held: drop the handle once the ledger covers the record.
+    /// Appends `record`, which survives a crash of the process once this function returns. The file
+    /// is kept while the returned handle is held; drop the handle once the ledger has the record.
     ///
     /// # Errors
     /// Returns an error if the record is not completely in the file.
     pub fn write(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
         let segment = self.append(record)?;
-        // Sync without the lock, so that requests that end at the same time share a sync.
+        // Sync without the lock, so that requests that end at the same time share one sync.
         if self.is_synced && matches!(record, JournalRecord::End(_)) {
             may_block(|| self.sync(&segment));
         }
         Ok(segment)
     }
 
-    /// Syncs the file. If that fails, nothing more is admitted. The record still survives the
-    /// process, so it counts.
+    /// Syncs the file. If the sync fails, no more requests are admitted. The record counts all the
+    /// same, because it survives a crash of the process.
     fn sync(&self, segment: &Segment) {
         failpoint::hit(Point::BeforeJournalSync);
         if let Err(error) = segment.sync() {
@@ -208,8 +208,8 @@ impl Journal {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the files. A disk that does not answer holds up the thread that writes; the others
-    /// must go on with what needs no journal.
+    /// Locks the files. A disk that does not answer blocks the thread that writes; other threads
+    /// must be able to continue with work that needs no journal.
     fn lock_files_for_write(&self) -> MutexGuard<'_, Files> {
         for _ in 0..LOCK_SPINS {
             match self.files.try_lock() {
@@ -221,21 +221,21 @@ impl Journal {
         may_block(|| self.lock_files())
     }
 
-    /// Milliseconds since the journal was created, at least 1.
+    /// Returns the number of milliseconds since the journal was created, at least 1.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX) + 1
     }
 
-    /// Returns whether a write failed, a write does not end, or the reserve is not complete; no
-    /// request may begin then.
+    /// Returns whether a write failed, a write is blocked, or the reserve is incomplete. No request
+    /// may begin in that state.
     pub fn is_degraded(&self) -> bool {
         let since_ms = self.writing_since_ms.load(Ordering::Acquire);
         let is_stuck = since_ms != 0 && self.now_ms().saturating_sub(since_ms) > MAX_WRITE_MS;
         is_stuck || self.short.load(Ordering::Acquire)
     }
 
-    /// Restores the reserve after a failed write, once the ledger covers its records and the disk
-    /// has room.
+    /// Restores the reserve after a failed write, once the ledger has its records and the disk has
+    /// room.
     pub fn restore_reserve(&self) {
         if !self.short.load(Ordering::Acquire) {
             return;
@@ -257,9 +257,9 @@ impl Journal {
         }
     }
 
-    /// Removes full files that the ledger covers completely.
+    /// Removes full files whose records are all in the ledger.
     pub fn remove_covered(&self) {
-        // Remove the files without the lock, for which requests wait.
+        // Remove the files without the lock, because requests wait for it.
         let covered: Vec<_> = self
             .lock_files()
             .sealed
@@ -273,7 +273,7 @@ impl Journal {
         }
     }
 
-    /// Removes the journal of a process that ends with everything covered.
+    /// Removes the journal at shutdown, if the ledger has all its records.
     pub fn close(&self) {
         let files = self.lock_files();
         if files
@@ -290,8 +290,8 @@ impl Journal {
 }
 
 impl InstanceDir {
-    /// Creates the first file. On a full disk it is empty, and the lock file does not state that
-    /// every file has a line.
+    /// Creates the first file. On a full disk the file is empty, and the lock file then does not
+    /// state that every file has a line.
     fn create_first_segment(&self) -> io::Result<Segment> {
         match Segment::create_numbered(&self.dir, 1, 0) {
             Err(error) if is_full(&error) => {
@@ -314,8 +314,8 @@ impl InstanceDir {
 }
 
 impl Files {
-    /// Starts the next file when the active one is full. If that fails, a later call retries; a
-    /// file that is too long does no harm.
+    /// Starts the next file when the active one is full. If that fails, a later call retries,
+    /// because a file that is too long is harmless.
     fn roll(&mut self, dir: &Path, segment_bytes: u64) {
         if self.active.bytes.load(Ordering::Relaxed) < segment_bytes {
             return;
@@ -324,7 +324,7 @@ impl Files {
         match Segment::create_numbered(dir, number, self.active.next.load(Ordering::Relaxed)) {
             Ok(next) => {
                 self.number = number;
-                // If this fails, only the detection of missing files suffers.
+                // If this call fails, a missing file may go undetected.
                 let _ = encode_unnumbered(&JournalRecord::Sealed)
                     .and_then(|mut line| self.active.append(&mut line));
                 self.sealed
@@ -347,11 +347,12 @@ pub fn copy_journals(from: &Path, to: &Path) -> Result<usize, StoreError> {
         let target = to.join("journal").join(instance_id);
         sqlite::create_dir(&target)?;
         open_lock(&target).map_err(failed)?;
-        // Copy in write order: a record's file is then never older than those of earlier records.
+        // Copy in the order of writing, so that a record's file is never older than those of
+        // earlier records.
         for file in journal_files(&dir).map_err(failed)? {
             let bytes = match read_regular(&file) {
                 Ok(bytes) => bytes,
-                // The file was removed after the directory was listed: the ledger, which is copied
+                // The file was removed after the directory was listed. The ledger, which is copied
                 // later, has all its records.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),

@@ -1,15 +1,15 @@
-//! The ledger: balances, and the immutable, hash-chained entries that they are the sum of.
+//! The ledger: immutable, hash-chained entries, and balances, which are the sums of entries.
 //!
 //! The ledger keeps these rules, whichever database stores it. An entry with the same kind and
 //! reference counts once. A request ends at most once. A balance never goes below zero. Entries
 //! never change. When a call reports success, its write is on disk. Every change of a balance is an
 //! entry in the same transaction. The gateway's ledger writer writes here; any process can post
-//! grants and other changes. This module must not decide what a response costs, and must not know
-//! HTTP.
+//! grants and other changes. This crate must not decide what a response costs, and must not depend
+//! on HTTP.
 //!
 //! # Parts, from bottom to top
 //!
-//! A part uses only parts that stand before it; the gateway's `tests/tidy.rs` checks this list.
+//! A part uses only parts that precede it in this list, which the gateway's `tests/tidy.rs` checks.
 //!
 //! * [`error`]: errors of databases.
 //! * [`sqlite`]: one file of SQLite, its damage and its row cache.
@@ -20,9 +20,9 @@
 //! * `sealed`: finds the files of sealed segments, and the entries in them.
 //! * `index`: `index.db`, from which pages of entries are read.
 //! * [`postgres`]: PostgreSQL as the home of ledger and accounts.
-//! * [`copy`]: a file of SQLite as a copy of what PostgreSQL has.
+//! * [`copy`]: a file of SQLite as a copy of the data in PostgreSQL.
 //! * `database`: `ledger.db`, its schema and its anchor.
-//! * `views`: what a caller can ask the ledger for, by subject.
+//! * `views`: the ledger's interface, by subject.
 //! * `indexing`: the ledger and its index together.
 //! * `sealing`: seals the oldest entries, archives segments, exports sealed entries.
 //! * `reader`: accounts, the chain, spending of keys, pages, usage and statements.

@@ -1,11 +1,10 @@
-//! PostgreSQL as the home of the ledger and of the accounts: what a sidecar commits is there first.
+//! PostgreSQL as the home of the ledger and of the accounts. A sidecar commits there first.
 //!
 //! Every sidecar has a copy of all data in its SQLite files (`copy.rs`). One sidecar at a time is
-//! the holder, for as long as it renews its lease; only the holder writes. Its epoch is a part of
-//! each commit, so that a holder that was superseded cannot commit any more. This module must not
-//! decide an amount: entries come here as the ledger's rules made them. Read next:
-//! `postgres/commit.rs`, `postgres/lease.rs`, `postgres/home.rs` and `postgres/session.rs` (the
-//! connection).
+//! the holder, for as long as it renews its lease; only the holder writes. Each commit contains the
+//! holder's epoch, so that a superseded holder cannot commit any more. This module must not decide
+//! an amount: the ledger's rules have made the entries. Read next: `postgres/commit.rs`,
+//! `postgres/lease.rs`, `postgres/home.rs` and `postgres/session.rs` (the connection).
 
 mod commit;
 mod home;

@@ -1,5 +1,5 @@
-//! What is read of the ledger: accounts, the chain, spending of keys, and what pages show: lists of
-//! entries, usage by time, statements. This module must not write.
+//! Reads of the ledger: accounts, the chain, the spending of keys, and the data of pages (lists of
+//! entries, usage by time, statements). This module must not write.
 
 pub(crate) mod accounts;
 pub(crate) mod activity;
@@ -14,7 +14,8 @@ use crate::index::IndexTables;
 use crate::views::LedgerPages;
 
 impl LedgerPages<'_> {
-    /// Reads the index for an account, which has a number there; nothing if it has none.
+    /// Reads the index for an account, given the account's number in the index. Returns the default
+    /// value for an account that the index does not have.
     fn read_account<T: Default>(
         &self,
         operation: &'static str,

@@ -1,9 +1,9 @@
-//! Finds what is sealed, on one connection: the end of one request, entries by position, and the
+//! Finds sealed data with one connection: the end of one request, entries by position, and the
 //! balances at the end of a segment.
 //!
 //! A segment is recorded before its entries leave `entry`, and a reader looks in `entry` first, so
-//! it finds each entry in one of the two. If the file of a segment is missing, the error names it
-//! and says what to do. This module must not write.
+//! it finds each entry in one of the two. If the file of a segment is missing, the error names the
+//! file and the remedy. This module must not write.
 
 pub(crate) mod files;
 
@@ -14,10 +14,11 @@ use credits::money::Micro;
 use files::{SegmentFiles, SegmentRecord, sealed_end, segment_of, segments_after, segments_since};
 use rusqlite::{Connection, Row, params};
 
-/// How much earlier than its id a request can have ended, if a clock was set back meanwhile.
+/// Maximum time in ms by which a request can have ended before the time in its id, because a clock
+/// was set back.
 const CLOCK_TOLERANCE_MS: i64 = 100;
 
-/// Returns true if a request with this id can have ended in a segment that ends at
+/// Returns whether a request with this id can have ended in a segment that ends at
 /// `sealed_until_ms`.
 pub(crate) fn may_be_sealed(reference: &str, sealed_until_ms: i64) -> bool {
     sealed_until_ms != i64::MIN
@@ -25,8 +26,8 @@ pub(crate) fn may_be_sealed(reference: &str, sealed_until_ms: i64) -> bool {
 }
 
 impl LedgerEntry {
-    /// Returns the latest time at which a reader can look for this end of a request: the time in
-    /// its id can be later than its end, if a clock was set back in between.
+    /// Returns the latest time at which a reader may look for this end of a request. The time in
+    /// its id can be later than the end if a clock was set back in between.
     pub fn looked_up_until_ms(&self) -> i64 {
         let begun_ms = request_time_ms(&self.reference);
         self.at_ms.max(begun_ms.unwrap_or(i64::MIN))
@@ -37,8 +38,8 @@ fn earliest_end_ms(reference: &str) -> Option<i64> {
     request_time_ms(reference).map(|began| began.saturating_sub(CLOCK_TOLERANCE_MS))
 }
 
-/// Looks for the end of a request in the segments that can have it. The inner error: a segment that
-/// could have it is missing or damaged.
+/// Looks for the end of a request in the segments that can contain it. The inner error means that
+/// such a segment is missing or damaged.
 pub(crate) fn find_sealed_ending(
     connection: &Connection,
     files: &SegmentFiles,
@@ -57,8 +58,8 @@ pub(crate) fn find_sealed_ending(
     Ok(unavailable.map_or(Ok(None), Err))
 }
 
-/// Reads a segment. If that fails, looks again where its file is: it may just have been archived,
-/// or put back.
+/// Reads a segment. If that fails, the function looks for its file again, because the file may just
+/// have been archived or put back.
 fn read_segment<T>(
     connection: &Connection,
     files: &SegmentFiles,
@@ -80,8 +81,8 @@ fn read_segment<T>(
     }))
 }
 
-/// Returns the sealed entries at these positions, in the order given; leaves out a position that is
-/// not sealed.
+/// Returns the sealed entries at these positions, in the given order. Positions that are not sealed
+/// are left out.
 pub(crate) fn entries_at(
     connection: &Connection,
     files: &SegmentFiles,
@@ -101,7 +102,7 @@ pub(crate) fn entries_at(
     Ok(entries)
 }
 
-/// Returns the sealed entries after `seq`, in order: at most `limit`.
+/// Returns at most `limit` sealed entries after `seq`, in order.
 pub(crate) fn entries_after(
     connection: &Connection,
     files: &SegmentFiles,
@@ -131,7 +132,7 @@ pub(crate) fn entries_after(
     Ok(entries)
 }
 
-/// Returns the balance of every account at the end of the segment that ends with `seq`.
+/// Returns the balance of every account at the end of the segment whose last entry is `seq`.
 pub(crate) fn balances_at(
     connection: &Connection,
     seq: i64,
@@ -151,8 +152,8 @@ pub(crate) fn balances_at(
 /// Number of balances in one read.
 const BALANCE_SLICE: i64 = 2_048;
 
-/// Returns balances at the end of the segment that ends with `seq`, sorted, of the accounts after
-/// `after`. Empty at the end.
+/// Returns a slice of the balances at the end of the segment whose last entry is `seq`, sorted, for
+/// accounts after `after`. The slice is empty at the end.
 pub(crate) fn balance_slice(
     connection: &Connection,
     after: Option<&str>,

@@ -1,12 +1,12 @@
-//! Seals the ledger's oldest entries: writes them to a segment, then deletes the ends of requests
-//! among them.
+//! Seals the ledger's oldest entries: writes them to a segment, and then deletes their ends of
+//! requests.
 //!
-//! The order makes it safe to die at any moment: the file is written under another name, read back,
-//! synced and renamed; then one transaction records it; only then do entries leave `entry`, and the
-//! trigger `entry_is_never_removed` refuses it earlier. What was left half done is finished or
-//! discarded by the next run. One process at a time seals or archives (a lock on a file). It rests
-//! as long as it works, so that the ledger writer goes on. This module must not decide when to
-//! seal: that is `billing/retention.rs`.
+//! The order of steps makes a crash harmless at any moment. The file is written under another name,
+//! read back, synced and renamed; then one transaction records it; only then are entries deleted
+//! from `entry`, which the trigger `entry_is_never_removed` refuses earlier. The next run finishes
+//! or discards incomplete work. A file lock ensures that one process at a time seals or archives.
+//! The process rests as long as it works, so that the ledger writer can continue. This module must
+//! not decide when to seal: `billing/retention.rs` does.
 
 pub(crate) mod archive;
 mod balance_merge;
@@ -36,37 +36,37 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most rows that one transaction deletes or writes.
+/// Maximum number of rows that one transaction deletes or writes.
 pub(crate) const MAX_ROWS: i64 = 1_024;
 const MIN_ROWS: i64 = 64;
-/// A transaction that takes longer makes the next one smaller, so that the ledger writer does not
-/// wait.
+/// Duration of a transaction above which the next one is made smaller, so that the ledger writer
+/// does not wait.
 const MAX_WRITE_TIME: Duration = Duration::from_millis(10);
 /// Number of entries in one read.
 const READ_ROWS: i64 = 1_024;
-/// Interval at which an audit checks whether another process still seals.
+/// Interval at which an audit checks whether another process is still sealing.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
-/// Longest pause after a step.
+/// Maximum pause after a step.
 const MAX_REST: Duration = Duration::from_millis(250);
 const LOCK_FILE: &str = "lock";
-/// End of the name of a file that is being written.
+/// Extension of a file that is being written.
 pub(crate) const PARTIAL: &str = "partial";
 const EXTENSION: &str = "segment";
 
-/// The sign before `kind` keeps SQLite from the index of kinds, where it would read all ends of
-/// requests to find these few.
+/// SQL that deletes ends of requests. The sign before `kind` keeps SQLite from using the index of
+/// kinds, in which it would read all ends of requests.
 const DELETE_ENDINGS: &str =
     "DELETE FROM entry WHERE seq > ?1 AND seq <= ?2 AND +kind IN ('debit', 'void')";
 
-/// How a long job of the background yields to the work in front of it.
+/// Limits the pace of a long background job.
 #[derive(Clone, Copy)]
 pub struct BackgroundPace<'a> {
-    /// Set once the job must end.
+    /// Set by another thread once the job must end.
     pub stop: &'a AtomicBool,
 }
 
 impl BackgroundPace<'_> {
-    /// Rests as long as the step took that began at `began`.
+    /// Rests for as long as the last step took, which began at `began`.
     ///
     /// # Errors
     /// Returns an error if the job must end.
@@ -79,45 +79,45 @@ impl BackgroundPace<'_> {
     }
 }
 
-/// How far to seal.
+/// The end of the range to seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealBoundary {
-    /// All entries but the last one, which the next one is chained to.
+    /// All entries but the last one, to which the next entry is chained.
     Everything,
-    /// About the entries before this time.
+    /// Entries before this time, approximately.
     Before(i64),
-    /// Entries before this time, and the oldest ones beyond a number of entries.
+    /// Entries before this time, and the oldest entries that exceed a maximum number.
     Full { before_ms: i64, entries: i64 },
 }
 
-/// The right to seal and archive; released when dropped.
+/// The right to seal and archive. Dropping the value releases the lock.
 pub struct SegmentLock(File);
 
-/// Closing the file would not do: a child process that another thread has just forked has it open
-/// until it runs its own program.
+/// Unlocks the file explicitly. Closing it would not be enough: a child process that another thread
+/// has just forked keeps it open until it runs its own program.
 impl Drop for SegmentLock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
 }
 
-/// Entries that become a segment.
+/// Entries that are to become a segment.
 struct SegmentDraft {
     path: PathBuf,
     manifest: SegmentManifest,
     sha256: Vec<u8>,
     ended_until_ms: i64,
-    /// Balances of the accounts that it changes.
+    /// Balances of the accounts that these entries change.
     changed: Vec<SealedBalance>,
 }
 
 impl Segments<'_> {
-    /// Finishes what an earlier run left, then seals up to `boundary`, in segments of at most
+    /// Finishes the work of an earlier run, and then seals up to `boundary`, in segments of at most
     /// `entries_per_segment`. Returns the new segments.
     ///
     /// # Errors
     /// Returns an error if another process seals, or if a file or the ledger cannot be read or
-    /// written; the ledger then has every entry that no segment has.
+    /// written; the ledger then still has every entry that is in no segment.
     pub fn seal(
         &self,
         boundary: SealBoundary,
@@ -141,8 +141,8 @@ impl Segments<'_> {
         }
     }
 
-    /// Indexes the entries up to `through`, and returns how far that came. An entry that the index
-    /// lacks is not sealed: the index reads the ledger, not the segments.
+    /// Indexes the entries up to `through`, and returns the last indexed position. An entry that
+    /// the index lacks is not sealed, because the index reads the ledger and not the segments.
     fn indexed_through(&self, through: i64, pace: BackgroundPace<'_>) -> Result<i64, StoreError> {
         loop {
             let began = Instant::now();
@@ -154,14 +154,15 @@ impl Segments<'_> {
         }
     }
 
-    /// Keeps everybody from sealing and archiving while the result lives, so that a walk finds each
-    /// entry where it was. Waits for a running sealing round. Returns `None` if nothing has been
-    /// sealed yet.
+    /// Prevents sealing and archiving for as long as the result lives, so that no entry moves
+    /// during a walk. Waits for a running sealing round. Returns `None` if no entry has been sealed
+    /// yet.
     ///
     /// # Errors
     /// Returns an error if that takes longer than `timeout`.
     pub fn pause_sealing(&self, timeout: Duration) -> Result<Option<SegmentLock>, StoreError> {
-        // For reading: an audit creates no file, and works on a read-only disk.
+        // Open the file for reading, because an audit creates no file and works on a read-only
+        // disk.
         let Ok(file) = open_regular(&self.0.segments.dir().join(LOCK_FILE)) else {
             return Ok(None);
         };
@@ -178,7 +179,7 @@ impl Segments<'_> {
         Ok(Some(SegmentLock(file)))
     }
 
-    /// Returns true while a process seals, archives or audits the ledger.
+    /// Returns whether some process seals, archives or audits the ledger.
     pub fn is_sealing_paused(&self) -> bool {
         let Ok(file) = open_regular(&self.0.segments.dir().join(LOCK_FILE)) else {
             return false;
@@ -209,7 +210,7 @@ impl Segments<'_> {
         }
     }
 
-    /// Returns the last entry to seal; that is never the ledger's last one.
+    /// Returns the last entry to seal, which is never the ledger's last one.
     fn sealable_through(&self, boundary: SealBoundary) -> Result<i64, StoreError> {
         self.0.read("look for entries to seal", |connection| {
             let (done, _) = sealed_end(connection)?;
@@ -224,7 +225,7 @@ impl Segments<'_> {
                 SealBoundary::Full { before_ms, entries } => (before_ms, entries),
             };
             let mut at = connection.prepare_cached("SELECT at FROM entry WHERE seq = ?1")?;
-            // Entries are in the order of time, but for a few that were entered late.
+            // Entries are in the order of time, except for a few that were entered late.
             let (mut from, mut to) = (done + 1, end + 1);
             while from < to {
                 let middle = from + (to - from) / 2;
@@ -239,7 +240,7 @@ impl Segments<'_> {
                 }
             }
             let by_time = from - 1;
-            // Whole segments only: the rest waits until it is one.
+            // Seal whole segments only. The rest waits until it fills a segment.
             let full = (end - done) / most.max(1) * most.max(1);
             Ok(by_time.max(done.saturating_add(full)))
         })
@@ -273,7 +274,7 @@ impl Segments<'_> {
         self.recorded_segment(done + 1)
     }
 
-    /// The identity of the installation, made before the first segment.
+    /// Returns the identity of the installation, and creates it before the first segment.
     fn installation_key(&self) -> Result<InstallationKey, StoreError> {
         let sql = |source| StoreError::sqlite("read the installation's key", source);
         let read =
@@ -373,7 +374,7 @@ impl Segments<'_> {
         })
     }
 
-    /// Reads the file back, and checks everything in it.
+    /// Reads the file back, and checks all its content.
     fn check_written(&self, draft: &SegmentDraft) -> Result<(), StoreError> {
         let checked = SegmentReader::open(&draft.path).and_then(|reader| {
             let sha256 = reader.verify()?;
@@ -484,8 +485,8 @@ impl Segments<'_> {
             .ok_or_else(|| StoreError::Unusable(format!("no segment has entry {seq}")))
     }
 
-    /// Deletes the ends of requests that a recorded segment has, a few at a time. Postings stay.
-    /// The file uses the freed space for new entries, and does not get smaller.
+    /// Deletes the ends of requests that a recorded segment has, a few at a time. Postings remain.
+    /// The database reuses the freed space for new entries and does not shrink.
     fn delete_endings(
         &self,
         segment: &SegmentRecord,

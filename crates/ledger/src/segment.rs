@@ -1,10 +1,9 @@
-//! A segment: a file with a range of the ledger's entries that proves itself and names its
-//! predecessor.
+//! A segment is a signed file with a range of the ledger's entries, and names its predecessor.
 //!
-//! It has the entries in compressed blocks, the balance of every account at its end, an index of
-//! references, and a manifest that the installation has signed. docs/segments.md describes the
-//! bytes, so that somebody can write another reader. This module must not open a database, and must
-//! not decide which entries are sealed: that is `sealing.rs`. Read next: `segment/writer.rs`,
+//! The file has the entries in compressed blocks, the balance of every account at its end, an index
+//! of references, and a manifest that the installation has signed. docs/segments.md describes the
+//! bytes, so that other programs can read segments. This module must not open a database, and must
+//! not decide which entries are sealed: `sealing.rs` does. Read next: `segment/writer.rs`,
 //! `segment/reader.rs`, `segment/block.rs`, `segment/block_cache.rs`.
 
 mod block;

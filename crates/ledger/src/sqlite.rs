@@ -1,8 +1,8 @@
-//! The one way to open an SQLite file: the settings of every database of this program.
+//! Opens SQLite files. The settings apply to all databases of this program.
 //!
 //! Several processes use a file at the same time (the gateway, the command line, a successor during
-//! an upgrade), so everything here must be safe if two processes do it at once. This module must
-//! not know any table. Read next: `crates/accounts/src/db.rs` (accounts, keys, sessions).
+//! an upgrade), so every function must be safe if two processes call it at once. This module must
+//! not depend on a table. Read next: `crates/accounts/src/db.rs` (accounts, keys, sessions).
 
 pub mod damage;
 pub mod missing;
@@ -21,25 +21,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// 3.51.3: in older versions, two connections that write and checkpoint can corrupt a WAL file.
+/// The oldest safe version is 3.51.3. In older versions, two connections that write and checkpoint
+/// can corrupt a WAL file.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
 
-/// Longest wait of a statement for another process's lock.
+/// Maximum time that a statement waits for another process's lock.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
-/// Longest time of attempts to switch a file to WAL while another process does the same: SQLite
-/// mostly answers "busy" there without waiting. A file that a process has open and somebody emptied
-/// stays busy.
+/// Maximum time of attempts to switch a file to WAL while another process does the same, because
+/// SQLite mostly answers "busy" without waiting. A file that a process has open and that was
+/// emptied stays busy.
 const WAL_TIMEOUT: Duration = Duration::from_secs(5);
 const WAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Longest wait of [`truncate_logs`] for the readers and the writer of one database.
+/// Maximum time that [`truncate_logs`] waits for the readers and the writer of one database.
 const TRUNCATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum number of attempts, 50 ms apart, to copy over a database that another process locks.
+/// Maximum number of attempts to copy over a database that another process locks. The attempts are
+/// 50 ms apart.
 const MAX_COPY_ATTEMPTS: u32 = 100;
 
-/// Opens `path`; creates it (mode 0600, its folder 0700) if it does not exist.
+/// Opens `path`, or creates it with mode 0600 in a folder with mode 0700.
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or if the SQLite library is too old to be safe.
@@ -57,7 +59,7 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
     create_private(path).map_err(|source| StoreError::Io { operation, source })?;
     connect(path).map_err(|source| match source.sqlite_error_code() {
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-            // The library names the path in some of its messages.
+            // Some of the library's messages contain the path already.
             let message = source.to_string();
             let message = message.trim_end_matches(&format!(": {}", path.display()));
             let refused = io::Error::new(io::ErrorKind::PermissionDenied, message);
@@ -67,7 +69,7 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
     })
 }
 
-/// Migrates a database to the last of `migrations`. Each is applied once, in order;
+/// Migrates a database to the last of `migrations`. Each migration is applied once, in order, and
 /// `PRAGMA user_version` counts them.
 ///
 /// # Errors
@@ -85,7 +87,8 @@ pub fn migrate(
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(sqlite)?;
-    // Read again under the lock: another process may just have migrated the file.
+    // Read the version again under the lock, because another process may just have migrated the
+    // file.
     let applied = version(&transaction).map_err(sqlite)?;
     if applied > known {
         let message = format!(
@@ -122,7 +125,7 @@ pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
     file_owner::create_dir(dir).map_err(|source| StoreError::io("create a data folder", source))
 }
 
-/// Turns off the sync of commits, for data that ends with its process anyway.
+/// Turns off the sync of commits, for data that is only valid while its process lives.
 ///
 /// # Errors
 /// Returns an error if SQLite refuses the setting.
@@ -142,8 +145,8 @@ pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|source| StoreError::sqlite("checkpoint a database", source))
 }
 
-/// Overwrites with zeros what this connection deletes: a page keeps deleted rows otherwise, until
-/// others take their place. The log still has them until [`truncate_logs`].
+/// Makes this connection overwrite deleted rows with zeros. Otherwise a page keeps them until other
+/// rows take their place. The log still has them until [`truncate_logs`].
 ///
 /// # Errors
 /// Returns an error if SQLite refuses the setting.
@@ -153,9 +156,9 @@ pub fn erase_deleted(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|source| StoreError::sqlite("set up the deletion of rows", source))
 }
 
-/// Writes the logs of databases in a folder back into their files, and empties them. Every other
-/// process and thread may use the databases meanwhile; a log that one is reading stays as it is.
-/// `names`: those databases, or all if there is none.
+/// Writes the logs of databases in a folder back into their files, and empties them. Other
+/// processes and threads may use the databases meanwhile, and a log that one of them reads stays
+/// unchanged. `names` lists the databases; an empty list means all.
 ///
 /// # Errors
 /// Returns the first error, after all databases.
@@ -183,7 +186,7 @@ pub fn truncate_logs(dir: &Path, names: &[&str]) -> Result<(), StoreError> {
     outcome
 }
 
-/// Memory for the pages that commits change again and again, in KiB.
+/// Cache of the writer's connection in KiB. It keeps pages that commits change again and again.
 const WRITER_CACHE_KIB: u32 = 16_384;
 /// Number of pages in the log at which a commit writes them back into the file: 16 MiB with pages
 /// of 2 KiB. A page that many commits changed is written back once.
@@ -199,7 +202,7 @@ pub fn set_up_writer(connection: &Connection) -> rusqlite::Result<()> {
     ))
 }
 
-/// Copies a database, as of one moment, into the new file `to`, and checks the whole copy. Other
+/// Copies a snapshot of a database into the new file `to`, and checks the whole copy. Other
 /// processes can write to the database meanwhile.
 ///
 /// # Errors
@@ -208,7 +211,7 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
     let sql = |source| StoreError::Sqlite { operation, source };
     create_private(to).map_err(|source| StoreError::Io { operation, source })?;
     let source = open_existing(from).map_err(sql)?;
-    // A reader that writes the log back would make the writer wait.
+    // A reader that wrote the log back would make the writer wait.
     source
         .execute_batch("PRAGMA wal_autocheckpoint = 0")
         .map_err(sql)?;
@@ -240,10 +243,10 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
         .map_err(|error| file_owner::explain(dir, &error))
 }
 
-/// Returns a value as JSON, for a column.
+/// Serializes a value as JSON for a column.
 ///
 /// # Errors
-/// Returns an error if the value has no JSON.
+/// Returns an error if the value cannot be serialized.
 pub fn to_json(value: &impl Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
@@ -255,10 +258,9 @@ fn version(connection: &Connection) -> rusqlite::Result<usize> {
         .map(|version| usize::try_from(version).unwrap_or(usize::MAX))
 }
 
-/// Creates the file with a private mode; SQLite gives its `-wal` and `-shm` files the mode of the
-/// database. An existing file is not opened, because closing it would drop the locks that this
-/// process's connections have on it, and the next process that closes it would delete the log under
-/// them.
+/// Creates the file with a private mode. SQLite gives its `-wal` and `-shm` files the mode of the
+/// database. An existing file is not opened: closing it would drop the locks of this process's
+/// connections, and another process could then delete the log in use.
 fn create_private(path: &Path) -> io::Result<()> {
     if let Some(folder) = path
         .parent()
@@ -273,7 +275,7 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file that exists; a statement waits for another process's lock.
+/// Opens an existing file. Its statements wait for another process's lock.
 fn open_existing(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -284,7 +286,7 @@ fn open_existing(path: &Path) -> rusqlite::Result<Connection> {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = open_existing(path)?;
     // Without this setting, SQLite plans a cached statement again for every newly bound value,
-    // which costs more than the look-up itself.
+    // which costs more than the look-up.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     enable_wal(&connection)?;
     connection.execute_batch(
@@ -311,7 +313,7 @@ fn enable_wal(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Opens a database like [`open`]; a new one gets pages of `page_bytes`.
+/// Opens a database like [`open`], and gives a new one pages of `page_bytes`.
 ///
 /// # Errors
 /// Returns the errors of [`open`].
@@ -323,7 +325,7 @@ pub fn open_with_page_size(
     let is_new = std::fs::metadata(path).map_or(true, |metadata| metadata.len() == 0);
     if is_new {
         create_private(path).map_err(|source| StoreError::Io { operation, source })?;
-        // The size of pages is chosen before the first one is written, which is the change to WAL.
+        // The page size must be set before the first page is written, which the change to WAL does.
         let create = || -> rusqlite::Result<()> {
             let connection = open_existing(path)?;
             connection.pragma_update(None, "page_size", page_bytes)?;
@@ -334,9 +336,9 @@ pub fn open_with_page_size(
     open(path, operation)
 }
 
-/// Creates a database without a name: the file at `path`, which must not exist, is removed as soon
-/// as it is open, so that nothing remains of it after this process. It has no journal: a caller
-/// whose statement fails discards it.
+/// Creates a database without a name. The file at `path`, which must not exist, is removed as soon
+/// as it is open, so that it disappears with this process. The database has no journal, so the
+/// caller must discard it after a failed statement.
 ///
 /// # Errors
 /// Returns an error if the file cannot be created.
@@ -369,7 +371,7 @@ pub fn create_unnamed(
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written, or if other processes lock `to` for
-/// several seconds; it has not changed then.
+/// several seconds. `to` is then unchanged.
 pub fn replace_content(
     from: &Connection,
     to: &mut Connection,
@@ -377,8 +379,8 @@ pub fn replace_content(
 ) -> Result<(), StoreError> {
     let sql = |source| StoreError::Sqlite { operation, source };
     let backup = Backup::new(from, to).map_err(sql)?;
-    // Copies all pages in one step: one read transaction, which neither disturbs writers nor waits
-    // for them. With several steps, every commit between two of them would restart the copy.
+    // Copy all pages in one step, which is one read transaction and does not disturb writers. With
+    // several steps, every commit in between would restart the copy.
     let mut tries = 0;
     while backup.step(-1).map_err(sql)? != StepResult::Done {
         tries += 1;
@@ -394,8 +396,8 @@ pub fn replace_content(
     Ok(())
 }
 
-/// Begins a transaction that can write. It takes the lock at once, so that it never fails half way
-/// because the lock is missing.
+/// Begins a transaction that can write. It takes the lock at once, so that it cannot fail later for
+/// want of the lock.
 ///
 /// # Errors
 /// Returns an error if another process held the lock for longer than the busy time-out.
@@ -416,8 +418,8 @@ pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, S
     Ok(connection)
 }
 
-/// Connections for point reads of a few microseconds: one at first, then as many as were ever busy
-/// at the same time, up to a limit.
+/// Connections for point reads of a few microseconds. The pool grows to the number of connections
+/// that were ever busy at the same time, up to a limit.
 pub struct Readers {
     first: Mutex<Connection>,
     more: Vec<Mutex<Option<Connection>>>,
@@ -442,7 +444,7 @@ impl Readers {
     }
 
     /// Opens a connection outside the pool, with a page cache of `cache_kib`, for reads of many
-    /// rows: in the pool, they would keep point reads waiting and evict their pages.
+    /// rows, which would block point reads in the pool and evict their pages.
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
@@ -458,9 +460,9 @@ impl Readers {
         Ok(connection)
     }
 
-    /// Runs `read` on a free connection, or waits for the first one if all are busy. It tries them
-    /// in order: a connection's page cache is valid until the next commit, so using fewer
-    /// connections reloads fewer pages.
+    /// Runs `read` on the first free connection, or waits if all are busy. Connections are tried in
+    /// order: a page cache is valid until the next commit, so using fewer connections reloads fewer
+    /// pages.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
         match self.first.try_lock() {
             Ok(connection) => return read(&connection),

@@ -1,4 +1,4 @@
-//! Statements on `ledger.db` that several parts need, each on one connection.
+//! Statements on `ledger.db` that several modules need. Each one runs on a given connection.
 //!
 //! This module must not begin or commit a transaction, and must not decide an amount.
 

@@ -1,28 +1,28 @@
-//! The calls of the ledger, grouped by subject. A view shows what belongs together; functions take
-//! the whole [`Ledger`].
+//! The methods of the ledger, grouped into one view for each subject. Free functions take the whole
+//! [`Ledger`].
 //!
-//! This file must not contain behaviour: each is implemented where its statements are.
+//! This file must not contain behaviour: a method is implemented beside its statements.
 
 use crate::Ledger;
 
-/// Rows by their key: reads accounts, prices, spending of keys, entries and ends of requests; opens
-/// accounts, stores prices, and removes what ended processes left.
+/// Rows by their key. The view reads accounts, prices, spending of keys, entries and ends of
+/// requests; it also opens accounts, stores prices, and removes the rows of ended processes.
 #[derive(Clone, Copy)]
 pub struct LedgerRows<'a>(pub(crate) &'a Ledger);
 
-/// What an audit reads of the file itself.
+/// Checks of the database file for an audit.
 #[derive(Clone, Copy)]
 pub struct LedgerChecks<'a>(pub(crate) &'a Ledger);
 
-/// The index beside the ledger: entries are indexed after their commit.
+/// The index beside the ledger, which gets entries after their commit.
 #[derive(Clone, Copy)]
 pub struct LedgerIndexing<'a>(pub(crate) &'a Ledger);
 
-/// What pages show: lists of entries, usage, statements.
+/// The data of pages: lists of entries, usage, statements.
 #[derive(Clone, Copy)]
 pub struct LedgerPages<'a>(pub(crate) &'a Ledger);
 
-/// Sealed entries: seals the oldest, archives segments, finds what they have.
+/// Sealed entries. The view seals the oldest ones, archives segments, and looks entries up in them.
 #[derive(Clone, Copy)]
 pub struct Segments<'a>(pub(crate) &'a Ledger);
 
@@ -30,7 +30,7 @@ pub struct Segments<'a>(pub(crate) &'a Ledger);
 #[derive(Clone, Copy)]
 pub struct LedgerChanges<'a>(pub(crate) &'a Ledger);
 
-/// What a shared store reports, and how far it is read.
+/// The events of a shared store, and the position up to which they were entered.
 #[derive(Clone, Copy)]
 pub struct StoreEvents<'a>(pub(crate) &'a Ledger);
 

@@ -1,8 +1,8 @@
-//! Changes of the ledger: a batch of them is one transaction.
+//! Changes of the ledger. A batch of changes is one transaction.
 //!
-//! Read next: `writer/change.rs` (what a batch has), `writer/append.rs` (a batch),
-//! `writer/batch.rs`, `writer/posting.rs` (grants and other changes that are no requests),
-//! `writer/store_events.rs` (what a shared store reports).
+//! Read next: `writer/change.rs` (the changes of a batch), `writer/append.rs` (a batch),
+//! `writer/batch.rs`, `writer/posting.rs` (grants and other postings), `writer/store_events.rs`
+//! (the events of a shared store).
 
 pub(crate) mod accounts;
 pub(crate) mod append;

@@ -9,6 +9,7 @@
 //! its bytes.
 //!
 //! Read next: `passthrough.rs`.
+
 use std::ops::Range;
 
 /// Maximum buffer that a stream keeps allocated while it waits for its next event.

@@ -1,25 +1,26 @@
-//! The rate at which endings are committed: an average over the last seconds of commits.
+//! The rate at which endings are committed, averaged over the last seconds of commits.
 //!
-//! An idle ledger says nothing about how fast it could be, and a commit of few endings is slow for
-//! each of them. So the caller reports only commits of many. This file must not read a clock.
+//! An idle ledger does not show its maximum rate, and a small commit is slow for each of its
+//! endings. So the caller must report only commits of many endings. This file must not read a
+//! clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rate that a process assumes at its start, in endings per second, and the busy time that it
-/// counts for: the first measurements soon outweigh it. It is low, so that a ledger on a slow disk
-/// is not overrun before it is measured; a fast one is measured before it slows anything.
+/// Rate that a process assumes at its start, in endings per second. It is low, so that a ledger on
+/// a slow disk is not overrun before its rate is measured. The first measurements soon outweigh it.
 const START_PER_SECOND: u64 = 250;
 const START_MICROS: u64 = 250_000;
-/// Lowest rate. Without it, a ledger that pauses for a moment would seem to need days.
+/// Minimum rate in endings per second. Without it, a ledger that pauses for a moment would seem to
+/// need days.
 const MIN_PER_SECOND: u64 = 10;
-/// Busy time over which the rate is averaged.
+/// Busy time, in µs, over which the rate is averaged.
 const WINDOW_MICROS: u64 = 5_000_000;
-/// Measurements closer together than this are merged, so that the window contains a bounded number
-/// of them.
+/// Minimum busy time between two measurements, in µs. Closer ones are merged, so that the window
+/// has a bounded number of them.
 const SLICE_MICROS: u64 = 50_000;
-/// Busy time that one measurement counts for at most: after a disk that hung, the next commits show
-/// how fast the ledger is.
+/// Maximum busy time of one measurement, in µs. After a disk was blocked, the next commits should
+/// determine the rate.
 const MAX_SLICE_MICROS: u64 = 2_500_000;
 /// Endings are counted in thousandths, so that a shortened measurement keeps its rate.
 const SCALE: u64 = 1_000;
@@ -77,7 +78,7 @@ impl CommitRate {
         self.per_second()
     }
 
-    /// The average, in endings per second.
+    /// Returns the average rate in endings per second.
     pub fn per_second(&self) -> u64 {
         let RateSlice {
             thousandths,

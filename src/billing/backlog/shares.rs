@@ -1,8 +1,8 @@
-//! How many waiting endings each account has.
+//! Counts the waiting endings of each account.
 //!
-//! An account is here only while it has some, so the memory is bounded by the number of waiting
-//! endings. It is known by a keyed hash: two accounts with the same hash would share one count,
-//! which no account can bring about. This file must not know what a share is used for.
+//! Accounts without waiting endings are removed, so the memory is bounded by the number of waiting
+//! endings. Accounts are identified by a keyed hash. Two accounts with the same hash would share a
+//! count, but an account cannot cause that. This file must not depend on the use of a share.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,6 @@ const SHARDS: u64 = 64;
 
 type Counts = HashMap<u64, u64>;
 
-/// The number of waiting endings of each account that has any.
 pub(super) struct AccountShares {
     shards: Vec<Mutex<Counts>>,
     accounts: AtomicUsize,
@@ -52,13 +51,13 @@ impl AccountShares {
         }
     }
 
-    /// Number of waiting endings of this account.
+    /// Returns the number of waiting endings of this account.
     pub fn count_for(&self, account: &str) -> u64 {
         let (counts, hash) = self.lock(account);
         counts.get(&hash).copied().unwrap_or_default()
     }
 
-    /// Number of accounts with waiting endings.
+    /// Returns the number of accounts with waiting endings.
     pub fn accounts(&self) -> usize {
         self.accounts.load(Ordering::Relaxed)
     }

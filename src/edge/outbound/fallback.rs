@@ -4,6 +4,7 @@
 //! Otherwise it encodes the client's body when that turn comes. This file must not decide that a
 //! model has failed: `edge/upstream/attempts.rs` does, and `edge/upstream/next_model.rs` switches
 //! to the next one.
+
 use super::{OutboundRequest, QuotedRequest, is_interleaved};
 use crate::edge::turn::MeteredTurn;
 use accounts::Principal;

@@ -2,7 +2,7 @@
 //! `credited`, `trial balance`), none is below zero (`never below zero`), and each kind of entry
 //! moves credit in its direction (`direction`).
 //!
-//! This file must not look at what an entry is for.
+//! This file must not depend on the purpose of an entry.
 
 use super::findings::LedgerAuditReport;
 use crate::segment::SealedBalance;
@@ -10,7 +10,8 @@ use crate::{LedgerAccountRow, LedgerEntry};
 use credits::money::Micro;
 use std::collections::HashMap;
 
-/// Totals of one account's entries, in µc. A sum beyond an `i64` saturates: no balance equals it.
+/// Totals of one account's entries, in µc. A sum beyond an `i64` saturates, and then differs from
+/// every balance.
 #[derive(Debug, Clone, Copy, Default)]
 struct AccountTotals {
     paid: i64,
@@ -21,7 +22,7 @@ struct AccountTotals {
 #[derive(Default)]
 pub(crate) struct BalanceRules {
     totals: HashMap<Box<str>, AccountTotals>,
-    /// Sums of the account rows, and of the entries of these accounts.
+    /// Sums of the account rows, and of these accounts' entries.
     balances: i128,
     entered: i128,
 }
@@ -68,7 +69,7 @@ impl BalanceRules {
         }
     }
 
-    /// Compares the sums with the balances that were recorded behind the entry `seq`.
+    /// Compares the sums with the balances that were recorded after the entry `seq`.
     pub fn compare(&self, recorded: &[SealedBalance], seq: i64, report: &mut LedgerAuditReport) {
         for start in recorded {
             let SealedBalance {
@@ -120,7 +121,7 @@ impl BalanceRules {
         }
     }
 
-    /// Checks what is left when all accounts were checked.
+    /// Reports the accounts that have entries but no row. Call it after all accounts were checked.
     pub fn finish(&mut self, report: &mut LedgerAuditReport) {
         let mut strangers: Vec<_> = self.totals.drain().collect();
         strangers.sort_unstable_by(|one, other| one.0.cmp(&other.0));
@@ -140,7 +141,7 @@ impl BalanceRules {
 }
 
 /// Checks the sign of an entry. Each kind has its counter-account (promotion, sales, revenue, …)
-/// and moves credit from it or to it.
+/// and moves credit in one direction.
 fn check_direction(entry: &LedgerEntry, report: &mut LedgerAuditReport) {
     let zero = Micro::ZERO;
     let (paid, trial) = (entry.d_paid, entry.d_trial);
@@ -164,7 +165,7 @@ fn check_direction(entry: &LedgerEntry, report: &mut LedgerAuditReport) {
     }
     let may_write_off = match entry.kind.as_str() {
         "debit" | "void" => true,
-        // What a payment bought may be spent before the payment is taken back.
+        // Credits from a payment may be spent before the payment is taken back.
         "payment_refund" | "dispute" => paid <= zero && entry.writeoff >= zero,
         _ => false,
     };

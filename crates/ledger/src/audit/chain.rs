@@ -1,4 +1,4 @@
-//! The rule `hash chain`: each entry follows the one before it and has the hash of its content.
+//! The rule `hash chain`: each entry follows its predecessor and has the hash of its content.
 //!
 //! This file must not look at amounts.
 
@@ -12,7 +12,7 @@ pub(crate) struct ChainRule {
 }
 
 impl ChainRule {
-    /// Begins behind the entry `seq`, which has this hash.
+    /// Begins after the entry `seq`, which has this hash.
     pub fn new(seq: i64, hash: Vec<u8>) -> Self {
         Self {
             seq,
@@ -26,7 +26,7 @@ impl ChainRule {
         self.check_hash(entry, report);
     }
 
-    /// Checks that an entry follows the one before it.
+    /// Checks that an entry follows its predecessor.
     pub fn check_link(&mut self, entry: &LedgerEntry, report: &mut LedgerAuditReport) {
         if entry.seq != self.seq + 1 || entry.prev != self.hash {
             report.add_finding(
@@ -40,7 +40,7 @@ impl ChainRule {
         self.hash.extend_from_slice(&entry.hash);
     }
 
-    /// Checks the hash of an entry whose predecessor is not read.
+    /// Checks the hash of an entry whose predecessor was not read.
     pub fn check_hash(&mut self, entry: &LedgerEntry, report: &mut LedgerAuditReport) {
         if self.hasher.hash(entry).as_slice() != entry.hash {
             report.add_finding(

@@ -1,7 +1,7 @@
 //! The rules about ends of requests: a debit is what its usage costs at the price of its admission
 //! (`cost`, `price version`, `detail`), and `a void costs nothing`.
 //!
-//! This file must not add anything up.
+//! This file must not compute a sum over entries.
 
 use super::findings::LedgerAuditReport;
 use crate::{Ledger, LedgerEntry, RequestOutcome};
@@ -15,8 +15,8 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The detail of an ending without copies of its texts: what the rules need of it. The other
-/// required members are read too, so that a detail is valid here if `EndingDetail` is valid.
+/// The fields of an ending's detail that the rules need, without copies of its texts. The other
+/// required fields are parsed too, so that a detail is valid here if `EndingDetail` can parse it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct EndingView<'a> {
     #[serde(borrow)]
@@ -49,7 +49,7 @@ pub(crate) struct EndingView<'a> {
 }
 
 impl<'a> EndingView<'a> {
-    /// Parses the detail of a debit or a void; `None` if it is not valid.
+    /// Parses the detail of a debit or a void. Returns `None` if the detail is not valid.
     pub fn parse(detail: &'a str) -> Option<Self> {
         serde_json::from_str(detail).ok()
     }
@@ -57,7 +57,7 @@ impl<'a> EndingView<'a> {
 
 pub(crate) struct EndingRules<'a> {
     ledger: &'a Ledger,
-    /// Price lists by version; `None` if one is missing or does not match its hash.
+    /// Price lists by version. `None` if a price list is missing or does not match its hash.
     prices: HashMap<String, Option<PriceList>>,
 }
 

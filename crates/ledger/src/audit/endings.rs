@@ -1,6 +1,6 @@
-//! The ends of single requests, in the ledger or in a sealed segment.
+//! Looks up the ends of single requests in the ledger and in sealed segments.
 //!
-//! This file must not judge what it finds.
+//! This file must not report a violation.
 
 use crate::Ledger;
 use crate::StoreError;
@@ -8,14 +8,14 @@ use crate::audit::walk::{EndingRow, LedgerWalk};
 use credits::money::Micro;
 use std::collections::{HashMap, HashSet};
 
-/// The ends of requests that were looked for.
+/// The ends that were found for a list of requests.
 pub(crate) struct FoundEndings {
     pub known: HashMap<String, EndingRow>,
     /// Requests that may have ended in a segment that is missing.
     pub unknown: HashSet<String>,
 }
 
-/// Looks for the ends of these requests.
+/// Looks up the ends of these requests.
 pub(crate) fn find_endings(
     ledger: &Ledger,
     walk: &LedgerWalk,

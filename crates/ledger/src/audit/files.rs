@@ -1,4 +1,4 @@
-//! The rules about files: the ledger exists and is the one written last (`anchor`), it has what
+//! The rules about files: the ledger exists and is the one written last (`anchor`), its schema
 //! protects its entries (`schema`), its totals are right (`sums`), and `app.db` has its accounts
 //! (`accounts`).
 //!
@@ -15,8 +15,8 @@ use std::path::Path;
 /// Maximum number of aggregates to check per table.
 pub const MAX_AGGREGATES_CHECKED: u32 = 1_000;
 
-/// Returns the report if there are accounts but no ledger; `None` if there is a ledger, or if it
-/// never had an entry.
+/// Returns a report if accounts exist but the ledger does not. Returns `None` if the ledger exists
+/// or never had an entry.
 ///
 /// # Errors
 /// Returns an error if the accounts cannot be read.
@@ -34,8 +34,8 @@ pub fn verify_missing_ledger(data_dir: &Path) -> Result<Option<LedgerAuditReport
     }))
 }
 
-/// Finds accounts that the ledger in `data_dir` has and `app.db` lacks: no key opens them, and
-/// their holders can sign up again.
+/// Finds accounts that the ledger in `data_dir` has and `app.db` lacks. No key gives access to such
+/// an account, and its holder can sign up again.
 ///
 /// # Errors
 /// Returns an error if the ledger or `app.db` cannot be read.
@@ -62,7 +62,7 @@ impl LedgerChecks<'_> {
     /// Returns why the ledger does not match the anchor in `dir`, or `None` if it does.
     ///
     /// # Errors
-    /// Returns an error if one of the two cannot be read.
+    /// Returns an error if the ledger or the anchor cannot be read.
     pub fn anchor_fault(&self, dir: &Path) -> Result<Option<AnchorFault>, StoreError> {
         let named = anchor::read(dir)?;
         self.0
@@ -90,8 +90,8 @@ pub(crate) fn check_ledger_file(
     Ok(())
 }
 
-/// Checks the stored aggregates, which spare readers a walk over the entries. The fingerprint is
-/// that of all entries.
+/// Checks the stored aggregates, which save readers a walk over the entries. The fingerprint must
+/// cover all entries.
 pub(crate) fn check_aggregates(
     ledger: &Ledger,
     fingerprint: &mut IndexFingerprint,
@@ -101,7 +101,7 @@ pub(crate) fn check_aggregates(
     let Some(fault) = ledger.index().index_fault(fingerprint, stored)? else {
         return Ok(());
     };
-    // To look for the rows of a damaged file would set it aside.
+    // A search for the wrong rows would set a damaged file aside.
     let wrong = match fault {
         IndexFault::Unreadable(_) => Vec::new(),
         IndexFault::Wrong(_) | IndexFault::FullSum => ledger

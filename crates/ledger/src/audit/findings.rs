@@ -1,10 +1,10 @@
-//! What an audit found.
+//! The findings of an audit.
 //!
-//! This file must not decide what is a violation: the rules beside it do.
+//! This file must not decide about violations: the files with the rules do.
 
 use serde::Serialize;
 
-/// Maximum number of findings: a broken chain would list every entry.
+/// Maximum number of findings. A broken chain would otherwise list every entry.
 const MAX_FINDINGS: usize = 1_000;
 
 /// Result of an audit.
@@ -15,9 +15,10 @@ pub struct LedgerAuditReport {
     pub refunds: u64,
     pub adjustments: u64,
     pub accounts: u64,
-    /// Entries that were read. Debits, refunds and adjustments are those among them.
+    /// Number of entries that were read. The numbers of debits, refunds and adjustments refer to
+    /// these entries.
     pub entries: u64,
-    /// Entries in sealed segments. Their signatures were checked.
+    /// Number of entries in sealed segments whose signatures were checked.
     pub sealed_entries: u64,
     /// Whether the sealed entries are among those that were read.
     pub reads_sealed: bool,
@@ -28,13 +29,13 @@ pub struct LedgerAuditReport {
 pub struct Finding {
     /// Name of the violated rule.
     pub rule: &'static str,
-    /// Position in the ledger; 0 if the finding is not about an entry.
+    /// Position in the ledger; 0 if the finding does not concern an entry.
     pub seq: i64,
     pub message: String,
 }
 
 impl LedgerAuditReport {
-    /// Describes how many entries the audit covered.
+    /// Describes the number of entries that the audit covered.
     pub fn scope(&self) -> String {
         let Self {
             entries,
@@ -51,7 +52,7 @@ impl LedgerAuditReport {
         }
     }
 
-    /// Adds a finding about an entry, up to a maximum.
+    /// Adds a finding about an entry, up to the maximum number.
     pub(crate) fn add_finding(&mut self, rule: &'static str, seq: i64, message: String) {
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(Finding { rule, seq, message });

@@ -1,4 +1,4 @@
-//! The rules about journals: the ledger has every request that ended in one, with the same amounts
+//! The rules about journals: the ledger has every ending of a journal, with the same amounts
 //! (`journal`), and no line is damaged (`damaged journal`).
 //!
 //! This file must not replay a journal.
@@ -11,13 +11,13 @@ use crate::StoreError;
 use crate::audit::walk::{EndingRow, LedgerWalk};
 use std::path::Path;
 
-/// Age above which an ending that has not reached the ledger is stuck; normally it takes
-/// milliseconds.
+/// Age above which an ending that has not reached the ledger counts as stuck. An ending normally
+/// takes milliseconds.
 const MAX_JOURNAL_AGE_MS: i64 = 60_000;
-/// Number of requests whose ends are looked up at once.
+/// Number of requests whose ends one query looks up.
 const MAX_LOOKED_UP: usize = 4_096;
 
-/// Checks the requests that were read from the journals before the ledger was.
+/// Checks the requests that were read from the journals before the ledger was read.
 pub(crate) fn check_requests(
     requests: &[JournalledRequest],
     ledger: &Ledger,
@@ -74,8 +74,8 @@ fn describe_fault(
         None if *ended && old => Some(format!(
             "{request} ended in instance {instance_id} but never reached the ledger"
         )),
-        // A start voids the requests that dead processes left open. A request of a living process
-        // may stay open for long.
+        // A start voids the requests that dead processes left open, but a request of a living
+        // process may stay open for long.
         None if !*ended && old && !*is_living && somebody_serves => Some(format!(
             "{request} was left open by instance {instance_id} and never voided"
         )),

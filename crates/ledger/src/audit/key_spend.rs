@@ -1,8 +1,8 @@
-//! The rule `sums` for the spending of keys, which limits read: a key's total up to the end of each
-//! day is the sum of its debits.
+//! The rule `sums` for the spending of keys, on which limits depend: a key's total up to the end of
+//! each day is the sum of its debits.
 //!
-//! Its memory grows with the keys and the days on which each was used. This file must not know a
-//! limit.
+//! The memory grows with the keys and the days on which each key was used. This file must not
+//! depend on a limit.
 
 use super::findings::LedgerAuditReport;
 use crate::LedgerEntry;
@@ -11,14 +11,14 @@ use std::collections::HashMap;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// One day of a key, in 24 bytes: there can be many.
+/// The spending of a key on one day, in 24 bytes because an audit may keep many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KeyDay {
     /// Days since 1970 UTC.
     day: i64,
-    /// µc of this day; once all entries are read, µc up to the end of this day.
+    /// Spending on this day in µc. Once all entries are read, spending up to the end of this day.
     spent: i64,
-    /// Last use, in ms after the start of the day.
+    /// Time of the last use, in ms after the start of the day.
     used_ms: i32,
     is_stored: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) struct KeySpendRule {
 }
 
 impl KeySpendRule {
-    /// Begins with what the keys had spent at the start of the walk, by key and day.
+    /// Begins with the spending of keys at the start of the walk, by key and day.
     pub fn new(start: Option<&[KeySpendRow]>) -> Self {
         let keys = start.map(|rows| {
             let mut keys: HashMap<Box<str>, Vec<KeyDay>> = HashMap::new();
@@ -50,7 +50,7 @@ impl KeySpendRule {
         }
     }
 
-    /// Checks nothing: some entries could not be read.
+    /// Turns the rule off, because some entries could not be read.
     pub fn give_up(&mut self) {
         self.keys = None;
     }
@@ -66,7 +66,7 @@ impl KeySpendRule {
         add(days, entry.at_ms / DAY_MS, entry.at_ms, spent);
     }
 
-    /// Checks a stored total, when all entries were added.
+    /// Checks a stored total. All entries must have been added.
     pub fn check(&mut self, row: &KeySpendRow, report: &mut LedgerAuditReport) {
         self.add_up();
         let Some(keys) = &mut self.keys else { return };
@@ -84,7 +84,7 @@ impl KeySpendRule {
         }
     }
 
-    /// Checks that no total is missing, when all stored ones were checked.
+    /// Reports missing totals. All stored totals must have been checked.
     pub fn finish(&mut self, report: &mut LedgerAuditReport) {
         self.add_up();
         let mut keys: Vec<_> = self.keys.take().into_iter().flatten().collect();
@@ -112,7 +112,7 @@ impl KeySpendRule {
 
 fn add(days: &mut Vec<KeyDay>, day: i64, at_ms: i64, spent: i64) {
     let used_ms = i32::try_from(at_ms - day * DAY_MS).unwrap_or(i32::MAX);
-    // Entries come nearly in the order of time.
+    // Entries are nearly in the order of time, so the day is usually the last one.
     let index = match days.last() {
         Some(last) if last.day == day => Ok(days.len() - 1),
         _ => days.binary_search_by_key(&day, |known| known.day),

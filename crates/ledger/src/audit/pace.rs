@@ -1,11 +1,11 @@
-//! How much of a processor an audit uses: it rests after each slice of its work.
+//! Limits the CPU time of an audit, which rests after each slice of its work.
 //!
-//! This file must not know what the work is.
+//! This file must not depend on the work.
 
 use std::time::{Duration, Instant};
 
-/// Longest rest: after a slice that took long because the machine was busy, the audit still
-/// continues.
+/// Maximum duration of a rest. A slice may take long because the machine is busy, and the audit
+/// must still continue.
 const MAX_REST: Duration = Duration::from_secs(1);
 
 /// The share of one core that an audit may use, in percent.
@@ -13,7 +13,7 @@ const MAX_REST: Duration = Duration::from_secs(1);
 pub struct CpuShare(u32);
 
 impl CpuShare {
-    /// No rest; the audit may read ahead on a second core.
+    /// The whole core, without rests. The audit may also read ahead on a second core.
     pub const FULL: Self = Self(100);
 
     /// Creates a share of 1 to 100 percent.
@@ -45,7 +45,7 @@ impl Pace {
         }
     }
 
-    /// Rests for the time since the last rest.
+    /// Rests in proportion to the time since the last rest.
     pub fn rest(&mut self) {
         if !self.share.is_full() {
             std::thread::sleep(self.share.rest_after(self.since.elapsed()));

@@ -2,7 +2,7 @@
 //! entries and every such entry its order (`payment`), and refunds and disputes of a payment take
 //! no more than it has bought (`payment`).
 //!
-//! Its memory grows with the payments. This file must not read `app.db`.
+//! The memory grows with the payments. This file must not read `app.db`.
 
 use super::findings::LedgerAuditReport;
 use crate::reader::balances::DISPUTE_RETURNED;
@@ -15,15 +15,16 @@ use std::collections::HashMap;
 pub struct PaidOrder {
     pub id: String,
     pub account: String,
-    /// Reference of its purchase in the ledger.
+    /// Reference of the order's purchase in the ledger.
     pub payment: String,
     pub credits: Micro,
     pub bonus: Micro,
-    /// Whether the ledger must have its entries: they are entered before the order says so.
+    /// Whether the ledger must have the entries of the order. They are entered before the order is
+    /// marked.
     pub is_entered: bool,
 }
 
-/// The entries of a payment.
+/// The entries of one payment.
 #[derive(Default)]
 struct PaymentSeen {
     account: Box<str>,
@@ -37,7 +38,7 @@ struct PaymentSeen {
 #[derive(Default)]
 pub(crate) struct PaymentRules {
     payments: HashMap<Box<str>, PaymentSeen>,
-    /// What each dispute took, by its reference, until it is returned.
+    /// The amount that each dispute took, by the dispute's reference, until it is returned.
     disputes: HashMap<Box<str>, (Box<str>, Micro)>,
 }
 
@@ -96,7 +97,7 @@ impl PaymentRules {
         }
     }
 
-    /// Checks what was taken back, when all entries were added.
+    /// Checks the refunds and disputes. All entries must have been added.
     pub fn finish(&mut self, report: &mut LedgerAuditReport) {
         for (payment, taken) in std::mem::take(&mut self.disputes).into_values() {
             if let Some(seen) = self.payments.get_mut(&*payment) {
@@ -115,8 +116,8 @@ impl PaymentRules {
         }
     }
 
-    /// Compares the entries with the orders: those read before the entries, which the ledger must
-    /// have, and those read after them, of which each entry must have one.
+    /// Compares the entries with the orders. The ledger must have the orders that were read before
+    /// the entries, and each entry must belong to an order that was read after them.
     pub fn check_orders(
         &self,
         before: &[PaidOrder],

@@ -1,9 +1,9 @@
-//! The rules about postings, which are the entries that are not ends of requests: refunds never
-//! exceed their debit (`refund`), adjustments have a reason (`detail`), a trial ends when its grant
-//! and its sign-up say (`trial end`), lapses after that (`lapse`), and every account with a grant
+//! The rules about postings, which are all entries except ends of requests: refunds never exceed
+//! their debit (`refund`), adjustments have a reason (`detail`), a trial ends when its grant and
+//! its sign-up say (`trial end`), lapses after that (`lapse`), and every account with a grant
 //! exists (`balance`).
 //!
-//! Its memory grows with the postings and accounts, not with the ends of requests. This file must
+//! The memory grows with the postings and accounts, not with the ends of requests. This file must
 //! not add up balances.
 
 use super::endings::{FoundEndings, find_endings};
@@ -17,14 +17,14 @@ use credits::money::Micro;
 use std::collections::{HashMap, HashSet};
 
 pub(crate) struct PostingRules {
-    /// Accounts that were granted according to `app.db`, with the ends of their trials, in ms since
-    /// 1970; `None` if there is no `app.db`. An account of the ledger is removed when checked.
+    /// Accounts with a grant according to `app.db`, and the ends of their trials in ms since 1970.
+    /// `None` without `app.db`. An account is removed once it was checked.
     granted: Option<HashMap<String, Option<i64>>>,
-    /// Ends of trials according to the last entry that has one.
+    /// End of each trial, from the last entry that sets one.
     trial_ends: HashMap<Box<str>, i64>,
     /// Accounts whose trial was extended after their sign-up.
     extended: HashSet<Box<str>>,
-    /// Position and time of lapses.
+    /// Position and time of the lapse of each trial.
     lapses: HashMap<Box<str>, (i64, i64)>,
     refunds: Vec<RefundSeen>,
     payments: PaymentRules,
@@ -135,7 +135,7 @@ impl PostingRules {
         }
     }
 
-    /// Checks what is left when all accounts were checked.
+    /// Reports missing accounts and wrong lapses. All accounts must have been checked.
     pub fn finish(
         &mut self,
         ledger: &Ledger,

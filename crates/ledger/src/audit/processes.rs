@@ -2,8 +2,8 @@
 //! its process (`holds`); only processes that live, or have a journal, have applied amounts or
 //! claims (`claims`).
 //!
-//! Holds change all the time, and their mirror lags: an apparent violation is checked again. This
-//! file must not write.
+//! Holds change all the time, and their mirror lags, so an apparent violation is checked again.
+//! This file must not write.
 
 use super::super::journal;
 use super::findings::LedgerAuditReport;
@@ -15,7 +15,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// The mirror lags by about 20 ms, so an apparent violation is rechecked before it is reported.
+/// Maximum number of rechecks before a violation is reported. The mirror lags by about 20 ms, so a
+/// single check can be wrong.
 const MAX_RECHECKS: u32 = 4;
 const RECHECK_INTERVAL: Duration = Duration::from_millis(60);
 
@@ -83,8 +84,9 @@ pub(crate) fn check_holds(
     Ok(())
 }
 
-/// Describes why the account's holds cannot be right; `None` if they can. Reads the mirror before
-/// the ledger: amounts held in the older mirror are still held or applied by now.
+/// Returns why the account's holds cannot be right, or `None` if they can. The mirror is read
+/// before the ledger: amounts that the older mirror holds are still held, or applied, when the
+/// ledger is read.
 fn find_uncovered(
     ledger: &Ledger,
     mirror: &HoldsMirror,
@@ -126,8 +128,8 @@ fn find_uncovered(
     }))
 }
 
-/// Returns a violation only if it is present at every check: data that is merely late is right at
-/// one of them.
+/// Returns a violation only if every check finds it. Data that merely arrive late are right at one
+/// of the checks.
 fn recheck(
     look: impl Fn() -> Result<Option<String>, StoreError>,
 ) -> Result<Option<String>, StoreError> {

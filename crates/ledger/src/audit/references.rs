@@ -1,12 +1,11 @@
 //! The rules `once per reference` and `one ending per request`.
 //!
-//! An audit remembers no reference. Among the entries of the table, it reads each unique index in
-//! order, where equal references are next to each other. An index can lie only if it has other rows
-//! than the table: so a checksum over all references, in any order, is computed from both, and if
-//! they differ (rule `schema`) the references are sorted again without the index. The checksum has
-//! a key of its own in each audit, so nobody can change rows such that it stays the same. No index
-//! has the sealed entries. If they are read, their references and those of the table are sorted in
-//! a temporary file. This file must not look at amounts.
+//! An audit does not keep references in memory. It reads each unique index of the table in order,
+//! where equal references are neighbours. An index might have other rows than the table, so a
+//! checksum over all references is computed from both. If the checksums differ (rule `schema`), the
+//! references are sorted again without the index. Each audit has a random key for its checksum, so
+//! nobody can change rows without changing the checksum. Sealed entries are in no index: if they
+//! are read, all references are sorted in a temporary file. This file must not look at amounts.
 
 use super::findings::LedgerAuditReport;
 use super::pace::Pace;
@@ -20,9 +19,9 @@ use std::path::Path;
 
 pub(crate) struct ReferenceRules {
     key: RandomState,
-    /// Up to there, the walk omitted ends of requests.
+    /// Position up to which the walk omitted ends of requests.
     start: i64,
-    /// All references, sealed ones too; `None` if sealed entries are not read.
+    /// All references, including sealed ones. `None` if sealed entries are not read.
     all: Option<ReferenceSorter>,
     /// The first failure to add a reference to `all`.
     failure: Option<StoreError>,
@@ -30,7 +29,7 @@ pub(crate) struct ReferenceRules {
     ends_once: Checksum,
 }
 
-/// Number and checksum of references, in any order.
+/// Number and checksum of references. Their order does not matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Checksum {
     count: u64,
@@ -45,7 +44,7 @@ impl Checksum {
     }
 }
 
-/// Finds equal references next to each other.
+/// Finds equal references that are neighbours.
 #[derive(Default)]
 struct DuplicateFinder {
     kind: String,
@@ -54,7 +53,7 @@ struct DuplicateFinder {
 }
 
 impl DuplicateFinder {
-    /// Returns true if the row has the reference of the one before.
+    /// Returns whether the row has the same reference as the previous one.
     fn is_repeated(&mut self, row: ReferenceRow<'_>) -> bool {
         if self.is_started && row.reference == self.reference && row.kind == self.kind {
             return true;
@@ -69,7 +68,7 @@ impl DuplicateFinder {
 }
 
 impl ReferenceRules {
-    /// `start` is the position behind which the walk begins. If the entries up to there come from
+    /// Creates the rules. The walk begins after the position `start`. If earlier entries come from
     /// segments, `sort_in` is the folder for a temporary file.
     ///
     /// # Errors
@@ -85,7 +84,7 @@ impl ReferenceRules {
         })
     }
 
-    /// Adds an entry, sealed or not, to those that are compared with the sealed ones.
+    /// Adds an entry, sealed or not, to the references that are sorted in the temporary file.
     pub fn add_to_all(&mut self, entry: &LedgerEntry) {
         let Some(all) = &mut self.all else { return };
         let kind = if entry.is_ending() { "" } else { &entry.kind };
@@ -105,7 +104,7 @@ impl ReferenceRules {
         self.add_earlier(entry);
     }
 
-    /// Adds an entry of the table from before the walk, which a segment has too.
+    /// Adds an entry of the table that precedes the walk and that a segment also contains.
     pub fn add_earlier(&mut self, entry: &LedgerEntry) {
         let row = ReferenceRow {
             kind: &entry.kind,
@@ -168,7 +167,8 @@ impl ReferenceRules {
         self.compare_all(&mut on_sorted, report)
     }
 
-    /// Looks for repeated references with at least one sealed entry: the indexes find the others.
+    /// Finds repeated references of which at least one belongs to a sealed entry. The indexes find
+    /// all others.
     fn compare_all(
         &mut self,
         on_slice: &mut dyn FnMut(u64),
@@ -198,7 +198,7 @@ impl ReferenceRules {
         let mut after = Some((String::new(), String::new()));
         while let Some(last) = after {
             after = walk.references(index, &last, &mut |row| {
-                // Entries that were added after the walk, or that it omitted.
+                // These entries were added after the walk, or omitted by the walk.
                 let is_ending = row.kind.is_empty() || matches!(row.kind, "debit" | "void");
                 if row.seq > walk.position() || row.seq <= self.start && is_ending {
                     return;

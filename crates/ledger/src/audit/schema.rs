@@ -11,8 +11,8 @@ use crate::views::LedgerChecks;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// Compares tables by name alone, since SQLite rewrites their text when they are renamed. Compares
-/// triggers and indexes by their text.
+/// Query for the objects to compare. Tables are compared by name alone, because SQLite rewrites
+/// their text when they are renamed. Triggers and indexes are compared by their text.
 const OBJECTS: &str =
     "SELECT type || ' ' || name, iif(type = 'table', '', ifnull(sql, '')) FROM sqlite_schema
   WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
@@ -32,7 +32,7 @@ impl LedgerChecks<'_> {
         let missing = expected
             .iter()
             .filter_map(|(name, text)| match found.get(name) {
-                // It is dropped once `index.db` has what it was for.
+                // This object is dropped once `index.db` replaces it.
                 None if is_retired(name) => None,
                 None => Some(format!("{name} is missing")),
                 Some(known) if known != text => Some(format!("{name} was changed")),
@@ -68,8 +68,8 @@ impl LedgerChecks<'_> {
         })
     }
 
-    /// Returns a description of each row of an account or a key that has an amount applied by an
-    /// instance whose number was never given: a later instance would take the amount for its own.
+    /// Returns a description of each account or key whose row has an amount applied by an instance
+    /// with a number that was never assigned. A later instance would take the amount for its own.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

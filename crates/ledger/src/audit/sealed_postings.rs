@@ -1,8 +1,8 @@
 //! The rule `sealed posting`: the ledger still has every posting of its segments, unchanged.
-//! Refunds are counted and lapses are found there, so a posting must not be in the segment alone.
+//! Refunds and lapses are looked up in the ledger, so a posting must not be in a segment alone.
 //!
-//! Where a segment was read, compares hashes; otherwise only the number of postings. Its memory
-//! grows with the postings. This file must not look at ends of requests.
+//! The rule compares the hashes of a segment that was read, and otherwise only the number of
+//! postings. The memory grows with the postings. This file must not look at ends of requests.
 
 use super::findings::LedgerAuditReport;
 use crate::{LedgerEntry, SegmentRecord};
@@ -19,12 +19,13 @@ struct SegmentPostings {
     last: i64,
     expected: i64,
     found: i64,
-    /// Postings that the ledger was not seen to have; `None` if the segment was not read.
+    /// Postings that have not been found in the ledger yet. `None` if the segment was not read.
     unseen: Option<PostingHashes>,
 }
 
 impl SealedPostings {
-    /// Adds the next segment. `postings` has the hashes in its file; `None` if it was not read.
+    /// Adds the next segment. `postings` has the hashes in the segment's file, or is `None` if the
+    /// file was not read.
     pub fn add_segment(&mut self, segment: &SegmentRecord, postings: Option<PostingHashes>) {
         self.0.push(SegmentPostings {
             first: segment.first,
@@ -35,7 +36,7 @@ impl SealedPostings {
         });
     }
 
-    /// Checks a posting of the ledger, once all segments were added.
+    /// Checks a posting of the ledger. All segments must have been added.
     pub fn check(&mut self, entry: &LedgerEntry, report: &mut LedgerAuditReport) {
         let index = self.0.partition_point(|segment| segment.last < entry.seq);
         let Some(segment) = self.0.get_mut(index) else {
@@ -50,8 +51,8 @@ impl SealedPostings {
         }
     }
 
-    /// Checks that none is missing, when all postings of the ledger up to the entry `through` were
-    /// checked.
+    /// Reports postings that the ledger lacks. All postings of the ledger up to the entry `through`
+    /// must have been checked.
     pub fn finish(&mut self, through: i64, report: &mut LedgerAuditReport) {
         for segment in self.0.drain(..) {
             if segment.last > through {

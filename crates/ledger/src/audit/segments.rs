@@ -1,7 +1,7 @@
 //! The rule `segment`: every sealed segment is there, signed and undamaged, and the ledger records
-//! how far they go; and, if all of them are to be read, the rules of their entries.
+//! the last sealed entry. If the segments are read, the rules of their entries are checked too.
 //!
-//! This file must not look at entries that no segment has.
+//! This file must not read entries outside of segments.
 
 use super::balances::BalanceRules;
 use super::chain::ChainRule;
@@ -18,17 +18,16 @@ use crate::entry::chain::ChainHead;
 use crate::segment::SealedBalance;
 use crate::{IndexFingerprint, Ledger, LedgerEntry, SegmentRecord, entry_hash};
 
-/// The rules that continue after the segments, with the entries of the table.
+/// The rules that cover the segments and then continue with the entries of the table.
 pub(crate) struct RulesOfAllEntries<'a> {
     pub references: &'a mut ReferenceRules,
     pub keys: &'a mut KeySpendRule,
     pub sealed_postings: &'a mut SealedPostings,
 }
 
-/// Checks that the segments are there: their signatures, and that they follow each other. With
-/// `reads_all`, reads and checks their entries too, adds them to the fingerprint, and calls
-/// `on_entries` with the number so far.
-/// Returns false if some entries cannot be read.
+/// Checks that the segments exist, are signed, and follow each other. With `reads_all`, the
+/// function also checks their entries, adds these to the fingerprint, and calls `on_entries` with
+/// the number so far. Returns false if some entries cannot be read.
 pub(crate) fn check_segments(
     ledger: &Ledger,
     reads_all: bool,
@@ -79,7 +78,7 @@ pub(crate) fn check_segments(
     Ok(are_whole)
 }
 
-/// Checks that the entries which the ledger records as sealed are those that its segments have.
+/// Checks that the segments contain exactly the entries that the ledger records as sealed.
 fn check_sealed_end(ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
     let [noted, recorded] = ledger.segments().sealed_ends()?;
     if noted != recorded {
@@ -94,9 +93,9 @@ fn check_sealed_end(ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(
 
 struct EntryRules<'a> {
     all: RulesOfAllEntries<'a>,
-    /// Postings of the segment that is read.
+    /// Postings of the segment that is being read.
     postings: PostingHashes,
-    /// Latest time at which a reader can look for one of its ends of requests.
+    /// Latest time at which a reader may look up an end of a request in the segment.
     looked_up_until_ms: i64,
     chain: ChainRule,
     balances: BalanceRules,
@@ -104,7 +103,7 @@ struct EntryRules<'a> {
 }
 
 impl EntryRules<'_> {
-    /// Reads and checks the entries. Returns false if some cannot be read.
+    /// Reads and checks the entries. Returns false if some entries cannot be read.
     fn read(
         &mut self,
         ledger: &Ledger,
@@ -138,7 +137,7 @@ impl EntryRules<'_> {
             let message = "ledger.db does not look for the latest ends of requests in it".into();
             report.add_finding("segment", segment.first, message);
         }
-        // What no entry needs is checked too: the index and the balances.
+        // The index and the balances are checked too, although no rule of an entry needs them.
         if let Err(fault) = reader.check_sealed(&segment.sha256) {
             report.add_finding("segment", segment.first, fault.to_string());
         }
@@ -164,16 +163,17 @@ impl EntryRules<'_> {
         }
     }
 
-    /// Continues from what the ledger recorded at the end of the segment, so that the fault of one
-    /// segment is not reported again for the next ones.
+    /// Continues from the ledger's record of the end of the segment, so that a fault of one segment
+    /// is not reported again for the next ones.
     fn go_on_behind(&mut self, segment: &SegmentRecord, recorded: &[SealedBalance]) {
         self.chain = ChainRule::new(segment.last, segment.last_hash.clone());
         self.balances = BalanceRules::new(recorded);
     }
 }
 
-/// Checks that the ledger has no ends of requests where they are sealed: a reader of such an end
-/// finds it there first. A segment whose ends have not all left yet has the same.
+/// Checks that the ledger contains no sealed ends of requests, because a reader would find such an
+/// end in the ledger first. A segment whose ends are still being removed is an exception: both have
+/// the same ends.
 pub(crate) fn check_left_endings(
     ledger: &Ledger,
     walk: &LedgerWalk,
@@ -195,7 +195,7 @@ pub(crate) fn check_left_endings(
             let is_leaving = segment.is_some_and(|one| one.first <= entry.seq && !one.is_emptied);
             let is_sealed = || match ledger.segments().sealed_entries_at(&[entry.seq]) {
                 Ok(sealed) => sealed.iter().any(|one| one.hash == entry_hash(&entry)),
-                // The rule `segment` has the error.
+                // The rule `segment` reports the error.
                 Err(_) => true,
             };
             if !is_leaving || !is_sealed() {

@@ -1,7 +1,7 @@
-//! Slices of entries in the order of the chain, from the ledger or from its segments, each read
-//! while the one before it is checked.
+//! Reads slices of entries in the order of the chain, from the ledger or from its segments. The
+//! next slice is read while the previous one is checked.
 //!
-//! This file must not judge an entry.
+//! This file must not check an entry.
 
 use super::pace::Pace;
 use crate::{IndexFingerprint, LedgerEntry};
@@ -31,7 +31,8 @@ pub(crate) fn for_each_slice<E: Send>(
         return Ok(());
     }
     std::thread::scope(|scope| {
-        // With the one that is read and the one that is checked, three slices are in memory.
+        // Three slices are in memory: the one being read, one in the channel, and the one being
+        // checked.
         let (sender, receiver) = sync_channel(1);
         scope.spawn(move || {
             for slice in slices {

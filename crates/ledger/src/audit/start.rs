@@ -1,7 +1,7 @@
-//! Where an audit starts: at the first entry, or after entries that were verified before and of
-//! which only the totals are available.
+//! The start of an audit: the first entry, or a position before which all entries were verified and
+//! only their totals are available.
 //!
-//! This file must not check anything.
+//! This file must not check an entry.
 
 use crate::Ledger;
 use crate::StoreError;
@@ -9,19 +9,18 @@ use crate::audit::walk::KeySpendRow;
 use crate::entry::chain::ChainHead;
 use crate::segment::SealedBalance;
 
-/// The state of the ledger behind the last entry that is not walked. Ends of requests up to there
-/// may be missing from the ledger; all other entries are there.
+/// The state of the ledger after the last entry that the walk skips. Ends of requests before that
+/// position may be missing from the ledger; all other entries are present.
 #[derive(Debug, Clone)]
 pub struct AuditStart {
     pub head: ChainHead,
     pub accounts: Vec<SealedBalance>,
-    /// Spending of all keys, by key and day. `None`: unknown, so the audit checks the spending of
-    /// keys only if it reads all segments.
+    /// Spending of all keys, by key and day. If it is `None`, the audit checks the spending of keys
+    /// only when it reads all segments.
     pub keys: Option<Vec<KeySpendRow>>,
 }
 
 impl AuditStart {
-    /// The start of the ledger.
     pub fn genesis() -> Self {
         Self {
             head: ChainHead::genesis(),
@@ -30,7 +29,7 @@ impl AuditStart {
         }
     }
 
-    /// The end of the last sealed segment, or the start of the ledger if it has none.
+    /// Returns the end of the last sealed segment, or the start of a ledger without segments.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -46,7 +45,7 @@ impl AuditStart {
         })
     }
 
-    /// Returns the last entry of the last sealed segment, without the balances there.
+    /// Returns the last entry of the last sealed segment.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -58,8 +57,8 @@ impl AuditStart {
         }))
     }
 
-    /// Returns the position behind which the walk begins. A whole ledger is read from below its
-    /// first entry, so that the walk skips no entry.
+    /// Returns the position after which the walk begins. For a whole ledger, the position is below
+    /// the first entry, so that the walk skips none.
     pub(crate) fn after_seq(&self) -> i64 {
         if self.head.seq == 0 {
             i64::MIN

@@ -1,10 +1,9 @@
 //! A walk over all entries, oldest first, on a connection of its own.
 //!
-//! It reads in slices: between two of them it has no transaction open, so that the log of the
-//! database can be written back. Only its last read ([`LedgerWalk::finish`]) is one transaction
-//! over the rest of the entries and the balances, as of one moment. Neither the writer nor point
-//! reads wait for a walk. This module must not judge what it reads. Read next:
-//! `walk/references.rs`.
+//! The walk reads in slices, and has no transaction open between two slices, so that the database
+//! can write its log back. Only the last read ([`LedgerWalk::finish`]) is one transaction over the
+//! rest of the entries and the balances. Neither the writer nor point reads wait for a walk. This
+//! module must not check an entry. Read next: `walk/references.rs`.
 
 mod reference_sorter;
 mod references;
@@ -21,32 +20,32 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 /// Maximum number of entries of a slice.
 pub const MAX_SLICE_ENTRIES: usize = 4_096;
-/// Maximum size of the details of a slice, in bytes, apart from the last one's.
+/// Maximum size of the details in a slice, in bytes, without the last entry's detail.
 const MAX_SLICE_BYTES: usize = 4 << 20;
-/// Page cache of the connection. A walk reads each page once.
+/// Page cache of the connection, in KiB. The cache is small because a walk reads each page once.
 const CACHE_KIB: u32 = 1_024;
-/// How often the walk runs after entries that were added meanwhile, before it takes the rest in one
-/// read. Each time there are fewer, unless the writer is as fast as the walk.
+/// Maximum number of times that the walk reads entries that were added meanwhile, before it takes
+/// the rest in one read. Each time there are fewer, unless the writer is as fast as the walk.
 const MAX_CATCH_UPS: u32 = 4;
 
 /// A position in the ledger and the connection that reads from there.
 pub struct LedgerWalk {
     connection: Connection,
-    /// The last entry that was read.
+    /// Position of the last entry that was read.
     after: i64,
-    /// The entry up to which slices are read.
+    /// Position up to which slices are read.
     target: i64,
     catch_ups: u32,
 }
 
-/// What the last read of a walk returns, in this order.
+/// An item of the last read of a walk. The items come in the order of the variants.
 pub enum WalkItem {
     Slice(Vec<LedgerEntry>),
     Account(LedgerAccountRow),
     KeySpend(KeySpendRow),
 }
 
-/// What a key has spent up to the end of a day, as stored. Rows come by key and day.
+/// The stored spending of a key up to the end of a day. Rows are sorted by key and day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySpendRow {
     pub key: String,
@@ -57,7 +56,7 @@ pub struct KeySpendRow {
 }
 
 impl LedgerChecks<'_> {
-    /// Begins a walk behind the entry `after_seq`.
+    /// Begins a walk after the entry `after_seq`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be opened.
@@ -72,7 +71,7 @@ impl LedgerChecks<'_> {
 }
 
 impl LedgerWalk {
-    /// Returns the number of the ledger's last entry; 0 if there is none.
+    /// Returns the position of the ledger's last entry; 0 if the ledger is empty.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -86,13 +85,12 @@ impl LedgerWalk {
         Ok(last().map_err(sql)?.unwrap_or(0))
     }
 
-    /// Returns the number of the last entry that was read.
+    /// Returns the position of the last entry that was read.
     pub fn position(&self) -> i64 {
         self.after
     }
 
-    /// Returns the entries up to the walk's start that are not ends of requests, behind `after`: at
-    /// most one slice.
+    /// Returns at most one slice of the postings after `after` and up to the walk's start.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -101,7 +99,7 @@ impl LedgerWalk {
         read_slice(&self.connection, after, start, postings).map_err(sql)
     }
 
-    /// Returns the ends of requests behind `after`, up to `last`: at most one slice.
+    /// Returns at most one slice of the ends of requests after `after` and up to `last`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -128,7 +126,7 @@ impl LedgerWalk {
         snapshot.commit().map_err(sql)
     }
 
-    /// Returns the ends of these requests, in no order.
+    /// Returns the ends of these requests, in any order.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -141,8 +139,8 @@ impl LedgerWalk {
     }
 
     /// Calls `each` for at most one slice of the references in `index` that follow `after`, in the
-    /// order of the index. Returns the last one, or `None` behind the end or if there is no such
-    /// index that a query can use.
+    /// order of the index. Returns the last one, or `None` at the end or if the index does not
+    /// exist or cannot serve the query.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -155,8 +153,9 @@ impl LedgerWalk {
         references::read_index(&self.connection, index, after, MAX_SLICE_ENTRIES, each).map_err(sql)
     }
 
-    /// Calls `each` for all references that `index` should have of the entries up to the walk's
-    /// position, sorted like it, without using it. SQLite sorts in a temporary file.
+    /// Calls `each` for all references that `index` should contain for the entries up to the walk's
+    /// position. The references have the order of the index, but the query does not use it: SQLite
+    /// sorts in a temporary file.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -169,7 +168,7 @@ impl LedgerWalk {
     }
 }
 
-/// Slices, until little is left, which [`LedgerWalk::finish`] reads.
+/// Yields slices until few entries are left, which [`LedgerWalk::finish`] reads.
 impl Iterator for LedgerWalk {
     type Item = Result<Vec<LedgerEntry>, StoreError>;
 

@@ -1,7 +1,7 @@
-//! What others committed to PostgreSQL comes into a copy, page by page.
+//! Copies the commits of other data directories from PostgreSQL into the file, page by page.
 //!
-//! It computes every entry's hash itself, because it trusts PostgreSQL no more than a file. This
-//! file must not change what PostgreSQL has.
+//! Every entry's hash is computed here, because PostgreSQL is trusted no more than a file. This
+//! file must not change data in PostgreSQL.
 
 use super::changed_rows::{CopiedTable, decode};
 use super::copied_entries;
@@ -15,11 +15,11 @@ use rusqlite::{Connection, Transaction, params_from_iter};
 use serde_json::Value as Json;
 
 impl Copy {
-    /// Brings the file up to date. Commits page by page.
+    /// Brings the file up to date, with one commit for each page.
     ///
     /// # Errors
-    /// Returns an error if PostgreSQL cannot be reached, if it lacks what the file has, or if the
-    /// file cannot be written.
+    /// Returns an error if PostgreSQL cannot be reached, if it lacks data that the file has, or if
+    /// the file cannot be written.
     pub fn catch_up(&self, connection: &mut Connection) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("bring a copy up to date", source);
         let position = self.position(connection)?;
@@ -41,16 +41,16 @@ impl Copy {
         }
     }
 
-    /// Takes over what PostgreSQL has and the file lacks: at most one page of entries. Returns true
-    /// if that was all.
+    /// Copies data that the file lacks from PostgreSQL, at most one page of entries. Returns true
+    /// if the file is then up to date.
     pub(crate) fn take_page(&self, transaction: &Transaction<'_>) -> Result<bool, StoreError> {
         let position = self.position(transaction)?;
         let page = self
             .home
             .page(self.domain, position.seq, position.version)?;
         let sql = |source| StoreError::sqlite("bring a copy up to date", source);
-        // The file's own triggers would change rows that are copied too. Temporary triggers stay
-        // on.
+        // The file's own triggers would change rows that are copied too, so they are off. Temporary
+        // triggers stay on.
         let triggers = DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER;
         transaction.set_db_config(triggers, false).map_err(sql)?;
         let applied = self.apply(transaction, &page);
@@ -77,7 +77,7 @@ impl Copy {
         for account in &page.accounts {
             set_account(transaction, account).map_err(sql)?;
         }
-        // First what is gone, so that its place is free.
+        // Delete rows first, so that their keys are free.
         for deletes in [true, false] {
             for row in page.rows.iter().filter(|row| row.row.is_none() == deletes) {
                 self.apply_row(transaction, row)?;
@@ -97,7 +97,7 @@ impl Copy {
                 row.key, row.table
             ))
         };
-        // A newer program can have tables that this one does not know.
+        // A newer program may have tables that this program does not know.
         let Some(table) = self.changed.table(&row.table) else {
             return Ok(());
         };
@@ -115,8 +115,8 @@ impl Copy {
             Some(text) => {
                 let object: serde_json::Map<String, Json> =
                     serde_json::from_str(text).map_err(|_| unreadable())?;
-                // Columns that this program does not know are left out; those that the row does not
-                // have get their defaults.
+                // Columns that this program does not know are left out, and columns that the row
+                // lacks get their defaults.
                 let mut columns: Vec<&str> = Vec::new();
                 let mut values: Vec<Value> = Vec::new();
                 if table.key == ["rowid"] {

@@ -1,7 +1,7 @@
 //! The rows that a transaction changed, found by temporary triggers of the connection that writes.
 //!
-//! The triggers record primary keys; what the rows are is read before the commit. They are no part
-//! of the file. This file must not send anything.
+//! The triggers record primary keys, and the rows are read before the commit. The triggers are not
+//! stored in the file. This file must not send data to PostgreSQL.
 
 use crate::postgres::{AccountBalance, CopiedRow, Domain};
 use base64::Engine as _;
@@ -20,7 +20,7 @@ pub struct CopiedTable {
     /// Columns of the primary key, or `rowid`.
     pub key: Vec<String>,
     pub columns: Vec<String>,
-    /// Finds the row of a key.
+    /// SQL condition that finds the row of a key.
     pub condition: String,
     select: String,
 }
@@ -29,11 +29,11 @@ pub struct ChangedRows {
     tables: BTreeMap<&'static str, CopiedTable>,
 }
 
-/// Rows of a table by their primary keys.
+/// The rows to send: accounts, and rows of the other tables.
 type Rows = (Vec<AccountBalance>, Vec<CopiedRow>);
 
 impl ChangedRows {
-    /// Begins to record changes of the tables.
+    /// Creates the triggers that record changes of the tables.
     pub fn record(connection: &Connection, names: &[&'static str]) -> rusqlite::Result<Self> {
         connection.execute_batch(
             "CREATE TEMP TABLE IF NOT EXISTS changed_row (tbl TEXT NOT NULL, k0, k1, k2);",
@@ -91,7 +91,7 @@ impl ChangedRows {
         Ok(())
     }
 
-    /// Returns the rows that changed, as they are now.
+    /// Returns the current content of the rows that changed.
     pub fn collect(&self, transaction: &Transaction<'_>, domain: Domain) -> rusqlite::Result<Rows> {
         let keys: Vec<(String, [Value; MAX_KEY_COLUMNS])> = transaction
             .prepare_cached("SELECT DISTINCT tbl, k0, k1, k2 FROM temp.changed_row")?
@@ -157,7 +157,7 @@ impl CopiedTable {
         })
     }
 
-    /// Returns a row as JSON; `None` if there is none.
+    /// Returns a row as JSON, or `None` if the row does not exist.
     fn row(
         &self,
         transaction: &Transaction<'_>,
@@ -197,7 +197,7 @@ fn balance(
         .optional()
 }
 
-/// Returns a value as JSON. Bytes are an object, since JSON has none.
+/// Returns a value as JSON. Bytes become an object, because JSON has no type for them.
 fn encode(value: &Value) -> Json {
     match value {
         Value::Null => Json::Null,
@@ -208,7 +208,7 @@ fn encode(value: &Value) -> Json {
     }
 }
 
-/// Returns the value of [`encode`]'s result; `None` if it is none.
+/// Reverses [`encode`]. Returns `None` if the JSON is no encoded value.
 pub fn decode(json: &Json) -> Option<Value> {
     match json {
         Json::Null => Some(Value::Null),

@@ -1,4 +1,4 @@
-//! Entries that are copied between `ledger.db` and PostgreSQL (`copy.rs`).
+//! Reads and inserts entries that are copied between `ledger.db` and PostgreSQL (`copy.rs`).
 //!
 //! This file must not change an entry.
 
@@ -11,7 +11,7 @@ use crate::statements::key_spend_update::KeySpendUpdate;
 use credits::money::Micro;
 use rusqlite::{Connection, Transaction, params};
 
-/// Returns the entries behind a position that are not sealed.
+/// Returns the unsealed entries after a position.
 pub fn after(connection: &Connection, seq: i64) -> rusqlite::Result<Vec<LedgerEntry>> {
     connection
         .prepare_cached(&format!(
@@ -21,12 +21,11 @@ pub fn after(connection: &Connection, seq: i64) -> rusqlite::Result<Vec<LedgerEn
         .collect()
 }
 
-/// Inserts the entries that follow the last one, as they are, and changes balances and the spending
-/// of keys by them. The accounts are open.
+/// Inserts the entries that follow the last one unchanged, and applies them to balances and the
+/// spending of keys. The accounts must be open.
 ///
 /// # Errors
-/// Returns an error if an entry does not follow the one before it, or if the file cannot be
-/// written.
+/// Returns an error if an entry does not follow its predecessor, or if the file cannot be written.
 pub fn insert(transaction: &Transaction<'_>, entries: &[LedgerEntry]) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("bring the ledger up to date", source);
     let ChainHead {

@@ -1,6 +1,6 @@
 //! A SQLite file that is a copy, and its transactions.
 //!
-//! This file must not decide who holds the data.
+//! This file must not decide which data directory holds the data.
 
 use super::changed_rows::ChangedRows;
 use super::copied_entries;
@@ -12,8 +12,8 @@ use crate::statements::chain::chain_head;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use std::ops::Deref;
 
-/// The table that a copy's position is in. The files of an installation without PostgreSQL have it
-/// too, without a row.
+/// SQL for the table that contains a copy's position. Without PostgreSQL, the table exists but is
+/// empty.
 pub const CREATE_POSITION: &str = include_str!("position.sql");
 
 /// A file that is a copy.
@@ -23,7 +23,7 @@ pub struct Copy {
     pub(crate) changed: ChangedRows,
 }
 
-/// The position of a copy, besides its entries.
+/// The position of a copy in the changes of rows. Entries have their own positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CopyState {
     holder: String,
@@ -31,7 +31,7 @@ struct CopyState {
     version: i64,
 }
 
-/// A transaction that can write. Without a copy, a transaction of SQLite and no more.
+/// A transaction that can write. Without a copy, it is a plain transaction of SQLite.
 pub struct WriteTransaction<'a> {
     transaction: Transaction<'a>,
     copy: Option<(&'a Copy, Position, i64)>,
@@ -49,7 +49,7 @@ impl WriteTransaction<'_> {
     /// Commits, first to PostgreSQL if the file is a copy.
     ///
     /// # Errors
-    /// Returns an error if nothing was committed, or if it is not known.
+    /// Returns an error if the commit failed, or if its outcome is unknown.
     pub fn commit(self) -> rusqlite::Result<()> {
         let Some((copy, before, epoch)) = self.copy else {
             return self.transaction.commit();
@@ -62,7 +62,7 @@ impl WriteTransaction<'_> {
 ///
 /// # Errors
 /// Returns an error if another process held the file's lock for too long; with a copy, also if this
-/// data directory does not hold it, or if PostgreSQL cannot be reached.
+/// data directory does not hold the data, or if PostgreSQL cannot be reached.
 pub fn begin<'a>(
     connection: &'a mut Connection,
     copy: Option<&'a Copy>,
@@ -90,14 +90,15 @@ pub fn begin<'a>(
     })
 }
 
-/// Carries an error through a function that can fail only as SQLite does; its text stays.
+/// Carries an error through a function that can fail only with an error of SQLite. The text of the
+/// error stays the same.
 fn as_sqlite(error: StoreError) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(Box::new(error))
 }
 
-/// Marks a file as a copy, if it is not one yet.
+/// Marks a file as a copy, unless it is one already.
 pub fn make_copy(connection: &Connection) -> rusqlite::Result<()> {
-    // Needs no lock, which another process may have for long.
+    // Check without a lock first, because another process may have the lock for long.
     if state(connection)?.is_some() {
         return Ok(());
     }
@@ -110,10 +111,10 @@ pub fn make_copy(connection: &Connection) -> rusqlite::Result<()> {
         .map(drop)
 }
 
-/// Checks that a file is a copy, or that it has nothing yet. `table` has a row if it has something.
+/// Checks that a file is a copy or has no data. `table` has a row if the file has data.
 ///
 /// # Errors
-/// Returns an error if it has something that PostgreSQL was never given.
+/// Returns an error if the file has data that PostgreSQL never received.
 pub fn check_may_attach(connection: &Connection, table: &str) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("look whether the data is in PostgreSQL", source);
     if state(connection).map_err(sql)?.is_some() {
@@ -134,10 +135,11 @@ pub fn check_may_attach(connection: &Connection, table: &str) -> Result<(), Stor
     Ok(())
 }
 
-/// Checks that a file is its own home.
+/// Checks that a file is not a copy.
 ///
 /// # Errors
-/// Returns an error if it is a copy: what it has may be old, and PostgreSQL must get each change.
+/// Returns an error if the file is a copy: its data may be old, and PostgreSQL must get each
+/// change.
 pub fn check_is_no_copy(connection: &Connection) -> Result<(), StoreError> {
     let state = state(connection)
         .map_err(|source| StoreError::sqlite("look whether the data is in PostgreSQL", source))?;
@@ -194,8 +196,8 @@ impl Copy {
             .map_err(|source| StoreError::sqlite("read the version of a copy", source))
     }
 
-    /// Checks that no newer program has written what PostgreSQL has: this one would drop columns
-    /// that it does not know.
+    /// Checks that no newer program has written the data in PostgreSQL, because this program would
+    /// drop columns that it does not know.
     pub(crate) fn check_format(
         &self,
         connection: &Connection,
@@ -210,7 +212,7 @@ impl Copy {
         )))
     }
 
-    /// Returns the id of the data directory, and the epoch in which it held the data last.
+    /// Returns the id of the data directory, and the last epoch in which it held the data.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -219,8 +221,8 @@ impl Copy {
         Ok((state.holder, state.epoch))
     }
 
-    /// Records that this data directory holds the data, in an epoch. Both files have the holder's
-    /// id of the ledger.
+    /// Records that this data directory holds the data in an epoch. Both files store the same id of
+    /// the ledger.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -247,7 +249,7 @@ impl Copy {
             .ok_or_else(|| StoreError::Unusable("the file is not a copy of PostgreSQL".into()))
     }
 
-    /// Returns the last change of rows that the file has.
+    /// Returns the number of the last change of rows in the file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -265,10 +267,10 @@ impl Copy {
         Ok(Position { seq, hash, version })
     }
 
-    /// Makes sure that this data directory holds the data and has all of it. Returns its position
+    /// Makes sure that this data directory holds the data and is up to date. Returns its position
     /// and epoch.
     fn begin(&self, transaction: &Transaction<'_>) -> Result<(Position, i64), StoreError> {
-        // The file is locked: nobody else of this data directory commits now.
+        // The file is locked, so no other process of this data directory commits now.
         let holding = self.home.holding(self.domain)?;
         let state = self.state(transaction)?;
         if holding.epoch != state.epoch || holding.holder != state.holder {
@@ -286,7 +288,7 @@ impl Copy {
         Ok((position, state.epoch))
     }
 
-    /// Checks that PostgreSQL has everything that the copy has.
+    /// Checks that PostgreSQL has all data of the copy.
     pub(crate) fn check_same_chain(
         &self,
         copy: &Position,
@@ -328,7 +330,7 @@ impl Copy {
         }
     }
 
-    /// Commits to PostgreSQL, then to the file.
+    /// Commits to PostgreSQL, and then to the file.
     fn commit(
         &self,
         transaction: Transaction<'_>,
@@ -342,7 +344,7 @@ impl Copy {
         };
         self.changed.clear(&transaction)?;
         if accounts.is_empty() && rows.is_empty() && entries.is_empty() {
-            // Something that only this data directory has.
+            // The transaction changed only data that belongs to this data directory.
             return transaction.commit();
         }
         let version = before.version + 1;
@@ -365,8 +367,8 @@ impl Copy {
             rows,
         };
         self.home.commit(change).map_err(as_sqlite)?;
-        // A process that dies here, or a full disk, leaves a file that is behind; the next
-        // transaction brings it up to date.
+        // A process that dies here, or a full disk, leaves the file behind PostgreSQL. The next
+        // transaction brings the file up to date.
         transaction.commit()
     }
 }

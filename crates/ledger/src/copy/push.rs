@@ -1,4 +1,4 @@
-//! Gives PostgreSQL the rows of a copy besides the entries.
+//! Sends the rows of a copy, except the entries, to PostgreSQL.
 
 use super::Copy;
 use crate::StoreError;
@@ -7,7 +7,7 @@ use crate::sqlite;
 use rusqlite::Connection;
 
 impl Copy {
-    /// Gives a new database the rows that each file is made with.
+    /// Sends a new database the rows that each file has from the start.
     ///
     /// # Errors
     /// Returns an error if either side cannot be read or written.
@@ -18,7 +18,7 @@ impl Copy {
         }
     }
 
-    /// Gives PostgreSQL all rows besides the entries.
+    /// Sends PostgreSQL all rows except the entries.
     ///
     /// # Errors
     /// Returns an error if either side cannot be read or written.

@@ -1,11 +1,11 @@
 //! The ledger's anchor: a file next to `ledger.db` that names the last committed entry.
 //!
-//! It is written after each commit that adds entries, before the commit is reported as successful.
-//! It is never synced, because the ledger is synced before it. So after any crash the anchor can
-//! only be behind: its entry is in the ledger. If the entry is not there, the ledger is an older or
-//! a different one. The ledger records since when it has an anchor (table `anchored`). The first
-//! anchor is on disk before that row, so an anchor that is missing or empty next to such a ledger
-//! was lost. This module must not be read back into the ledger.
+//! The anchor is written after each commit that adds entries, before the commit is reported as
+//! successful. It is never synced, because the ledger is synced before. So after any crash the
+//! anchor can only be behind, and its entry is in the ledger. A ledger without that entry is an
+//! older or a different one. The ledger records since when it has an anchor (table `anchored`). The
+//! first anchor is on disk before that row, so an anchor that is missing or empty next to such a
+//! ledger was lost. The anchor's content must not flow back into the ledger.
 
 #[cfg(test)]
 mod tests;
@@ -27,13 +27,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 pub const ANCHOR_FILE: &str = "ledger.anchor";
-/// More bytes than the file's one line has.
+/// Maximum number of bytes to read. The file's only line is shorter.
 const MAX_READ_BYTES: usize = 256;
 
-/// Why a ledger does not match its anchor.
+/// The reason why a ledger does not match its anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnchorFault {
-    /// There is no anchor, although the ledger has entries.
+    /// The anchor is missing, although the ledger has entries.
     Missing,
     Empty,
     Unreadable,
@@ -76,7 +76,6 @@ impl fmt::Display for AnchorFault {
 
 pub struct LedgerAnchor(File);
 
-/// Content of the anchor file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnchorContent {
     Nothing,
@@ -86,7 +85,7 @@ pub enum AnchorContent {
 }
 
 impl LedgerAnchor {
-    /// Opens the anchor in `dir`; creates it if it does not exist.
+    /// Opens the anchor in `dir`, or creates it.
     ///
     /// # Errors
     /// Returns an error if the file cannot be created or opened.
@@ -103,7 +102,7 @@ impl LedgerAnchor {
             .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
-    /// Writes `head`. If that fails, the previous content remains, which is behind but not
+    /// Writes `head`. If the write fails, the previous content remains, which is behind but not
     /// wrong.
     pub fn write(&self, head: &ChainHead) {
         if let Err(error) = self.0.write_all_at(encode(head).as_bytes(), 0) {
@@ -115,7 +114,7 @@ impl LedgerAnchor {
     }
 }
 
-/// Returns when the anchor in `dir` was last written, in ms since 1970; 0 if unknown.
+/// Returns the time in ms since 1970 at which the anchor in `dir` was last written; 0 if unknown.
 pub(crate) fn modified_ms(dir: &Path) -> i64 {
     let since = std::fs::metadata(dir.join(ANCHOR_FILE))
         .and_then(|metadata| metadata.modified())
@@ -179,9 +178,9 @@ fn parse(bytes: &[u8]) -> Option<ChainHead> {
 pub(crate) enum AnchorTrust {
     /// The ledger must match its anchor.
     Anchored,
-    /// The ledger is opened for reading whether or not it matches; the anchor does not change.
+    /// The ledger is opened for reading, whether or not it matches. The anchor does not change.
     Any,
-    /// The ledger need not match; the anchor names this ledger from now on.
+    /// The ledger need not match. The anchor is set to this ledger.
     Accepted,
 }
 
@@ -233,7 +232,8 @@ impl AnchorFault {
     }
 }
 
-/// Opens the anchor of the ledger behind `connection`; `None` for a ledger opened only for reading.
+/// Opens the anchor of the ledger behind `connection`. Returns `None` for a ledger that is open for
+/// reading only.
 pub(crate) fn open_for_ledger(
     dir: &Path,
     connection: &Connection,
@@ -246,7 +246,7 @@ pub(crate) fn open_for_ledger(
     let sql = |source| StoreError::sqlite("compare the ledger with its anchor", source);
     let mut fault = check(connection, named).map_err(sql)?;
     if fault == Some(AnchorFault::Missing) {
-        // Another process may have created both since the first read.
+        // Another process may have created the ledger and the anchor since the first read.
         fault = check(connection, read(dir)?).map_err(sql)?;
     }
     match &fault {
@@ -269,15 +269,16 @@ pub(crate) fn open_for_ledger(
     Ok(Some(anchor))
 }
 
-/// Returns true if the ledger has had an anchor before.
+/// Returns whether the ledger has had an anchor before.
 fn is_anchored(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("SELECT EXISTS (SELECT 1 FROM anchored)", [], |row| {
         row.get(0)
     })
 }
 
-/// Creates the anchor if there is no valid one, and records in the ledger that it has one. Runs
-/// under the ledger's lock: if several processes start at the same time, one creates it.
+/// Creates the anchor unless a valid one exists, and records in the ledger that it has an anchor.
+/// The function runs under the ledger's lock, so that only one of several starting processes
+/// creates the anchor.
 fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("create the ledger's anchor", source);
     let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, AnchorContent::Head(_)));
@@ -295,8 +296,7 @@ fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     transaction.commit().map_err(sql)
 }
 
-/// Creates a complete anchor where there is none or an unreadable one; it is on disk when this
-/// returns.
+/// Creates a complete anchor in place of a missing or unreadable one, and syncs it to disk.
 fn create(dir: &Path, head: &ChainHead) -> io::Result<()> {
     let path = dir.join(format!("{ANCHOR_FILE}.new"));
     let mut options = OpenOptions::new();

@@ -1,18 +1,18 @@
-//! An account's row: its balances, and what of them is applied and claimed.
+//! An account's row: its balances, and the parts of them that are applied or claimed.
 //!
-//! This file must not change a balance: that is `statements/chain.rs`.
+//! This file must not change a balance: `statements/chain.rs` does.
 
 use credits::money::Micro;
 use rusqlite::Row;
 
-/// An account's row, the part of the instance's settled credits that it already includes, and the
-/// claims of other instances: one consistent snapshot.
+/// An account's row, with the settled credits of the instance that the row already includes, and
+/// the claims of other instances. All values come from one snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerAccount {
     pub paid: Micro,
     pub trial: Micro,
     pub trial_ends_at_ms: Option<i64>,
-    /// Sum of all credits ever bought or granted, without the trial.
+    /// Sum of all credits that were ever bought or granted, without the trial.
     pub credited: Micro,
     pub applied_paid: Micro,
     pub applied_trial: Micro,
@@ -21,7 +21,7 @@ pub struct LedgerAccount {
     pub claimed_trial: Micro,
 }
 
-/// An account's row as the audit reads it.
+/// The columns of an account's row that the audit reads.
 #[derive(Debug, Clone)]
 pub struct LedgerAccountRow {
     pub id: String,

@@ -1,5 +1,5 @@
-//! The chain of entries: each one contains the hash of the one before it, so that no entry can be
-//! changed, removed or put in between without notice.
+//! The chain of entries. Each entry contains the hash of its predecessor, so that no entry can be
+//! changed, removed or inserted without notice.
 //!
 //! This file must not run a query: `statements/chain.rs` does.
 
@@ -11,7 +11,8 @@ use std::io::{self, Write};
 
 pub(crate) const HASH_BYTES: usize = 32;
 
-/// Position of an entry in the chain, with its hash. 0 and zeroes: before the first entry.
+/// Position and hash of an entry in the chain. Before the first entry, the position is 0 and the
+/// hash consists of zeroes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ChainHead {
     pub seq: i64,
@@ -51,17 +52,17 @@ pub fn entry_hash(entry: &LedgerEntry) -> Vec<u8> {
     EntryHasher::default().hash(entry).to_vec()
 }
 
-/// Computes the hashes of many entries with one buffer.
+/// Computes the hashes of many entries, and reuses one buffer.
 #[derive(Default)]
 pub struct EntryHasher {
     text: Vec<u8>,
 }
 
 impl EntryHasher {
-    /// Returns the same hash as [`entry_hash`].
+    /// Returns the hash of [`entry_hash`].
     pub fn hash(&mut self, entry: &LedgerEntry) -> [u8; 32] {
         self.text.clear();
-        // Writes to a `Vec` cannot fail.
+        // Writing to a `Vec` cannot fail.
         let _ = self.write_text(entry);
         let mut hash = Sha256::new();
         hash.update(&entry.prev);

@@ -1,15 +1,15 @@
-//! The detail of an ending as it is stored: its JSON, with the texts that nearly every ending has
-//! replaced by one control character each.
+//! The stored form of an ending's detail. It is the JSON, in which common texts are replaced by one
+//! control character each.
 //!
-//! JSON never contains a control character, so that the expansion is unambiguous: it returns the
-//! JSON byte for byte, whatever its fields are. The hash of an entry covers the JSON. The texts are
-//! part of the format of `ledger.db`: one can be added, none changed or removed. This file must not
-//! parse.
+//! JSON never contains a control character, so the expansion is unambiguous and returns the JSON
+//! byte for byte, whatever its fields are. The hash of an entry covers the JSON. The texts are part
+//! of the format of `ledger.db`: a text can be added, but not changed or removed. This file must
+//! not parse.
 
 use std::borrow::Cow;
 
-/// The texts, in the order of the fields. The first one stands for U+0001, the next one for U+0002,
-/// and so on; at most 31.
+/// The replaced texts, in the order of the fields. The first one has the character U+0001, the next
+/// one U+0002, and so on. At most 31 are possible.
 const TEXTS: [&str; 30] = [
     r#"{"key_id":"key_"#,
     r#"","key_shown":"gw-sk-"#,
@@ -43,7 +43,7 @@ const TEXTS: [&str; 30] = [
     r#","first_token_ms":"#,
 ];
 
-/// Returns the JSON of a detail as it is stored.
+/// Returns the stored form of a detail's JSON.
 pub(crate) fn compact(json: &str) -> Cow<'_, str> {
     if json.bytes().any(|byte| byte < b' ') {
         return Cow::Borrowed(json);
@@ -53,7 +53,7 @@ pub(crate) fn compact(json: &str) -> Cow<'_, str> {
     while let Some(at) = rest.find(['{', '"', ',', '}']) {
         let (before, candidate) = rest.split_at(at);
         stored.push_str(before);
-        // The fields have one order, so only the texts after the last one can follow.
+        // The fields have a fixed order, so only texts after the last one can follow.
         let found = TEXTS
             .iter()
             .enumerate()

@@ -1,4 +1,4 @@
-//! How a request ended: what the journal records, and the detail of the ledger's debit or void.
+//! The end of a request: the journal's record, and the detail of the ledger's debit or void.
 //!
 //! The JSON of an ending is hashed with its entry, so its form must not change. This file must not
 //! decide what an ending costs.
@@ -10,7 +10,8 @@ use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::usage::Usage;
 use serde::{Deserialize, Serialize};
 
-/// A request and how it ended: the detail of a `debit` or a `void`, and the journal's record.
+/// A request and its end. The journal stores it as a record, and the ledger as the detail of a
+/// `debit` or a `void`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     #[serde(rename = "ref")]
@@ -36,12 +37,12 @@ pub struct EndingDetail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
-    /// Whether a counter of the vendor was higher than the request can use; the request is then
-    /// billed at that bound. This field and the following ones are written only if they are set:
-    /// entries from before they existed then read, and hash, like entries of today.
+    /// Whether a counter of the vendor was higher than the maximum of the request, which is then
+    /// billed instead. This field and the following ones are stored only if they are set, so that
+    /// entries from before these fields existed keep their hash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub implausible: bool,
-    /// Conversation that the request was a turn of, if the gateway could recognize it.
+    /// The conversation of the request, if the gateway recognised one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
     /// Time from admission to the end, in ms.
@@ -50,29 +51,29 @@ pub struct EndingDetail {
     /// Time from admission to the first token of a streamed answer, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_token_ms: Option<u64>,
-    /// Who marked the prompt for the vendor's cache, if anybody did.
+    /// The origin of the cache markers in the prompt, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_marks: Option<CacheMarkerOrigin>,
 }
 
-/// How a request with a hold ended.
+/// The way in which a request with a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestOutcome {
     Completed,
     ClientLeft,
-    /// The gateway stopped the stream, because of a time, size or write limit.
+    /// The gateway stopped the stream because of a limit on time, size or writing.
     GatewayEnded,
-    /// The vendor refused the request, and documents this refusal as free.
+    /// The vendor refused the request, and documents such a refusal as free.
     RefusedFree,
     VendorError,
     VendorCut,
-    /// The process ended while the request ran.
+    /// The process ended during the request.
     Interrupted,
 }
 
 impl RequestOutcome {
-    /// Every outcome, the usual one first.
+    /// All outcomes. The usual one is the first.
     pub const ALL: [Self; 7] = [
         Self::Completed,
         Self::ClientLeft,
@@ -95,7 +96,7 @@ impl RequestOutcome {
         }
     }
 
-    /// Returns the outcome of this name; `None` if there is none.
+    /// Parses the name of an outcome. Returns `None` for an unknown name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
@@ -106,8 +107,8 @@ impl Ending {
         self.paid.plus(self.trial).plus(self.writeoff)
     }
 
-    /// Returns the entry's kind. A response is a debit even if it cost nothing, if the client
-    /// received it or if the vendor generated it for a client that disconnected.
+    /// Returns the entry's kind. A response is a debit even if it cost nothing, provided that the
+    /// client received it or that the vendor generated it for a client that disconnected.
     pub fn kind(&self) -> &'static str {
         match self.detail.outcome {
             RequestOutcome::Completed
@@ -121,7 +122,7 @@ impl Ending {
     }
 }
 
-/// End of the detail of a late ending.
+/// Last bytes of the detail of a late ending.
 pub(crate) const LATE_SUFFIX: &str = ",\"late\":true}";
 
 /// Returns the JSON of an ending's detail.

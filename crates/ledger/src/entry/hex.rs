@@ -1,6 +1,6 @@
 //! Hashes and keys as hexadecimal digits, in the anchor and in segments.
 //!
-//! This file must not know what the bytes mean.
+//! This file must not depend on the meaning of the bytes.
 
 pub fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(64), |text, byte| {

@@ -6,11 +6,11 @@ use credits::money::Micro;
 
 pub const HOUR_MS: i64 = 3_600_000;
 
-/// Maximum number of tokens counted per class of one response. A vendor's nonsense counter must not
-/// overflow the totals, which SQLite would refuse.
+/// Maximum number of tokens that a total counts per class of one response. An absurd counter of a
+/// vendor must not overflow the totals, because SQLite would refuse the row.
 pub(crate) const MAX_TOKENS_COUNTED: u64 = 1 << 40;
 
-/// Limit of a total of tokens. `MAX_CREDITS_SUM` is the limit of a total of credits (in µc).
+/// Maximum of a total of tokens. `MAX_CREDITS_SUM` is the maximum of a total of credits, in µc.
 pub(crate) const MAX_TOKENS_SUM: i64 = 1 << 62;
 pub(crate) const MAX_CREDITS_SUM: i64 = 9_007_199_254_740_991;
 
@@ -36,7 +36,7 @@ impl SpendTotals {
         }
     }
 
-    /// Responses, input, cache reads and output, as SQLite integers.
+    /// Returns the numbers of responses, input, cache reads and output as SQLite integers.
     pub(crate) fn counts(self) -> [i64; 4] {
         [self.responses, self.input, self.cache_read, self.output]
             .map(|count| i64::try_from(count).unwrap_or(i64::MAX))

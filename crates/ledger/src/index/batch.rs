@@ -1,8 +1,8 @@
-//! A batch of entries for an index: each is reduced to a few numbers when it is read, so that a
-//! batch of tens of thousands takes little memory.
+//! A batch of entries for an index. Each entry is reduced to a few numbers when it is read, so that
+//! tens of thousands of entries take little memory.
 //!
 //! `index/write.rs` writes the rows. This file must not open a file or begin a transaction, and
-//! must give numbers in the order of the entries.
+//! must assign numbers in the order of the entries.
 
 use super::limits::INDEX_SLICE;
 use super::names::NameTables;
@@ -17,24 +17,24 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Reads the entries after a position; `None` if the ledger does not have the position.
+/// Reads the entries after a position. Returns `None` if the ledger does not have the position.
 pub(crate) type ReadEntries<'a> =
     dyn Fn(&ChainHead, u32) -> Result<Option<Vec<LedgerEntry>>, StoreError> + 'a;
 
 pub(crate) const DEBIT: i64 = 0;
-/// Kinds below this number are ends of requests.
+/// Lowest number of a kind that is not the end of a request.
 pub(crate) const FIRST_POSTING: i64 = 2;
 
-/// Flag of an entry whose vendor counted more than the request can use.
+/// Flag of an entry whose vendor counted more than the maximum of the request.
 pub(crate) const IMPLAUSIBLE: i64 = 1;
 
-/// Returns the number of a kind of entry; a kind that does not exist has one too.
+/// Returns the number of a kind of entry. An unknown kind has a number too.
 pub(crate) fn kind_number(kind: &str) -> i64 {
     let known = ENTRY_KINDS.iter().position(|known| *known == kind);
     i64::try_from(known.unwrap_or(ENTRY_KINDS.len())).unwrap_or(i64::MAX)
 }
 
-/// Returns the kind of a number.
+/// Returns the name of the kind with this number.
 pub(crate) fn kind_name(number: i64) -> &'static str {
     let kind = usize::try_from(number)
         .ok()
@@ -42,7 +42,7 @@ pub(crate) fn kind_name(number: i64) -> &'static str {
     kind.copied().unwrap_or("unknown")
 }
 
-/// The fields of an ending's detail that the index has. A field that is missing is empty.
+/// The fields of an ending's detail that the index stores. A missing field is empty.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct IndexedDetail<'a> {
@@ -70,8 +70,8 @@ struct IndexedUsage {
 }
 
 impl<'a> IndexedDetail<'a> {
-    /// Reads the detail of an ending. One that cannot be read is a finding of the audit; such a
-    /// debit is in no sum.
+    /// Parses the detail of an ending. The audit reports a detail that cannot be parsed; sums
+    /// ignore such a debit.
     pub(crate) fn read(entry: &'a LedgerEntry) -> Option<Self> {
         serde_json::from_str(&entry.detail).ok()
     }
@@ -85,7 +85,7 @@ impl<'a> IndexedDetail<'a> {
         }
     }
 
-    /// Returns what the ending adds to the sums of its hour. Only a debit is in sums.
+    /// Returns the ending's contribution to the sums of its hour. Only a debit contributes.
     pub(crate) fn change(&self, entry: &LedgerEntry, kind: i64) -> UsageChange {
         match kind {
             DEBIT => UsageChange {
@@ -102,7 +102,8 @@ impl<'a> IndexedDetail<'a> {
 }
 
 impl IndexedUsage {
-    /// Returns what one debit adds to a sum. A vendor's counters can be nonsense.
+    /// Returns the contribution of one debit to a sum, with the vendor's counters limited to
+    /// plausible values.
     fn totals(&self, credits: Micro) -> SpendTotals {
         let input = [
             self.cache_read,
@@ -130,9 +131,9 @@ pub(crate) struct ActivityIndexRow {
     pub at_ms: i64,
     pub seq: i64,
     pub kind: i64,
-    /// Model, key and outcome of the end of a request.
+    /// Model, key and outcome, if the entry ends a request.
     pub names: Option<[i64; 3]>,
-    /// Place of its conversation among those of the batch.
+    /// Index of the conversation among those of the batch.
     pub conversation: Option<usize>,
     pub flags: i64,
 }
@@ -146,7 +147,7 @@ pub(crate) struct PostingRow {
     pub change: Micro,
 }
 
-/// A group of ends of requests: account, hour or day, model and key.
+/// The key of a row of sums: account, hour or day, model, and API key.
 pub(crate) type UsageKey = (i64, i64, i64, i64);
 
 #[derive(Clone, Copy, Default)]
@@ -164,28 +165,28 @@ impl UsageChange {
     }
 }
 
-/// What a batch changes in a conversation.
+/// The changes of a conversation in a batch.
 pub(crate) struct ConversationChange {
-    /// Number of the batch's conversations before it.
+    /// Number of conversations of the batch that precede this one.
     pub place: usize,
     pub times: Option<(i64, i64)>,
     pub sum: SpendTotals,
 }
 
-/// The rows of entries that follow one another, and what they add to sums.
+/// The rows of consecutive entries, and their contributions to sums.
 #[derive(Default)]
 pub(crate) struct IndexBatch {
     pub activity: Vec<ActivityIndexRow>,
     pub postings: Vec<PostingRow>,
     pub hours: HashMap<UsageKey, UsageChange>,
-    /// By account and name.
+    /// Changes of conversations, by account and name.
     pub conversations: HashMap<(i64, String), ConversationChange>,
-    /// The last entry.
+    /// The last entry of the batch.
     pub end: Option<ChainHead>,
 }
 
 impl IndexBatch {
-    /// Adds entries, which follow the ones in the batch, and gives numbers to their names.
+    /// Adds the entries that follow those in the batch, and assigns numbers to their names.
     pub(crate) fn add(
         &mut self,
         tables: IndexTables<'_>,
@@ -204,7 +205,6 @@ impl IndexBatch {
         Ok(())
     }
 
-    /// Returns the number of entries in it.
     pub(crate) fn len(&self) -> usize {
         self.activity.len()
     }
@@ -248,8 +248,8 @@ impl IndexBatch {
         Ok(())
     }
 
-    /// Counts the end of a request. A late one counts in the hour in which its request ended. Only
-    /// a debit is in sums, and is a turn of its conversation.
+    /// Counts the end of a request. A late one counts in the hour in which the request ended. Only
+    /// a debit contributes to sums, and is a turn of its conversation.
     fn add_ending(
         &mut self,
         entry: &LedgerEntry,
@@ -282,8 +282,8 @@ impl IndexBatch {
     }
 }
 
-/// Reads the entries after `from`, at most `limit`, a slice at a time. Returns `None` if the ledger
-/// does not have the entry `from`.
+/// Reads at most `limit` of the entries after `from`, a slice at a time. Returns `None` if the
+/// ledger does not have the entry `from`.
 pub(crate) fn read_batch(
     tables: IndexTables<'_>,
     from: &ChainHead,

@@ -1,17 +1,17 @@
 //! Compares a table with the same table of a rebuilt index, row by row in the order of its key.
 //!
-//! Keeps one row of each in memory, however large they are. This file must not write.
+//! The comparison keeps one row of each table in memory. This file must not write.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::cmp::Ordering;
 
-/// A row that does not equal what the entries make.
+/// A stored row that differs from the row computed from the entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregateMismatch {
     /// Name of the table.
     pub of: &'static str,
-    /// Keys of the row.
+    /// Key of the row, as a text.
     pub row: String,
 }
 
@@ -22,16 +22,16 @@ pub(crate) struct TableShape {
     columns: &'static str,
 }
 
-/// A column of a key, and how a message shows it.
+/// A column of a key, and its presentation in messages.
 pub(crate) struct TableKey {
     label: &'static str,
     column: &'static str,
-    /// Table with the names of the column's numbers.
+    /// Table with the names for the column's numbers.
     names: Option<&'static str>,
 }
 
 impl TableKey {
-    /// A column whose value a message shows unchanged.
+    /// Creates a column whose value a message shows unchanged.
     pub(crate) const fn number(label: &'static str, column: &'static str) -> Self {
         Self {
             label,
@@ -40,7 +40,7 @@ impl TableKey {
         }
     }
 
-    /// A column of numbers that have names in another table.
+    /// Creates a column of numbers whose names are in another table.
     pub(crate) const fn name(
         label: &'static str,
         column: &'static str,
@@ -94,8 +94,8 @@ impl TableShape {
     }
 }
 
-/// Returns the rows that differ or that only one side has, at most `limit`. Both sides must sort
-/// the key as SQLite does.
+/// Returns at most `limit` of the rows that differ or that only one side has. Both sides must sort
+/// the key in the order of SQLite.
 pub(crate) fn compare_tables(
     table: &TableShape,
     expected: &Connection,
@@ -153,7 +153,7 @@ fn compare_columns(
     Ok(Ordering::Equal)
 }
 
-/// Compares two values as SQLite sorts them. No table here has a real number.
+/// Compares two values in the order of SQLite. The tables have no real numbers.
 fn compare_values(one: ValueRef<'_>, other: ValueRef<'_>) -> Ordering {
     match (one, other) {
         (ValueRef::Integer(one), ValueRef::Integer(other)) => one.cmp(&other),

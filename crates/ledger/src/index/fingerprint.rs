@@ -1,11 +1,11 @@
-//! A fingerprint of the index: one number from the entries, and the same number from its tables, so
-//! that an audit compares both without rebuilding the index.
+//! A fingerprint of the index. The same number can be computed from the entries and from the
+//! tables, so that an audit compares both without rebuilding the index.
 //!
-//! Each row counts with a keyed hash; a row of sums counts with the hash of its key times its sums,
-//! so that what each entry adds to a sum can be counted on its own, in any order. The keys are
-//! random and live as long as the fingerprint: nobody can change rows so that the number stays the
-//! same, unless by a chance of 2⁻⁶⁴. Its memory does not grow with the entries. It does not tell
-//! which row is wrong: `rebuild.rs` does. This module must not read a table:
+//! A row contributes a keyed hash. A row of sums contributes the hash of its key times its sums, so
+//! that the contribution of each entry can be added separately and in any order. The keys are
+//! random and live as long as the fingerprint, so a change of rows keeps the number with a
+//! probability of 2⁻⁶⁴ only. The memory does not grow with the entries. The fingerprint does not
+//! show which row is wrong: `rebuild.rs` does. This module must not read a table:
 //! `fingerprint/stored.rs` does.
 
 mod stored;
@@ -20,11 +20,11 @@ use crate::entry::spend_totals::HOUR_MS;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
-/// The fingerprint of the rows that some entries make.
+/// The fingerprint of the rows that follow from some entries.
 pub struct IndexFingerprint {
     keys: FingerprintKeys,
     sum: u128,
-    /// The last entry.
+    /// Position of the last entry.
     seq: i64,
 }
 
@@ -38,19 +38,19 @@ pub(crate) struct TablesFingerprint {
     sum: u128,
     /// The last entry in the index.
     pub position: ChainHead,
-    /// Whether a sum has reached the maximum of its column. It then differs from that of the
+    /// Whether a sum has reached the maximum of its column. Such a sum differs from that of the
     /// entries.
     pub has_full_sum: bool,
 }
 
-/// Why an index has no fingerprint, or not that of its entries.
+/// The reason why an index has no fingerprint, or another one than its entries.
 #[derive(Debug)]
 pub enum IndexFault {
     /// The file cannot be read.
     Unreadable(String),
-    /// It can be read, but is not what the entries make.
+    /// The file can be read, but differs from the entries.
     Wrong(String),
-    /// A sum is so large that it no longer grows: the fingerprints differ in any case.
+    /// A sum has reached its maximum, so the fingerprints differ in any case.
     FullSum,
 }
 
@@ -63,11 +63,12 @@ impl fmt::Display for IndexFault {
     }
 }
 
-/// Units of time of the sums, as columns.
+/// Names of the columns with the units of time of the sums.
 const HOUR: &str = "hour";
 const DAY: &str = "day";
 
-/// A row without its sums. Names are hashes, because their numbers are different in each index.
+/// A row without its sums. Names are represented by hashes, because their numbers differ between
+/// indexes.
 #[derive(Hash)]
 enum IndexRow {
     Activity {
@@ -75,11 +76,11 @@ enum IndexRow {
         at_ms: i64,
         seq: i64,
         kind: i64,
-        /// Model, key and outcome of an ending whose detail can be read.
+        /// Model, key and outcome of an ending, if its detail can be read.
         names: Option<[u64; 3]>,
         flags: i64,
     },
-    /// The conversation of an activity.
+    /// A turn, which links an activity to its conversation.
     Turn {
         seq: i64,
         conversation: u64,
@@ -91,7 +92,7 @@ enum IndexRow {
         kind: i64,
         change: i64,
     },
-    /// Sums of an account by hour or by day.
+    /// Sums of an account in an hour or on a day.
     Usage {
         unit: &'static str,
         account: u64,
@@ -110,7 +111,7 @@ enum IndexRow {
 /// only one table has.
 type RowSums = [i64; 6];
 
-/// What makes fingerprints comparable.
+/// The keys of the hashes. Fingerprints with the same keys can be compared.
 #[derive(Clone)]
 pub struct FingerprintKeys {
     rows: RandomState,
@@ -120,7 +121,7 @@ pub struct FingerprintKeys {
 impl FingerprintKeys {
     fn new() -> Self {
         let rows = RandomState::new();
-        // Odd, so that no change of a sum is lost.
+        // The factor is odd, so that no change of a sum is lost.
         let column = |column: u64| {
             let [high, low] = [0_u64, 1].map(|half| u128::from(rows.hash_one((column, half))));
             high << 64 | low | 1
@@ -149,7 +150,7 @@ impl FingerprintKeys {
         self.row(row).wrapping_mul(weight)
     }
 
-    /// Returns what an entry counts.
+    /// Returns the contribution of an entry.
     fn entry(&self, entry: &LedgerEntry) -> u128 {
         let kind = kind_number(&entry.kind);
         let account = self.name(&entry.account);
@@ -184,7 +185,7 @@ impl FingerprintKeys {
         count
     }
 
-    /// Returns what the end of a request counts besides its own row.
+    /// Returns the contribution of the end of a request, without that of its own row.
     fn ending(
         &self,
         entry: &LedgerEntry,
@@ -233,7 +234,7 @@ fn row_sums(change: UsageChange, own: i64) -> RowSums {
     [responses, credits, input, cache_read, output, own]
 }
 
-/// Of no entries, with new keys.
+/// Creates the fingerprint of no entries, with new keys.
 impl Default for IndexFingerprint {
     fn default() -> Self {
         Self {
@@ -251,27 +252,27 @@ impl IndexFingerprint {
         self.seq = entry.seq;
     }
 
-    /// Takes away an entry that was added.
+    /// Subtracts an entry that was added before.
     pub(crate) fn remove(&mut self, entry: &LedgerEntry) {
         self.sum = self.sum.wrapping_sub(self.keys.entry(entry));
     }
 
-    /// Notes that the entries up to this one were added, and none after it.
+    /// Records that exactly the entries up to this one were added.
     pub(crate) fn set_seq(&mut self, seq: i64) {
         self.seq = seq;
     }
 
-    /// Returns the last entry that was added.
+    /// Returns the position of the last entry that was added.
     pub(crate) fn seq(&self) -> i64 {
         self.seq
     }
 
-    /// Returns the keys, to read the fingerprint of an index.
+    /// Returns the keys, with which the fingerprint of an index can be computed.
     pub fn keys(&self) -> FingerprintKeys {
         self.keys.clone()
     }
 
-    /// Returns whether the index has exactly the rows that the entries make.
+    /// Returns whether the index has exactly the rows that follow from the entries.
     pub(crate) fn is_of(&self, tables: &TablesFingerprint) -> bool {
         tables.sum == self.sum && tables.position.seq == self.seq
     }

@@ -1,13 +1,14 @@
 //! Numbers for the names of accounts, models, keys and outcomes.
 //!
-//! A name gets the next number when an entry first has it, so the numbers follow from the entries
-//! alone. This file must not outlive the transaction that gave a number, unless that was committed.
+//! A name gets the next number when it first occurs in an entry, so the numbers follow from the
+//! entries alone. Cached numbers must be dropped if the transaction that assigned them was not
+//! committed.
 
 use super::tables::IndexTables;
 use rusqlite::params;
 use std::collections::HashMap;
 
-/// Maximum number of names of a table in memory; one more clears them.
+/// Maximum number of names of a table that are cached. One more clears the cache.
 const MAX_KNOWN: usize = 65_536;
 
 /// A table of names.
@@ -46,7 +47,7 @@ impl NameTable {
         }
     }
 
-    /// Returns the number of a name; gives it the next one if it has none.
+    /// Returns the number of a name, and assigns the next one to a new name.
     pub(crate) fn number(&mut self, tables: IndexTables<'_>, name: &str) -> rusqlite::Result<i64> {
         if let Some(id) = self.known.get(name) {
             return Ok(*id);

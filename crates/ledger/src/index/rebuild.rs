@@ -1,8 +1,8 @@
-//! An index rebuilt from the entries, in a file of its own: to compare the stored index with it,
-//! and to replace the stored one.
+//! An index that is rebuilt from the entries in a separate file. The stored index can be compared
+//! with it, or replaced by it.
 //!
-//! It reads the ledger in short slices, and writes batches like the indexer's: its memory is that
-//! of one batch. The file has no name, so that nothing remains of it when the process ends. This
+//! The rebuild reads the ledger in short slices and writes batches like the indexer's, so its
+//! memory is that of one batch. The file has no name, so that it disappears with the process. This
 //! file must not change an entry or a balance.
 
 use super::batch::read_batch;
@@ -25,18 +25,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const OPERATION: &str = "make the ledger's index anew";
 
-/// Maximum number of entries in one transaction: fewer than the indexer's, because an audit must
-/// not need much memory.
+/// Maximum number of entries in one transaction. It is smaller than the indexer's, because an audit
+/// must not need much memory.
 const MAX_BATCH: u32 = 16_384;
 
-/// Page cache in KiB. A batch is sorted and visits each page once: a cache of those above the
-/// leaves is enough.
+/// Page cache in KiB. A batch is sorted and visits each page once, so a cache for the pages above
+/// the leaves is enough.
 const CACHE_KIB: u32 = 4_096;
 
-/// Number of rebuilds that this process has started. Makes the name of each temporary file unique.
+/// Number of rebuilds that this process has started. The number makes the names of temporary files
+/// unique.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// An index made from the entries up to its watermark, and the spending of keys up to there.
+/// An index computed from the entries up to its watermark, and the spending of keys up to the same
+/// entry.
 pub struct IndexRebuild {
     connection: Connection,
     names: NameTables,
@@ -47,7 +49,6 @@ const ACCOUNT: TableKey = TableKey::name("account", "account", "account");
 const MODEL: TableKey = TableKey::name("model", "model", "model");
 const API_KEY: TableKey = TableKey::name("key", "api_key", "api_key");
 
-/// All tables of the index.
 const TABLES: [TableShape; 10] = [
     TableShape::new("account", &[NUMBER], "name"),
     TableShape::new("model", &[NUMBER], "name"),
@@ -93,7 +94,7 @@ const TABLES: [TableShape; 10] = [
     ),
 ];
 
-/// The spending of keys, as `key_spend` in the ledger has it.
+/// The spending of keys, in the form of the ledger's table `key_spend`.
 pub(crate) const KEY_SPEND: TableShape = TableShape::new(
     "key_spend",
     &[
@@ -103,7 +104,7 @@ pub(crate) const KEY_SPEND: TableShape = TableShape::new(
     "total, used_at",
 );
 
-/// A table in a temporary file beside the index, so that the swap does not copy it.
+/// SQL for a table in the temporary file beside the index. The swap does not copy this table.
 const KEY_DAYS: &str = "
     CREATE TEMP TABLE key_day (
       key     TEXT NOT NULL,
@@ -140,13 +141,14 @@ impl IndexRebuild {
         &self.connection
     }
 
-    /// Returns the last entry in it.
+    /// Returns the position of the last entry in the index.
     pub(crate) fn seq(&self) -> rusqlite::Result<i64> {
         Ok(watermark(&self.connection)?.position.seq)
     }
 
-    /// Adds the next entries up to and with `to`, at most [`MAX_BATCH`], in one transaction:
-    /// `read` returns at most as many after a position, none behind the end. Returns their number.
+    /// Adds at most [`MAX_BATCH`] of the next entries, up to and including `to`, in one
+    /// transaction. `read` returns at most that number of entries after a position, and none at the
+    /// end. Returns the number of added entries.
     ///
     /// # Errors
     /// Returns an error if entries cannot be read or their rows cannot be written.
@@ -176,7 +178,7 @@ impl IndexRebuild {
         Ok(count)
     }
 
-    /// Returns the rows of the stored index that differ, at most `limit` of each table.
+    /// Returns the rows of the stored index that differ, at most `limit` for each table.
     pub(crate) fn compare_index(
         &self,
         stored: &Connection,
@@ -189,7 +191,7 @@ impl IndexRebuild {
         Ok(wrong)
     }
 
-    /// Returns the rows of the ledger's `key_spend` that differ, at most `limit`.
+    /// Returns at most `limit` of the rows of the ledger's `key_spend` that differ.
     pub(crate) fn compare_key_spend(
         &self,
         ledger: &Connection,
@@ -217,7 +219,8 @@ impl IndexRebuild {
     }
 }
 
-/// What keys spent, by key and day: the sum in µc, and the time of the last request.
+/// The spending of keys by key and day: the sum in µc, and the time of the last request in ms since
+/// 1970.
 type KeyDays = BTreeMap<(String, i64), (i64, i64)>;
 
 fn count_key_days(entries: &[LedgerEntry], key_days: &mut KeyDays) {

@@ -1,15 +1,16 @@
 //! The tables that a query of the index reads: those of `index.db` alone, or of the tail in memory
 //! and of `index.db` below it.
 //!
-//! The tail has the entries that `index.db` lacks. Sums of the same key add up; a conversation in
-//! the tail contains what `index.db` has of it. This file must not know a column but the keys.
+//! The tail has the entries that `index.db` lacks. Sums with the same key must be added, and a
+//! conversation in the tail replaces that of `index.db`. This file must not depend on columns other
+//! than keys.
 
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 
-/// Database of a connection in which the batches are written.
+/// Name of the database to which a connection writes batches.
 const MAIN: &str = "main";
 
-/// Database of a connection of the tail that has `index.db`.
+/// Name under which a connection of the tail has `index.db` attached.
 pub(crate) const BASE: &str = "base";
 
 /// The tables of the index on one connection, within one transaction.
@@ -20,7 +21,7 @@ pub(crate) struct IndexTables<'a> {
 }
 
 impl<'a> IndexTables<'a> {
-    /// The tables of one file.
+    /// Creates the tables of one file.
     pub(crate) fn new(connection: &'a Connection) -> Self {
         Self {
             connection,
@@ -28,7 +29,7 @@ impl<'a> IndexTables<'a> {
         }
     }
 
-    /// The tables of the tail, and of `index.db` as an attached database.
+    /// Creates the tables of the tail, with `index.db` as an attached database.
     pub(crate) fn with_base(connection: &'a Connection) -> Self {
         Self {
             connection,
@@ -44,8 +45,8 @@ impl<'a> IndexTables<'a> {
         self.databases.contains(&BASE)
     }
 
-    /// Returns a query for the rows that `select` finds in any database. `select` writes `$.` in
-    /// front of the names of tables, and its parameters with their numbers.
+    /// Returns a query for the rows that `select` finds in all databases. `select` has `$.` in
+    /// front of the names of tables, and numbered parameters.
     pub(crate) fn union(&self, select: &str) -> String {
         let selects: Vec<_> = self
             .databases
@@ -55,8 +56,8 @@ impl<'a> IndexTables<'a> {
         selects.join(" UNION ALL ")
     }
 
-    /// Like [`IndexTables::union`] for a query of `conversation` that ends with its conditions:
-    /// leaves out the rows that the tail has too.
+    /// Returns a query like [`IndexTables::union`] for `conversation`, without the rows of
+    /// `index.db` that the tail replaces. `select` must end with its conditions.
     pub(crate) fn union_of_conversations(&self, select: &str) -> String {
         let mut sql = select.replace("$.", "main.");
         if self.has_base() {
@@ -70,7 +71,7 @@ impl<'a> IndexTables<'a> {
         sql
     }
 
-    /// Returns an expression for the name of the number in `column`, from the table `names`.
+    /// Returns an SQL expression for the name of the number in `column`, from the table `names`.
     pub(crate) fn name_of(&self, names: &str, column: &str) -> String {
         let name =
             |database: &&str| format!("(SELECT name FROM {database}.{names} WHERE id = {column})");
@@ -81,7 +82,7 @@ impl<'a> IndexTables<'a> {
         }
     }
 
-    /// Returns the number of a name in the table `names`, if it has one.
+    /// Returns the number of a name in the table `names`, or `None` for an unknown name.
     pub(crate) fn find_name(&self, names: &str, name: &str) -> rusqlite::Result<Option<i64>> {
         let sql = self.union(&format!("SELECT id FROM $.{names} WHERE name = ?1"));
         self.connection

@@ -1,10 +1,10 @@
 //! The tail: the entries that `index.db` lacks, indexed in memory for readers.
 //!
 //! `index.db` is written rarely, in large batches, and a page must show every entry. So each
-//! process has one connection whose own database is in memory and has the tables of the index, with
-//! `index.db` attached below it. A read first indexes the entries that are new since the last read.
-//! After any process has written `index.db`, the tail starts over behind its last entry. This
-//! module must not write `index.db`, and must not outlive the connections to it.
+//! process has a connection to a database in memory with the tables of the index, and with
+//! `index.db` attached. A read first indexes the entries that are new since the last read. After
+//! any process has written `index.db`, the tail starts over behind its last entry. This module must
+//! not write `index.db`, and must not outlive the connections to it.
 
 #[cfg(test)]
 mod tests;
@@ -20,19 +20,20 @@ use crate::sqlite;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 
-/// How large the tail gets.
+/// The limits on the size of the tail.
 #[derive(Clone, Copy)]
 pub(crate) struct TailLimits {
-    /// Maximum number of entries in it. If more are missing, the index is being made for the first
-    /// time, and readers read what is there.
+    /// Maximum number of entries in the tail. If more are missing, the index is being built for the
+    /// first time, and readers see the entries that it has.
     pub entries: u32,
     /// Maximum number of entries that one read adds.
     pub entries_per_read: u32,
 }
 
 impl TailLimits {
-    /// `index.db` is written when half of the entries are there. A read that adds as many as it may
-    /// takes about half a second; only the first one after a start adds many.
+    /// The limits in production. `index.db` is written when the tail has half of its maximum. A
+    /// read that adds its maximum of entries takes about half a second, and usually happens only
+    /// after a start.
     pub(crate) const DEFAULT: Self = Self {
         entries: 2 * MAX_INDEX_BATCH,
         entries_per_read: MAX_INDEX_BATCH,
@@ -41,24 +42,23 @@ impl TailLimits {
 
 const OPERATION: &str = "index the newest entries in memory";
 
-/// The tail of one process.
 pub(crate) struct IndexTail {
     connection: Connection,
     names: NameTables,
-    /// Version of `index.db` behind which the tail begins; `None` before the first read.
+    /// Version of `index.db` after which the tail begins. `None` before the first read.
     base_version: Option<i64>,
     limits: TailLimits,
 }
 
-/// What a read found before it could read.
+/// The state of the tail at the start of a read.
 enum TailState {
     Ready,
-    /// `index.db` has an entry that the ledger does not have.
+    /// `index.db` has an entry that the ledger lacks, so it belongs to another ledger.
     Foreign,
 }
 
 impl IndexTail {
-    /// Creates an empty tail of the `index.db` at `path`, which must exist.
+    /// Creates an empty tail for the existing `index.db` at `path`.
     pub(crate) fn open(path: &Path, limits: TailLimits) -> Result<Self, StoreError> {
         Ok(Self {
             connection: connect(path)?,
@@ -68,12 +68,12 @@ impl IndexTail {
         })
     }
 
-    /// Adds the entries up to `last`, the ledger's last one, and reads. Returns `None` if
-    /// `index.db` is of another ledger.
+    /// Adds the entries up to the ledger's last one, `last`, and calls `read`. Returns `None` if
+    /// `index.db` belongs to another ledger.
     ///
     /// # Errors
-    /// The outer error says why the tail could not be brought up to date; the inner one is that of
-    /// `read`.
+    /// The outer error is the reason why the tail could not be brought up to date. The inner error
+    /// comes from `read`.
     pub(crate) fn read<T>(
         &mut self,
         last: &ChainHead,
@@ -81,7 +81,7 @@ impl IndexTail {
         read: impl FnOnce(IndexTables<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<rusqlite::Result<T>>, StoreError> {
         let sql = |source| StoreError::sqlite(OPERATION, source);
-        // One snapshot of `index.db` for all that follows.
+        // All further queries use one snapshot of `index.db`.
         let transaction = self.connection.unchecked_transaction().map_err(sql)?;
         let tables = IndexTables::with_base(&transaction);
         let state = begin_behind_base(tables, &mut self.names, &mut self.base_version)
@@ -93,16 +93,16 @@ impl IndexTail {
             return state.map(|_| None);
         }
         let found = read(tables);
-        // What was added is right even if the query failed.
+        // The added entries are right even if the query failed.
         transaction.commit().map_err(sql)?;
         Ok(Some(found))
     }
 }
 
-/// Opens a connection with an empty index in memory and the one at `path` as its base.
+/// Opens a connection with an empty index in memory, and attaches the index at `path`.
 pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let sql = |source| StoreError::sqlite(OPERATION, source);
-    // Without SQLITE_OPEN_CREATE, which would also create the file that is attached.
+    // The flag SQLITE_OPEN_CREATE is missing, because it would also create the attached file.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_in_memory_with_flags(flags).map_err(sql)?;
     sqlite::migrate(&mut connection, MIGRATIONS, OPERATION)?;
@@ -114,7 +114,7 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Starts the tail over if `index.db` has changed. Returns the last entry in `index.db`.
+/// Empties the tail if `index.db` has changed. Returns the last entry in `index.db`.
 fn begin_behind_base(
     tables: IndexTables<'_>,
     names: &mut NameTables,

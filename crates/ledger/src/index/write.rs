@@ -1,4 +1,4 @@
-//! A batch of entries written to an index: its rows and the new watermark.
+//! Writes a batch of entries to an index: the rows and the new watermark.
 //!
 //! Each row is written once, in the order of its key, so that a batch of many accounts reads and
 //! writes each page once. This file must not begin a transaction.
@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, HashMap};
 
 pub(crate) const DAY_HOURS: i64 = 24;
 
-/// How far an index is.
+/// The position up to which an index is written.
 pub(crate) struct Watermark {
     pub position: ChainHead,
-    /// Number of ids of conversations.
+    /// Number of ids that were assigned to conversations.
     pub conversations: i64,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn watermark(connection: &Connection) -> rusqlite::Result<Watermark> 
     read_watermark(connection, "main")
 }
 
-/// Returns the watermark of a database of the connection.
+/// Reads the watermark in a database of the connection.
 pub(crate) fn read_watermark(
     connection: &Connection,
     database: &str,
@@ -49,7 +49,7 @@ pub(crate) fn set_watermark(connection: &Connection, to: &Watermark) -> rusqlite
         .map(drop)
 }
 
-/// Removes all rows, as in a new file.
+/// Removes all rows, so that the index is like a new one.
 pub(crate) fn clear(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(
         "DELETE FROM main.activity; DELETE FROM main.posting; DELETE FROM main.usage_hour;
@@ -88,8 +88,8 @@ impl IndexBatch {
 /// A conversation's id, account and name, and its change.
 type NumberedChange = (i64, i64, String, ConversationChange);
 
-/// Adds to the conversations. New ones get the ids after `last`, in the order of the entries.
-/// Returns the ids by place, and the last id.
+/// Writes the changes of conversations. New ones get the ids after `last`, in the order of the
+/// entries. Returns the ids by index, and the last id.
 fn write_conversations(
     tables: IndexTables<'_>,
     changes: HashMap<(i64, String), ConversationChange>,
@@ -138,7 +138,7 @@ fn write_conversations(
     Ok((ids, last))
 }
 
-/// Copies a conversation into the tail, unless it is there.
+/// Copies a conversation into the tail, unless the tail has it.
 fn copy_conversation(connection: &Connection, account: i64, name: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
@@ -229,7 +229,8 @@ fn write_usage(
     write_sums(connection, &TOTAL, of_all)
 }
 
-/// Adds to the rows of a table of sums: each has its key, and the value of the table's own column.
+/// Adds to the rows of a table of sums. Each row has its key, and the value of the table's own
+/// column.
 fn write_sums<'a, const KEY: usize>(
     connection: &Connection,
     table: &SumTable,
@@ -246,7 +247,7 @@ fn write_sums<'a, const KEY: usize>(
     Ok(())
 }
 
-/// A table of sums: its name, its key, and the column that only it has with that column's limit.
+/// A table of sums: its name, its key, and its own column with the maximum of that column.
 struct SumTable {
     name: &'static str,
     key: &'static str,
@@ -271,7 +272,7 @@ const TOTAL: SumTable = SumTable {
     own: Some(("writeoff", MAX_CREDITS_SUM)),
 };
 
-/// Returns the statement that adds to a row of sums, up to the limits.
+/// Returns the statement that adds to a row of sums, up to the maxima.
 fn add_sql(table: &SumTable) -> String {
     let mut columns = vec![
         ("responses", i64::MAX),
@@ -297,10 +298,10 @@ fn add_sql(table: &SumTable) -> String {
     )
 }
 
-// The limits of sums in the statement below.
+// The statement below contains the maxima of the sums as numbers.
 const _: () = assert!(MAX_TOKENS_SUM == 1 << 62 && MAX_CREDITS_SUM == 9_007_199_254_740_991);
 
-/// A void changes no conversation that is already there.
+/// SQL that counts turns. A void does not change an existing conversation.
 const COUNT_TURNS: &str =
     "INSERT INTO main.conversation (account, id, name, began_at, last_at, turns, credits, input, cache_read, output)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)

@@ -2,8 +2,8 @@
 //! compares the spending of keys while it walks.
 //!
 //! An audit that has read all entries compares their fingerprint with that of the index. To find
-//! the wrong rows, the entries are walked again, in short slices, into an index of its own. This
-//! file must not change an entry or a balance.
+//! the wrong rows, a separate index is built from the entries, in short slices. This file must not
+//! change an entry or a balance.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;
@@ -15,21 +15,21 @@ use crate::statements::chain::chain_head;
 use crate::views::LedgerIndexing;
 use rusqlite::Connection;
 
-/// Maximum number of comparisons. One starts over if another process rebuilt the index while it
-/// ran.
+/// Maximum number of comparisons. A comparison starts over if another process rebuilt the index
+/// meanwhile.
 const MAX_COMPARISONS: u32 = 3;
 
-/// Number of entries read at a time, to bring a fingerprint up to date.
+/// Number of entries read at a time to bring a fingerprint up to date.
 const FINGERPRINT_SLICE: u32 = 2_048;
 
 impl LedgerIndexing<'_> {
-    /// Reads the fingerprint of `index.db`, as of one moment. Writers do not wait for it, and its
-    /// memory does not grow with the entries. A damaged file stays where it is.
+    /// Computes the fingerprint of `index.db` from one snapshot. Writers do not wait, and the
+    /// memory does not grow with the entries. A damaged file is not set aside.
     pub fn index_fingerprint(&self, keys: &FingerprintKeys) -> StoredFingerprint {
         StoredFingerprint::of_file(self.0.index.dir(), keys)
     }
 
-    /// Compares the index with the entries. Returns how it differs, or `None` if it does not.
+    /// Compares the index with the entries. Returns the difference, or `None` without one.
     /// `fingerprint` must cover all entries up to its position; the comparison extends it to the
     /// last entry in the index.
     ///
@@ -62,12 +62,12 @@ impl LedgerIndexing<'_> {
         wrong("differs from the entries")
     }
 
-    /// Returns why `index.db` was set aside since the last call, if it was.
+    /// Returns the reason if `index.db` was set aside since the last call.
     pub fn take_index_damage(&self) -> Option<String> {
         self.0.index.take_damage()
     }
 
-    /// Calls `each` with the entries after `from`, up to and with `to`.
+    /// Calls `each` with the entries after `from`, up to and including `to`.
     fn for_each_entry(
         &self,
         mut from: i64,
@@ -89,9 +89,9 @@ impl LedgerIndexing<'_> {
         Ok(())
     }
 
-    /// Returns the rows of `index.db` that differ from what the entries make, at most `limit` of
-    /// each table, up to the last entry that the index has. Writers do not wait for it, and its
-    /// memory does not grow with the ledger; for a while it takes as much disk as `index.db`.
+    /// Returns at most `limit` rows of each table of `index.db` that differ from the rows computed
+    /// from the entries. The comparison ends at the last entry in the index. Writers do not wait,
+    /// and the memory does not grow with the ledger. The temporary file is as large as `index.db`.
     ///
     /// # Errors
     /// Returns an error if the ledger or the index cannot be read, or if the disk is full.
@@ -100,14 +100,13 @@ impl LedgerIndexing<'_> {
     }
 
     /// Rebuilds `index.db` and the spending of keys from the entries. Pages read the old index
-    /// until the new one is complete; only the spending of keys makes the ledger writer wait, for
-    /// as long as its last entries and its rows take. `on_entries` gets the number of entries read
-    /// so far. Returns the rows that were wrong, at most `limit` of each table.
+    /// until the new one is complete. The ledger writer waits only while the last entries are read
+    /// and the spending of keys is written. `on_entries` gets the number of entries read so far.
+    /// Returns the rows that were wrong, at most `limit` of each table.
     ///
     /// # Errors
-    /// Returns an error if a segment is missing or damaged, because sums without its entries
-    /// would be too low, or if a file cannot be read or written; what was not reported as done then
-    /// stays as it was.
+    /// Returns an error if a segment is missing or damaged, because sums without its entries would
+    /// be too low, or if a file cannot be read or written. The stored index is then unchanged.
     pub fn reindex(
         &self,
         limit: u32,
@@ -120,7 +119,7 @@ impl LedgerIndexing<'_> {
             )));
         }
         let (mut rebuild, mut wrong) = self.compare_index(limit, on_entries)?;
-        // The stored index may have been far behind.
+        // The stored index may have been far behind, so add all remaining entries first.
         while self.advance_rebuild(&mut rebuild, i64::MAX)? {
             on_entries(entry_count(&rebuild));
         }
@@ -153,7 +152,7 @@ impl LedgerIndexing<'_> {
             while self.advance_rebuild(&mut rebuild, to)? {
                 on_entries(entry_count(&rebuild));
             }
-            // One snapshot of the index, which may have moved on meanwhile.
+            // All queries use one snapshot of the index, which may have advanced meanwhile.
             let (mut wrong, mut behind) = (None, Ok(false));
             let operation = "compare the ledger's entries with its index";
             self.0.index.read(operation, |connection| {
@@ -185,7 +184,7 @@ impl LedgerIndexing<'_> {
             .with(|connection| self.advance(rebuild, connection, to))
     }
 
-    /// Adds the next batch of entries, up to and including `to`. Returns false without any.
+    /// Adds the next batch of entries, up to and including `to`. Returns false if no entry is left.
     fn advance(
         &self,
         rebuild: &mut IndexRebuild,

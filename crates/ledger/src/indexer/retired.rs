@@ -1,8 +1,8 @@
-//! Removes from `ledger.db` what older versions read pages from: indexes of `entry`, and sums.
+//! Removes the indexes of `entry` and the sums from `ledger.db` that older versions used for pages.
 //!
-//! `index.db` has that now. Each call is one short transaction, so that a ledger of millions of
-//! entries loses them while it serves. This module must not change an entry, a balance or the
-//! spending of keys.
+//! `index.db` replaces them. Each call is one short transaction, so that a ledger of millions of
+//! entries keeps serving meanwhile. This module must not change an entry, a balance or the spending
+//! of keys.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ use crate::views::LedgerIndexing;
 use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension};
 
-/// Indexes that only pages of older versions use. One that is still there is no fault.
+/// Indexes that only pages of older versions use. The audit tolerates them.
 pub(crate) const RETIRED_INDEXES: [&str; 8] = [
     "entry_by_account",
     "entry_by_time",
@@ -24,8 +24,8 @@ pub(crate) const RETIRED_INDEXES: [&str; 8] = [
     "entry_implausible",
 ];
 
-/// Tables of sums that are empty from now on, with their keys. A process of an older version that
-/// still ends its requests may write there.
+/// Tables of sums that are no longer written, with their keys. A process of an older version may
+/// still write to them while it ends its requests.
 const RETIRED_TABLES: [(&str, &str); 4] = [
     ("usage_hour", "account, hour, model, key_id"),
     ("usage_day", "account, day, model, key_id"),
@@ -38,8 +38,8 @@ const MAX_ROWS: u32 = 2_000;
 
 impl LedgerIndexing<'_> {
     /// Drops one index, or removes some rows of an aggregate that older versions kept. Returns
-    /// false if nothing of them is left. The caller makes sure that `index.db` has caught up and
-    /// that no older version reads them.
+    /// false if all of them are gone. The caller must make sure that `index.db` has caught up and
+    /// that no older version reads the removed data.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.

@@ -1,10 +1,10 @@
 //! Credits that running processes hold, per account, for other processes to read: the command line,
 //! and a successor process.
 //!
-//! The file is a copy, a few milliseconds old, and its rows end with their process. Admission works
-//! in memory and never reads it. A reader that needs current rows requests a refresh and waits
-//! until it is complete: the rows then include everything that was held at the time of the request.
-//! This file must not be synced.
+//! The database is a copy that lags by a few milliseconds, and its rows are removed with their
+//! process. Admission works in memory and never reads them. A reader that needs current rows
+//! requests a refresh and waits until it is complete: the rows then include all holds at the time
+//! of the request. The database must not be synced.
 
 use crate::Claim;
 use crate::StoreError;
@@ -23,8 +23,8 @@ const MIGRATIONS: &[&str] = &[
     trial   INTEGER NOT NULL,
     PRIMARY KEY (account, boot)
   ) STRICT, WITHOUT ROWID;",
-    // A row has the settled credits next to the held ones. Otherwise credits on their way to the
-    // ledger would look free.
+    // A row has the settled credits next to the held ones. Otherwise credits that have not reached
+    // the ledger would look free.
     "DROP TABLE held;
   CREATE TABLE held (
     boot          TEXT NOT NULL,
@@ -40,20 +40,20 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 const FILE: &str = "holds.db";
-/// Page size in bytes of a new file. A commit changes a few rows anywhere and writes their pages:
-/// small pages write less.
+/// Page size of a new file in bytes. A commit changes a few scattered rows and writes their pages,
+/// so small pages write less.
 const PAGE_BYTES: u32 = 1_024;
 const DATABASE_SPEC: DatabaseSpec = DatabaseSpec {
     table: "held",
     migrations: MIGRATIONS,
 };
 
-/// The database of the copied holds.
+/// The database with the copied holds.
 pub struct HoldsMirror(Connection);
 
 impl HoldsMirror {
     /// Opens `holds.db` in `dir` at the start of the process that admits requests, and replaces a
-    /// damaged file by a new one. See [`HoldsMirror::open`].
+    /// damaged file. See [`HoldsMirror::open`].
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
@@ -87,7 +87,7 @@ impl HoldsMirror {
         Ok(Self(connection))
     }
 
-    /// Writes what each process holds and has settled: (account, claim).
+    /// Writes the held and settled credits of each process, as pairs of account and claim.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -138,7 +138,7 @@ impl HoldsMirror {
             })
     }
 
-    /// Marks refresh `number` as complete: all that was held at its request is written.
+    /// Marks refresh `number` as complete, because all holds at its request are written.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -151,7 +151,7 @@ impl HoldsMirror {
             })
     }
 
-    /// Removes the rows of an instance that no longer writes any.
+    /// Removes the rows of an instance that writes no more rows.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -164,7 +164,7 @@ impl HoldsMirror {
             })
     }
 
-    /// Returns what each process holds of `account` and has settled.
+    /// Returns the credits of `account` that each process holds or has settled.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -176,7 +176,7 @@ impl HoldsMirror {
             .collect())
     }
 
-    /// Returns what each process holds: (account, claim).
+    /// Returns the held and settled credits of each process, as pairs of account and claim.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -218,7 +218,7 @@ impl HoldsMirror {
         rows.collect::<Result<_, _>>().map_err(sql)
     }
 
-    /// Removes the rows of all instances except `live`: their processes have ended.
+    /// Removes the rows of all instances except `live`, because their processes have ended.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.

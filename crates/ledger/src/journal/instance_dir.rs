@@ -1,4 +1,4 @@
-//! The directory of a process's journal: its lock shows whether the process lives.
+//! The directory of a process's journal, whose lock shows whether the process lives.
 //!
 //! This file must not read or write a record.
 
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const RESERVE_FILE: &str = "reserve";
-/// Name of the lock file in a directory that was set aside.
+/// Name of the lock file in a directory that was set aside after its replay.
 pub(crate) const RETIRED_LOCK_FILE: &str = "lock.replayed";
 /// Content of the lock file if every file in the directory has at least one line.
 pub(crate) const NUMBERED_MARK: &[u8] = b"numbered\n";
 
-/// A process's own journal directory, whose lock shows that the process lives.
 pub struct InstanceDir {
     pub(crate) dir: PathBuf,
     pub instance_id: String,
-    /// Held while the process lives: shows other processes that this directory is in use.
+    /// Lock that is held while the process lives, which shows other processes that the directory is
+    /// in use.
     _lock: File,
 }
 
@@ -35,7 +35,8 @@ impl InstanceDir {
         let failed = |source| StoreError::io("create a journal folder", source);
         let instance_id = uuid::Uuid::now_v7().simple().to_string();
         let journals = data_dir.join("journal");
-        // Rename it after locking, so that nobody takes it for a dead process's directory.
+        // Rename the directory after locking, so that no other process takes it for a dead
+        // process's directory.
         let unnamed = journals.join(format!(".{instance_id}"));
         sqlite::create_dir(&unnamed)?;
         let lock = open_lock(&unnamed).map_err(failed)?;
@@ -55,7 +56,7 @@ impl InstanceDir {
     }
 }
 
-/// Lists the instances that have a journal: they live, or their journals are not replayed.
+/// Lists the instances that have a journal, because they live or their journals were not replayed.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read.
@@ -66,11 +67,11 @@ pub fn instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
         .collect())
 }
 
-/// Lists the instances whose processes live, judged by their locks.
+/// Lists the instances whose processes live, according to their locks.
 ///
 /// # Errors
-/// Returns an error if a directory or lock cannot be read; the caller must not presume any process
-/// dead then.
+/// Returns an error if a directory or lock cannot be read; the caller must not treat any process as
+/// dead in that case.
 pub fn live_instance_ids(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut live = Vec::new();
     for (instance_id, dir) in instance_dirs(data_dir)? {
@@ -109,7 +110,7 @@ pub(crate) fn instance_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, S
 pub(crate) enum LockState {
     /// A process holds the lock, or another process is checking it right now.
     Living,
-    /// The owner is dead; this handle holds the lock exclusively.
+    /// The owner is dead. This handle holds the lock exclusively.
     Left(File),
     /// The directory was just removed.
     Gone,
@@ -117,7 +118,7 @@ pub(crate) enum LockState {
 
 pub(crate) fn try_claim(dir: &Path) -> Result<LockState, StoreError> {
     let failed = |source| StoreError::io("check a journal's lock", source);
-    // Never create the file here: a directory that is being removed must stay empty.
+    // Never create the file here, because a directory that is being removed must stay empty.
     let file = match open_regular_with(OpenOptions::new().write(true), &dir.join(LOCK_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LockState::Gone),
         file => file.map_err(failed)?,
@@ -135,8 +136,8 @@ pub(crate) fn open_lock(dir: &Path) -> io::Result<File> {
     open_regular_with(options, &dir.join(LOCK_FILE))
 }
 
-/// Clears the mark that every file has a line. Called before a directory is removed: an interrupted
-/// removal must not look like missing files.
+/// Clears the mark that every file has a line. It must be cleared before a directory is removed, so
+/// that an interrupted removal does not look like missing files.
 pub(crate) fn clear_numbered_mark(dir: &Path) -> io::Result<()> {
     match open_regular_with(OpenOptions::new().write(true), &dir.join(LOCK_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,16 +1,16 @@
-//! The format of a journal line: `<crc32> <number> <record>`. The checksum covers everything after
-//! itself; `journal/record_text.rs` has the text of a record.
+//! The format of a journal line, `<crc32> <number> <record>`. The checksum covers everything after
+//! itself. `journal/record_text.rs` has the text of a record.
 //!
-//! Versions before lines were numbered wrote `<crc32> <record>`, the record as JSON, which is still
-//! read. This file must not do I/O.
+//! Older versions wrote `<crc32> <record>`, with the record as JSON; such lines can still be read.
+//! This file must not do I/O.
 
 use super::record::JournalRecord;
 use super::record_text;
 use std::io;
 
-/// Offset of the number: a line end, the checksum in hexadecimal digits, and a space.
+/// Offset of the number. A line end, the checksum in hexadecimal digits, and a space precede it.
 const NUMBER_OFFSET: usize = 10;
-/// Offset of the record: the number has ten digits, followed by a space.
+/// Offset of the record, after a number of ten digits and a space.
 const RECORD_OFFSET: usize = 21;
 const NUMBER_DIGITS: usize = RECORD_OFFSET - NUMBER_OFFSET - 1;
 
@@ -24,14 +24,14 @@ pub(crate) struct JournalLine {
 /// Encodes `record` as a line without its number and checksum.
 pub(crate) fn encode_unnumbered(record: &JournalRecord) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(384);
-    // The leading line end terminates the remains of a torn write.
+    // The leading line end terminates the rest of a torn write.
     line.extend_from_slice(b"\n00000000 0000000000 ");
     record_text::write(record, &mut line)?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Fills in a line's number and checksum.
+/// Writes the number and the checksum into a line.
 pub(crate) fn set_number(line: &mut [u8], number: u64) {
     if let Some(digits) = line.get_mut(NUMBER_OFFSET..NUMBER_OFFSET + NUMBER_DIGITS) {
         let mut rest = number;
@@ -57,10 +57,11 @@ pub(crate) fn encode(record: &JournalRecord, number: u64) -> io::Result<Vec<u8>>
     Ok(line)
 }
 
-/// Decodes the bytes between two line ends; `None` if they differ from what was written.
+/// Decodes the bytes between two line ends. Returns `None` if they differ from the line that was
+/// written.
 pub(crate) fn decode(line: &[u8]) -> Option<JournalLine> {
     let (head, rest) = line.split_at_checked(NUMBER_OFFSET - 1)?;
-    // Compare literally: a checksum that is spelled differently but has the same value is a damaged
+    // Compare the text: a checksum with the same value but another spelling belongs to a damaged
     // line too.
     if head != format!("{:08x} ", crc32fast::hash(rest)).as_bytes() {
         return None;

@@ -1,4 +1,5 @@
-//! The journal of a dead process: it is claimed, read for the ledger, and removed or set aside.
+//! The journal of a dead process, which is claimed, read for the ledger, and then removed or set
+//! aside.
 //!
 //! This file must not touch the journal of a process that lives.
 
@@ -21,7 +22,7 @@ pub struct OrphanedJournal {
     lock: File,
 }
 
-/// Claims the journals of dead processes, oldest first. They stay claimed until dropped.
+/// Claims the journals of dead processes, oldest first. They remain claimed until they are dropped.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be read or locked.
@@ -50,8 +51,8 @@ pub fn claim_orphaned(data_dir: &Path) -> Result<Vec<OrphanedJournal>, StoreErro
 
 impl OrphanedJournal {
     /// Returns the ending of every request in the journal, and the number of damaged or missing
-    /// lines and files. A torn last line does not count: the client of that request never got the
-    /// end of its response.
+    /// lines and files. A torn last line does not count, because the client of that request never
+    /// got the end of its response.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read.
@@ -72,8 +73,8 @@ impl OrphanedJournal {
         }
     }
 
-    /// Removes the journal once the ledger covers it completely. If something was damaged, sets it
-    /// aside instead.
+    /// Removes the journal once the ledger has all its records. A journal with damage is set aside
+    /// instead.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be removed or renamed.

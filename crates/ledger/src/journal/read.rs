@@ -1,10 +1,10 @@
 //! Reads the files of a journal, and reports their damaged and missing parts.
 //!
-//! Lines are numbered from 0 in each file, so a missing line shows if a later one exists. A file
-//! records the number of lines in the file before it, and a full file ends with a line that
-//! announces the next one. Undetected are missing last lines of the last file, a full file that is
-//! missing completely (it may have been removed because the ledger had it all), and a missing
-//! directory. This file must not write.
+//! Lines are numbered from 0 in each file, so a missing line is detected if a later one exists. A
+//! file records the number of lines in its predecessor, and a full file ends with a line that
+//! announces the next one. The reader cannot detect missing last lines of the last file, a missing
+//! directory, or a missing full file, which may have been removed because the ledger had all its
+//! records. This file must not write.
 
 use super::instance_dir::{
     LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, RETIRED_LOCK_FILE, live_instance_ids,
@@ -24,8 +24,8 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Lists a directory's files in write order; empty if the directory was just removed. A used
-/// reserve comes last, because it has `end` records only.
+/// Lists a directory's files in the order of writing, or none if the directory was just removed. A
+/// used reserve comes last, because it has only `end` records.
 pub(crate) fn journal_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match file_owner::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,7 +41,8 @@ pub(crate) fn journal_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// One request in a journal, as far as the audit compares it: there can be many.
+/// The fields of a journalled request that the audit compares. The type is small because there can
+/// be many.
 #[derive(Debug, Clone)]
 pub struct JournalledRequest {
     pub instance_id: Arc<str>,
@@ -54,7 +55,8 @@ pub struct JournalledRequest {
     pub at_ms: i64,
 }
 
-/// Returns the last state of every request in every journal, including those set aside as damaged.
+/// Returns the last state of every request in every journal, including journals that were set aside
+/// as damaged.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read.
@@ -100,14 +102,13 @@ pub fn read_requests(data_dir: &Path) -> Result<Vec<JournalledRequest>, StoreErr
     Ok(all)
 }
 
-/// The folders of all journals, including those set aside.
+/// Returns the folders of all journals, including those that were set aside.
 fn journal_dirs(data_dir: &Path) -> impl Iterator<Item = DirEntry> {
     let entries = std::fs::read_dir(data_dir.join("journal"));
     let entries = entries.into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_dir())
 }
 
-/// A journal with damaged or missing parts.
 pub struct DamagedJournal {
     pub folder: String,
     pub faults: DamageCount,
@@ -116,13 +117,13 @@ pub struct DamagedJournal {
 /// Number of damaged or missing lines and files in one directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DamageCount {
-    /// Number of damaged lines that were restored with their checksum.
+    /// Number of damaged lines that the checksum could repair.
     pub repaired: usize,
-    /// Number of damaged lines that could not be restored.
+    /// Number of damaged lines that could not be repaired.
     pub lost: usize,
-    /// Number of lines that were written and are missing.
+    /// Number of lines that were written but are missing.
     pub missing_lines: usize,
-    /// Number of files that were written and are missing or empty.
+    /// Number of files that were written but are missing or empty.
     pub missing_files: usize,
 }
 
@@ -174,7 +175,7 @@ pub fn find_damaged(data_dir: &Path) -> Result<Vec<DamagedJournal>, StoreError> 
     Ok(all)
 }
 
-/// Returns how every request in the journal directory `dir` ended, and the number of damaged or
+/// Returns the ending of every request in the journal directory `dir`, and the number of damaged or
 /// missing lines and files.
 ///
 /// # Errors
@@ -235,11 +236,11 @@ impl JournalContents {
     }
 }
 
-/// The line numbers found in one file.
+/// The line numbers in one file.
 #[derive(Default)]
 struct LineCount {
     numbers: BTreeSet<u64>,
-    /// Number of unnumbered lines from older versions, and of unreadable lines.
+    /// Number of lines without a number, which older versions wrote, and of unreadable lines.
     others: usize,
     lines_before: Option<u64>,
     is_sealed: bool,
@@ -263,7 +264,7 @@ impl LineCount {
         self.numbers.is_empty() && self.others == 0
     }
 
-    /// Number of missing lines, if at least `written` lines were written.
+    /// Returns the number of missing lines, given that at least `written` lines were written.
     fn missing_lines(&self, written: u64) -> usize {
         let first = u64::from(self.is_reserve);
         let until = self
@@ -285,7 +286,7 @@ pub(crate) fn read_journal(dir: &Path) -> Result<JournalContents, StoreError> {
 }
 
 /// Calls `each` with the records of a directory's files, in the order of writing. Returns the
-/// damage. The memory grows with the number of lines, by some bytes for each.
+/// damage. The memory grows by some bytes for each line.
 fn read_records(
     dir: &Path,
     each: &mut dyn FnMut(JournalRecord),
@@ -338,15 +339,16 @@ fn missing_lines(files: &[(Option<u64>, LineCount)]) -> usize {
         .sum()
 }
 
-/// Number of missing files in a directory whose files are never empty: the empty ones, and the
-/// active one if it is gone.
+/// Returns the number of missing files in a directory whose files are never empty. Empty files
+/// count, and the active file if it is gone.
 fn missing_files(files: &[(Option<u64>, LineCount)]) -> usize {
     let empty = files.iter().filter(|(_, file)| file.is_empty()).count();
     let newest = files.iter().rfind(|(_, file)| !file.is_reserve);
     empty + usize::from(newest.is_none_or(|(_, file)| file.is_sealed))
 }
 
-/// Returns whether the owner of the directory wrote a line into each file before it named the file.
+/// Returns whether the owner of the directory wrote a line into each file before the file got its
+/// name.
 fn is_numbered(dir: &Path) -> bool {
     [LOCK_FILE, RETIRED_LOCK_FILE]
         .iter()

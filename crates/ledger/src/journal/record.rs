@@ -1,7 +1,7 @@
 //! The records of a journal.
 //!
-//! Older programs wrote each one as the JSON that serde makes of it, so that must not change.
-//! `journal/record_text.rs` has the text of today. This file must not do I/O.
+//! Older programs wrote a record as serde's JSON, so the field names must not change.
+//! `journal/record_text.rs` has the current format. This file must not do I/O.
 
 use crate::Ending;
 use serde::{Deserialize, Serialize};
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalRecord {
-    /// A hold was reserved. If no other record follows, the request ended like this.
+    /// A hold was reserved. Without a further record, the request ended like this.
     Open(Ending),
     End(Ending),
-    /// Nothing was reserved for the request with this id, so there is nothing to end.
+    /// No credits were reserved for the request with this id, so it needs no end.
     Forgotten(String),
-    /// The first line of a file: the file's number, and the number of lines that the previous file
-    /// had then.
+    /// The first line of a file, with the file's number and the number of lines that the previous
+    /// file had then.
     Begun {
         file: u64,
         lines_before: u64,
     },
-    /// The last line of a file: another file follows.
+    /// The last line of a full file, after which another file follows.
     Sealed,
 }

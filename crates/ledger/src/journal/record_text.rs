@@ -1,8 +1,8 @@
-//! The text of a journal record: the fields of an ending between tabs, and JSON for the others.
+//! The text of a journal record. An ending has its fields between tabs, and other records are JSON.
 //!
 //! `open` and `end` are written for every request, so their text is short: a field has no name, and
-//! is empty if it is zero. Programs before this form wrote them as JSON too, which is still read. A
-//! field may be added at the end, with a name; none may be removed or moved. This file must not do
+//! is empty if it is zero. Older programs wrote them as JSON too, which can still be read. A field
+//! with a name may be added at the end, but no field may be removed or moved. This file must not do
 //! I/O.
 
 use super::record::JournalRecord;
@@ -102,7 +102,7 @@ fn put_text(line: &mut Vec<u8>, text: &str) {
     put_escaped(line, text);
 }
 
-/// Appends a text such that it contains neither a tab nor a line end.
+/// Appends a text in a form without tabs and line ends.
 fn put_escaped(line: &mut Vec<u8>, text: &str) {
     if !text.contains(['\t', '\n', '\\']) {
         line.extend_from_slice(text.as_bytes());
@@ -127,7 +127,7 @@ fn put_number(line: &mut Vec<u8>, number: i64) -> io::Result<()> {
 }
 
 /// Appends the six counters of tokens that nearly every usage has, or all fields as JSON. A usage
-/// of zero is an empty field.
+/// of zero becomes an empty field.
 fn put_usage(line: &mut Vec<u8>, usage: &Usage) -> io::Result<()> {
     line.push(b'\t');
     if *usage == Usage::default() {
@@ -135,7 +135,7 @@ fn put_usage(line: &mut Vec<u8>, usage: &Usage) -> io::Result<()> {
     }
     let counters = common_counters(usage);
     if *usage != with_common_counters(counters) {
-        // JSON contains neither a tab nor a line end, but a backslash.
+        // JSON contains neither a tab nor a line end, but may contain a backslash.
         let json = serde_json::to_string(usage)?;
         put_escaped(line, &json);
         return Ok(());
@@ -178,7 +178,7 @@ fn with_common_counters(counters: [u64; 6]) -> Usage {
     }
 }
 
-/// Parses the text of a record; `None` if no program wrote it.
+/// Parses the text of a record. Returns `None` if no program can have written it.
 pub(crate) fn parse(text: &[u8]) -> Option<JournalRecord> {
     if text.starts_with(b"{") || text.starts_with(b"\"") {
         return serde_json::from_slice(text).ok();
@@ -284,7 +284,7 @@ fn parse_usage(field: &str) -> Option<Usage> {
         .then(|| with_common_counters(counters))
 }
 
-/// Reverses [`put_escaped`]; `None` if it cannot have written the field.
+/// Reverses [`put_escaped`]. Returns `None` if that function cannot have written the field.
 fn unescape(field: &str) -> Option<Cow<'_, str>> {
     if !field.contains('\\') {
         return Some(Cow::Borrowed(field));

@@ -1,5 +1,5 @@
-//! Repairs damaged lines of a journal: the line's checksum locates a single flipped bit, so the
-//! debit in the line is not lost.
+//! Repairs damaged lines of a journal. The line's checksum locates a single flipped bit, so that
+//! the debit in the line is not lost.
 //!
 //! A CRC-32 is linear: the difference between the stored and the computed checksum determines which
 //! bit was flipped, in time proportional to the line's length. With more damage, the line is lost
@@ -8,9 +8,9 @@
 use super::line::{JournalLine, decode, parse_body};
 use std::io::{self, BufRead};
 
-/// The CRC-32 polynomial, lowest bit first.
+/// The polynomial of CRC-32, lowest bit first.
 const POLYNOMIAL: u32 = 0xedb8_8320;
-/// Length of the checksum in hexadecimal digits and a space.
+/// Number of bytes of the checksum in hexadecimal digits and a space.
 const HEAD_BYTES: usize = 9;
 
 /// The damaged lines of one file.
@@ -21,7 +21,7 @@ pub(crate) struct LineDamage {
 }
 
 /// Reads the lines of a file in order, and calls `each` with every whole or repaired one. A last
-/// line without its end is left out. The memory is two lines.
+/// line without its end is left out. The function keeps two lines in memory.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
@@ -30,7 +30,7 @@ pub(crate) fn read_lines(
     each: &mut dyn FnMut(JournalLine),
 ) -> io::Result<LineDamage> {
     let mut damage = LineDamage::default();
-    // The lost line directly before, if any.
+    // The lost line directly before the current one, if any.
     let mut before: Option<Vec<u8>> = None;
     let mut line = Vec::new();
     loop {
@@ -95,7 +95,7 @@ fn repair(line: &[u8]) -> Option<JournalLine> {
     decode(&copy)
 }
 
-/// Finds the byte and the bit whose flip changes the checksum of `length` bytes by `difference`.
+/// Returns the byte and the bit whose flip changes the checksum of `length` bytes by `difference`.
 fn find_flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
     (0..8).find_map(|bit| {
         let mut change = shift_by_byte(1 << bit);
@@ -107,7 +107,7 @@ fn find_flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
     })
 }
 
-/// The checksum difference after one more byte.
+/// Returns the checksum's difference after one more byte.
 fn shift_by_byte(change: u32) -> u32 {
     let [low, ..] = change.to_le_bytes();
     change >> 8
@@ -117,7 +117,7 @@ fn shift_by_byte(change: u32) -> u32 {
             .unwrap_or_default()
 }
 
-/// Table of [`shift_by_byte`] for the lowest byte of the difference.
+/// Results of [`shift_by_byte`] for the lowest byte of the difference.
 const SHIFT_TABLE: [u32; 256] = build_shift_table();
 
 #[expect(clippy::indexing_slicing, reason = "at compile time")]

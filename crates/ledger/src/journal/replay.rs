@@ -1,7 +1,7 @@
 //! The replay of dead processes' journals into the ledger.
 //!
-//! Replaying twice is harmless: a request ends once. This file must not touch the journal of a
-//! process that lives.
+//! A second replay has no effect, because a request ends only once. This file must not touch the
+//! journal of a process that lives.
 
 use crate::StoreError;
 use crate::journal;
@@ -12,13 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of endings in one commit. A replay keeps nobody waiting for single endings, and a larger
-/// commit syncs, checkpoints and updates the balance of an account less often.
+/// Number of endings in one commit. No request waits for a replay, and a larger commit syncs,
+/// checkpoints and updates the balance of an account less often.
 const BATCH: usize = 4_096;
 /// Time between two log lines of a long replay.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What an ended request costs, whose ending the ledger cannot take yet.
+/// The cost of an ended request that the ledger cannot enter yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldCost {
     pub account: Arc<str>,
@@ -39,11 +39,12 @@ impl From<&Ending> for WithheldCost {
     }
 }
 
-/// Holds these costs, in place of all that were held before.
+/// Holds these costs, and releases the costs that it held before.
 pub type HoldCosts<'a> = dyn FnMut(&[WithheldCost]) + 'a;
 
-/// Enters the journals of dead processes into the ledger, then deletes the claims of those in
-/// `known` that are gone. Returns the costs of the endings that stay in their journals.
+/// Enters the journals of dead processes into the ledger, and then deletes the claims of the
+/// processes in `known` that have ended. Returns the costs of the endings that remain in their
+/// journals.
 ///
 /// A process that admits requests passes `hold`, which holds these costs from then on: the claims
 /// of their processes are deleted too, so that none is held twice.
@@ -71,7 +72,7 @@ pub fn recover_dead_instances(
 }
 
 /// Enters the journals of dead processes into the ledger. Returns the costs of the endings that
-/// stay in their journals, and the instances whose journals these are.
+/// remain in their journals, and the instances of these journals.
 fn replay_orphaned_journals(
     ledger: &Ledger,
     data_dir: &Path,
@@ -100,7 +101,7 @@ fn replay_orphaned_journals(
             instance_ids.push(orphaned.instance_id.clone());
             continue;
         }
-        // Once: a journal that stays is read again.
+        // Count the damage once, because a remaining journal is read again.
         METRICS
             .interrupted
             .with_label_values::<&str>(&[])
@@ -110,13 +111,13 @@ fn replay_orphaned_journals(
     Ok((all_withheld, instance_ids))
 }
 
-/// What became of the endings of a journal.
+/// The result of replaying a journal's endings.
 #[derive(Debug, Default)]
 pub struct ReplayedEndings {
     /// Number of endings that the ledger did not have.
     pub new: usize,
-    /// Costs of the endings that were not entered, because a segment that may have them is
-    /// missing.
+    /// Costs of the endings that were not entered because a segment is missing that may contain
+    /// them.
     pub withheld: Vec<WithheldCost>,
 }
 

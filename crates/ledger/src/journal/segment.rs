@@ -1,6 +1,6 @@
-//! One file of a journal: numbered lines, each written whole or not at all.
+//! One file of a journal. Its lines are numbered, and each one is written whole or not at all.
 //!
-//! This file must not decide which record goes into which file.
+//! This file must not decide to which file a record is written.
 
 use super::line::{encode, set_number};
 use super::record::JournalRecord;
@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Segment {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub(crate) bytes: AtomicU64,
     /// Number of the next line.
     pub(crate) next: AtomicU64,
-    /// Whether it holds a record that only a replay will bring to the ledger.
+    /// Whether the file has a record that only a replay will enter into the ledger.
     kept: AtomicBool,
-    /// Whether its directory entry is synced to disk.
+    /// Whether the file's directory entry is synced to disk.
     named: AtomicBool,
 }
 
@@ -35,8 +35,8 @@ impl Segment {
         self.kept.store(true, Ordering::Release);
     }
 
-    /// Creates file number `file` of a journal. Its first line is written before it gets its name,
-    /// so it is never found empty.
+    /// Creates file number `file` of a journal. The first line is written before the file gets its
+    /// name, so that no reader finds an empty file.
     pub(crate) fn create_numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
         let unnamed = dir.join(format!("{file:06}.new"));
         let segment = Self::create(unnamed.clone()).and_then(|segment| {
@@ -65,7 +65,8 @@ impl Segment {
         })
     }
 
-    /// Appends the complete `line` under the next number, or nothing. One caller at a time.
+    /// Appends the complete `line` under the next number, or leaves the file unchanged. Callers
+    /// must not run at the same time.
     pub(crate) fn append(&self, line: &mut [u8]) -> io::Result<()> {
         let next = self.next.load(Ordering::Relaxed);
         set_number(line, next);
@@ -74,14 +75,16 @@ impl Segment {
 
     fn append_numbered(&self, line: &[u8], next: u64) -> io::Result<()> {
         let before = self.bytes.load(Ordering::Relaxed);
-        // A single call: if the process dies, the record is either written or not.
+        // Use a single call, so that a crash of the process leaves the record either written or
+        // not.
         let (count, outcome) = match (&self.file).write(line) {
             Ok(count) if count == line.len() => (count, Ok(())),
-            // A full disk accepts as much as fits into the last page.
+            // A full disk accepts only the bytes that fit into the last page.
             Ok(count) => (count, Err(io::ErrorKind::StorageFull.into())),
             Err(error) => (0, Err(error)),
         };
-        // If the partial line cannot be undone, the next record's leading line end terminates it.
+        // If the partial line cannot be undone, the leading line end of the next record terminates
+        // it.
         let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
         if outcome.is_ok() || is_torn {
             self.bytes
@@ -120,7 +123,6 @@ impl Segment {
         }
     }
 
-    /// Empties the file.
     pub(crate) fn truncate(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.bytes.store(0, Ordering::Relaxed);
@@ -128,7 +130,6 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns whether the ledger has every record in this file.
     pub(crate) fn is_covered(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && !self.kept.load(Ordering::Acquire)
     }

@@ -1,8 +1,8 @@
 //! A commit of the holder, as one transaction of PostgreSQL.
 //!
-//! The statements go out together. COMMIT follows once all of them have said what was expected. A
-//! commit has no known outcome if the connection was lost meanwhile: the caller then learns it
-//! before anything else happens. A COMMIT is never cancelled: the server would keep the transaction
+//! The statements are sent together. COMMIT follows once all of them have the expected results. If
+//! the connection was lost during the COMMIT, its outcome is unknown, and the caller must find it
+//! out first. A COMMIT is never cancelled, because the server would then keep the transaction
 //! without its standby. This file must not change what is committed.
 
 use super::home::{PostgresHome, STATEMENT_TIMEOUT};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-/// Time that the server may take for a COMMIT, with the answer of its standby.
+/// Time that the server may take for a COMMIT, including the answer of its standby.
 pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a commit whose outcome is unknown must be found, or found missing.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,12 +24,13 @@ const OUTCOME_INTERVAL: Duration = Duration::from_millis(250);
 
 const OPERATION: &str = "commit to PostgreSQL";
 
-/// Fences a commit: it changes a row only if the caller holds the domain and knows its last commit.
-/// It does not renew the lease: a command commits too, and must not keep a dead sidecar's lease.
+/// Statement that fences a commit. It changes a row only if the caller holds the domain and knows
+/// its last commit. It does not renew the lease: a command commits too, and must not keep a dead
+/// sidecar's lease alive.
 const ADVANCE: &str = "UPDATE holding SET seq = $3, hash = $4, version = $5
     WHERE domain = $1 AND epoch = $2 AND seq = $6 AND version = $7";
 
-/// Changes nothing. Its commit waits for the standby, and so for all commits before it.
+/// Statement without an effect. Its commit waits for the standby, and so for all earlier commits.
 const TOUCH: &str = "UPDATE holding SET version = version WHERE domain = $1";
 
 const INSERT_ENTRIES: &str = "INSERT INTO entry
@@ -47,24 +48,24 @@ const PUT_ROWS: &str = "INSERT INTO copied_row (domain, tbl, key, row, version)
     SELECT $1::text, tbl, key, row, $5::bigint FROM unnest($2::text[], $3::text[], $4::text[]) AS changed (tbl, key, row)
     ON CONFLICT (domain, tbl, key) DO UPDATE SET row = EXCLUDED.row, version = EXCLUDED.version";
 
-/// Why a commit did not succeed.
+/// The reason why a commit did not succeed.
 enum CommitFault {
-    /// Nothing was committed.
+    /// The server rejected or never received the commit.
     Nothing(StoreError),
     /// Another process has committed since, or holds the domain now.
     Superseded,
-    /// It may be committed, or not yet be on a standby.
+    /// The commit may have succeeded, or may not have reached a standby.
     Unknown(StoreError),
 }
 
 impl PostgresHome {
-    /// Commits what the holder changed. When this returns, the server has it on its disk and, if
-    /// it has a synchronous standby, on the standby's.
+    /// Commits the holder's changes. When this function returns, the changes are on the server's
+    /// disk and, with a synchronous standby, also on the standby's.
     ///
     /// # Errors
-    /// Returns an error if nothing was committed: the caller does not hold the domain any more, the
-    /// server cannot be reached, or it refuses a row. Also if the outcome stays unknown for 20 s;
-    /// the caller must compare positions before its next commit.
+    /// Returns an error if the caller does not hold the domain any more, the server cannot be
+    /// reached, or it refuses a row. Also returns an error if the outcome is still unknown after 20
+    /// s; the caller must then compare positions before its next commit.
     pub fn commit(&self, change: HomeCommit) -> Result<(), StoreError> {
         let home = self.clone();
         self.run(
@@ -85,7 +86,7 @@ impl PostgresHome {
                         check_commits_wait(session, require_standby)
                             .await
                             .map_err(CommitFault::Nothing)?;
-                        // What is there already needs no second commit.
+                        // A commit that has succeeded needs no repetition.
                         if unknown.is_some() && find(session, change).await? {
                             return Ok(());
                         }
@@ -123,7 +124,7 @@ fn superseded(change: &HomeCommit) -> StoreError {
     ))
 }
 
-/// Looks a commit up whose outcome is unknown. If it is there, it is on the standby too.
+/// Looks for a commit whose outcome is unknown. If the server has it, its standby has it too.
 async fn find(session: &mut PostgresSession, change: &HomeCommit) -> Result<bool, CommitFault> {
     let found = async {
         let touch = session.prepared(TOUCH).await?;
@@ -180,7 +181,8 @@ async fn commit_once(
     let accounts = accounts.parameters(&after.version);
     let rows = rows.parameters(&domain, &after.version);
     let all = async {
-        // Polled in this order, so that they are sent in this order, without waiting for answers.
+        // The futures are polled in this order, so the statements are sent in this order without
+        // waiting for results.
         tokio::join!(
             client.batch_execute("BEGIN"),
             client.execute(&advance, &fence),
@@ -190,8 +192,8 @@ async fn commit_once(
         )
     };
     let sql = |source| CommitFault::Nothing(StoreError::postgres(OPERATION, source));
-    // The caller closes the connection after any fault, by which the server forgets the
-    // transaction.
+    // The caller closes the connection after any fault, which makes the server roll the transaction
+    // back.
     let (begun, advanced, inserted, accounts_put, rows_put) =
         tokio::time::timeout(STATEMENT_TIMEOUT, all)
             .await
@@ -222,7 +224,7 @@ async fn commit_once(
     Ok(())
 }
 
-/// Writes `count` rows; sends nothing if there are none.
+/// Writes `count` rows. Sends no statement if `count` is 0.
 async fn execute_rows(
     client: &Client,
     statement: &Statement,
@@ -241,7 +243,7 @@ fn not_on_standby() -> StoreError {
     ))
 }
 
-/// The columns of the entries, one array each.
+/// The columns of the entries, as one array each.
 struct EntryColumns<'a> {
     numbers: [Vec<i64>; 7],
     texts: [Vec<&'a str>; 4],

@@ -1,6 +1,6 @@
 //! The connection to PostgreSQL. A connection that has failed is replaced.
 //!
-//! This file must not know a statement.
+//! This file must not contain a statement.
 
 use super::model::PostgresSettings;
 use super::session::{self, PostgresSession, timed_out};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
-/// Time that an operation may take, a commit apart.
+/// Time limit of an operation. A commit has another one.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connection to PostgreSQL; cheap to clone.
+/// The connection to PostgreSQL. Cloning it is cheap.
 #[derive(Clone)]
 pub struct PostgresHome(pub(crate) Arc<HomeInner>);
 
@@ -29,25 +29,26 @@ impl std::fmt::Debug for PostgresHome {
 pub(crate) struct HomeInner {
     pub settings: PostgresSettings,
     config: tokio_postgres::Config,
-    /// The only connection, so commits wait for each other. `None` until it is connected again.
+    /// The only connection, so commits wait for each other. `None` until the next call connects
+    /// again.
     pub session: Mutex<Option<PostgresSession>>,
-    /// Until when the lease is certainly this process's.
+    /// Time until which this process certainly has the lease.
     pub lease_until: std::sync::Mutex<Option<Instant>>,
-    /// Drives the connection, also for callers that are not asynchronous.
+    /// Runtime of the connection, which also serves callers that are not asynchronous.
     runtime: Option<Runtime>,
 }
 
 impl Drop for HomeInner {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Does not wait: it may be dropped by a task.
+            // The shutdown must not wait, because an async task may drop this value.
             runtime.shutdown_background();
         }
     }
 }
 
 impl PostgresHome {
-    /// Prepares the connection, which is made by the first call.
+    /// Prepares the connection. The first call opens it.
     ///
     /// # Errors
     /// Returns an error if the URL is invalid, or if no thread can be started.
@@ -91,8 +92,8 @@ impl PostgresHome {
         outcome
     }
 
-    /// Runs one operation with the connection, within [`STATEMENT_TIMEOUT`]. A connection on which
-    /// an operation failed is not used again.
+    /// Runs one operation with the connection, within [`STATEMENT_TIMEOUT`]. A connection is closed
+    /// after a failed operation.
     pub(crate) fn with_session<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -118,7 +119,7 @@ impl PostgresHome {
         })
     }
 
-    /// Returns the connection, which is made if there is none or if the last one has ended.
+    /// Returns the connection. Opens a new one if the last one has ended.
     pub(crate) async fn connected<'a>(
         &self,
         slot: &'a mut Option<PostgresSession>,

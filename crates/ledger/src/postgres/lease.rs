@@ -1,7 +1,7 @@
-//! The lease of the holder: who takes it, renews it, gives it back.
+//! The lease of the holder, which can be taken, renewed and released.
 //!
-//! The server's clock alone decides when a lease has run out. Both domains have the same holder and
-//! the same epoch. This file must not decide when to take it: that is `app/standby.rs`.
+//! The server's clock alone decides when a lease has expired. Both domains have the same holder and
+//! the same epoch. This file must not decide when to take the lease: `app/standby.rs` does.
 
 use super::home::PostgresHome;
 use super::model::Domain;
@@ -12,7 +12,7 @@ use crate::StoreError;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Time for which a lease is valid. The holder renews it every third of it.
+/// Duration of a lease. The holder renews it every third of this time.
 pub const LEASE: Duration = Duration::from_secs(10);
 
 const TAKE: &str = "UPDATE holding SET epoch = epoch + 1, holder = $1, address = $2,
@@ -33,8 +33,8 @@ const RELEASE: &str = "UPDATE holding SET lease_until = '-infinity' WHERE epoch 
 
 impl PostgresHome {
     /// Takes the lease for the data directory with the id `holder`, and returns its epoch. `held`
-    /// is the epoch in which it held the lease last: if it still does, it keeps that. `None`:
-    /// another one has the lease.
+    /// is the epoch in which the holder held the lease last; it keeps this epoch if it still has
+    /// the lease. Returns `None` if another data directory has the lease.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -56,8 +56,8 @@ impl PostgresHome {
             .unwrap_or_else(PoisonError::into_inner) = until;
     }
 
-    /// Returns whether the lease is still this process's, by the time at which it was last renewed.
-    /// A process that was stopped for long learns of it before it acts on what it knew.
+    /// Returns whether this process still has the lease, by the time of the last renewal. A process
+    /// that was stopped for long must check this before it relies on its data.
     pub fn lease_is_valid(&self) -> bool {
         let until = *self
             .0
@@ -70,14 +70,14 @@ impl PostgresHome {
     /// Renews the lease.
     ///
     /// # Errors
-    /// Returns [`StoreError::NotHolder`] if another one has it, or an error if the server cannot be
-    /// reached or must not be used any more.
+    /// Returns [`StoreError::NotHolder`] if another data directory has the lease, or an error if
+    /// the server cannot be reached or must not be used any more.
     pub fn renew_lease(&self, epoch: i64) -> Result<(), StoreError> {
         let asked = Instant::now();
         let require_standby = self.settings().require_standby;
         let renewed = self.with_session("renew the lease of the ledger", move |session| {
             Box::pin(async move {
-                // Somebody may have changed the server's settings since the last renewal.
+                // The server's settings may have changed since the last renewal.
                 session.waits_for_standby = false;
                 check_commits_wait(session, require_standby).await?;
                 renew(session, epoch).await
@@ -91,7 +91,7 @@ impl PostgresHome {
         renewed
     }
 
-    /// Records the version of the holder's file.
+    /// Records the schema version of the holder's file.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -109,7 +109,7 @@ impl PostgresHome {
         })
     }
 
-    /// Gives the lease back, so that another one need not wait until it runs out.
+    /// Releases the lease, so that another data directory need not wait for its end.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -138,7 +138,8 @@ async fn take(
 ) -> Result<Option<i64>, StoreError> {
     let sql = |source| StoreError::postgres("take the lease of the ledger", source);
     let holding = read::holding(session, Domain::Ledger).await?;
-    // A data directory that was copied to another machine has the same id.
+    // A data directory that was copied to another machine has the same id, so compare the address
+    // too.
     let has_address =
         holding.address == address || holding.address.is_empty() || address.is_empty();
     let is_ours = holding.holder == holder && has_address;
@@ -159,7 +160,7 @@ async fn take(
         .query(TAKE, &[&holder, &address, &lease_ms()])
         .await
         .map_err(sql)?;
-    // Both or neither: somebody else may just have taken them.
+    // Both domains or neither must be taken. Another process may have taken one of them just now.
     let epochs: Vec<i64> = taken
         .iter()
         .map(|row| row.try_get(0))

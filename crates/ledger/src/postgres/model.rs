@@ -1,17 +1,17 @@
-//! What is passed to and from PostgreSQL.
+//! The types that are passed to and from PostgreSQL.
 //!
-//! This file must not call anything.
+//! This file must not contain behaviour.
 
 use crate::LedgerEntry;
 
-/// How a sidecar reaches PostgreSQL.
+/// The settings of a sidecar's connection to PostgreSQL.
 #[derive(Clone)]
 pub struct PostgresSettings {
     /// URL or key-value string, with the password.
     pub url: String,
     /// Whether the server must wait for a synchronous standby with each commit.
     pub require_standby: bool,
-    /// Where the sidecar with this data directory listens, as other machines reach it.
+    /// Address of the sidecar with this data directory, as seen from other machines.
     pub address: String,
 }
 
@@ -24,12 +24,12 @@ impl std::fmt::Debug for PostgresSettings {
     }
 }
 
-/// Data with a holder and positions of its own.
+/// A set of data that has its own holder and positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
-    /// `ledger.db`.
+    /// The data of `ledger.db`.
     Ledger,
-    /// `app.db`.
+    /// The data of `app.db`.
     Accounts,
 }
 
@@ -42,23 +42,23 @@ impl Domain {
     }
 }
 
-/// Who holds a domain, and how far its data is.
+/// The holder of a domain, and the position of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
     pub epoch: i64,
     pub holder: String,
     pub address: String,
-    /// Whether the lease has not run out.
+    /// Whether the lease has not expired.
     pub is_live: bool,
     pub position: Position,
-    /// Version of the file of the program that held it last.
+    /// Schema version of the last holder's file.
     pub format: i32,
 }
 
-/// How far the data of a domain is.
+/// The last changes in the data of a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// Last entry of the ledger, and its hash. 0 and zeroes without entries.
+    /// Position and hash of the ledger's last entry. Without entries, 0 and zeroes.
     pub seq: i64,
     pub hash: Vec<u8>,
     /// Number of the last change of other rows.
@@ -76,13 +76,13 @@ pub struct AccountBalance {
     pub opened_at_ms: i64,
 }
 
-/// A row of a table that is copied as it is.
+/// A row of a table that is copied unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopiedRow {
     pub table: String,
-    /// JSON array of the primary key.
+    /// Primary key as a JSON array.
     pub key: String,
-    /// JSON object of the columns; `None`: the row was deleted.
+    /// Columns as a JSON object. `None` if the row was deleted.
     pub row: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads of what PostgreSQL has, for copies of it.
+//! Reads data from PostgreSQL for copies.
 //!
 //! This file must not write.
 
@@ -21,15 +21,15 @@ const HOLDING: &str =
 const ENTRIES: &str = "SELECT seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash
     FROM entry WHERE seq > $1 ORDER BY seq LIMIT $2";
 
-/// What a copy lacks: entries and, with the last page of these, the rows that changed.
+/// Data that a copy lacks: entries and, on the last page, the rows that changed.
 #[derive(Debug)]
 pub struct CopyPage {
     pub holding: Holding,
     pub entries: Vec<LedgerEntry>,
-    /// Accounts of these entries, and with the last page all that changed.
+    /// Accounts of these entries. The last page has all accounts that changed.
     pub accounts: Vec<AccountBalance>,
     pub rows: Vec<CopiedRow>,
-    /// Whether the page has everything up to `holding`.
+    /// Whether the page contains all data up to `holding`.
     pub is_last: bool,
 }
 
@@ -62,7 +62,7 @@ fn read_holding(row: &Row) -> Result<Holding, StoreError> {
 }
 
 impl PostgresHome {
-    /// Returns who holds a domain, and how far its data is.
+    /// Returns the holder of a domain, and the position of its data.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -72,7 +72,7 @@ impl PostgresHome {
         })
     }
 
-    /// Returns where the sidecar listens that holds the ledger; `None` if nobody does.
+    /// Returns the address of the sidecar that holds the ledger, or `None` without a holder.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -81,8 +81,8 @@ impl PostgresHome {
         Ok(holding.is_live.then_some(holding.address))
     }
 
-    /// Returns the entries behind `seq`, at most [`MAX_PAGE_ENTRIES`], and the rows that changed
-    /// behind `version`, all as of one moment.
+    /// Returns at most [`MAX_PAGE_ENTRIES`] entries after `seq`, and the rows that changed after
+    /// `version`, from one snapshot.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -92,7 +92,7 @@ impl PostgresHome {
         })
     }
 
-    /// Returns the entry at a position; `None` if there is none.
+    /// Returns the entry at a position, or `None` if the position is beyond the last entry.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached.
@@ -154,7 +154,7 @@ async fn page(
             .map_err(sql)?;
         let end = page.entries.last().map_or(seq, |entry| entry.seq);
         page.is_last = end >= page.holding.position.seq;
-        // After the last page, every account is as its row says.
+        // After the last page, every account equals its row.
         let since = if page.is_last { version } else { i64::MAX };
         page.accounts = accounts_since(&transaction, &page.entries, since)
             .await

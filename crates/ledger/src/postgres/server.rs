@@ -1,4 +1,4 @@
-//! What a server must be and have before the gateway trusts it with money.
+//! Checks a server's version, settings and schema before the gateway stores money in it.
 //!
 //! This file must not write, except for the schema of a new database.
 
@@ -9,27 +9,28 @@ use crate::StoreError;
 use base::clock;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
 
-/// The statements that make the schema.
+/// Statements that create the schema.
 pub const SCHEMA: &str = include_str!("schema.sql");
 /// Version of [`SCHEMA`].
 const SCHEMA_VERSION: i32 = 1;
-/// The oldest version that the gateway was tested with.
+/// The oldest server version that the gateway was tested with.
 const MIN_VERSION: i32 = 150_000;
-/// Difference of clocks from which on it is reported, in ms.
+/// Difference of clocks, in ms, above which the report has a warning.
 const MAX_SKEW_MS: i64 = 2_000;
-/// Advisory lock for creating the schema: any number that no other program uses.
+/// Number of the advisory lock for creating the schema. No other program uses it.
 const SCHEMA_LOCK: i64 = 0x6d6f_6465_6c67_7731;
 
-/// What is to be said about a server that can be used.
+/// Warnings about a server that can be used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerReport {
     pub warnings: Vec<String>,
-    /// The server's clock minus this machine's, in ms.
+    /// Difference of the server's clock to this machine's, in ms.
     pub skew_ms: i64,
 }
 
 impl PostgresHome {
-    /// Checks the server, and makes the schema if there is none. Warnings are for the log.
+    /// Checks the server, and creates the schema of a new database. The warnings in the report are
+    /// meant for the log.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached or must not be used.
@@ -58,12 +59,12 @@ async fn has_standby_names(session: &PostgresSession) -> Result<bool, StoreError
     Ok(!names.is_empty())
 }
 
-/// Checks, once for each connection, that the server waits for a standby with each commit, if it
-/// must. A new connection may lead to another server than the one before: to a standby that was
-/// promoted and has none itself.
+/// Checks once for each connection that the server waits for a standby with each commit, if the
+/// config requires that. A new connection may lead to another server, such as a promoted standby
+/// without a standby of its own.
 ///
 /// # Errors
-/// Returns an error if it does not wait, or if it cannot be asked.
+/// Returns an error if the server does not wait, or if the query fails.
 pub(crate) async fn check_commits_wait(
     session: &mut PostgresSession,
     require_standby: bool,
@@ -94,8 +95,8 @@ async fn ask<T: FromSqlOwned>(
     row.try_get(0).map_err(sql)
 }
 
-/// Checks that a commit would not wait for ever. A commit waits for a standby if the server has the
-/// names of some, whether one of them is connected or not.
+/// Checks that a commit would not wait forever. A commit waits for a standby if the server's
+/// settings name one, whether it is connected or not.
 async fn check_standby(session: &PostgresSession) -> Result<(), StoreError> {
     let waits = "SELECT current_setting('synchronous_standby_names') <> ''
         AND NOT EXISTS (SELECT 1 FROM pg_stat_replication)";
@@ -111,7 +112,7 @@ async fn check_standby(session: &PostgresSession) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes the schema if there is none.
+/// Creates the schema in a new database.
 async fn make_schema(session: &mut PostgresSession) -> Result<(), StoreError> {
     let exists = "SELECT to_regclass('model_gateway.schema_version') IS NOT NULL";
     if ask(session, exists, &[]).await? {
@@ -135,7 +136,7 @@ async fn make_schema(session: &mut PostgresSession) -> Result<(), StoreError> {
 /// Returns the warnings about the server.
 ///
 /// # Errors
-/// Returns an error if it cannot be reached or must not be used.
+/// Returns an error if the server cannot be reached or must not be used.
 async fn check(
     session: &mut PostgresSession,
     settings: &PostgresSettings,
@@ -190,7 +191,7 @@ async fn check(
         &[],
     )
     .await?;
-    // The server read its clock somewhere between the question and the answer.
+    // The server read its clock at some time between the question and the answer.
     let half_way_ms = before_ms + (clock::now_ms() - before_ms) / 2;
     report.skew_ms = server_ms - half_way_ms;
     if report.skew_ms.abs() > MAX_SKEW_MS {

@@ -1,6 +1,6 @@
-//! One connection to PostgreSQL: how it is made, and the statements that it has prepared.
+//! One connection to PostgreSQL, and its prepared statements.
 //!
-//! This file must not repeat anything: a caller knows what may be repeated.
+//! This file must not retry a statement: only the caller knows whether a retry is safe.
 
 use crate::StoreError;
 use base::postgres_url;
@@ -18,17 +18,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings of a session. `statement_timeout` must be off: it would also end the wait for a standby
 /// in the middle of a commit, and the server would then report the commit as done
-/// (<https://www.postgresql.org/docs/15/runtime-config-wal.html#GUC-SYNCHRONOUS-COMMIT>,
-/// "canceling wait for synchronous replication"). A session whose process is gone must not keep its
-/// locks.
+/// (<https://www.postgresql.org/docs/15/runtime-config-wal.html#GUC-SYNCHRONOUS-COMMIT>, "canceling
+/// wait for synchronous replication"). The other settings end a session whose process is gone, so
+/// that it does not keep its locks.
 const SESSION_SETTINGS: &str = "SET statement_timeout = 0; SET lock_timeout = '5s';
     SET idle_in_transaction_session_timeout = '15s'; SET synchronous_commit = on;
     SET search_path = model_gateway; SET standard_conforming_strings = on;";
 
-/// Reads an address, and how its server is called.
+/// Parses the address of a server and its connection options.
 ///
 /// # Errors
-/// Returns why it is invalid, without repeating it.
+/// Returns the reason why the address is invalid, without repeating the address, which has a
+/// password.
 pub fn parse_url(url: &str) -> Result<Config, String> {
     let mut config = postgres_url::parse(url)?;
     config
@@ -44,22 +45,25 @@ pub fn parse_url(url: &str) -> Result<Config, String> {
 
 pub struct PostgresSession {
     pub client: Client,
-    /// Prepared by their first use: there may be no schema before.
+    /// Prepared statements. The first use prepares a statement, because the schema may not exist
+    /// before.
     prepared: HashMap<&'static str, Statement>,
-    /// Set when the server has said that it did not wait for its standby.
+    /// Set when the server has reported that it did not wait for its standby.
     unreplicated: Arc<AtomicBool>,
-    /// Whether the server was found to wait for a standby with each commit.
+    /// Whether a check has shown that the server waits for a standby with each commit.
     pub waits_for_standby: bool,
 }
 
 impl PostgresSession {
+    /// Opens a connection.
+    ///
     /// # Errors
     /// Returns an error if no server that accepts writes can be reached.
     pub async fn open(config: &Config) -> Result<Self, StoreError> {
         let operation = "connect to PostgreSQL";
         let tls = MakeRustlsConnect::new(tls_config()?);
         let connect = async {
-            // A host in the URL can be a socket's folder, for which TLS means nothing.
+            // A host in the URL may be the folder of a socket, for which TLS has no meaning.
             if config.get_ssl_mode() == SslMode::Disable {
                 let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
                 Ok((client, Self::drive(connection)))
@@ -114,7 +118,7 @@ impl PostgresSession {
         self.client.is_closed()
     }
 
-    /// Returns true if the server has not waited for its standby since the last call.
+    /// Returns whether the server has failed to wait for its standby since the last call.
     pub fn take_unreplicated(&self) -> bool {
         self.unreplicated.swap(false, Ordering::AcqRel)
     }
@@ -122,7 +126,7 @@ impl PostgresSession {
     /// Prepares a statement, once for each connection.
     ///
     /// # Errors
-    /// Returns an error if there is no schema, or if the connection fails.
+    /// Returns an error if the schema does not exist, or if the connection fails.
     pub async fn prepared(&mut self, sql: &'static str) -> Result<Statement, StoreError> {
         if let Some(known) = self.prepared.get(sql) {
             return Ok(known.clone());
@@ -137,12 +141,12 @@ impl PostgresSession {
     }
 }
 
-/// The certificates that this machine trusts. `sslmode=require` checks the certificate too, unlike
-/// libpq.
+/// Returns a TLS configuration with the certificates that this machine trusts. Unlike in libpq,
+/// `sslmode=require` checks the certificate too.
 fn tls_config() -> Result<ClientConfig, StoreError> {
     let mut roots = RootCertStore::empty();
     for certificate in rustls_native_certs::load_native_certs().certs {
-        // A certificate that cannot be read is not trusted.
+        // A certificate that cannot be parsed is not trusted.
         let _ = roots.add(certificate);
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(

@@ -1,4 +1,4 @@
-//! Accounts, price versions and the ends of requests, each read as one snapshot.
+//! Reads accounts, price versions and the ends of requests, each from one snapshot.
 //!
 //! This file must not write.
 
@@ -11,7 +11,8 @@ use credits::price_list::PriceList;
 use rusqlite::OptionalExtension;
 
 impl LedgerPages<'_> {
-    /// Returns when a price version was stored, in ms since 1970: before its first use.
+    /// Returns the time at which a price version was stored, in ms since 1970. The first use is
+    /// later.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -44,8 +45,8 @@ impl LedgerRows<'_> {
             })
     }
 
-    /// Returns the account as one snapshot; `None` if it was never opened. A point read of a few
-    /// microseconds.
+    /// Returns the account from one snapshot, or `None` if it was never opened. This point read
+    /// takes a few microseconds.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -70,8 +71,8 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Returns the account like [`Self::account`], but from a cache: the row can lack a change
-    /// that another process made within the last millisecond (`sqlite/row_cache.rs`). This is safe,
+    /// Returns the account like [`Self::account`], but from a cache. The row can lack a change that
+    /// another process made within the last millisecond (`sqlite/row_cache.rs`). This is safe,
     /// because the commit of an ending never debits more than the account has.
     ///
     /// # Errors
@@ -99,7 +100,7 @@ impl LedgerRows<'_> {
         self.0.account_rows.clear();
     }
 
-    /// Returns the ids of the instances with applied endings or claims that are not forgotten.
+    /// Returns the ids of the instances whose applied endings or claims are still stored.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -113,7 +114,8 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Returns the end of a request, or `None` if it has not ended (or belongs to another account).
+    /// Returns the end of a request. Returns `None` if it has not ended or belongs to another
+    /// account.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
@@ -127,8 +129,8 @@ impl LedgerRows<'_> {
         Ok(found.filter(|entry| entry.account == account))
     }
 
-    /// Returns an account's entries below `before`, newest first: all of them, or only the ends of
-    /// requests.
+    /// Returns an account's entries before the position `before`, newest first. The result has all
+    /// entries, or only the ends of requests.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

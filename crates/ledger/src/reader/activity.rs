@@ -1,8 +1,8 @@
-//! The queries behind an account holder's activity pages: ends of requests by filter, and totals by
+//! Queries for an account holder's activity pages: ends of requests by filter, and totals by
 //! conversation. `reader/usage.rs` has the totals by time.
 //!
-//! `index.db` has the totals, so no page sums up a ledger, and the positions of the entries by
-//! every filter (`index.rs`). This module must not price anything.
+//! `index.db` has the totals and the positions of the entries by every filter, so no page reads the
+//! whole ledger. This module must not compute a price.
 
 mod endings;
 #[cfg(test)]
@@ -18,7 +18,7 @@ use endings::EndingsQuery;
 pub use endings::{ActivityCursor, ActivityFilter};
 use rusqlite::{OptionalExtension, Row, params};
 
-/// One model's debits within one hour.
+/// The sum of one model's debits in one hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HourlySpend {
     /// Hours since 1970 UTC.
@@ -27,7 +27,7 @@ pub struct HourlySpend {
     pub sum: SpendTotals,
 }
 
-/// A conversation's debits; each response is a turn.
+/// The totals of a conversation. Each response is a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     pub id: String,
@@ -37,7 +37,7 @@ pub struct Conversation {
 }
 
 impl LedgerPages<'_> {
-    /// Returns ends of requests below `before`, latest first.
+    /// Returns ends of requests before the position `before`, latest first.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -61,8 +61,8 @@ impl LedgerPages<'_> {
         self.0.index().entries_at(&seqs)
     }
 
-    /// Returns debits of any account whose vendor counted more than the request can use, latest
-    /// first. An index has them, so that the ledger is not read.
+    /// Returns debits of all accounts whose vendor counted more than the maximum of the request,
+    /// latest first. An index lists them.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -74,7 +74,7 @@ impl LedgerPages<'_> {
         self.0.index().entries_at(&seqs)
     }
 
-    /// Returns the position of the account's last end of a request; 0 if there is none.
+    /// Returns the position of the account's last end of a request; 0 if it has none.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -83,8 +83,8 @@ impl LedgerPages<'_> {
         Ok(last.first().copied().unwrap_or(0))
     }
 
-    /// Returns the positions of an account's entries below `before`, newest first: of all of them,
-    /// or only of the ends of requests.
+    /// Returns the positions of an account's entries before `before`, newest first. The result has
+    /// all entries, or only the ends of requests.
     pub(crate) fn find_seqs(
         &self,
         account: &str,
@@ -99,8 +99,8 @@ impl LedgerPages<'_> {
         })
     }
 
-    /// Returns conversations, the most recently used first. `before` is the time and the id of the
-    /// previous page's last one.
+    /// Returns conversations, the most recently used first. `before` has the time and the id of the
+    /// previous page's last conversation.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -118,7 +118,7 @@ impl LedgerPages<'_> {
         })
     }
 
-    /// Returns one conversation; `None` if the account does not have it.
+    /// Returns one conversation, or `None` if the account does not have it.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -150,7 +150,8 @@ impl LedgerPages<'_> {
     }
 }
 
-/// The positions of an account's entries below one, newest first.
+/// Returns the query for the positions of an account's entries before a given position, newest
+/// first.
 fn entries_sql(tables: IndexTables<'_>, endings_only: bool) -> String {
     let kinds = if endings_only { " AND kind < 2" } else { "" };
     let rows = format!("SELECT seq FROM $.activity WHERE account = ?1 AND seq < ?2{kinds}");
@@ -158,7 +159,8 @@ fn entries_sql(tables: IndexTables<'_>, endings_only: bool) -> String {
 }
 
 fn implausible_sql(tables: IndexTables<'_>) -> String {
-    // To use a partial index, a query repeats the index's condition in the same words.
+    // SQLite uses a partial index only if the query repeats the index's condition in the same
+    // words.
     let rows = tables.union("SELECT seq FROM $.activity WHERE flags = 1");
     format!("{rows} ORDER BY seq DESC LIMIT ?1")
 }

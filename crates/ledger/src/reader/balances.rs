@@ -1,7 +1,6 @@
-//! Balances of many accounts, and the charge of a request of any account: what operators ask.
+//! Reads the balances of many accounts, and the charge of a request of any account, for operators.
 //!
-//! The figures lag the running process by the milliseconds of a commit. This file must not change
-//! anything.
+//! The figures lag the running process by the milliseconds of a commit. This file must not write.
 
 use super::chain::EntryReference;
 use crate::StoreError;
@@ -11,18 +10,18 @@ use credits::money::Micro;
 use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
 
-/// What a request cost and what came back.
+/// The cost of a request, and its refunds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestCharge {
     pub account: String,
-    /// The debit; 0 for a request that was not charged.
+    /// The debit, or 0 for a request that was not charged.
     pub charged: Micro,
-    /// All refunds of the debit together.
+    /// Sum of all refunds of the debit.
     pub refunded: Micro,
 }
 
 impl RequestCharge {
-    /// The most that can still be refunded.
+    /// Returns the maximum amount that can still be refunded.
     pub fn rest(&self) -> Micro {
         self.charged.minus(self.refunded)
     }
@@ -33,39 +32,39 @@ impl RequestCharge {
 pub struct RefundEntry {
     pub at_ms: i64,
     pub credits: Micro,
-    /// The operator's reference.
+    /// Reference that the operator gave to the refund.
     pub reference: String,
-    /// Account of the administrator who posted it; `None` for the command line.
+    /// Account of the administrator who posted the refund. `None` if the command line posted it.
     pub actor: Option<String>,
 }
 
-/// End of the reference of the entry that returns what a dispute took.
+/// Suffix of an entry's reference. The entry returns credits that a dispute took and then lost.
 pub const DISPUTE_RETURNED: &str = ":won";
 
-/// What a payment has bought, and what was taken back.
+/// The credits that a payment has bought, and the credits that were taken back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PaymentTotals {
-    /// Bought credits and their bonus.
+    /// Bought credits, including their bonus.
     pub bought: Micro,
-    /// Refunds so far, written-off credits included.
+    /// Sum of the refunds so far, including written-off credits.
     pub refunded: Micro,
-    /// Disputes whose credits were not returned, written-off credits included.
+    /// Sum of the disputes whose credits were not returned, including written-off credits.
     pub disputed: Micro,
-    /// The part of both that was already spent.
+    /// The part of refunds and disputes that had been spent already.
     pub written_off: Micro,
     /// Number of refunds so far.
     pub refunds: u32,
 }
 
 impl PaymentTotals {
-    /// The credits that can still be taken back.
+    /// Returns the credits that can still be taken back.
     pub fn left(&self) -> Micro {
         self.bought.minus(self.refunded).minus(self.disputed)
     }
 }
 
-/// The credits of an account at the time ?1: a trial that has ended counts nothing, also before its
-/// lapse is entered.
+/// SQL for the credits of an account at the time ?1. A trial that has ended counts as 0 even before
+/// its lapse is entered.
 const BALANCE: &str = "paid + iif(ifnull(trial_ends_at, ?1 + 1) > ?1, trial, 0)";
 
 impl LedgerPages<'_> {
@@ -99,7 +98,7 @@ impl LedgerPages<'_> {
 }
 
 impl LedgerChanges<'_> {
-    /// Returns what a payment has bought, and what was taken back.
+    /// Returns the credits that a payment has bought, and those that were taken back.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -111,8 +110,8 @@ impl LedgerChanges<'_> {
 }
 
 impl LedgerRows<'_> {
-    /// Returns the balance of each of `accounts`; an account that the ledger does not have is not
-    /// in the result.
+    /// Returns the balance of each of `accounts`; the result leaves out accounts that the ledger
+    /// does not have.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -138,7 +137,8 @@ impl LedgerRows<'_> {
     /// Returns an error if the ledger cannot be read.
     pub fn balance_total(&self, now_ms: i64) -> Result<Micro, StoreError> {
         self.0.read("add up all balances", |connection| {
-            // Integers could overflow, which SQLite refuses. `total` is exact up to the maximum.
+            // A sum of integers could overflow, which SQLite refuses. `total` is exact up to the
+            // maximum.
             connection
                 .prepare_cached(&format!(
                     "SELECT CAST(min(total({BALANCE}), 9007199254740991) AS INTEGER) FROM account"
@@ -147,11 +147,11 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Returns the charge of a request that has ended; `None` if the ledger does not have it.
+    /// Returns the charge of a request that has ended, or `None` if the ledger does not have it.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
-    /// hand.
+    /// Returns an error if the ledger cannot be read, or if a segment is missing that could contain
+    /// it.
     pub fn request_charge(&self, request_id: &str) -> Result<Option<RequestCharge>, StoreError> {
         let Some(ending) = self.entry(EntryReference::Ending(request_id))? else {
             return Ok(None);
@@ -167,8 +167,8 @@ impl LedgerRows<'_> {
     }
 }
 
-/// Adds up the entries of a payment. The references of its refunds and disputes begin with that of
-/// the purchase, so the index of references finds them.
+/// Adds up the entries of a payment. The references of its refunds and disputes begin with the
+/// purchase's reference, so the index of references finds them.
 pub(crate) fn payment_totals(
     connection: &Connection,
     payment: &str,
@@ -184,7 +184,7 @@ pub(crate) fn payment_totals(
          WHERE kind IN ('payment_refund', 'dispute') AND ref > ?1 || ':' AND ref < ?1 || ';'",
     )?;
     let mut rows = statement.query([payment])?;
-    // Credits taken and written off by each dispute, until they are returned.
+    // Credits that each dispute took and wrote off, until they are returned.
     let mut disputes: BTreeMap<String, (Micro, Micro)> = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let (kind, reference): (String, String) = (row.get(0)?, row.get(1)?);

@@ -1,4 +1,5 @@
-//! The chain of entries: one entry by its reference, a walk over all of them, and its ends.
+//! Reads the chain of entries: one entry by its reference, a walk over all entries, and the last
+//! entry.
 //!
 //! This file must not write.
 
@@ -12,20 +13,19 @@ use crate::statements::lookup;
 use crate::views::LedgerRows;
 use rusqlite::OptionalExtension;
 
-/// What an entry is found by.
+/// A reference that identifies an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryReference<'a> {
-    /// The end of a request, whether a debit or a void.
+    /// The end of a request, which is a debit or a void.
     Ending(&'a str),
-    /// Any other entry.
+    /// A posting, by its kind and reference.
     Posting { kind: &'a str, reference: &'a str },
 }
 
-/// The ends of a chain.
+/// The last entries of the chain and of its sealed part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerHeads {
     pub last: ChainHead,
-    /// The last sealed entry.
     pub sealed: ChainHead,
 }
 
@@ -37,7 +37,7 @@ impl LedgerRows<'_> {
     /// missing.
     pub fn entry(&self, reference: EntryReference<'_>) -> Result<Option<LedgerEntry>, StoreError> {
         match reference {
-            // Postings stay when their segment is sealed.
+            // Postings remain in the ledger when their segment is sealed.
             EntryReference::Posting { kind, reference } => {
                 self.0.read("look for a posting", |connection| {
                     lookup::find_entry(connection, kind, reference)
@@ -60,8 +60,8 @@ impl LedgerRows<'_> {
         }
     }
 
-    /// Walks the chain: returns the entries after `after_seq`, sealed ones too, in their order and
-    /// without gaps: at most `limit`. Empty at the end of the chain.
+    /// Walks the chain. Returns at most `limit` entries after `after_seq`, in order and without
+    /// gaps, including sealed ones. The result is empty at the end of the chain.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, or if a segment is missing.
@@ -73,7 +73,7 @@ impl LedgerRows<'_> {
         let sql = |source| StoreError::sqlite("read the ledger's entries", source);
         let count = usize::try_from(limit).unwrap_or(usize::MAX);
         self.0.readers.with(|connection| {
-            // One snapshot: an entry that is sealed meanwhile is in one of the two.
+            // Use one snapshot, so that an entry that is being sealed is in one of the two places.
             let snapshot = connection.unchecked_transaction().map_err(sql)?;
             let mut entries = sealed::entries_after(&snapshot, &self.0.segments, after_seq, count)?;
             let after = entries.last().map_or(after_seq, |entry| entry.seq);
@@ -83,7 +83,7 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Returns the ends of the chain and of its sealed part, as of one moment.
+    /// Returns the last entries of the chain and of its sealed part, from one snapshot.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

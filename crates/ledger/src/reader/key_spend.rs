@@ -1,7 +1,7 @@
-//! Spending of API keys, by day. The transaction that enters a debit updates it, so that no
-//! admission sums up entries.
+//! Spending of API keys, by day. The transaction that enters a debit updates the spending, so that
+//! admission need not sum up entries.
 //!
-//! This file must not know a key's spending limit.
+//! This file must not depend on a key's spending limit.
 
 use crate::StoreError;
 use crate::statements::applied::number_of;
@@ -9,7 +9,7 @@ use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::params;
 
-/// A key's spending as one snapshot.
+/// A key's spending, from one snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeySpend {
     /// Spending since the requested day.
@@ -23,7 +23,7 @@ pub struct KeySpend {
 
 impl LedgerRows<'_> {
     /// Returns a key's spending from `first_day` on (days since 1970), and the part of it that the
-    /// given instance has settled. A point read.
+    /// given instance has settled, by a point read.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -51,8 +51,8 @@ impl LedgerRows<'_> {
         })
     }
 
-    /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, as of
-    /// one moment.
+    /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, from one
+    /// snapshot.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

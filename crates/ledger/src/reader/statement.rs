@@ -1,5 +1,4 @@
-//! What a statement of an account is made of: its postings, and sums by month of everything that
-//! changed its balance.
+//! The data for an account's statement: its postings, and the changes of its balance by month.
 //!
 //! The index has the sums (`index.rs`). This file must not add up ends of requests:
 //! `reader/usage.rs` reads their sums.
@@ -13,10 +12,10 @@ use crate::views::LedgerPages;
 use credits::money::Micro;
 use rusqlite::{OptionalExtension, params};
 
-/// All changes of an account's balance by month, as of one moment.
+/// All changes of an account's balance by month, from one snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BalanceChangeSums {
-    /// Balance of the account, expired trial credits included.
+    /// Balance of the account, including expired trial credits.
     pub balance: Micro,
     /// Postings by month and kind of entry. Months are since January 1970 UTC.
     pub postings: Vec<(i64, String, Micro)>,
@@ -24,12 +23,12 @@ pub struct BalanceChangeSums {
     pub debits: Vec<(i64, Micro)>,
 }
 
-/// The sums, and the account's last entry, which has the balance that they add up to.
+/// The sums, and the position of the account's last entry, whose balance equals the total of the
+/// sums.
 type SumsAndLast = (BalanceChangeSums, Option<i64>);
 
 impl LedgerPages<'_> {
-    /// Returns the sums of everything that changed an account's balance, as far as the ledger is
-    /// indexed.
+    /// Returns the sums of an account's balance changes, up to the last indexed entry.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -43,8 +42,8 @@ impl LedgerPages<'_> {
         Ok(sums)
     }
 
-    /// Returns the entries of an account that are not ends of requests, from `from_ms` up to, and
-    /// without, the position `before`, latest first.
+    /// Returns the postings of an account from `from_ms` up to the position `before`, exclusive,
+    /// latest first.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -64,7 +63,7 @@ impl LedgerPages<'_> {
     }
 }
 
-/// The queries of one snapshot: otherwise they would not add up.
+/// Runs the queries within one snapshot. Otherwise the sums would not match the balance.
 fn sums(tables: IndexTables<'_>, account: i64) -> rusqlite::Result<SumsAndLast> {
     let last = tables
         .connection()

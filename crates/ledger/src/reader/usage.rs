@@ -1,9 +1,9 @@
-//! Usage: debits summed up by account, hour or day, model and key; and over all accounts, by day
-//! and model.
+//! Usage: the debits of an account by hour or day, model and key, and the debits of all accounts by
+//! day and model.
 //!
 //! The sums are rows of the index (`index/write.rs` adds the debits). A query reads the rows of its
-//! account and its span, of `index.db` and of its tail, never the entries. Refunds are not in the
-//! sums: they are postings of their own. This module must not price anything.
+//! account and its span from `index.db` and the tail, and never reads entries. Refunds are not in
+//! the sums, because they are separate postings. This module must not compute a price.
 
 #[cfg(test)]
 mod tests;
@@ -17,30 +17,30 @@ use credits::money::Micro;
 use rusqlite::{Row, ToSql, params, params_from_iter};
 use std::collections::BTreeMap;
 
-/// A span of time: from the first number up to, and without, the second. Hours and days are since
-/// 1970 UTC.
+/// A span of time from the first number up to the second, exclusive. Hours and days count from 1970
+/// UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageSpan {
     Hours(i64, i64),
     Days(i64, i64),
 }
 
-/// How a report divides its span.
+/// The length of the intervals into which a report divides its span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageInterval {
-    /// Each hour or day, as the span counts.
+    /// The unit of the span: an hour or a day.
     Unit,
-    /// Months since January 1970 UTC. The first and the last one may be parts of a month.
+    /// A month, counted from January 1970 UTC. The first and the last month may be incomplete.
     Month,
 }
 
-/// A question about an account's usage: which debits, and how they are grouped.
+/// The criteria and the grouping of a usage report for an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageQuery {
     pub span: UsageSpan,
     pub model: Option<String>,
     pub key_id: Option<String>,
-    /// `None` sums up the whole span.
+    /// Interval of the groups. `None` sums up the whole span.
     pub interval: Option<UsageInterval>,
     pub by_model: bool,
     pub by_key: bool,
@@ -56,19 +56,19 @@ pub struct UsageRow {
     pub sum: SpendTotals,
 }
 
-/// One model's debits on one day, over all accounts.
+/// The sum of one model's debits on one day, over all accounts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DailyTotal {
     /// Days since 1970 UTC.
     pub day: i64,
     pub model: String,
     pub sum: SpendTotals,
-    /// The parts of the costs that the accounts could not pay.
+    /// The part of the costs that the accounts could not pay.
     pub writeoff: Micro,
 }
 
 impl UsageQuery {
-    /// All of an account's debits in `span` as one sum.
+    /// Creates a query for the sum of an account's debits in `span`.
     pub fn new(span: UsageSpan) -> Self {
         Self {
             span,
@@ -82,15 +82,15 @@ impl UsageQuery {
 }
 
 impl UsageRow {
-    /// Returns the row's place in the order of a report: a next page begins after it.
+    /// Returns the row's position in the order of a report. The next page begins after it.
     pub fn cursor(&self) -> (i64, &str, &str) {
         (self.time, &self.model, &self.key_id)
     }
 }
 
 impl LedgerPages<'_> {
-    /// Returns an account's debits in groups, ordered by time, model and key: at most `limit`, from
-    /// the one after the cursor `after` on.
+    /// Returns at most `limit` groups of an account's debits, ordered by time, model and key, and
+    /// starting after the cursor `after`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -127,8 +127,8 @@ impl LedgerPages<'_> {
         })
     }
 
-    /// Returns the credits that each of `accounts` has spent from `first_day` on; an account
-    /// without debits is not in the result.
+    /// Returns the credits that each of `accounts` has spent from `first_day` on; the result leaves
+    /// out accounts without debits.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -162,8 +162,8 @@ impl LedgerPages<'_> {
             })
     }
 
-    /// Returns the debits of each account on the days from `from_day` up to, and without, `to_day`:
-    /// the `limit` accounts that spent most, in this order. Reads the days of all accounts.
+    /// Returns the debits of the `limit` accounts that spent most from `from_day` up to `to_day`,
+    /// exclusive, in descending order. The query reads the days of all accounts.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -182,8 +182,8 @@ impl LedgerPages<'_> {
             })
     }
 
-    /// Returns the debits of all accounts on the days from `from_day` up to, and without, `to_day`,
-    /// by day and model.
+    /// Returns the debits of all accounts by day and model, from `from_day` up to `to_day`,
+    /// exclusive.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -197,14 +197,14 @@ impl LedgerPages<'_> {
     }
 }
 
-/// The sums of several rows of [`usage_rows`].
+/// SQL for the sums of several rows of [`usage_rows`].
 const SUMS: &str =
     "sum(responses), min(sum(credits), 9007199254740991), sum(input), sum(cache_read), sum(output)";
 
-/// Returns a query for an account's rows of `table` with debits whose `unit` of time fits `span`:
-/// a row of the tail and one of `index.db` with the same key are one row. A vendor's nonsense
-/// counters must not overflow sums of rows, which SQLite would refuse: of one row, at most 2^44
-/// tokens of a class count.
+/// Returns a query for an account's rows of `table` with debits whose `unit` of time fits `span`: A
+/// row of the tail and one of `index.db` with the same key count as one row. A row contributes at
+/// most 2^44 tokens of a class, so that a vendor's absurd counters cannot overflow a sum, which
+/// SQLite would refuse.
 pub(crate) fn usage_rows(tables: IndexTables<'_>, table: &str, unit: &str, span: &str) -> String {
     let rows = tables.union(&format!(
         "SELECT {unit}, model, api_key, responses, credits, input, cache_read, output FROM $.{table}
@@ -230,7 +230,8 @@ fn spend_since_sql(tables: IndexTables<'_>) -> String {
     format!("SELECT account, min(sum(credits), 9007199254740991) FROM ({rows}) GROUP BY account")
 }
 
-/// Names are read only of the rows that are returned. The limits are those of [`usage_rows`].
+/// Returns the query for the spending by account. It reads names only of the returned rows, and has
+/// the limits of [`usage_rows`].
 fn spend_by_account_sql(tables: IndexTables<'_>) -> String {
     let rows = tables.union(
         "SELECT account, responses, credits, min(input, 1 << 44) AS input,
@@ -248,8 +249,8 @@ fn spend_by_account_sql(tables: IndexTables<'_>) -> String {
     )
 }
 
-/// The limits are those of a row: the tail has few entries, so that a sum with it does not
-/// overflow.
+/// Returns the query for the totals by day. The limits are those of a stored row, because the tail
+/// has too few entries for an overflow.
 fn daily_totals_sql(tables: IndexTables<'_>) -> String {
     let rows = tables.union("SELECT * FROM $.usage_total WHERE day >= ?1 AND day < ?2");
     format!(
@@ -270,10 +271,11 @@ fn hourly_sql(tables: IndexTables<'_>) -> String {
     )
 }
 
-/// A query with its values.
+/// An SQL query with the values of its parameters.
 type UsageSql = (String, Vec<Box<dyn ToSql>>);
 
-/// Builds the query; `None` if the index does not have a name in it, so that nothing matches.
+/// Builds the query. Returns `None` if the index lacks a name in the criteria, so that no row can
+/// match.
 fn usage_sql(
     tables: IndexTables<'_>,
     account: &str,
@@ -304,7 +306,8 @@ fn usage_sql(
              + strftime('%m', ({day}) * 86400, 'unixepoch') - 1"
         ),
     };
-    // Names are read only where the report is divided by them: the order of a page is theirs.
+    // Names are read only if the report is grouped by them, because the order of a page depends on
+    // the names.
     let column = |is_wanted: bool, names: &str| match is_wanted {
         true => tables.name_of(names, &format!("usage.{names}")),
         false => "''".to_owned(),

@@ -1,8 +1,8 @@
-//! Finds the files of recorded segments: in the folder `segments` beside `ledger.db`, else where
-//! they were archived.
+//! Finds the files of recorded segments in the folder `segments` beside `ledger.db`, or else in the
+//! archive.
 //!
-//! Open segments stay open, up to a limit: a receipt then reads one page and one block. This file
-//! must not write, and must not know what is in a file: that is `segment.rs`.
+//! Segments stay open, up to a limit, so that a receipt needs to read only one page and one block.
+//! This file must not write, and must not depend on the content of a file: `segment.rs` reads it.
 
 use crate::StoreError;
 use crate::entry::hex::encode_hex;
@@ -19,7 +19,7 @@ pub const SEGMENT_DIR: &str = "segments";
 /// Maximum number of segments that stay open.
 const MAX_OPEN_SEGMENTS: usize = 64;
 
-/// A segment as the ledger has recorded it.
+/// A segment in the records of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SegmentRecord {
     pub first: i64,
@@ -30,7 +30,7 @@ pub struct SegmentRecord {
     pub last_hash: Vec<u8>,
     pub from_ms: i64,
     pub to_ms: i64,
-    /// The latest time of an end of a request, or in the id of one: a request that began later is
+    /// The latest time of an end of a request, or in the id of one. A request that began later is
     /// not in the segment.
     #[serde(skip)]
     pub ended_until_ms: i64,
@@ -42,9 +42,9 @@ pub struct SegmentRecord {
     #[serde(skip)]
     pub sha256: Vec<u8>,
     pub sealed_at_ms: i64,
-    /// Whether the ends of requests have left `entry`.
+    /// Whether the segment's ends of requests have been removed from `entry`.
     pub is_emptied: bool,
-    /// Folder to which the file was moved; `None` if it is in the data directory.
+    /// Folder to which the file was moved. `None` if the file is in the data directory.
     pub archived_to: Option<String>,
     pub archived_at_ms: Option<i64>,
 }
@@ -86,8 +86,8 @@ pub(crate) fn segments_after(
         .collect()
 }
 
-/// Returns the segments that can have the end of a request which began at `begun_ms`, oldest first;
-/// all of them, if that time is not known.
+/// Returns the segments that can contain the end of a request that began at `begun_ms`, oldest
+/// first. If that time is unknown, returns all segments.
 pub(crate) fn segments_since(
     connection: &Connection,
     begun_ms: Option<i64>,
@@ -115,7 +115,7 @@ pub(crate) fn segment_of(
     Ok(found.filter(|segment| segment.last >= seq))
 }
 
-/// How far the ledger is sealed: the last entry in a segment, and the time of the latest one.
+/// Returns the position of the last sealed entry, and the time of the latest one.
 pub(crate) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     let end = connection
         .prepare_cached("SELECT sealed_through, sealed_until FROM installation")?
@@ -127,14 +127,15 @@ pub(crate) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)
 /// The files of the segments of one ledger.
 pub struct SegmentFiles {
     dir: PathBuf,
-    /// The operator's archive: files are looked for there too, even if the ledger records another.
+    /// The operator's archive. Files are looked for in this folder even if the ledger records
+    /// another.
     archive: ArcSwapOption<PathBuf>,
     open: Mutex<BTreeMap<i64, Arc<SegmentReader>>>,
     blocks: BlockCache,
 }
 
 impl SegmentFiles {
-    /// The files of the ledger in `data_dir`. Opens none.
+    /// Creates the list of files for the ledger in `data_dir`, without opening any.
     pub(crate) fn new(data_dir: &Path) -> Self {
         Self {
             dir: data_dir.join(SEGMENT_DIR),
@@ -144,17 +145,17 @@ impl SegmentFiles {
         }
     }
 
-    /// The block that was decoded last, for readers of single entries.
+    /// Returns the block that was decoded last, for readers of single entries.
     pub(crate) fn blocks(&self) -> &BlockCache {
         &self.blocks
     }
 
-    /// Folder of the segments that were not archived.
+    /// Returns the folder of the segments that were not archived.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the file can be, the likeliest place first.
+    /// Returns the possible paths of the file, the likeliest one first.
     fn places(&self, segment: &SegmentRecord) -> Vec<PathBuf> {
         let archive = self.archive.load();
         let archives = [
@@ -168,13 +169,13 @@ impl SegmentFiles {
             .collect()
     }
 
-    /// Looks for files in this folder too, from now on.
+    /// Sets the folder of the archive, in which later calls look for files too.
     pub(crate) fn set_archive(&self, archive: Option<&Path>) {
         self.archive
             .store(archive.map(|dir| Arc::new(dir.to_owned())));
     }
 
-    /// Returns the segment, opened before or now.
+    /// Returns the segment. Opens it unless it is open already.
     ///
     /// # Errors
     /// Returns the fault of its file.
@@ -197,14 +198,14 @@ impl SegmentFiles {
     /// Opens the file, and checks that it is the one that the ledger recorded.
     ///
     /// # Errors
-    /// Returns the fault of the first place that has a file.
+    /// Returns the fault of the first file that was found.
     pub(crate) fn open_new(&self, segment: &SegmentRecord) -> Result<SegmentReader, SegmentFault> {
         let mut fault = SegmentFault::Missing;
         for path in self.places(segment) {
             match open_recorded(&path, segment) {
                 Ok(reader) => return Ok(reader),
                 Err(SegmentFault::Missing) => {}
-                // A whole copy in another place is as good.
+                // An undamaged copy in another folder is equally good.
                 Err(found) if matches!(fault, SegmentFault::Missing) => fault = found,
                 Err(_) => {}
             }
@@ -218,7 +219,8 @@ impl SegmentFiles {
         open.remove(&first);
     }
 
-    /// Returns the error of a missing or damaged segment: where its file should be, and what to do.
+    /// Returns the error for a missing or damaged segment. It names the expected path of the file
+    /// and the remedy.
     pub(crate) fn unavailable(&self, segment: &SegmentRecord, fault: &SegmentFault) -> StoreError {
         if let SegmentFault::OtherRecord(_) = fault {
             return StoreError::SegmentUnavailable(format!(
@@ -239,7 +241,7 @@ impl SegmentFiles {
         ))
     }
 
-    /// What makes a segment available again.
+    /// Returns the step that makes a segment available again.
     pub fn remedy(&self, segment: &SegmentRecord) -> String {
         let dir = self.dir.display();
         match &segment.archived_to {
@@ -251,8 +253,7 @@ impl SegmentFiles {
     }
 }
 
-/// Checks that the ledger records what the signed manifest says. Only an audit needs this check;
-/// reading a segment does not.
+/// Checks that the ledger's record agrees with the signed manifest. Only an audit needs this check.
 pub(crate) fn check_record(
     segment: &SegmentRecord,
     manifest: &SegmentManifest,
@@ -291,7 +292,7 @@ pub(crate) fn open_recorded(
 }
 
 /// Returns the hash of the entry at the anchor's position, if that entry is sealed. If its segment
-/// is missing, trusts the anchor: only a ledger that had the entry can have sealed it.
+/// is missing, the anchor is trusted, because only a ledger that had the entry can have sealed it.
 pub(crate) fn sealed_hash(
     connection: &Connection,
     seq: i64,

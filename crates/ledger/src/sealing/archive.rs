@@ -1,8 +1,8 @@
 //! Moves sealed segments to another folder, and lists them with their states.
 //!
-//! A segment is copied, read back by its hash, synced and renamed; then the ledger records its
-//! place; only then is the file in the data directory removed. A folder that is missing, full or
-//! read-only changes nothing. This file must not delete the only copy.
+//! A segment is copied, read back by its hash, synced and renamed. Then the ledger records the new
+//! folder, and only then is the file in the data directory removed. If the folder is missing, full
+//! or read-only, all files remain in place. This file must not delete the only copy.
 
 use crate::StoreError;
 use crate::entry::hex::encode_hex;
@@ -28,13 +28,13 @@ use std::time::Instant;
 /// Number of bytes that are copied in one step.
 const COPY_BYTES: usize = 1 << 20;
 
-/// A segment and whether it can be read.
+/// A segment, and whether it can be read.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentStatus {
     #[serde(flatten)]
     pub segment: SegmentRecord,
     pub state: SegmentState,
-    /// Why it cannot be read, and what to do.
+    /// The reason why the segment cannot be read, and the remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
@@ -42,12 +42,12 @@ pub struct SegmentStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentState {
-    /// In the data directory.
+    /// The file is in the data directory.
     Here,
-    /// In the folder to which it was archived.
+    /// The file is in the folder to which it was archived.
     Archived,
     Missing,
-    /// Unreadable, changed, or of another installation.
+    /// The file is unreadable, changed, or from another installation.
     Damaged,
 }
 
@@ -75,14 +75,14 @@ impl Segments<'_> {
         })
     }
 
-    /// Finds segments in this folder too, from now on: an archive can move, and a restored ledger
-    /// does not know what was archived after its backup.
+    /// Sets the folder of the archive, in which later calls look for segments too. An archive can
+    /// move, and a restored ledger does not know which segments were archived after its backup.
     pub fn set_archive(&self, archive: Option<&Path>) {
         self.0.segments.set_archive(archive);
     }
 
-    /// Returns the segments with their states. Opens each file, which checks its signature; with
-    /// `reads_all`, reads and checks everything in it.
+    /// Returns the segments with their states. Each file is opened, which checks its signature.
+    /// With `reads_all`, all its content is checked too.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -103,7 +103,7 @@ impl Segments<'_> {
             };
             let mut opened = check(&segment);
             if opened.is_err() {
-                // It may just have been archived.
+                // The segment may just have been archived.
                 segment = self.recorded_segment(segment.first)?;
                 opened = check(&segment);
             }
@@ -131,9 +131,9 @@ impl Segments<'_> {
         Ok(statuses)
     }
 
-    /// Copies the segments in the data directory to another one, `to`, and those that were archived
-    /// from `since_ms` on: the copied ledger may have them in the data directory. Returns what is
-    /// wrong with segments that are in neither place.
+    /// Copies the segments in the data directory to another one, `to`. Segments that were archived
+    /// since `since_ms` are copied too, because the copied ledger may expect them in the data
+    /// directory. Returns the faults of segments that are in neither place.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written.
@@ -167,13 +167,13 @@ impl Segments<'_> {
         Ok(faults)
     }
 
-    /// Returns where the file of a segment is that was archived from `since_ms` on.
+    /// Returns the path of a segment's file if it was archived since `since_ms`.
     fn archived_since(
         &self,
         segment: &SegmentRecord,
         since_ms: i64,
     ) -> Result<Option<PathBuf>, StoreError> {
-        // It may have been archived just now.
+        // The segment may have been archived just now.
         let segment = self.recorded_segment(segment.first)?;
         let folder = segment.archived_to.filter(|_| {
             segment
@@ -183,15 +183,15 @@ impl Segments<'_> {
         Ok(folder.map(|folder| Path::new(&folder).join(&segment.file)))
     }
 
-    /// Opens a recorded segment, to read all of it.
+    /// Opens a recorded segment for a reader of all its entries.
     ///
     /// # Errors
-    /// Returns an error that says what to do if its file is missing.
+    /// Returns an error with the remedy if the file is missing.
     pub fn open_segment(&self, segment: &SegmentRecord) -> Result<SegmentReader, StoreError> {
         if let Ok(reader) = self.0.segments.open_new(segment) {
             return Ok(reader);
         }
-        // It may just have been archived.
+        // The segment may just have been archived.
         let current = self.recorded_segment(segment.first)?;
         self.0
             .segments
@@ -199,8 +199,8 @@ impl Segments<'_> {
             .map_err(|fault| self.0.segments.unavailable(&current, &fault))
     }
 
-    /// Returns the key that checks the signatures of the installation's segments, in hexadecimal
-    /// digits; `None` before the first segment.
+    /// Returns the public key of the installation's segments in hexadecimal digits, or `None`
+    /// before the first segment.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -216,7 +216,8 @@ impl Segments<'_> {
         Ok(Some(self.installation_key()?.public_key()))
     }
 
-    /// Moves the segments whose last entry is before `before_ms` to `to`. Returns them.
+    /// Moves the segments whose last entry is before `before_ms` to `to`. Returns the moved
+    /// segments.
     ///
     /// # Errors
     /// Returns an error if another process seals or archives, or if a segment cannot be moved; it
@@ -248,8 +249,8 @@ impl Segments<'_> {
         Ok(moved)
     }
 
-    /// Checks the folder of an archive. Does not create it: if its disk is not mounted, the new
-    /// folder would be on another disk.
+    /// Checks the folder of an archive. The folder is not created, because it would be on another
+    /// disk if the archive's disk is not mounted.
     fn archive_folder(&self, to: &Path) -> Result<PathBuf, StoreError> {
         let refuse =
             |why: String| StoreError::Refused(format!("cannot archive to {}: {why}", to.display()));
@@ -266,7 +267,7 @@ impl Segments<'_> {
         let Some(name) = to.to_str() else {
             return Err(refuse("its name is not UTF-8".into()));
         };
-        // The folder of a disk that is not mounted is there, and empty.
+        // If a disk is not mounted, its folder exists but is empty.
         let records = self.segment_records()?;
         let mut archived = records.iter().filter(|segment| {
             segment.archived_to.as_deref() == Some(name)
@@ -306,7 +307,7 @@ impl Segments<'_> {
             let partial = to.join(format!("{}.{PARTIAL}", segment.file));
             let copied = copy_checked(&from, &partial, &segment.sha256, pace);
             if let Err(error) = copied {
-                // A full disk gets its space back.
+                // Remove the partial file, so that a full disk gets its space back.
                 let _ = std::fs::remove_file(&partial);
                 return Err(error);
             }
@@ -327,14 +328,15 @@ impl Segments<'_> {
         self.remove_local(segment, &target, pace)
     }
 
-    /// Returns whether a folder shows the files in the data directory: it is their folder under
-    /// another name, over a mount, or through another file system. What it shows is then no copy.
+    /// Returns whether a folder shows the files of the data directory under another name, over a
+    /// mount, or through another file system. Such a folder contains no copies.
     fn shows_local_files(&self, folder: &Path) -> Result<bool, StoreError> {
         let failed =
             |source| StoreError::io("try whether the archive is a folder of its own", source);
         let mut random = [0_u8; 8];
         getrandom::fill(&mut random).map_err(|error| failed(error.into()))?;
-        // A name that no cache of a file system knows; one that stays is removed as a partial file.
+        // Use a new name, which no cache of a file system has. A remaining probe is removed as a
+        // partial file.
         let name = format!("probe-{}.{PARTIAL}", encode_hex(&random));
         let probe = self.0.segments.dir().join(&name);
         File::create_new(&probe).map_err(failed)?;
@@ -343,8 +345,8 @@ impl Segments<'_> {
         Ok(is_shown)
     }
 
-    /// Removes the file in the data directory of a segment whose whole copy is at `archived`. Sets
-    /// aside whatever else has its name.
+    /// Removes the local file of a segment whose complete copy is at `archived`. A different file
+    /// with its name is set aside.
     pub(super) fn remove_local(
         &self,
         segment: &SegmentRecord,
@@ -375,7 +377,7 @@ impl Segments<'_> {
         sqlite::sync_dir(self.0.segments.dir()).map_err(failed)
     }
 
-    /// Removes the files in the data directory of segments that the archive has.
+    /// Removes the local files of segments that the archive has.
     pub(super) fn remove_archived(
         &self,
         records: &[SegmentRecord],
@@ -387,7 +389,7 @@ impl Segments<'_> {
             };
             let folder = Path::new(folder);
             let archived = folder.join(&segment.file);
-            // One that was put back because the archive's copy is gone stays.
+            // A file that was put back because the archive's copy is gone must remain.
             if self.0.segments.dir().join(&segment.file).exists()
                 && open_recorded(&archived, segment).is_ok()
                 && hash_file(&archived, pace)? == Some(segment.sha256.clone())
@@ -400,7 +402,7 @@ impl Segments<'_> {
     }
 }
 
-/// Renames a file in the folder of segments that is none of them, and logs why.
+/// Renames a file in the folder of segments that is not a segment, and logs the reason.
 pub(crate) fn set_aside(path: &Path, why: &str) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".unknown");
@@ -412,8 +414,8 @@ pub(crate) fn set_aside(path: &Path, why: &str) -> io::Result<()> {
     file_owner::rename(path, aside)
 }
 
-/// Returns whether two paths lead to one file that has no other name: removing one removes the
-/// file.
+/// Returns whether two paths lead to one file that has no other name, so that removing one removes
+/// the file.
 fn is_only_name(one: &Path, other: &Path) -> io::Result<bool> {
     let one = match std::fs::metadata(one) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -433,7 +435,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     copy.sync_all()
 }
 
-/// Copies a file, syncs the copy, and reads it back. The original must have the hash too.
+/// Copies a file, syncs the copy, and reads it back. The original must have the expected hash too.
 fn copy_checked(
     from: &Path,
     to: &Path,
@@ -470,7 +472,7 @@ fn copy_checked(
     Ok(())
 }
 
-/// Returns the SHA-256 of a file; `None` if there is none.
+/// Returns the SHA-256 of a file, or `None` if it does not exist.
 fn hash_file(path: &Path, pace: BackgroundPace<'_>) -> Result<Option<Vec<u8>>, StoreError> {
     let failed = |source| StoreError::io("read a segment", source);
     let mut file = match open_regular(path) {

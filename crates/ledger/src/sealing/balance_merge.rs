@@ -14,26 +14,26 @@ use std::io;
 pub(crate) struct ChangedBalance {
     pub paid: Micro,
     pub trial: Micro,
-    /// What the segment's entries add to the credits bought or granted.
+    /// Sum of the credits that the segment's entries buy or grant.
     pub credited: Micro,
 }
 
-/// The balance of every account at the end of a new segment: those of the last segment's end, with
-/// the changes since.
+/// Computes the balance of every account at the end of a new segment, from the balances at the end
+/// of the last segment and the changes since.
 pub(crate) struct BalanceMerge<'a> {
     ledger: &'a Ledger,
-    /// End of the last segment.
+    /// Position of the last segment's last entry.
     through: i64,
     changed: std::iter::Peekable<std::collections::btree_map::IntoIter<String, ChangedBalance>>,
     known: VecDeque<SealedBalance>,
     after: Option<String>,
     is_read: bool,
-    /// The balances that have changed.
+    /// Balances that have changed since the last segment.
     rows: Vec<SealedBalance>,
 }
 
 impl<'a> BalanceMerge<'a> {
-    /// `through` is the end of the last segment.
+    /// Creates the merge. `through` is the position of the last segment's last entry.
     pub(crate) fn new(
         ledger: &'a Ledger,
         through: i64,
@@ -50,7 +50,6 @@ impl<'a> BalanceMerge<'a> {
         }
     }
 
-    /// Returns the balances that have changed.
     pub(crate) fn into_changed(self) -> Vec<SealedBalance> {
         self.rows
     }

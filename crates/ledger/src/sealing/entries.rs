@@ -1,5 +1,4 @@
-//! What a caller reads of sealed entries: the end of one request, entries by position, and an
-//! export of all entries.
+//! Reads sealed entries: the end of one request, entries by position, and an export of all entries.
 //!
 //! This file must not write.
 
@@ -15,8 +14,8 @@ impl Segments<'_> {
     /// Returns the end of a request of any account from the segments.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be read, or if a segment that could have it is not at
-    /// hand.
+    /// Returns an error if the ledger cannot be read, or if a segment is missing that could contain
+    /// it.
     pub fn sealed_ending(&self, reference: &str) -> Result<Option<LedgerEntry>, StoreError> {
         self.0.read(
             "look for a request in the ledger's segments",
@@ -24,8 +23,8 @@ impl Segments<'_> {
         )?
     }
 
-    /// Returns the sealed entries at these positions, in the order given; leaves out a position
-    /// that is not sealed.
+    /// Returns the sealed entries at these positions, in the given order. Positions that are not
+    /// sealed are left out.
     ///
     /// # Errors
     /// Returns an error if a segment cannot be read.
@@ -35,8 +34,8 @@ impl Segments<'_> {
             .with(|connection| sealed::entries_at(connection, &self.0.segments, seqs))
     }
 
-    /// Calls `each` for the selected entries in order, sealed or not, as of one moment. Reads one
-    /// entry at a time, never the whole table into memory. Writers do not wait for it.
+    /// Calls `each` for the selected entries in order, sealed or not, from one snapshot. Only one
+    /// entry is in memory at a time, and writers do not wait.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read, if a segment is missing, or if `each`
@@ -62,7 +61,8 @@ impl Segments<'_> {
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("read the ledger's entries", source);
         let mut done = 0;
-        // Sealed entries never change. Reading them before the snapshot keeps it short.
+        // Sealed entries never change. Reading them before the snapshot begins keeps the snapshot
+        // short.
         loop {
             let segments = segments_after(connection, done).map_err(sql)?;
             let Some(last) = segments.last().map(|segment| segment.last) else {
@@ -112,7 +112,8 @@ impl Segments<'_> {
             if is_outside {
                 continue;
             }
-            // Opened for this walk alone: a walk over many must not close the ones in use.
+            // Open the segment for this walk alone, because a walk over many segments must not
+            // close those in use.
             let reader = self.open_segment(segment)?;
             let unavailable = |fault| self.0.segments.unavailable(segment, &fault);
             for entry in reader.entries() {
@@ -128,8 +129,8 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// Returns how far the ledger is sealed, as noted, and as its segments say: the last entry, and
-    /// the time of the latest end of a request.
+    /// Returns the end of the sealed range twice: from the ledger's note, and from its segments.
+    /// Each has the last entry, and the time of the latest end of a request.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -146,8 +147,7 @@ impl Segments<'_> {
             })
     }
 
-    /// Returns the balance of every account at the end of a segment, which ends with the entry
-    /// `seq`.
+    /// Returns the balance of every account at the end of the segment whose last entry is `seq`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

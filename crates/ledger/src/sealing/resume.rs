@@ -1,4 +1,4 @@
-//! Finishes or discards what a process that died while it sealed or archived has left.
+//! Finishes or discards the incomplete work of a process that died while it sealed or archived.
 //!
 //! This file must not remove the only copy of an entry.
 
@@ -14,7 +14,7 @@ use rusqlite::OptionalExtension;
 use std::path::Path;
 
 impl Segments<'_> {
-    /// Finishes or discards what a process that died left.
+    /// Finishes or discards the incomplete work of a dead process.
     pub(super) fn resume_sealing(&self, pace: BackgroundPace<'_>) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("look through the folder of segments", source);
         let records = self.segment_records()?;
@@ -36,8 +36,8 @@ impl Segments<'_> {
         self.remove_archived(&records, pace)
     }
 
-    /// Removes a segment that the ledger has not recorded and whose entries it still has; sets any
-    /// other aside.
+    /// Removes a segment that the ledger has not recorded if the ledger still has its entries. Any
+    /// other unrecorded segment is set aside.
     fn discard_unrecorded(&self, path: &Path) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("remove a segment that is not recorded", source);
         let is_in_ledger = match SegmentReader::open(path) {

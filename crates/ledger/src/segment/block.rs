@@ -1,9 +1,9 @@
-//! A block of a segment: some hundred consecutive entries, column by column, compressed.
+//! A block of a segment. It has some hundred consecutive entries, stored by columns and compressed.
 //!
 //! A block has neither the hashes of its entries nor their `prev`: a reader gets the hash before
-//! the first entry from the segment's directory, recomputes the chain, and must meet the hash with
-//! which the next block begins. docs/segments.md describes the bytes. This file must not read or
-//! write a file.
+//! the first entry from the segment's directory, recomputes the chain, and must arrive at the hash
+//! with which the next block begins. docs/segments.md describes the bytes. This file must not read
+//! or write a file.
 
 use super::detail::{TextTable, read_details, read_named, read_table, write_details};
 use super::varint::{BlockBytes, put, put_signed, put_text};
@@ -14,17 +14,18 @@ use std::collections::HashMap;
 
 /// Maximum number of entries in a block. Reading one entry decodes its block.
 pub(crate) const MAX_BLOCK_ENTRIES: usize = 512;
-/// A block ends once its entries have this many bytes of text.
+/// Number of bytes of text after which a block ends.
 pub(crate) const BLOCK_TEXT_BYTES: usize = 512 << 10;
-/// Maximum number of bytes of text of one entry that can be sealed.
+/// Maximum number of bytes of text in one entry of a segment.
 pub(crate) const MAX_ENTRY_TEXT_BYTES: usize = 1 << 20;
-/// Maximum number of bytes of a block before compression, and of the details in it.
+/// Maximum number of bytes in a block before compression. The details in it have the same limit.
 pub(crate) const MAX_BLOCK_BYTES: usize = 4 << 20;
-/// Measured with 1 000 accounts: level 9 saves 2 % of the bytes and takes twice the time.
+/// Compression level of zstd. With 1 000 accounts, level 9 saves 2 % of the bytes and takes twice
+/// the time.
 const COMPRESSION_LEVEL: i32 = 3;
 
-/// The kinds of entries, first the ends of requests. Blocks and the index name a kind by its place
-/// here, so a new one is appended.
+/// The kinds of entries, beginning with the ends of requests. Blocks and the index store the index
+/// of a kind in this list, so a new kind must be appended.
 pub(crate) const ENTRY_KINDS: [&str; 12] = [
     "debit",
     "void",
@@ -40,7 +41,7 @@ pub(crate) const ENTRY_KINDS: [&str; 12] = [
     "code",
 ];
 
-/// Length of the 80 bits of a request id that are not its time.
+/// Number of bytes of a request id that do not contain its time (80 bits).
 const ID_TAIL_BYTES: usize = 10;
 const ID_PREFIX: &str = "req_";
 
@@ -85,7 +86,8 @@ pub(crate) fn encode(entries: &[LedgerEntry]) -> std::io::Result<Vec<u8>> {
             .iter()
             .for_each(|entry| put_signed(&mut out, column(entry).get()));
     }
-    // A balance is what the account's entry before it in this block left, and the change: mostly 0.
+    // A balance is stored as the difference from the expected one, which follows from the account's
+    // previous entry in this block and the change. The difference is mostly 0.
     let mut known: HashMap<&str, (i64, i64)> = HashMap::new();
     for entry in entries {
         let (paid, trial) = known.entry(&entry.account).or_default();
@@ -101,8 +103,8 @@ pub(crate) fn encode(entries: &[LedgerEntry]) -> std::io::Result<Vec<u8>> {
     zstd::bulk::compress(&out, COMPRESSION_LEVEL)
 }
 
-/// Decodes a block, whose first entry is `first`, and recomputes the hashes from `prev` on. `None`
-/// if the bytes are damaged.
+/// Decodes a block whose first entry is `first`, and recomputes the hashes from `prev` on. Returns
+/// `None` if the bytes are damaged.
 pub(crate) fn decode(compressed: &[u8], first: i64, prev: &[u8; 32]) -> Option<Vec<LedgerEntry>> {
     let plain = zstd::bulk::decompress(compressed, MAX_BLOCK_BYTES).ok()?;
     let mut bytes = BlockBytes(&plain);
@@ -165,9 +167,9 @@ pub(crate) fn decode(compressed: &[u8], first: i64, prev: &[u8; 32]) -> Option<V
     Some(entries)
 }
 
-/// A reference as a block has it.
+/// A reference in the form of a block.
 enum BlockReference<'a> {
-    /// The id of a request: how long before the entry the id was made, and its last 80 bits.
+    /// The id of a request: the time from the id's creation to the entry, and the last 80 bits.
     RequestId {
         age_ms: i64,
         tail: &'a [u8],
@@ -175,8 +177,8 @@ enum BlockReference<'a> {
     Text(&'a str),
 }
 
-/// Writes for each entry whether its reference is a request id (1) or a text (0); then the ids;
-/// then the texts.
+/// Writes for each entry whether its reference is a request id (1) or a text (0), and then all ids
+/// and all texts.
 fn write_references(out: &mut Vec<u8>, entries: &[LedgerEntry]) {
     let ids: Vec<_> = entries
         .iter()
@@ -236,8 +238,8 @@ impl BlockReference<'_> {
     }
 }
 
-/// The time and the other 80 bits of a request id: `req_` and a UUID of version 7 in 32 digits.
-/// `None` for any other text.
+/// Returns the time and the other 80 bits of a request id, which is `req_` and a UUID of version 7
+/// in 32 digits. Returns `None` for any other text.
 fn parse_request_id(reference: &str) -> Option<(i64, [u8; ID_TAIL_BYTES])> {
     let digits = reference.strip_prefix(ID_PREFIX)?;
     let is_id = digits.len() == 32
@@ -255,8 +257,8 @@ fn parse_request_id(reference: &str) -> Option<(i64, [u8; ID_TAIL_BYTES])> {
     Some((ms, tail))
 }
 
-/// Returns when a request with this id began, in ms since 1970; `None` if the id has no time, so
-/// that the request may be of any age.
+/// Returns the time at which a request with this id began, in ms since 1970. Returns `None` if the
+/// id has no time, so that the request may be of any age.
 pub fn request_time_ms(reference: &str) -> Option<i64> {
     let is_version_7 = reference.as_bytes().get(ID_PREFIX.len() + 12) == Some(&b'7');
     let (ms, _) = parse_request_id(reference).filter(|_| is_version_7)?;

@@ -1,23 +1,23 @@
-//! The block that was decoded last, of all segments that one process reads.
+//! Keeps the last decoded block of all segments that one process reads.
 //!
-//! A journal that is replayed asks for one request after the other, and a page for entries next to
-//! each other: without it, each of them would decode the same block. This file must not keep more
-//! than one block (at most a few MB).
+//! The replay of a journal looks up one request after the other, and a page reads neighbouring
+//! entries. Without the cache, each look-up would decode the same block. This file must not keep
+//! more than one block (at most a few MB).
 
 use crate::LedgerEntry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Names a block by the hash with which its segment ends: a file that was replaced has another one.
+/// Identifies a block by the hash at the end of its segment, and its number. A file that was
+/// replaced has another hash.
 pub(crate) type BlockKey = ([u8; 32], usize);
 
 type CachedBlock = (BlockKey, Arc<[LedgerEntry]>);
 
-/// The last decoded block.
 #[derive(Default)]
 pub struct BlockCache(Mutex<Option<CachedBlock>>);
 
 impl BlockCache {
-    /// Returns the block `key`, which `decode` makes if it is not the last one.
+    /// Returns the block `key`. If it is not in the cache, `decode` produces it.
     ///
     /// # Errors
     /// Returns the error of `decode`.
@@ -32,7 +32,7 @@ impl BlockCache {
         {
             return Ok(entries);
         }
-        // Without the lock: readers of other blocks do not wait.
+        // Decode without the lock, so that readers of other blocks do not wait.
         let entries: Arc<[LedgerEntry]> = decode()?.into();
         *self.lock() = Some((key, Arc::clone(&entries)));
         Ok(entries)

@@ -1,16 +1,16 @@
-//! The details of a block's entries, column by column.
+//! Encodes the details of a block's entries by columns.
 //!
-//! A detail is a text of JSON. Its *shape* is the text with a hole in the place of each value after
-//! a colon: byte 1 for a string, byte 2 for a whole number. Most entries share a few shapes, and
-//! the values of one hole resemble each other, so they compress well together. Filling the holes
-//! returns every text byte for byte. This file must not know what a detail means.
+//! A detail is a JSON text. Its *shape* is the text with a hole in place of each value after a
+//! colon: byte 1 for a string, byte 2 for a whole number. Most entries share a few shapes, and the
+//! values of one hole resemble each other, so they compress well together. Filling the holes
+//! returns every text byte for byte. This file must not depend on the meaning of a detail.
 
 use super::varint::{BlockBytes, put, put_text};
 use std::collections::HashMap;
 
 const STRING_HOLE: u8 = 1;
 const NUMBER_HOLE: u8 = 2;
-/// Longest number in digits that becomes a hole; it fits 64 bits.
+/// Maximum number of digits in a number that becomes a hole. It fits into 64 bits.
 const MAX_DIGITS: usize = 18;
 
 /// A detail, split into its shape and the values of its holes.
@@ -20,12 +20,13 @@ struct SplitDetail<'a> {
 }
 
 enum HoleValue<'a> {
-    /// Between the quotes, escapes included.
+    /// The text between the quotes, with its escapes.
     Text(&'a str),
     Number(u64),
 }
 
-/// Splits a text. A text that contains the bytes of holes has no shape: `None`.
+/// Splits a text. Returns `None` for a text that contains the bytes of holes, because it has no
+/// shape.
 fn split(text: &str) -> Option<SplitDetail<'_>> {
     if text
         .bytes()
@@ -53,7 +54,7 @@ fn split(text: &str) -> Option<SplitDetail<'_>> {
     Some(SplitDetail { shape, values })
 }
 
-/// The content of the string that `text` begins with, and its length with both quotes.
+/// Returns the content of the string at the start of `text`, and its length with both quotes.
 fn string_value(text: &str) -> Option<(&str, usize)> {
     let inner = text.strip_prefix('"')?;
     let mut is_escaped = false;
@@ -68,7 +69,8 @@ fn string_value(text: &str) -> Option<(&str, usize)> {
     None
 }
 
-/// The whole number that `text` begins with, if its digits are the ones that the number prints.
+/// Returns the whole number at the start of `text` and its length. The digits must be those that
+/// the number prints.
 fn number_value(text: &str) -> Option<(u64, usize)> {
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
     let digits = text.get(..length)?;
@@ -77,7 +79,7 @@ fn number_value(text: &str) -> Option<(u64, usize)> {
     Some((value, length))
 }
 
-/// Texts, each stored once and then named by its number.
+/// Collects texts. Each one is stored once and identified by its number.
 #[derive(Default)]
 pub(crate) struct TextTable<'a> {
     texts: Vec<&'a str>,
@@ -104,7 +106,8 @@ pub(crate) fn read_table<'a>(bytes: &mut BlockBytes<'a>) -> Option<Vec<&'a str>>
     (0..count).map(|_| bytes.text()).collect()
 }
 
-/// Reads one number for each of `count` entries, and returns the texts of the table that they name.
+/// Reads one number for each of `count` entries, and returns the texts of the table with these
+/// numbers.
 pub(crate) fn read_named<'a>(
     bytes: &mut BlockBytes<'_>,
     table: &[&'a str],
@@ -118,8 +121,8 @@ pub(crate) fn read_named<'a>(
         .collect()
 }
 
-/// Writes the details: the shapes; for each entry the number of its shape plus 1, or 0; the texts
-/// without a shape; then for each shape and hole its values.
+/// Writes the details. The output has the shapes; the number of its shape plus 1, or 0, for each
+/// entry; the texts without a shape; and the values by shape and hole.
 pub(crate) fn write_details<'a>(out: &mut Vec<u8>, details: impl Iterator<Item = &'a str>) {
     let split: Vec<_> = details.map(|text| (text, split(text))).collect();
     let mut shapes = TextTable::default();
@@ -167,14 +170,14 @@ fn write_hole<'a>(out: &mut Vec<u8>, values: impl Iterator<Item = &'a HoleValue<
     out.extend_from_slice(&column);
 }
 
-/// Values of one hole, in the order of their entries.
+/// Values of one hole, in the order of the entries.
 enum HoleColumn<'a> {
     Texts(Vec<&'a str>),
     Numbers(Vec<u64>),
 }
 
-/// Reads the details of `count` entries. `None` if they are damaged, or longer than `max_bytes`
-/// together.
+/// Reads the details of `count` entries. Returns `None` if they are damaged, or longer than
+/// `max_bytes` together.
 pub(crate) fn read_details(
     bytes: &mut BlockBytes<'_>,
     count: usize,
@@ -250,7 +253,7 @@ fn fill(shape: &str, columns: &[HoleColumn<'_>], row: usize) -> Option<String> {
     Some(text)
 }
 
-/// Appends a number without the cost of a formatter: an entry has about ten.
+/// Appends a number without the cost of a formatter, because an entry has about ten numbers.
 fn push_number(text: &mut String, mut number: u64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();

@@ -1,6 +1,6 @@
-//! Why a segment cannot be read.
+//! The reasons why a segment cannot be read.
 //!
-//! This file must not say where the file should be: a caller knows that.
+//! This file must not name the expected path of the file, which only the caller knows.
 
 use std::io;
 
@@ -25,7 +25,7 @@ impl SegmentFault {
         Self::Damaged(what.into())
     }
 
-    /// The state that a list of segments shows.
+    /// Returns the state for a list of segments.
     pub fn state(&self) -> &'static str {
         match self {
             Self::Missing => "missing",

@@ -6,14 +6,14 @@ use crate::entry::hex::encode_hex;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
-/// The identity of an installation, which signs its segments.
+/// The identity of an installation. It signs the installation's segments.
 pub struct InstallationKey {
     pub id: String,
     pair: Ed25519KeyPair,
 }
 
 impl InstallationKey {
-    /// Creates an identity. Returns its random id and its key, as PKCS #8, too.
+    /// Creates an identity. Returns its random id and its key as PKCS #8.
     ///
     /// # Errors
     /// Returns an error if the system has no randomness.
@@ -35,7 +35,7 @@ impl InstallationKey {
         Ok(Self { id, pair })
     }
 
-    /// The key with which anybody can check a segment, in hexadecimal digits.
+    /// Returns the public key of the segments in hexadecimal digits.
     pub fn public_key(&self) -> String {
         encode_hex(self.pair.public_key().as_ref())
     }

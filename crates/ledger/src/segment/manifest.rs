@@ -1,4 +1,5 @@
-//! The manifest of a segment: what it has, where in the file, and the signature over it.
+//! The manifest of a segment, which describes its content and the parts of its file, and the
+//! signature over the manifest.
 //!
 //! This file must not read or write a file.
 
@@ -10,16 +11,17 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// The form of the file that this program writes and reads.
+/// Version of the file format that this program writes and reads.
 pub(crate) const FORMAT: u32 = 1;
-/// The first bytes of the file, and its last.
+/// The first and the last bytes of the file.
 pub(crate) const MAGIC: &[u8; 8] = b"MGSEGMT1";
 pub(crate) const END_MAGIC: &[u8; 8] = b"MGSEGEND";
 pub(crate) const SIGNATURE_BYTES: usize = 64;
-/// After the manifest: its length (u32, little-endian), the signature, the last bytes.
+/// Number of bytes after the manifest: its length (u32, little-endian), the signature, and the last
+/// bytes.
 pub(crate) const FOOTER_BYTES: usize = 4 + SIGNATURE_BYTES + 8;
 pub(crate) const MAX_MANIFEST_BYTES: usize = 64 << 10;
-/// Signed in front of the manifest, so that the signature fits nothing else.
+/// Text that is signed in front of the manifest, so that the signature is valid for manifests only.
 pub(crate) const SIGNED_PREFIX: &[u8] = b"model-gateway ledger segment\n";
 
 /// The balance of an account at the end of a segment.
@@ -28,7 +30,7 @@ pub struct SealedBalance {
     pub account: String,
     pub paid: Micro,
     pub trial: Micro,
-    /// Sum of all credits ever bought or granted, without the trial.
+    /// Sum of all credits that were ever bought or granted, without the trial.
     pub credited: Micro,
 }
 
@@ -41,26 +43,26 @@ pub(crate) struct SegmentPart {
     pub sha256: String,
 }
 
-/// What a segment has.
+/// The content of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentManifest {
     pub format: u32,
-    /// The installation whose ledger this is part of.
+    /// Id of the installation to which the ledger belongs.
     pub installation: String,
-    /// Ed25519, in hexadecimal digits.
+    /// Public key (Ed25519) in hexadecimal digits.
     pub public_key: String,
     pub first: i64,
     pub last: i64,
-    /// Hash of the entry before the first; zeroes for the first segment. It is the `last_hash` of
-    /// the predecessor.
+    /// Hash of the entry before the first, which is the predecessor's `last_hash`. Zeroes in the
+    /// first segment.
     pub previous_hash: String,
     pub last_hash: String,
     /// Number of entries of each kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Time of the earliest and of the latest entry, in ms since 1970.
+    /// Time of the earliest entry, in ms since 1970.
     pub from_ms: i64,
     pub to_ms: i64,
-    /// Number of accounts whose balances the segment has.
+    /// Number of accounts whose balances are in the segment.
     pub accounts: u64,
     pub sealed_at_ms: i64,
     /// Version of the program that wrote the segment.
@@ -73,7 +75,6 @@ pub struct SegmentManifest {
 }
 
 impl SegmentManifest {
-    /// Number of entries.
     pub fn entries(&self) -> u64 {
         self.last
             .saturating_sub(self.first)
@@ -82,13 +83,12 @@ impl SegmentManifest {
             .unwrap_or_default()
     }
 
-    /// Number of ends of requests.
     pub fn endings(&self) -> u64 {
         let of_kind = |kind: &&str| self.kinds.get(*kind);
         ["debit", "void"].iter().filter_map(of_kind).sum()
     }
 
-    /// Checks the signature of the manifest's bytes, by the key that the manifest names.
+    /// Checks the signature of the manifest's bytes with the key in the manifest.
     pub(crate) fn check_signature(
         &self,
         text: &[u8],
@@ -100,7 +100,7 @@ impl SegmentManifest {
             .map_err(|_| SegmentFault::damaged("its signature is not valid"))
     }
 
-    /// Checks that the parts follow each other from the first byte to the manifest.
+    /// Checks that the parts cover the file without gaps, from the first byte to the manifest.
     pub(crate) fn check_parts(&self, manifest_offset: u64) -> Result<(), SegmentFault> {
         let mut offset = MAGIC.len() as u64;
         for part in [

@@ -1,10 +1,10 @@
 //! Reads a segment: one entry by its reference or position, or all of them in order.
 //!
-//! Opening checks the signature of the manifest, and by it the directory and the list of the
-//! index's pages, which stay in memory (about 50 bytes for 512 entries). A block is checked by its
-//! chain of hashes, a page of the index by its checksum, so nothing that is returned is damaged. A
-//! file is read by position: several threads can use one reader. This file must not know where
-//! files are.
+//! Opening a segment checks the signature of the manifest, the directory, and the list of the
+//! index's pages. The latter two stay in memory, with about 50 bytes for 512 entries. A block is
+//! checked by its chain of hashes, and a page of the index by its checksum, so a reader never
+//! returns damaged data. Several threads can use one reader, because it reads by position. This
+//! file must not depend on the folders of files.
 
 use super::block::{self, MAX_BLOCK_BYTES, MAX_BLOCK_ENTRIES};
 use super::block_cache::BlockCache;
@@ -25,12 +25,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Position of the first entry, offset in the file, hash before the first entry.
+/// Size of a row of the directory in bytes: position of the first entry, offset in the file, and
+/// hash before the first entry.
 const DIRECTORY_ROW_BYTES: usize = 8 + 8 + 32;
 /// Maximum number of bytes of the directory and of the list of pages, which are read into memory.
 const MAX_TABLE_BYTES: u64 = 256 << 20;
 const READ_BYTES: usize = 256 << 10;
-/// Longest line of the balances: an account id and three amounts.
+/// Maximum length of a line of the balances in bytes. It has an account id and three amounts.
 const MAX_BALANCE_LINE_BYTES: u64 = 1 << 16;
 
 struct BlockPlace {
@@ -39,7 +40,6 @@ struct BlockPlace {
     prev: [u8; 32],
 }
 
-/// An open segment.
 pub struct SegmentReader {
     file: File,
     manifest: SegmentManifest,
@@ -49,11 +49,11 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens a segment and checks its manifest, by the key that the manifest names.
+    /// Opens a segment and checks its manifest with the key in the manifest.
     ///
     /// # Errors
-    /// Returns an error if the file is missing, no regular file, unreadable, damaged or of a newer
-    /// format.
+    /// Returns an error if the file is missing, not a regular file, unreadable, damaged, or of a
+    /// newer format.
     pub fn open(path: &Path) -> Result<Self, SegmentFault> {
         let file = open_regular(path)?;
         let length = file.metadata()?.len();
@@ -103,7 +103,7 @@ impl SegmentReader {
     /// Checks that the installation with this public key has signed the segment.
     ///
     /// # Errors
-    /// Returns an error if another one has.
+    /// Returns an error if the signature is of another installation.
     pub fn verify_signature(&self, public_key: &str) -> Result<(), SegmentFault> {
         if self.manifest.public_key == public_key {
             return Ok(());
@@ -114,7 +114,7 @@ impl SegmentReader {
         })
     }
 
-    /// Reads the whole file: every entry, the index, the balances. Returns the SHA-256 of the file.
+    /// Reads and checks every entry, the index and the balances. Returns the SHA-256 of the file.
     ///
     /// # Errors
     /// Returns the first fault.
@@ -209,7 +209,7 @@ impl SegmentReader {
         }
     }
 
-    /// Returns all entries in order. The memory is one block.
+    /// Returns all entries in order, with one block in memory.
     pub fn entries(&self) -> SegmentEntries<'_> {
         SegmentEntries {
             blocks: self.entry_blocks(),
@@ -232,7 +232,7 @@ impl SegmentReader {
     /// Returns the balances at the segment's end, sorted by account.
     ///
     /// # Errors
-    /// Returns an error if they cannot be read.
+    /// Returns an error if the balances cannot be read.
     pub fn balances(
         &self,
     ) -> Result<impl Iterator<Item = Result<SealedBalance, SegmentFault>> + '_, SegmentFault> {
@@ -245,7 +245,7 @@ impl SegmentReader {
         }))
     }
 
-    /// Returns the entry at a position; `None` if the segment does not cover it.
+    /// Returns the entry at a position, or `None` if the segment does not cover it.
     ///
     /// # Errors
     /// Returns an error if its block cannot be read.
@@ -262,11 +262,11 @@ impl SegmentReader {
         Ok(entries.iter().find(|entry| entry.seq == seq).cloned())
     }
 
-    /// Returns the end of a request; `None` if the segment does not have it. Reads one page of the
-    /// index and, if that names one, a block.
+    /// Returns the end of a request, or `None` if the segment does not have it. The look-up reads
+    /// one page of the index and, if the page names one, a block.
     ///
     /// # Errors
-    /// Returns an error if one of the two cannot be read.
+    /// Returns an error if the page or the block cannot be read.
     pub fn ending(
         &self,
         reference: &str,
@@ -306,7 +306,8 @@ impl SegmentReader {
             .ok_or_else(|| SegmentFault::damaged(format!("page {page} of its index was changed")))
     }
 
-    /// Decodes a block, and checks that the chain meets the hash with which the next one begins.
+    /// Decodes a block, and checks that its chain arrives at the hash with which the next block
+    /// begins.
     fn block(&self, number: usize) -> Result<Vec<LedgerEntry>, SegmentFault> {
         let fault = || SegmentFault::damaged(format!("block {number} was changed"));
         let place = self.blocks.get(number).ok_or_else(fault)?;
@@ -331,7 +332,7 @@ impl SegmentReader {
     }
 }
 
-/// The entries of a segment, in order, block by block; the first fault ends them.
+/// Iterates over the blocks of a segment's entries in order. The first fault ends the iteration.
 pub struct SegmentBlocks<'a> {
     reader: &'a SegmentReader,
     /// Number of the next block.
@@ -354,7 +355,7 @@ impl Iterator for SegmentBlocks<'_> {
     }
 }
 
-/// The entries of a segment, in order; the first fault ends them.
+/// Iterates over the entries of a segment in order. The first fault ends the iteration.
 pub struct SegmentEntries<'a> {
     blocks: SegmentBlocks<'a>,
     pending: std::vec::IntoIter<LedgerEntry>,
@@ -376,7 +377,7 @@ impl Iterator for SegmentEntries<'_> {
     }
 }
 
-/// A part of a file, read from its begin to its end.
+/// A part of a file, which is read from its beginning to its end.
 struct FileRange<'a> {
     file: &'a File,
     offset: u64,
@@ -412,7 +413,7 @@ fn read_manifest(file: &File, length: u64) -> Result<(SegmentManifest, u64), Seg
         .ok_or_else(|| SegmentFault::damaged("its manifest is too long"))?;
     let mut text = vec![0; bytes];
     file.read_exact_at(&mut text, offset)?;
-    /// Read first: another format may have other members.
+    /// The format member alone, which is read first because another format may have other members.
     #[derive(serde::Deserialize)]
     struct FormatOnly {
         format: u32,

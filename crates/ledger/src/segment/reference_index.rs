@@ -1,25 +1,25 @@
-//! The index of a segment from an entry's reference to the block that has it.
+//! The index of a segment, which maps an entry's reference to the block of the entry.
 //!
-//! One record of 8 bytes for each entry: 40 bits of the SHA-256 of the reference, then 24 bits with
-//! the number of the block, sorted, in pages of 512 records. A list of the pages, in memory, has
-//! the first record and the CRC-32 of each, so a look-up reads one page, and a damaged page is
-//! noticed. A record is only a hint: the block decides. This file must not read a file.
+//! Each entry has a record of 8 bytes: 40 bits of the SHA-256 of the reference, and 24 bits with
+//! the number of the block. The records are sorted, in pages of 512. A list of pages in memory has
+//! the first record and the CRC-32 of each page, so that a look-up reads one page and detects
+//! damage. A record is a hint, which the block confirms or not. This file must not read a file.
 
 use sha2::{Digest, Sha256};
 
 pub(crate) const RECORD_BYTES: usize = 8;
 pub(crate) const PAGE_RECORDS: usize = 512;
 pub(crate) const PAGE_BYTES: usize = RECORD_BYTES * PAGE_RECORDS;
-/// The first record of a page, and its checksum.
+/// Size of a row in the list of pages, in bytes: the first record of the page, and its checksum.
 pub(crate) const PAGE_LIST_BYTES: usize = RECORD_BYTES + 4;
 pub(crate) const MAX_BLOCKS: usize = 1 << 24;
 
-/// Returns the record of a reference in a block.
+/// Returns the record for a reference and the block of its entry.
 pub(crate) fn record(reference: &str, block: u64) -> u64 {
     fingerprint(reference) | (block & 0xff_ffff)
 }
 
-/// The bits of a record that its reference decides.
+/// Returns the bits of a record that depend on its reference.
 pub(crate) fn fingerprint(reference: &str) -> u64 {
     let hash = Sha256::digest(reference.as_bytes());
     let bits = hash
@@ -29,7 +29,7 @@ pub(crate) fn fingerprint(reference: &str) -> u64 {
     bits << 24
 }
 
-/// Sorts the records; returns the pages, one after the other, and the list of pages.
+/// Sorts the records. Returns the concatenated pages, and the list of pages.
 pub(crate) fn encode(mut records: Vec<u64>) -> (Vec<u8>, Vec<u8>) {
     records.sort_unstable();
     let mut pages = Vec::with_capacity(records.len() * RECORD_BYTES);
@@ -46,7 +46,7 @@ pub(crate) fn encode(mut records: Vec<u64>) -> (Vec<u8>, Vec<u8>) {
     (pages, list)
 }
 
-/// A page as the list has it.
+/// A row of the list of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexPage {
     pub first: u64,
@@ -70,12 +70,12 @@ pub(crate) fn pages_of(list: &[IndexPage], fingerprint: u64) -> std::ops::Range<
     let last = fingerprint | 0xff_ffff;
     let from = list.partition_point(|page| page.first < fingerprint);
     let to = list.partition_point(|page| page.first <= last);
-    // The page before may end with them.
+    // The previous page may end with such records.
     from.saturating_sub(1)..to
 }
 
-/// Returns the blocks that the records of a page name for this fingerprint; `None` if the page does
-/// not have this checksum.
+/// Returns the blocks that the records of a page name for this fingerprint. Returns `None` if the
+/// checksum of the page is wrong.
 pub(crate) fn blocks_in(page: &[u8], expected: IndexPage, fingerprint: u64) -> Option<Vec<usize>> {
     if crc32fast::hash(page) != expected.crc {
         return None;

@@ -1,4 +1,5 @@
-//! Integers and texts as a block of a segment has them: LEB128, signed ones zigzag.
+//! Encodes integers and texts for the blocks of a segment. Integers are LEB128, with zigzag for
+//! signed ones.
 //!
 //! A reader gets bytes that are not verified yet: every length is checked against what is left.
 //! This file must not know an entry.
@@ -26,7 +27,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The part of a block that is not read yet. Every method returns `None` if the bytes end too
+/// The part of a block that has not been read. Every method returns `None` if the bytes end too
 /// early or are not valid.
 pub(crate) struct BlockBytes<'a>(pub(crate) &'a [u8]);
 
@@ -64,7 +65,7 @@ impl<'a> BlockBytes<'a> {
         Some((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
     }
 
-    /// Reads a number of things, each of which has at least one byte.
+    /// Reads a number of items, each of which has at least one byte.
     pub(crate) fn count(&mut self) -> Option<usize> {
         let count = usize::try_from(self.unsigned()?).ok()?;
         (count <= self.0.len()).then_some(count)

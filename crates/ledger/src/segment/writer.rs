@@ -1,7 +1,7 @@
-//! Writes a segment: entries in order, then the balances at their end, then what finds them again.
+//! Writes a segment: the entries in order, the balances after the last one, and the indexes.
 //!
-//! It recomputes the chain while it writes, so that a ledger with a broken chain is not sealed. Its
-//! memory is one block, and 8 bytes for each entry. This file must not rename a file or touch the
+//! The writer recomputes the chain, so that a ledger with a broken chain is not sealed. It keeps
+//! one block and 8 bytes for each entry in memory. This file must not rename a file or touch the
 //! ledger.
 
 use super::block::{self, BLOCK_TEXT_BYTES, MAX_BLOCK_ENTRIES, MAX_ENTRY_TEXT_BYTES, text_bytes};
@@ -21,19 +21,18 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Level of zstd for the balances.
+/// Compression level of zstd for the balances.
 const BALANCE_COMPRESSION: i32 = 3;
 
-/// Where a segment begins.
+/// The position and the predecessor of a segment.
 #[derive(Debug, Clone)]
 pub struct SegmentStart {
     pub first: i64,
-    /// Hash of the entry before it.
+    /// Hash of the entry before the segment.
     pub previous_hash: Vec<u8>,
     pub sealed_at_ms: i64,
 }
 
-/// A segment that is being written.
 pub struct SegmentWriter {
     out: HashingWriter,
     start: SegmentStart,
@@ -137,8 +136,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes the rest of the file and syncs it. `balances` has every account that has an entry up
-    /// to here, sorted. Returns the manifest, and the SHA-256 of the file.
+    /// Writes the rest of the file and syncs it. `balances` has every account with an entry up to
+    /// the end of the segment, sorted. Returns the manifest, and the SHA-256 of the file.
     ///
     /// # Errors
     /// Returns an error if the segment has no entry, if `balances` fails, or if the file cannot be
@@ -227,7 +226,7 @@ impl SegmentWriter {
     }
 }
 
-/// A file, the hash of the part that is being written, and that of the whole.
+/// A file that computes the hash of the current part, and the hash of the whole file.
 struct HashingWriter {
     file: BufWriter<File>,
     offset: u64,

@@ -1,6 +1,6 @@
-//! Recovery of the databases that hold nothing the ledger does not know. A damaged one is moved
-//! aside and created again, so that the gateway starts. This file must not be used for `ledger.db`
-//! and `app.db`.
+//! Recovery of the databases whose data the ledger has too. A damaged one is moved aside and
+//! created again, so that the gateway starts. This file must not be used for `ledger.db` and
+//! `app.db`.
 
 use crate::StoreError;
 use crate::sqlite;
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Maximum size in bytes of a file that is checked completely at the start, which takes some tenths
-/// of a second.
+/// Maximum size in bytes of a file that is checked completely at the start. The check takes some
+/// tenths of a second.
 const MAX_CHECKED_BYTES: u64 = 268_435_456;
 
-/// What a sound database contains.
+/// The expected tables of a sound database.
 pub struct DatabaseSpec {
     /// The only table that is checked in a file above 256 MiB.
     pub table: &'static str,
@@ -35,8 +35,8 @@ pub fn open_or_renew<T>(
     shape: &DatabaseSpec,
     open: impl Fn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    // The connection of the check outlives the opening: the last connection to close a database
-    // writes its log back and syncs both, for which the start would wait.
+    // The connection of the check must outlive the opening. The last connection that closes a
+    // database writes its log back and syncs both, for which the start would wait.
     let opened = check(path, shape).and_then(|_checked| open());
     let error = match opened {
         Err(error) if is_damage(&error) => error,
@@ -83,7 +83,7 @@ pub fn find_damage(path: &Path, shape: &DatabaseSpec) -> Result<Option<String>, 
     }
 }
 
-/// Checks the file. Returns the connection that read it, unless there is nothing to read.
+/// Checks the file. Returns the connection that read it, or `None` for an empty or missing file.
 ///
 /// # Errors
 /// Returns an error if the file is damaged, or cannot be read.
@@ -109,7 +109,7 @@ fn check(path: &Path, shape: &DatabaseSpec) -> Result<Option<Connection>, StoreE
     }
 }
 
-/// Returns the error of a database that is damaged because of `what`.
+/// Returns the error for a damaged database. `what` describes the damage.
 pub fn damage_error(what: String) -> StoreError {
     StoreError::io(
         "check the database",
@@ -117,8 +117,8 @@ pub fn damage_error(what: String) -> StoreError {
     )
 }
 
-/// Checks that the file has the tables and columns that its number of applied `migrations` creates.
-/// A file of a newer version is not checked: opening it fails.
+/// Checks that the file has the tables and columns of its applied `migrations`. A file of a newer
+/// version is not checked, because opening it fails.
 fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), StoreError> {
     let operation = "check the database";
     let sql = |source| StoreError::sqlite(operation, source);
@@ -146,7 +146,7 @@ fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), Stor
     }
 }
 
-/// Table and column name of each column.
+/// Returns the name of the table and of the column for each column.
 fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String)>> {
     let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'
       AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
@@ -173,8 +173,8 @@ pub fn is_sqlite_damage(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Moves the log first: a new database must never be next to an old log, which SQLite would write
-/// into it.
+/// Moves a database aside, its log first: a new database must never have an old log beside it,
+/// which SQLite would write into it.
 fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let time: String = clock::rfc3339(clock::now_ms())
         .chars()

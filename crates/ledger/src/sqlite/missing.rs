@@ -31,11 +31,11 @@ pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Returns the reason why no accounts may be opened in `dir`: `app.db` has none (it is missing or
-/// newly created), and `ledger.db` has entries.
+/// Returns the reason why no accounts may be opened in `dir`: `app.db` has no accounts (it is
+/// missing or newly created), and `ledger.db` has entries.
 ///
 /// # Errors
-/// Returns an error if one of the two cannot be read.
+/// Returns an error if one of the databases cannot be read.
 pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     let is_missing = has_rows(dir, LEDGER, "entry")? && !has_accounts(dir, APP)?;
     let what = if is_nonempty(dir, APP) {
@@ -51,11 +51,11 @@ pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Returns the accounts of `ledger.db` that `app.db` lacks, sorted, at most 100. There are some if
-/// `app.db` is an older copy, since a sign-up writes `app.db` first.
+/// Returns at most 100 accounts of `ledger.db` that `app.db` lacks, sorted. If there are any,
+/// `app.db` is an older copy, because a sign-up writes `app.db` first.
 ///
 /// # Errors
-/// Returns an error if one of the two cannot be read.
+/// Returns an error if one of the databases cannot be read.
 pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
     let ids = |name: &str| -> Result<Vec<String>, StoreError> {
         let Some(connection) = open_with(dir, name, "account")? else {
@@ -80,7 +80,7 @@ pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(lost)
 }
 
-/// Returns true if the database's file exists and is not empty.
+/// Returns whether the database's file exists and is not empty.
 fn is_nonempty(dir: &Path, name: &str) -> bool {
     std::fs::metadata(dir.join(name)).is_ok_and(|metadata| metadata.len() > 0)
 }
@@ -102,7 +102,8 @@ fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
         .map_err(|source| StoreError::sqlite(OPERATION, source))
 }
 
-/// Opens the database `name` in `dir` without changing it; `None` if it does not have the table.
+/// Opens the database `name` in `dir` without changing it. Returns `None` if it does not have the
+/// table.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.

@@ -1,12 +1,12 @@
-//! A cache of rows that is valid until somebody writes to the database.
+//! A cache of rows, which is valid until the next write to the database.
 //!
 //! Admission runs the same few queries for every request: which account a key belongs to, and the
 //! account's balance. A read costs SQLite two locks of the operating system and, after each commit,
 //! a reload of its pages; a cache hit costs one map look-up. A write of this process clears the
 //! cache before the write returns. The cache detects a write of another process by SQLite's own
 //! commit counter, which it reads at most once per [`ROW_CACHE_CHECK_INTERVAL`]: a row can be stale
-//! for that time. A caller that cannot accept a stale row reads the database, or clears the cache
-//! first. This file must not know any table.
+//! for that time. A caller that cannot accept a stale row must read the database, or clear the
+//! cache first. This file must not depend on a table.
 
 use crate::StoreError;
 use crate::sqlite;
@@ -16,21 +16,21 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a write of another process can go unnoticed.
+/// Maximum time for which a write of another process can go unnoticed.
 pub const ROW_CACHE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of cached rows; one more clears the cache.
+/// Maximum number of cached rows. One more clears the cache.
 const MAX_ROWS: usize = 16_384;
 
 pub struct RowCache<V>(Mutex<CachedRows<V>>);
 
 struct CachedRows<V> {
     rows: HashMap<Vec<u8>, V>,
-    /// Number of times the cache was cleared. A row that was read before a clear is not inserted
-    /// after it.
+    /// Number of times that the cache was cleared. A row that was read before a clear is not
+    /// inserted after it.
     turn: u64,
-    /// Connection that never writes, so every commit it sees was made by another connection.
+    /// Connection that never writes, so that every commit it sees comes from another connection.
     watch: Connection,
-    /// SQLite's counter of other connections' commits, as of the last check.
+    /// SQLite's counter of other connections' commits at the last check.
     data_version: Option<i64>,
     checked_at: Instant,
 }
@@ -76,7 +76,7 @@ impl<V: Clone> RowCache<V> {
         Ok(row)
     }
 
-    /// Clears the cache: the next look-up reads the database.
+    /// Clears the cache, so that the next look-up reads the database.
     pub fn clear(&self) {
         self.lock().clear();
     }
@@ -112,7 +112,7 @@ impl<V: Clone> CachedRows<V> {
     }
 
     fn insert(&mut self, turn: u64, key: &[u8], row: &V) {
-        // Somebody wrote during the read, so this row may be out of date.
+        // The database changed during the read, so this row may be out of date.
         if turn != self.turn {
             return;
         }

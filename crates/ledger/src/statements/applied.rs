@@ -1,4 +1,5 @@
-//! How much of what a running process has settled is in the balances: *applied*.
+//! Stores the *applied* amount: the part of a running process's settled credits that the balances
+//! include.
 //!
 //! A process counts what it settles from its start on. What it settled and the ledger has not
 //! applied is on its way, and is no longer available. The applied amount of an account, and of a
@@ -11,13 +12,13 @@
 use credits::money::{CreditSplit, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// SQL of an instance's number; the statement's parameter `?{parameter}` is its id. Is null for an
-/// instance that has no number.
+/// Returns the SQL for an instance's number, given its id as the statement's parameter
+/// `?{parameter}`. The result is null for an instance without a number.
 pub(crate) fn number_of(parameter: u8) -> String {
     format!("(SELECT number FROM instance WHERE boot = ?{parameter})")
 }
 
-/// Returns the number of an instance, which gets one if it has none.
+/// Returns the number of an instance, and assigns one to a new instance.
 pub(crate) fn instance_number(
     transaction: &Transaction<'_>,
     instance_id: &str,
@@ -34,7 +35,7 @@ pub(crate) fn instance_number(
     }
 }
 
-/// Returns the credits of the account that the instance has applied.
+/// Returns the credits of the account that were applied for the instance.
 pub(crate) fn applied_to_account(
     connection: &Connection,
     instance_id: &str,
@@ -63,13 +64,15 @@ pub(crate) fn applied_to_account(
     Ok(in_table.unwrap_or_default())
 }
 
-/// Moves the instance's applied amount into the account's row, and the one there to the table.
+/// Moves the instance's applied amount into the account's row, and the amount in the row to the
+/// table.
 pub(crate) fn take_account_row(
     transaction: &Transaction<'_>,
     number: i64,
     account: &str,
 ) -> rusqlite::Result<()> {
-    // The number of a process is removed with its end, when its amount is no longer needed.
+    // The number of a process is removed when the process ends, because its amount is no longer
+    // needed then.
     for sql in [
         "INSERT INTO applied (boot, account, paid, trial)
          SELECT i.boot, a.id, a.applied_paid, a.applied_trial
@@ -90,8 +93,8 @@ pub(crate) fn take_account_row(
     Ok(())
 }
 
-/// Adds to the instance's applied amount of a key, where another row than the key's last one, or
-/// another process, may have the place.
+/// Adds to the instance's applied amount of a key. The place may be in another row than the key's
+/// last one, or belong to another process.
 pub(crate) fn apply_to_key(
     transaction: &Transaction<'_>,
     number: i64,
@@ -122,7 +125,7 @@ pub(crate) fn apply_to_key(
              WHERE key = ?1 AND day = (SELECT max(day) FROM key_spend WHERE key = ?1)",
         )?
         .execute(params![key, number])?;
-    // A key without a debit has no row: its amount stays in the table.
+    // A key without a debit has no row, so its amount stays in the table.
     if moved > 0 {
         transaction
             .prepare_cached(
@@ -133,7 +136,7 @@ pub(crate) fn apply_to_key(
     Ok(())
 }
 
-/// Moves the applied amounts of all keys to the table, before the rows that have them are removed.
+/// Moves the applied amounts of all keys to the table, before their rows are removed.
 pub(crate) fn move_key_amounts(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(
         "INSERT INTO applied_key (boot, key, spent)

@@ -1,6 +1,6 @@
 //! Appends entries to the chain, and changes the balances of accounts with them.
 //!
-//! This file must not decide an amount. A caller that appends does so in a write transaction.
+//! This file must not decide an amount. A caller must append in a write transaction.
 
 use crate::entry::chain::{ChainHead, entry_hash};
 use crate::entry::compact_detail::compact;
@@ -9,7 +9,7 @@ use credits::money::{CreditSplit, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::borrow::Cow;
 
-/// Chains `entry` to the last one, stores it, and sets the account's balance to the one in the
+/// Chains `entry` to the last one, stores it, and sets the account's balance to the balance in the
 /// entry.
 pub(crate) fn append(
     transaction: &Transaction<'_>,
@@ -43,7 +43,8 @@ pub(crate) fn chain_head(connection: &Connection) -> rusqlite::Result<ChainHead>
     Ok(last.unwrap_or_else(ChainHead::genesis))
 }
 
-/// Inserts a chained entry. Returns false if `otherwise`, the end of the statement, left it out.
+/// Inserts a chained entry. `otherwise` is the end of the statement. Returns false if it left the
+/// entry out.
 pub(crate) fn insert(
     transaction: &Transaction<'_>,
     entry: &LedgerEntry,
@@ -70,7 +71,8 @@ pub(crate) fn insert(
     Ok(inserted > 0)
 }
 
-/// The detail of an ending is stored compact; those of the few other entries are not.
+/// Returns the stored form of a detail. Details of endings are compacted, and those of the few
+/// other entries are not.
 fn stored_detail(entry: &LedgerEntry) -> Cow<'_, str> {
     if entry.is_ending() {
         compact(&entry.detail)

@@ -1,7 +1,6 @@
-//! How the spending of keys changes by the endings of a commit: summed up by key and day, before it
-//! is written.
+//! Sums up the spending of keys in a commit by key and day, before it is written.
 //!
-//! This file must not know a key's spending limit.
+//! This file must not depend on a key's spending limit.
 
 use super::applied::apply_to_key;
 use crate::entry::ending::Ending;
@@ -17,7 +16,7 @@ pub(crate) struct KeySpendUpdate<'a>(BTreeMap<&'a str, KeySpendChange>);
 #[derive(Default)]
 struct KeySpendChange {
     days: BTreeMap<i64, KeyDaySpend>,
-    /// Credits that the instance settled, and that these endings apply.
+    /// Credits that the instance has settled for these endings, and that are now applied.
     applied: Micro,
 }
 
@@ -28,8 +27,8 @@ struct KeyDaySpend {
 }
 
 impl<'a> KeySpendUpdate<'a> {
-    /// Adds the debit of an ending. A late ending counts on its own day, and so in the totals of
-    /// all later days.
+    /// Adds the debit of an ending. A late ending counts on its own day, and therefore in the
+    /// totals of all later days.
     pub(crate) fn add(&mut self, key_id: &'a str, at_ms: i64, taken: Micro) {
         let key = self.0.entry(key_id).or_default();
         let spent = key.days.entry(limits::day_number(at_ms)).or_default();
@@ -37,13 +36,13 @@ impl<'a> KeySpendUpdate<'a> {
         spent.used_at_ms = spent.used_at_ms.max(at_ms);
     }
 
-    /// Adds what the instance settled for an ending.
+    /// Adds the credits that the instance settled for an ending.
     pub(crate) fn apply(&mut self, ending: &'a Ending, settled: Micro) {
         let key = self.0.entry(&ending.detail.key_id).or_default();
         key.applied = key.applied.plus(settled);
     }
 
-    /// Writes the spending, and what the instance with the given number has applied.
+    /// Writes the spending, and the applied amount of the instance with the given number.
     pub(crate) fn write(
         self,
         transaction: &Transaction<'_>,
@@ -81,8 +80,8 @@ impl<'a> KeySpendUpdate<'a> {
     }
 }
 
-/// What nearly every debit needs: the key has a row of the day, no later one, and the instance's
-/// applied amount stands in it.
+/// SQL for the most frequent case: the key has a row of the day, no later one, and the instance's
+/// applied amount is in that row.
 const COUNT_AND_APPLY: &str =
     "UPDATE key_spend SET total = total + ?3, used_at = max(used_at, ?4), applied = applied + ?5
      WHERE key = ?1 AND day = ?2 AND applied_by = ?6

@@ -1,17 +1,17 @@
-//! Entries by their position in the ledger, and by their reference.
+//! Reads entries by their position in the ledger, and by their reference.
 //!
 //! This file must not search: `index.rs` finds the positions.
 
 use crate::entry::{ENTRY_COLUMNS, LedgerEntry, entry};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// Returns the entries at these positions, in this order. A position without an entry is left out:
-/// somebody removed it, which `ledger verify` reports.
+/// Returns the entries at these positions, in this order. A position without an entry is left out;
+/// `ledger verify` reports the removed entry.
 pub(crate) fn entries_at(
     connection: &Connection,
     seqs: &[i64],
 ) -> rusqlite::Result<Vec<LedgerEntry>> {
-    // One snapshot for all of them, so that SQLite locks once.
+    // Use one snapshot for all entries, so that SQLite locks once.
     let snapshot = connection.unchecked_transaction()?;
     let sql = format!("SELECT {ENTRY_COLUMNS} FROM entry WHERE seq = ?1");
     let mut statement = snapshot.prepare_cached(&sql)?;
@@ -22,7 +22,7 @@ pub(crate) fn entries_at(
     Ok(entries)
 }
 
-/// Returns the entries after the position `seq`, in order: at most `limit`.
+/// Returns at most `limit` entries after the position `seq`, in order.
 pub(crate) fn entries_after(
     connection: &Connection,
     seq: i64,

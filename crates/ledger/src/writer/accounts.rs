@@ -1,4 +1,4 @@
-//! Opens accounts, stores price versions, and removes what ended processes left.
+//! Opens accounts, stores price versions, and removes the rows of ended processes.
 //!
 //! This file must not decide an amount.
 
@@ -12,7 +12,7 @@ use credits::trial::Trial;
 use rusqlite::{Transaction, params};
 
 impl LedgerRows<'_> {
-    /// Opens an account with zero balances; an open one does not change.
+    /// Opens an account with zero balances. An account that is already open does not change.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
@@ -32,7 +32,7 @@ impl LedgerRows<'_> {
     }
 
     /// Opens an account with its trial. The grant has the reference `trial:<account>`, so a second
-    /// call changes nothing.
+    /// call has no effect.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.

@@ -1,7 +1,7 @@
 //! A batch of changes is one transaction of `ledger.db`.
 //!
-//! Endings that follow each other are entered together (`writer/batch.rs`). This file must not
-//! decide an amount.
+//! Consecutive endings are entered together (`writer/batch.rs`). This file must not decide an
+//! amount.
 
 use super::batch::{EndingBatch, EndingEntry};
 use super::change::{AppendOutcome, LedgerBatch, LedgerChange};
@@ -22,15 +22,15 @@ use credits::money::CreditSplit;
 use rusqlite::Transaction;
 
 impl LedgerChanges<'_> {
-    /// Enters the changes of a batch, in their order, in one commit, then writes the last entry to
-    /// the anchor. Each change takes effect once, however often and by however many processes it is
-    /// entered. Returns one outcome for each; when this returns, the entries are durable.
+    /// Enters the changes of a batch in their order and in one commit, and then writes the last
+    /// entry to the anchor. A change takes effect once, even if several calls or processes enter
+    /// it. Returns one outcome for each change. The entries are durable when this function returns.
     ///
     /// # Errors
     /// Returns an error if the rules forbid one of the changes, if an account is not open, or if
-    /// the ledger cannot be written; then nothing of the batch is entered. A ledger that does not
-    /// know whether its commit took effect finds out before it returns: repeated by the caller, a
-    /// batch would count twice as applied.
+    /// the ledger cannot be written; the whole batch is then rejected. If the outcome of a commit
+    /// is unknown, the function finds it out before it returns, because a batch that the caller
+    /// repeats would count twice as applied.
     pub fn append(&self, batch: &LedgerBatch<'_>) -> Result<Vec<AppendOutcome>, StoreError> {
         let Some(first) = batch.changes.first() else {
             return Ok(Vec::new());
@@ -57,10 +57,10 @@ impl LedgerChanges<'_> {
         Ok(outcomes)
     }
 
-    /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
-    /// paid from paid credits comes back first. The part paid from the trial returns to a running
-    /// trial, and as paid credits after its end, because they would expire at once in a trial that
-    /// is over.
+    /// Refunds a debit or a part of it. All refunds of a debit together never exceed it. The part
+    /// that was paid from paid credits is returned first. The part paid from the trial returns to a
+    /// running trial, and as paid credits after its end, because they would expire at once in a
+    /// trial that is over.
     ///
     /// # Errors
     /// Returns an error if the rules forbid the refund, or if the ledger cannot be written.
@@ -68,7 +68,7 @@ impl LedgerChanges<'_> {
         self.append_posting("", LedgerChange::Refund(*refund))
     }
 
-    /// Returns true if the reference has been posted for a change of its kind.
+    /// Returns whether the reference has been posted for a change of its kind.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -82,9 +82,9 @@ impl LedgerChanges<'_> {
     }
 
     /// Posts a grant, a top-up or an adjustment. A debit never uses credits that running processes
-    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `claims`
-    /// is called inside the transaction, so that its result and the balance are of one moment. A
-    /// debit also ends the instance's claims on the account.
+    /// hold, and leaves no balance below zero; it uses paid credits first, and then a running
+    /// trial. `claims` is called inside the transaction, so that its result and the balance belong
+    /// together. A debit also ends the instance's claims on the account.
     ///
     /// # Errors
     /// Returns an error if the rules forbid the change, or if the ledger cannot be written.
@@ -101,8 +101,8 @@ impl LedgerChanges<'_> {
     /// Posts an adjustment that the shared store has already debited.
     ///
     /// # Errors
-    /// Returns an error if the reference was used for something else, if the ledger does not have
-    /// that many credits yet, or if it cannot be written.
+    /// Returns an error if the reference was used for a different change, if the ledger does not
+    /// have that many credits yet, or if it cannot be written.
     pub fn post_store_debit(
         &self,
         change: &BalanceChange<'_>,
@@ -123,23 +123,23 @@ impl LedgerChanges<'_> {
         Ok(posted.is_new)
     }
 
-    /// Moves the end of a running trial to a later time. The entry changes no balance: it keeps the
-    /// new end, so that the chain of hashes covers it.
+    /// Moves the end of a running trial to a later time. The entry changes no balance. It records
+    /// the new end, so that the chain of hashes covers it.
     ///
     /// # Errors
-    /// Returns an error if the account has no running trial, if its trial ends later already, or if
+    /// Returns an error if the account has no running trial, if the trial already ends later, or if
     /// the ledger cannot be written.
     pub fn extend_trial(&self, extension: &TrialExtension<'_>) -> Result<(), StoreError> {
         self.append_posting("", LedgerChange::TrialEnd(*extension))
             .map(drop)
     }
 
-    /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
-    /// debit, made now or earlier; `None` if nothing can be entered: its account is not open, or a
-    /// segment that may have the request is missing.
+    /// Enters events of the store in one commit, each only once. Returns the ledger's debit, made
+    /// now or earlier, for each event. Returns `None` for an event that cannot be entered, because
+    /// its account is not open or a segment is missing that may contain the request.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be written; nothing was entered.
+    /// Returns an error if the ledger cannot be written. No event was entered then.
     pub fn enter_store_events(
         &self,
         done: &[&IngestEvent],
@@ -175,7 +175,8 @@ impl LedgerChanges<'_> {
         }
     }
 
-    /// Enters the first one of `changes`; if it is an ending, also the endings that follow it.
+    /// Enters the first one of `changes`. If it is an ending, consecutive endings after it are
+    /// entered too.
     fn insert_next(
         &self,
         transaction: &Transaction<'_>,
@@ -212,7 +213,7 @@ impl LedgerChanges<'_> {
         Ok(())
     }
 
-    /// Enters the endings that `changes` begins with, together.
+    /// Enters the consecutive endings at the start of `changes` together.
     fn insert_endings(
         &self,
         transaction: &Transaction<'_>,
@@ -220,8 +221,8 @@ impl LedgerChanges<'_> {
         changes: &[LedgerChange<'_>],
         outcomes: &mut Vec<AppendOutcome>,
     ) -> rusqlite::Result<()> {
-        // A replay of a journal has no instance: it changes balances that no running process has
-        // settled.
+        // The replay of a journal has no instance, because no running process has settled its
+        // endings.
         let instance = (!instance_id.is_empty())
             .then(|| instance_number(transaction, instance_id))
             .transpose()?;

@@ -1,11 +1,11 @@
-//! Endings of requests, entered together: one entry for each, and one update of each total for all
-//! of them.
+//! Enters endings of requests together. Each ending becomes an entry, and each total is updated
+//! once for all of them.
 //!
-//! Under load a commit has many endings of few accounts and keys. So a row that each of them would
-//! change (a balance, a key's spending) is read once and written once. What pages read is not here:
-//! `index.rs` derives it from the entries. A caller that begins a batch must write it in the same
-//! transaction, and must write nothing else to the ledger in between. This file must not decide
-//! what an ending costs.
+//! Under load a commit has many endings of few accounts and keys. So a row that several endings
+//! change (a balance, a key's spending) is read once and written once. The data of pages is not
+//! written here: `index.rs` derives it from the entries. A caller that begins a batch must write it
+//! in the same transaction, and must write nothing else to the ledger in between. This file must
+//! not decide what an ending costs.
 
 use crate::StoreError;
 use crate::entry::LedgerEntry;
@@ -21,37 +21,37 @@ use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
 
-/// What became of one ending.
+/// The outcome of entering one ending.
 #[derive(Debug)]
 pub(crate) enum EndingEntry {
     New,
-    /// The request had ended before.
+    /// The request had ended already.
     Known,
-    /// The request had ended before; a segment has its entry.
+    /// The request had ended already, and its entry is in a segment.
     Sealed(Box<LedgerEntry>),
-    /// It is unknown whether the request had ended before: a segment is missing.
+    /// A segment is missing, so it is unknown whether the request had ended already.
     Withheld,
 }
 
 pub(crate) struct EndingBatch<'a> {
     transaction: &'a Transaction<'a>,
     segments: &'a SegmentFiles,
-    /// Time of the latest ending in a segment. A request that began later is in none.
+    /// Time of the latest ending in a segment. A request that began later is in no segment.
     sealed_until_ms: i64,
-    /// Number of the instance that settled the requests. `None` if none did that runs: a replay of
-    /// a journal, or an event of a shared store.
+    /// Number of the instance that settled the requests. `None` for the replay of a journal or an
+    /// event of a shared store, which no running instance settled.
     instance: Option<i64>,
-    /// The ledger's last entry, which the next one is chained to.
+    /// The ledger's last entry, to which the next one is chained.
     last: ChainHead,
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: KeySpendUpdate<'a>,
     withheld: Option<WithheldEndings>,
 }
 
-/// Ends of requests that are not entered, because a missing segment may have them.
+/// Ends of requests that are not entered, because a missing segment may contain them.
 struct WithheldEndings {
     count: u64,
-    /// The first of these requests, and why.
+    /// The first of these requests.
     request_id: String,
     error: StoreError,
 }
@@ -61,9 +61,9 @@ struct WithheldEndings {
 struct RunningBalance {
     parts: CreditSplit,
     is_changed: bool,
-    /// Number of the instance whose applied amount the account's row has.
+    /// Number of the instance whose applied amount is in the account's row.
     applied_by: Option<i64>,
-    /// Credits that the instance settled, and that these endings apply.
+    /// Credits that the instance has settled for these endings, and that are now applied.
     applied: CreditSplit,
 }
 
@@ -87,7 +87,7 @@ impl<'a> EndingBatch<'a> {
 
     /// Enters one ending, unless the request had ended before. The balance decides, whatever the
     /// process that settled the request assumed: if one bucket lacks credits, the other covers the
-    /// rest, and the part that both cannot cover becomes a write-off. Either way the amount that
+    /// rest, and the part that both cannot cover becomes a write-off. In each case the amount that
     /// the process settled is applied.
     pub(crate) fn enter(
         &mut self,
@@ -165,7 +165,8 @@ impl<'a> EndingBatch<'a> {
         Ok(EndingEntry::New)
     }
 
-    /// Looks for the end of a request in the segments. `None`: the request has no sealed end.
+    /// Looks for the end of a request in the segments. Returns `None` if the request has no sealed
+    /// end.
     fn find_sealed(&mut self, request_id: &str) -> rusqlite::Result<Option<EndingEntry>> {
         match find_sealed_ending(self.transaction, self.segments, request_id)? {
             Ok(found) => Ok(found.map(|entry| EndingEntry::Sealed(Box::new(entry)))),
@@ -250,7 +251,7 @@ impl<'a> EndingBatch<'a> {
 const SET_BALANCE_AND_APPLY: &str = "UPDATE account SET paid = ?2, trial = ?3,
        applied_paid = applied_paid + ?4, applied_trial = applied_trial + ?5 WHERE id = ?1";
 
-/// A request ends once. The insert itself checks that, by the unique indexes.
+/// SQL that ignores a second end of a request. The unique indexes detect it during the insert.
 const ON_CONFLICT_IGNORE: &str = " ON CONFLICT DO NOTHING";
 
 #[cfg(test)]

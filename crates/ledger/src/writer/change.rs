@@ -1,6 +1,6 @@
-//! The changes that a commit enters, and what becomes of each.
+//! The changes that a commit enters, and their outcomes.
 //!
-//! This file must not name a database.
+//! This file must not depend on a database.
 
 use super::claim::ClaimsOnAccount;
 use super::posting::{BalanceChange, PostingResult, Refund};
@@ -12,8 +12,8 @@ use credits::money::CreditSplit;
 /// Changes that are entered together.
 #[derive(Clone, Copy)]
 pub struct LedgerBatch<'a> {
-    /// The running process that has settled the endings and counts them as on their way; empty for
-    /// a replay, and for a process that settles nothing.
+    /// The running process that has settled the endings, but not seen them applied yet. Empty for a
+    /// replay, and for a process that settles no requests.
     pub instance_id: &'a str,
     pub changes: &'a [LedgerChange<'a>],
 }
@@ -21,14 +21,14 @@ pub struct LedgerBatch<'a> {
 /// A change of the ledger. Its reference decides whether it was entered before.
 #[derive(Clone, Copy)]
 pub enum LedgerChange<'a> {
-    /// A request has ended. The balance decides what it pays: the trial and the paid credits that
-    /// the process settled, then the other bucket, and what neither covers is written off. `freed`
-    /// is the part of the instance's claim to release, if it has handed over.
+    /// A request has ended. The balance decides which credits pay: the trial and the paid credits
+    /// that the process settled, then the other bucket, and the rest is written off. `freed` is the
+    /// part of the instance's claim to release, if the instance has handed over.
     Ending {
         ending: &'a Ending,
         freed: CreditSplit,
     },
-    /// A trial's credits, or their lapse.
+    /// The credits of a trial, or their lapse.
     Posting(Posting<'a>),
     /// A grant, a top-up or an adjustment. A debit never uses credits that running processes hold.
     Balance {
@@ -43,21 +43,22 @@ pub enum LedgerChange<'a> {
     Refund(Refund<'a>),
     /// A later end of a running trial.
     TrialEnd(TrialExtension<'a>),
-    /// What the shared store reports.
+    /// An event of the shared store.
     Event(&'a IngestEvent),
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppendOutcome {
     Ended,
-    /// The request had ended before.
+    /// The request had ended already.
     AlreadyEnded,
-    /// The ending was not entered, because a segment that may have it is missing.
+    /// The ending was not entered, because a segment is missing that may contain the request.
     Withheld,
     /// The change is in the ledger, entered now or earlier.
     Posted(PostingResult),
-    /// What the ledger debited for the event, now or earlier. `None` if nothing can be entered: the
-    /// account is not open, or a segment that may have the request is missing.
+    /// The ledger's debit for the event, made now or earlier. `None` if the event cannot be
+    /// entered, because the account is not open or a segment is missing that may contain the
+    /// request.
     Debited(Option<CreditSplit>),
 }

@@ -1,10 +1,10 @@
-//! Claims: credits reserved by processes other than the one that admits requests. The admitting
-//! process reads these rows in the same snapshot as a balance.
+//! Claims: credits that other processes than the admitting one have reserved. The admitting process
+//! reads claims in the same snapshot as a balance.
 //!
 //! One process admits requests, and holds credits in memory (`billing/holds.rs`). Two kinds of
 //! process claim credits here instead: a command that is about to debit, and a gateway that drains
 //! after it has handed over. They read the admitting process's holds from its mirror
-//! (`journal/holds_mirror.rs`). This file must not decide which account gets how much.
+//! (`journal/holds_mirror.rs`). This file must not decide the amount of a claim.
 
 use crate::StoreError;
 use crate::entry::account::{LedgerAccount, account_row};
@@ -14,8 +14,8 @@ use credits::money::CreditSplit;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::sync::atomic::Ordering;
 
-/// Credits of an account that the admitting process holds, and that it has settled since it began,
-/// as it reports them.
+/// Credits of an account that the admitting process holds or has settled since it began, by its own
+/// report.
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub instance_id: String,
@@ -23,21 +23,21 @@ pub struct Claim {
     pub settled: CreditSplit,
 }
 
-/// Returns what the running processes hold of the account. It is called inside the commit, so that
-/// its result and the balance are of one moment.
+/// Returns the credits of the account that running processes hold. The function is called inside
+/// the commit, so that its result and the balance belong together.
 pub type ClaimsOnAccount<'a> = &'a dyn Fn() -> Result<Vec<Claim>, StoreError>;
 
 impl LedgerChanges<'_> {
-    /// Returns true if this process has handed over; its holds are claims here.
+    /// Returns whether this process has handed over, so that its holds are claims.
     pub fn has_handed_over(&self) -> bool {
         self.0.handed_over.load(Ordering::Acquire)
     }
 
-    /// Turns all holds of a process into claims, in one step; from then on the process has handed
-    /// over. The caller makes sure that nothing is held or settled meanwhile.
+    /// Turns all holds of a process into claims, in one step. The process has then handed over. The
+    /// caller must make sure that no request is held or settled meanwhile.
     ///
     /// # Errors
-    /// Returns an error if the ledger cannot be written; then nothing has changed.
+    /// Returns an error if the ledger cannot be written; no claim exists then.
     pub fn hand_over(&self, instance_id: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("hand over the reservations", source);
         let mut writer = self.0.writer();
@@ -53,7 +53,7 @@ impl LedgerChanges<'_> {
             .map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
-        // Still under the writer's lock: no ending is entered in between.
+        // The writer's lock is still held, so no ending is entered in between.
         self.0.handed_over.store(true, Ordering::Release);
         Ok(())
     }
@@ -64,7 +64,7 @@ impl LedgerChanges<'_> {
     ///
     /// # Errors
     /// Returns an error if `decide` refuses, if the account is not open, or if the ledger cannot be
-    /// read or written; then nothing is claimed.
+    /// read or written; no credits are claimed then.
     pub fn claim<E: From<StoreError>>(
         &self,
         instance_id: &str,
@@ -81,7 +81,7 @@ impl LedgerChanges<'_> {
         Ok(parts)
     }
 
-    /// Returns true if the account covers all its claims and holds, counted in the same way.
+    /// Returns whether the account covers all its claims and holds, counted as by [`Self::claim`].
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -108,7 +108,7 @@ impl LedgerChanges<'_> {
         })
     }
 
-    /// Returns the ids of instances with claims, past or present, that are not forgotten.
+    /// Returns the ids of the instances with stored claims, past or present.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -122,7 +122,7 @@ impl LedgerChanges<'_> {
     }
 }
 
-/// Returns the account with all claims of other processes.
+/// Returns the account, including all claims of other processes.
 fn account_with_claims(
     transaction: &Transaction<'_>,
     account: &str,
@@ -150,8 +150,8 @@ fn account_with_claims(
     Ok(row)
 }
 
-/// Returns the settled credits that the ledger has not entered yet. The ledger can be ahead of the
-/// mirror: then the result is zero.
+/// Returns the settled credits that the ledger has not entered yet. The result is zero if the
+/// ledger is ahead of the mirror.
 pub(crate) fn unapplied_parts(
     transaction: &Transaction<'_>,
     account: &str,

@@ -1,9 +1,9 @@
-//! Changes that an operator posts: grants, top-ups, refunds of a debit, adjustments. Each counts
-//! once by its own reference.
+//! Changes that an operator posts: grants, top-ups, refunds of a debit, adjustments. A change takes
+//! effect once, by its reference.
 //!
-//! The same reference with the same content changes nothing. With different content it is refused,
-//! because one of the two changes would be lost. Every check runs in the transaction that posts.
-//! This file must not change an entry: another entry corrects a mistake.
+//! A second change with the same reference and content has no effect. A second change with other
+//! content is refused, because one of the two would be lost. Every check runs in the transaction
+//! that posts. This file must not change an entry: a mistake is corrected by another entry.
 
 use super::claim::{self, Claim, ClaimsOnAccount};
 use crate::StoreError;
@@ -16,18 +16,18 @@ use credits::money::{CreditSplit, MAX_MICRO, Micro};
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-/// Says which operation failed.
+/// Turns an error of SQLite into one that names the operation.
 pub(crate) type SqlFailure = fn(rusqlite::Error) -> StoreError;
 
 /// The result of a posting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostingResult {
     pub account: String,
-    /// False if the reference had been posted before; then nothing was changed.
+    /// False if the reference had been posted already, so that the call had no effect.
     pub is_new: bool,
     /// Change of the balance by this reference, now or earlier.
     pub change: Micro,
-    /// Balance of the account afterwards, expired trial credits included.
+    /// Balance of the account afterwards, including expired trial credits.
     pub balance: Micro,
 }
 
@@ -39,7 +39,7 @@ pub struct BalanceChange<'a> {
     pub account: &'a str,
     /// Amount to credit; a negative amount is a debit.
     pub amount: Micro,
-    /// Account of the administrator who posts the change; `None` for the command line.
+    /// Account of the administrator who posts the change. `None` for the command line.
     pub actor: Option<&'a str>,
     pub at_ms: i64,
 }
@@ -48,7 +48,7 @@ pub struct BalanceChange<'a> {
 pub enum BalanceChangeKind<'a> {
     /// Credits that were given.
     Grant,
-    /// Credits that were bought, as an operator posts them.
+    /// Credits that were bought and that an operator posts.
     TopUp,
     Adjust {
         reason: &'a str,
@@ -57,20 +57,20 @@ pub enum BalanceChangeKind<'a> {
     Purchase {
         order: &'a str,
     },
-    /// Credits on top of those that the order paid for.
+    /// Extra credits in addition to those that the order paid for.
     Bonus {
         order: &'a str,
     },
-    /// The provider has paid money of the order back. Takes the paid credits that are there and
-    /// writes off what is already spent.
+    /// The provider has refunded money of the order. The entry takes paid credits as far as there
+    /// are any, and writes off those that were spent.
     PaymentRefund {
-        /// Reference of the purchase.
+        /// Reference of the purchase entry.
         payment: &'a str,
     },
-    /// The holder's bank has taken money of the order back, which takes credits as a refund does;
-    /// or the money has come back, which returns the credits that were taken.
+    /// The holder's bank has taken money of the order back, which takes credits like a refund. If
+    /// the money is returned, a second entry returns the credits.
     Dispute {
-        /// Reference of the purchase.
+        /// Reference of the purchase entry.
         payment: &'a str,
     },
 }
@@ -88,7 +88,7 @@ impl<'a> BalanceChangeKind<'a> {
         }
     }
 
-    /// Returns the order that a purchase or its bonus belongs to.
+    /// Returns the order to which a purchase or its bonus belongs.
     fn order(self) -> Option<&'a str> {
         match self {
             Self::Purchase { order } | Self::Bonus { order } => Some(order),
@@ -96,7 +96,7 @@ impl<'a> BalanceChangeKind<'a> {
         }
     }
 
-    /// Returns the reference of the purchase that a refund or a dispute is about.
+    /// Returns the reference of the purchase to which a refund or a dispute belongs.
     fn payment(self) -> Option<&'a str> {
         match self {
             Self::PaymentRefund { payment } | Self::Dispute { payment } => Some(payment),
@@ -106,13 +106,13 @@ impl<'a> BalanceChangeKind<'a> {
 }
 
 impl BalanceChange<'_> {
-    /// Returns whether the change takes back what a payment bought: it then takes what is there,
-    /// and the rest is written off.
+    /// Returns whether the change takes back credits that a payment bought. It then takes the
+    /// available credits, and writes off the rest.
     pub fn is_clawback(&self) -> bool {
         self.amount < Micro::ZERO && self.kind.payment().is_some()
     }
 
-    /// The amount that the entry accounts for besides its change of the balance.
+    /// Returns the amount that the entry writes off in addition to its change of the balance.
     fn writeoff(&self, taken: Micro) -> Micro {
         match self.is_clawback() {
             true => Micro::ZERO.minus(self.amount).minus(taken),
@@ -139,9 +139,9 @@ impl BalanceChange<'_> {
 pub struct Refund<'a> {
     pub reference: &'a str,
     pub request_id: &'a str,
-    /// Amount to refund; `None` refunds the rest of the debit.
+    /// Amount to refund. `None` refunds the rest of the debit.
     pub amount: Option<Micro>,
-    /// Account of the administrator who posts the refund; `None` for the command line.
+    /// Account of the administrator who posts the refund. `None` for the command line.
     pub actor: Option<&'a str>,
     pub at_ms: i64,
 }
@@ -149,22 +149,22 @@ pub struct Refund<'a> {
 /// Detail of an entry that no request caused.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct PostingDetail {
-    /// On every refund: the request whose debit is refunded.
+    /// The request whose debit is refunded. Set on every refund.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// On every adjustment.
+    /// The operator's reason. Set on every adjustment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Account of the administrator who posted the change; `None` for the command line.
+    /// Account of the administrator who posted the change. `None` for the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// On a trial's grant, and on its extension: the end of the trial, in ms since 1970.
+    /// The end of the trial, in ms since 1970. Set on the grant of a trial and on its extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ends_at_ms: Option<i64>,
-    /// On credits that an order paid for, and on their bonus: the order.
+    /// The order. Set on credits that an order paid for, and on their bonus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
-    /// On refunds and disputes of a payment: the reference of its purchase.
+    /// The reference of the purchase. Set on refunds and disputes of a payment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payment: Option<String>,
 }
@@ -200,7 +200,7 @@ impl PostingDetail {
         })
     }
 
-    /// Returns true if all but the actor is the same.
+    /// Returns whether this change equals the entry, except for the actor.
     fn is_same(&self, entry: &LedgerEntry) -> bool {
         Self::decode(&entry.detail).is_ok_and(|known| {
             known.request_id == self.request_id
@@ -212,7 +212,7 @@ impl PostingDetail {
 }
 
 impl LedgerChanges<'_> {
-    /// Posts a refund. The part paid from paid credits comes back first.
+    /// Posts a refund. The part that was paid from paid credits is returned first.
     pub(super) fn insert_refund(
         &self,
         transaction: &Transaction<'_>,
@@ -348,7 +348,7 @@ pub(crate) fn insert_store_debit(
         .optional()
         .map_err(sql)?
         .unwrap_or_default();
-    // A store that lost its last writes may have debited another bucket.
+    // A store that lost its last writes may have debited the other bucket.
     let borne = taken.clamp_to(CreditSplit { paid, trial });
     if borne.total() < taken.total() {
         let requested = taken.total();
@@ -404,7 +404,7 @@ fn known_change(
         .transpose()
 }
 
-/// Returns the result for a reference that has been posted before.
+/// Returns the result for a reference that has been posted already.
 fn existing_posting(
     transaction: &Transaction<'_>,
     is_same: bool,
@@ -424,7 +424,7 @@ fn existing_posting(
     unchanged(transaction, known).map(Ok)
 }
 
-/// Returns the result of a posting that was made before.
+/// Returns the result of a posting that was made already.
 pub(super) fn unchanged(
     transaction: &Transaction<'_>,
     known: &LedgerEntry,
@@ -450,7 +450,7 @@ pub(super) fn post_entry(
     let (paid, trial) = known.ok_or_else(|| {
         StoreError::Unknown(format!("account {} is not in the ledger", entry.account))
     })?;
-    // Amounts saturate at their bounds; here that would lose money without notice.
+    // Amounts saturate at their bounds, which would lose money without notice in this case.
     if paid.get().saturating_add(entry.d_paid.get()) > MAX_MICRO {
         let (largest, change) = (Micro::new(MAX_MICRO), entry.change());
         let message = format!(
@@ -482,8 +482,8 @@ pub(crate) fn trial_end(
         .map(Option::flatten)
 }
 
-/// Returns the credits of each bucket that are neither held, nor settled without being in the
-/// ledger yet.
+/// Returns the credits of each bucket that are neither held nor settled. Settled credits that the
+/// ledger has entered are not subtracted twice.
 fn free_credit(
     transaction: &Transaction<'_>,
     account: &str,
@@ -512,11 +512,11 @@ fn free_credit(
     .or_zero())
 }
 
-/// Splits a debit between the buckets of `free`. What takes a payment back takes paid credits only,
-/// and no more than there are.
+/// Splits a debit between the buckets of `free`. A change that takes a payment back takes paid
+/// credits only, and no more than are available.
 ///
 /// # Errors
-/// Returns an error if they do not cover it.
+/// Returns an error if the buckets do not cover the debit.
 pub fn split_debit(
     change: &BalanceChange<'_>,
     free: CreditSplit,

@@ -1,5 +1,5 @@
-//! The ledger's side of the shared store: it enters the store's events, and remembers how far its
-//! entries were published to the store.
+//! The ledger's side of the shared store: it enters the store's events, and records the last entry
+//! that was published to the store.
 //!
 //! This file must not call the store.
 
@@ -16,7 +16,7 @@ use credits::money::{CreditSplit, Micro};
 use credits::price_list::PriceList;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
-/// Maximum number of marks: one per minute, so more than half a day.
+/// Maximum number of marks. There is one per minute, so they cover more than half a day.
 const MAX_MARKS: i64 = 1_000;
 
 /// An event of the store that the ledger must enter.
@@ -34,7 +34,7 @@ pub enum IngestEvent {
     },
 }
 
-/// The server and the epoch in which a partition of the store was last found.
+/// The server and the epoch in which a partition of the store was last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionLocation {
     pub server: String,
@@ -43,7 +43,7 @@ pub struct PartitionLocation {
 }
 
 impl StoreEvents<'_> {
-    /// Returns the account and the ledger's last entry, as of one moment.
+    /// Returns the account and the ledger's last entry, from one snapshot.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -102,7 +102,7 @@ impl StoreEvents<'_> {
         )
     }
 
-    /// Returns where a partition was last found; `None` before the first time.
+    /// Returns the location where a partition was last seen, or `None` before the first time.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -127,7 +127,7 @@ impl StoreEvents<'_> {
             })
     }
 
-    /// Records where partitions were found.
+    /// Records the locations of partitions.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
@@ -147,7 +147,7 @@ impl StoreEvents<'_> {
             })
     }
 
-    /// Records how far the ledger was published to the store at this moment.
+    /// Records the last published entry, with the current time.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be written.
@@ -166,8 +166,8 @@ impl StoreEvents<'_> {
         )
     }
 
-    /// Returns the entry after which all entries published since `at_ms` are. Before the first mark
-    /// nothing was published, and no events came from the store.
+    /// Returns a position before all entries that were published since `at_ms`. Before the first
+    /// mark, no entry was published and no event arrived.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -211,8 +211,8 @@ pub(crate) fn enter_event(
             let is_withheld = matches!(entered, EndingEntry::Withheld);
             Ok((!is_withheld).then_some(CreditSplit::ZERO))
         }
-        // Expires all trial credits left here, whatever the store had; the difference is posted to
-        // the store.
+        // All remaining trial credits expire, whatever amount the store had. The difference is
+        // posted to the store.
         IngestEvent::Lapsed { at_ms, .. } => {
             let reference = format!("lapse:{account}");
             insert_posting(
@@ -223,12 +223,12 @@ pub(crate) fn enter_event(
                     account,
                     d_paid: Micro::ZERO,
                     d_trial: Micro::ZERO.minus(remaining),
-                    // The store's clock decided, which can differ from the ledger's.
+                    // The store decided by its clock, which may differ from the ledger's.
                     at_ms: ends_at_ms.map_or(*at_ms, |ends| ends.max(*at_ms)),
                 },
             )?;
-            // Returns the amount that expired now or earlier. As for requests, an event that is
-            // read again is corrected by the earlier amount.
+            // Return the amount that expired now or earlier. As with requests, the earlier amount
+            // corrects an event that is read again.
             transaction
                 .prepare_cached("SELECT 0, -d_trial FROM entry WHERE ref = ?1 AND kind = 'lapse'")?
                 .query_row([reference], |row| {
@@ -262,8 +262,8 @@ fn enter_ended(
         }
         EndingEntry::Withheld => return Ok(None),
     }
-    // For an ending that was entered late, the ledger posts its own debit to the store;
-    // anything else that the store debited is too much.
+    // For an ending that was entered late, the ledger posts its own debit to the store. If the
+    // store has debited the request too, that amount is returned.
     let sql =
         "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
                FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
@@ -297,7 +297,7 @@ fn late_detail(detail: &EndingDetail) -> rusqlite::Result<String> {
     Ok(text + LATE_SUFFIX)
 }
 
-/// Stores the price that came with an ending, if its version is the one in the detail.
+/// Stores the price of an ending, if its version is the one in the detail.
 fn store_ending_price(
     transaction: &Transaction<'_>,
     ending: &Ending,

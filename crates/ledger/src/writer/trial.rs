@@ -1,6 +1,6 @@
-//! Changes of a balance that no request caused and nobody ordered: a trial's credits at sign-up,
-//! and their expiry. Each counts once by its reference. And a later end of a running trial, which
-//! changes no balance.
+//! Automatic changes of a balance: a trial's credits at sign-up, and their expiry. A change takes
+//! effect once, by its reference. The extension of a running trial, which changes no balance, is
+//! also entered here.
 //!
 //! This file must not decide when a trial ends.
 
@@ -14,8 +14,7 @@ use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::{Transaction, params};
 
-/// A change of a balance that no request caused and nobody ordered: a sign-up's trial, and its
-/// expiry.
+/// An automatic change of a balance: a sign-up's trial, or its expiry.
 #[derive(Debug, Clone, Copy)]
 pub struct Posting<'a> {
     pub kind: &'static str,
@@ -26,7 +25,7 @@ pub struct Posting<'a> {
     pub at_ms: i64,
 }
 
-/// A later end of a running trial.
+/// The extension of a running trial.
 #[derive(Debug, Clone, Copy)]
 pub struct TrialExtension<'a> {
     pub account: &'a str,
@@ -37,7 +36,7 @@ pub struct TrialExtension<'a> {
     pub at_ms: i64,
 }
 
-/// Moves the end of a running trial, and enters it.
+/// Moves the end of a running trial, and appends an entry for that.
 pub(super) fn insert_extension(
     transaction: &Transaction<'_>,
     extension: &TrialExtension<'_>,
@@ -49,7 +48,7 @@ pub(super) fn insert_extension(
         actor,
         at_ms,
     } = *extension;
-    // After its end, a trial's credits expire once: it does not begin again.
+    // A trial that has ended cannot be extended, because its credits expire.
     let Some(old) = trial_end(transaction, account)
         .map_err(sql)?
         .filter(|old| *old > at_ms)
@@ -93,7 +92,8 @@ impl LedgerRows<'_> {
     }
 }
 
-/// Posts an entry and changes the balance, once per kind and reference.
+/// Posts an entry and changes the balance. A second posting of the same kind and reference has no
+/// effect.
 pub(crate) fn insert_posting(
     transaction: &Transaction<'_>,
     post: &Posting<'_>,
@@ -126,7 +126,7 @@ pub(crate) fn insert_posting(
     })
 }
 
-/// A trial's grant contains its end, so that the chain of hashes covers it.
+/// Returns the detail. A trial's grant contains its end, so that the chain of hashes covers it.
 fn posting_detail(transaction: &Transaction<'_>, post: &Posting<'_>) -> rusqlite::Result<String> {
     if post.kind != "trial" {
         return Ok(String::new());

@@ -6,6 +6,7 @@
 //!
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
 //! `request/rewrite.rs`, which applies these edits together with its own.
+
 use super::rewrite;
 use super::summary::RequestSummary;
 use crate::Protocol;

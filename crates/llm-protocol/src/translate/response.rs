@@ -1,6 +1,7 @@
 //! Translates a vendor's whole answer, and recognises errors that need a special treatment.
 //!
 //! This file must not translate streams: `translate/stream.rs` does.
+
 use super::observer::StreamObserver;
 use crate::chat::read_stream::ChatAnswerPlaces;
 use crate::failure::VendorError;

@@ -2,6 +2,7 @@
 //!
 //! This file must not depend on a price: `crates/credits/src/pricing.rs` prices each pass by its
 //! own size.
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Tokens of one pass by class. A count above 32 bits is stored as the maximum of 32 bits.

@@ -1,11 +1,11 @@
-//! Finds references that occur more than once among any number of entries, wherever those are:
-//! unlike an index, it takes sealed entries too.
+//! Finds references that occur more than once among any number of entries, including sealed ones,
+//! which no index contains.
 //!
-//! It keeps two keyed hashes and the position of each entry, 24 bytes, in a temporary file in the
-//! data directory. The first bits of a hash choose a bucket, which collects a block of records and
-//! appends it to the file. In the end one bucket after the other is read and sorted, so that equal
-//! references are next to each other. The memory is a block for each bucket, and one bucket: 4 MB,
-//! and 24 MB for each 1 000 million entries. This file must not judge what it finds.
+//! The sorter writes 24 bytes for each entry, two keyed hashes and the position, to a temporary
+//! file in the data directory. The first bits of a hash select a bucket, which collects a block of
+//! records and appends it to the file. At the end each bucket is read and sorted, so that equal
+//! references are neighbours. The memory is a block for each bucket, and one bucket: 4 MB, plus 24
+//! MB for each 1 000 million entries. This file must not report a violation.
 
 use super::references::ReferenceRow;
 use crate::StoreError;
@@ -26,35 +26,35 @@ pub struct RepeatedReference {
     pub first_seq: i64,
     /// Position of the later entry.
     pub seq: i64,
-    /// Whether both end a request; otherwise they are of one kind.
+    /// Whether both entries end a request. If not, both have the same kind.
     pub is_ending: bool,
 }
 
-/// References of entries, to be sorted.
+/// Sorts the references of entries.
 pub struct ReferenceSorter {
     file: File,
-    /// Number of blocks in the file.
     blocks: u64,
     buckets: Vec<Bucket>,
-    /// Nobody can make two references whose hashes are equal under unknown keys.
+    /// Random keys of the hashes. Without knowing them, nobody can make two references with equal
+    /// hashes.
     keys: [RandomState; 2],
     count: u64,
 }
 
-/// The records whose hashes begin with the same bits.
+/// Records whose hashes begin with the same bits.
 #[derive(Default)]
 struct Bucket {
-    /// Numbers of its blocks in the file.
+    /// Numbers of the bucket's blocks in the file.
     written: Vec<u64>,
-    /// Records that are not in the file yet, less than a block.
+    /// Records that are not in the file yet. They are less than a block.
     pending: Vec<u8>,
 }
 
-/// An entry by its hashes.
+/// An entry, represented by its hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ReferenceRecord {
     hashes: [u64; 2],
-    /// Twice the position, and 1 if the entry ends a request.
+    /// Twice the position, plus 1 if the entry ends a request.
     place: i64,
 }
 
@@ -105,7 +105,7 @@ impl ReferenceSorter {
         self.count
     }
 
-    /// Adds the reference of an entry; its kind is empty if the entry ends a request.
+    /// Adds the reference of an entry. The kind is empty if the entry ends a request.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -135,7 +135,7 @@ impl ReferenceSorter {
     }
 
     /// Sorts the references. Calls `on_bucket` with the number of references compared, and
-    /// `on_repeated` with each pair of which an earlier entry has the same one.
+    /// `on_repeated` for each reference that an earlier entry has too.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -153,7 +153,7 @@ impl ReferenceSorter {
                     continue;
                 };
                 for repeated in others {
-                    // One entry can be in a segment and in the table.
+                    // The same entry may be in a segment and in the table, which is no violation.
                     if repeated.seq() != first.seq() {
                         on_repeated(RepeatedReference {
                             first_seq: first.seq(),
@@ -169,7 +169,7 @@ impl ReferenceSorter {
     }
 }
 
-/// Creates a file that is gone with its handle.
+/// Creates a file without a name, which disappears when its handle is closed.
 fn create_unnamed(dir: &Path) -> io::Result<File> {
     let path = dir.join(format!("references.{}.new", std::process::id()));
     let mut options = OpenOptions::new();

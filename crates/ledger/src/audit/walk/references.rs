@@ -1,7 +1,7 @@
-//! References of entries in the order of the unique indexes, so that a walk finds a repeated one
-//! without remembering any; and the ends of single requests.
+//! Reads references of entries in the order of the unique indexes, so that a walk finds repeated
+//! ones without keeping them in memory. It also reads the ends of single requests.
 //!
-//! This file must not judge what it reads.
+//! This file must not report a violation.
 
 use credits::money::Micro;
 use rusqlite::{Connection, Row, params};
@@ -19,7 +19,6 @@ pub enum ReferenceIndex {
 }
 
 impl ReferenceIndex {
-    /// Returns the name in the schema.
     pub fn name(self) -> &'static str {
         match self {
             Self::CountsOnce => "entry_counts_once",
@@ -27,8 +26,8 @@ impl ReferenceIndex {
         }
     }
 
-    /// Returns the SQL of the first column of [`ReferenceRow`], the entries that the index has, and
-    /// its order. The columns of the index alone answer the query.
+    /// Returns the SQL of the first column of [`ReferenceRow`], of the condition for the entries in
+    /// the index, and of the order. The index alone contains all columns of the query.
     fn query(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::CountsOnce => ("kind", "1", "kind, ref"),
@@ -37,7 +36,7 @@ impl ReferenceIndex {
     }
 }
 
-/// One reference. Of [`ReferenceIndex::EndsOnce`], the kind is empty.
+/// One reference. The kind is empty for [`ReferenceIndex::EndsOnce`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReferenceRow<'a> {
     pub kind: &'a str,
@@ -51,7 +50,6 @@ pub struct EndingRow {
     pub request_id: String,
     pub kind: String,
     pub account: String,
-    /// What the account paid.
     pub charged: Micro,
     pub writeoff: Micro,
 }
@@ -75,7 +73,7 @@ pub(crate) fn read_index(
         "SELECT {kind}, ref, seq FROM entry INDEXED BY {name} WHERE {which} AND {behind}
          ORDER BY {order} LIMIT ?3"
     );
-    // An index of the same name on other columns or rows does not serve the query: SQLite then
+    // An index with this name but other columns or rows does not serve the query, and SQLite then
     // refuses to prepare it.
     let Some(mut statement) = is_unique
         .then(|| connection.prepare_cached(&text).ok())
@@ -130,7 +128,7 @@ pub(crate) fn endings(
     request_ids: &[&str],
 ) -> rusqlite::Result<Vec<EndingRow>> {
     let request_ids = serde_json::to_string(request_ids).unwrap_or_default();
-    // Without an index, this is one scan for all of them.
+    // Without an index, one scan finds all of them.
     connection
         .prepare_cached(
             "SELECT ref, kind, account, d_paid, d_trial, writeoff FROM entry

@@ -1,10 +1,9 @@
 //! The fingerprint of the stored tables of an index.
 //!
-//! What the number cannot tell is checked here: that the schema is the program's, that keys ascend
-//! and names are unique, that no row is without an entry, that a conversation begins and ends with
-//! its turns, and that each index has the rows of its table. Keeps the hashes of all names of
-//! accounts, models and keys in memory, and nothing that grows with the entries. This file must not
-//! write.
+//! This file also checks properties that the number does not cover: the schema is the program's,
+//! keys ascend and names are unique, every row has an entry, a conversation begins and ends with
+//! its turns, and each index has the rows of its table. The memory holds the hashes of all names of
+//! accounts, models and keys, and does not grow with the entries. This file must not write.
 
 use super::{
     DAY, DEBIT, FIRST_POSTING, FingerprintKeys, HOUR, IMPLAUSIBLE, IndexFault, IndexRow, RowSums,
@@ -36,7 +35,7 @@ impl From<rusqlite::Error> for IndexFault {
 }
 
 impl StoredFingerprint {
-    /// Reads the index in `dir`, as of one moment.
+    /// Computes the fingerprint of the index in `dir` from one snapshot.
     pub(crate) fn of_file(dir: &Path, keys: &FingerprintKeys) -> Self {
         let read = || {
             let operation = "read the fingerprint of the ledger's index";
@@ -50,7 +49,7 @@ impl StoredFingerprint {
 }
 
 impl TablesFingerprint {
-    /// Reads the tables. The connection must be in a transaction.
+    /// Computes the fingerprint of the tables. The connection must be in a transaction.
     pub(crate) fn read(connection: &Connection, keys: &FingerprintKeys) -> Outcome<Self> {
         check_schema(connection)?;
         let watermarks: i64 =
@@ -66,7 +65,7 @@ impl TablesFingerprint {
     }
 }
 
-/// Checks that tables, indexes and triggers are the ones that the program creates.
+/// Checks that the tables, indexes and triggers are those that the program creates.
 fn check_schema(connection: &Connection) -> Outcome<()> {
     let mut created = Connection::open_in_memory()?;
     sqlite::migrate(&mut created, MIGRATIONS, "create an index to compare")
@@ -94,7 +93,7 @@ fn check_schema(connection: &Connection) -> Outcome<()> {
 /// The hashes of a table's names, by number.
 struct StoredNames {
     hashes: HashMap<i64, u64>,
-    /// Numbers that a row of `activity` has.
+    /// Numbers that occur in rows of `activity`.
     used: HashSet<i64>,
 }
 
@@ -126,7 +125,8 @@ impl StoredNames {
         hash.ok_or_else(|| wrong("has a number without a name"))
     }
 
-    /// Returns the hash of a name that a row of `activity` has.
+    /// Returns the hash of the name with this number, and marks the number as used in a row of
+    /// `activity`.
     fn used_hash(&mut self, number: i64) -> Outcome<u64> {
         let hash = self.hash(number)?;
         if !self.used.contains(&number) {
@@ -147,7 +147,7 @@ struct StoredRows<'a> {
     has_full_sum: bool,
 }
 
-/// The rows of a table that its indexes have, by the numbers in it.
+/// Fingerprints of the rows that the indexes of `activity` must contain.
 #[derive(Default, PartialEq, Eq)]
 struct IndexedRows {
     by_seq: u128,
@@ -196,7 +196,7 @@ impl<'a> StoredRows<'a> {
         Ok((stored.sum, stored.has_full_sum))
     }
 
-    /// Returns the fingerprint of the rows that an index has: their key, and one more column.
+    /// Returns the fingerprint of the rows in an index: their key, and one more column.
     fn indexed(&self, select: &str) -> Outcome<u128> {
         let mut select = self.connection.prepare(select)?;
         let has_more = select.column_count() > 3;
@@ -225,8 +225,8 @@ impl<'a> StoredRows<'a> {
         self.sum = self.sum.wrapping_add(self.keys.sums(row, sums));
     }
 
-    /// Calls `add` with each row of the query, which returns the row's key. Each key must be above
-    /// the one before it.
+    /// Calls `add` with each row of the query. `add` returns the row's key, and each key must be
+    /// above its predecessor.
     fn for_each<K: PartialOrd>(
         &mut self,
         select: &str,
@@ -246,7 +246,8 @@ impl<'a> StoredRows<'a> {
         Ok(())
     }
 
-    /// Adds the rows of `activity`. Returns the fingerprints that its indexes must have.
+    /// Adds the rows of `activity`. Returns the fingerprints that the indexes of this table must
+    /// have.
     fn add_activity(&mut self) -> Outcome<IndexedRows> {
         let mut indexed = IndexedRows::default();
         let select = "SELECT account, at, seq, kind, model, api_key, outcome, flags, conversation
@@ -295,7 +296,7 @@ impl<'a> StoredRows<'a> {
         let mut are_used = names
             .iter()
             .all(|names| names.used.len() == names.hashes.len());
-        // An empty index has the outcome 0 too.
+        // An empty index also has the outcome 0.
         are_used &= self
             .outcomes
             .hashes
@@ -305,8 +306,8 @@ impl<'a> StoredRows<'a> {
         Ok(indexed)
     }
 
-    /// Adds the conversations and their turns, as the index of `activity` has them. Returns the
-    /// fingerprint of the turns, by the conversation's number.
+    /// Adds the conversations and their turns from the index of `activity`. Returns the fingerprint
+    /// of the turns by the conversation's number.
     fn add_turns(&mut self) -> Outcome<u128> {
         let (mut turns, mut count, mut last_number) = (0_u128, 0_i64, 0);
         let mut by_time = 0_u128;
@@ -318,7 +319,7 @@ impl<'a> StoredRows<'a> {
             let account: i64 = row.get(3)?;
             let conversation = match current {
                 Some((known, hash)) if known == (account, number) => hash,
-                // A number belongs to one account.
+                // A conversation's number belongs to one account.
                 _ => {
                     require(number > last_number, "has a conversation of two accounts")?;
                     (count, last_number) = (count + 1, number);
@@ -347,7 +348,7 @@ impl<'a> StoredRows<'a> {
         Ok(turns)
     }
 
-    /// Returns the fingerprint of the conversations with turns, as their index by time has them.
+    /// Returns the fingerprint of the conversations with turns, from their index by time.
     fn conversations_by_time(&self) -> Outcome<u128> {
         let mut select = self.connection.prepare(
             "SELECT account, id, last_at, name FROM conversation INDEXED BY conversation_by_time WHERE turns > 0",
@@ -362,8 +363,8 @@ impl<'a> StoredRows<'a> {
         Ok(sum)
     }
 
-    /// Adds a conversation, and checks that it begins and ends with its turns. If it has turns,
-    /// adds it to `by_time` too. Returns its hash.
+    /// Adds a conversation, and checks that it begins and ends with its turns. A conversation with
+    /// turns is also added to `by_time`. Returns its hash.
     fn add_conversation(&mut self, account: i64, number: i64, by_time: &mut u128) -> Outcome<u64> {
         let mut select = self.connection.prepare_cached(
             "SELECT name, began_at, last_at, turns, credits, input, cache_read, output
@@ -425,7 +426,8 @@ impl<'a> StoredRows<'a> {
         })
     }
 
-    /// Adds the sums of accounts by `unit`. `own` names the column that only this table has.
+    /// Adds the sums of accounts by `unit`. `own` is the name of the column that only this table
+    /// has.
     fn add_usage(&mut self, unit: &'static str, own: &str) -> Outcome<()> {
         let select = format!(
             "SELECT account, {unit}, model, api_key, responses, credits, input, cache_read, output{own}
@@ -471,12 +473,12 @@ fn wrong(what: &str) -> IndexFault {
     IndexFault::Wrong(what.into())
 }
 
-/// Requires what must hold; `otherwise` says what the index has or does if not.
+/// Returns an error with the text `otherwise` unless `holds` is true.
 fn require(holds: bool, otherwise: &str) -> Outcome<()> {
     holds.then_some(()).ok_or_else(|| wrong(otherwise))
 }
 
-/// Reads the sums from the column `first` on.
+/// Reads the sums of a row, starting at the column `first`.
 fn sums_from(row: &Row<'_>, first: usize) -> Outcome<RowSums> {
     let mut sums = RowSums::default();
     let count = row.as_ref().column_count() - first;

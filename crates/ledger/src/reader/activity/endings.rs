@@ -1,28 +1,29 @@
-//! The ends of an account's requests by filter, latest first.
+//! Finds the ends of an account's requests by filter, latest first.
 //!
-//! A filter by conversation or by failure has an index. A filter by model or key alone reads, from
-//! the latest on, the hours in which the sums have that model or key: an index for each of them
-//! would write a page for nearly each entry. This file must not read the ledger.
+//! A filter by conversation or by failure has an index. A filter by model or key alone walks back
+//! through the hours whose sums have that model or key, because an index for them would write a
+//! page for nearly each entry. This file must not read the ledger.
 
 use crate::RequestOutcome;
 use crate::entry::spend_totals::HOUR_MS;
 use crate::index::IndexTables;
 use rusqlite::params_from_iter;
 
-/// Which ends of requests to list: those that match all given fields.
+/// Criteria for the ends of requests. An end must match all given fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ActivityFilter {
     pub model: Option<String>,
     pub key_id: Option<String>,
     pub outcome: Option<RequestOutcome>,
     pub conversation: Option<String>,
-    /// Start of the period, inclusive, in ms since 1970.
+    /// Start of the period in ms since 1970, inclusive.
     pub from_ms: Option<i64>,
-    /// End of the period, exclusive.
+    /// End of the period in ms since 1970, exclusive.
     pub to_ms: Option<i64>,
 }
 
-/// A row's position in the order of time. A page begins below the last row of the previous page.
+/// A row's position in the order of time. The next page begins after the last row of the previous
+/// page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActivityCursor {
     pub at_ms: i64,
@@ -38,7 +39,7 @@ pub(crate) struct EndingsQuery {
     conversation: Option<i64>,
     is_failure: bool,
     from_ms: i64,
-    /// Only rows below this position.
+    /// Upper limit of the positions, exclusive.
     below: ActivityCursor,
 }
 
@@ -46,7 +47,8 @@ pub(crate) struct EndingsQuery {
 pub(crate) type EndingsSql = (String, Vec<i64>);
 
 impl EndingsQuery {
-    /// Returns `None` if the index does not have a name in the filter, so that nothing matches.
+    /// Resolves the names of a filter. Returns `None` if the index lacks one of them, so that no
+    /// row can match.
     pub(crate) fn new(
         tables: IndexTables<'_>,
         account: &str,
@@ -78,7 +80,7 @@ impl EndingsQuery {
             }
         }
         let [model, api_key, outcome] = numbers;
-        // All rows before a moment are the rows below that moment's first position.
+        // The rows before a moment are those below that moment's first position.
         let end = filter.to_ms.map(|at_ms| ActivityCursor {
             at_ms,
             seq: i64::MIN,
@@ -101,7 +103,7 @@ impl EndingsQuery {
         }))
     }
 
-    /// Returns the positions of the latest matches, at most `limit`.
+    /// Returns at most `limit` positions of the latest matches.
     pub(crate) fn find(&self, tables: IndexTables<'_>, limit: u32) -> rusqlite::Result<Vec<i64>> {
         if !self.walks_hours() {
             return run(
@@ -119,7 +121,7 @@ impl EndingsQuery {
             if left == 0 {
                 break;
             }
-            // The tail and `index.db` can both have the hour.
+            // The tail and `index.db` may both have the hour.
             if last.replace(hour) == Some(hour) {
                 continue;
             }
@@ -135,14 +137,14 @@ impl EndingsQuery {
         Ok(found)
     }
 
-    /// Returns whether the rows are found through the hours in which their model or key has some.
+    /// Returns whether the query walks through the hours that have rows of the model or the key.
     pub(crate) fn walks_hours(&self) -> bool {
         (self.model.is_some() || self.api_key.is_some())
             && self.conversation.is_none()
             && !self.is_failure
     }
 
-    /// The hours that have rows of the model and the key, latest first.
+    /// Returns the query for the hours that have rows of the model and the key, latest first.
     pub(crate) fn hours_sql(&self, tables: IndexTables<'_>) -> EndingsSql {
         let mut values = vec![
             self.account,
@@ -161,8 +163,8 @@ impl EndingsQuery {
         (sql, values)
     }
 
-    /// The matches from a time up to, and without, a position. Each form of the query has its
-    /// index.
+    /// Returns the query for the matches from a time up to a position, exclusive. Each form of the
+    /// query has its index.
     pub(crate) fn rows_sql(
         &self,
         tables: IndexTables<'_>,
@@ -193,7 +195,8 @@ impl EndingsQuery {
             values.push(number);
             rows.push_str(&format!(" AND {column} = ?{}", values.len()));
         }
-        // To use a partial index, the query must repeat the index's condition in the same words.
+        // SQLite uses a partial index only if the query repeats the index's condition in the same
+        // words.
         if self.conversation.is_some() {
             rows.push_str(" AND conversation IS NOT NULL");
         }
@@ -207,7 +210,7 @@ impl EndingsQuery {
         )
     }
 
-    /// Names the index of the field that matches the fewest entries: without statistics, SQLite
+    /// Names the index of the field that matches the fewest entries. Without statistics, SQLite
     /// would always read the account's entries by time.
     fn choose_index(&self) -> &'static str {
         if self.conversation.is_some() {

@@ -4,6 +4,7 @@
 //! change the surface's own limits.
 //!
 //! Read next: `request/extensions.rs`, which has the names.
+
 use super::remover::ForeignFieldRemover;
 use crate::Protocol;
 use crate::json::JsonValue;

@@ -4,6 +4,7 @@
 //! item, and in the final response.
 //!
 //! Read next: `reasoning_token.rs`, how the gateway passes reasoning on.
+
 use crate::ir::event::{Event, EventSink, OutputPart, ReadResult, UpstreamError};
 use crate::json::{JsonStr, JsonValue};
 use crate::openai::reasoning_summary::SUMMARY_SEPARATOR;
