@@ -1,8 +1,8 @@
-//! Starts and stops the process: settings → stores → services → servers, and shutdown in reverse.
-//! The only file that knows both the edge and the sidecar.
+//! Starts the process (settings → stores → services → servers) and stops it in reverse order. No
+//! other file depends on both the edge and the sidecar.
 //!
-//! This module must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its
-//! own).
+//! This module must not handle requests. Next: `app/sidecar.rs` (the sidecar as a separate
+//! process).
 
 mod admin_router;
 mod certificate;
@@ -70,12 +70,12 @@ use std::time::{Duration, Instant};
 /// Interval at which the shutdown watch checks whether shutdown has begun. Each check wakes a
 /// process that may otherwise be idle.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Timeout of the shared store while no request waits for the answer: more than the longest
+/// Time limit of a call to the shared store for which no request waits. It exceeds the maximum
 /// `store.reply_timeout_ms`.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that the last lines of the access log have to be written.
+/// Time limit for writing the last lines of the access log.
 const ACCESS_LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time that the last traces have to be sent.
+/// Time limit for sending the last traces.
 const TRACES_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the whole service until a signal stops it.
@@ -86,8 +86,8 @@ pub fn run(config_file: &Path, settings: Settings, start: StartMode) -> anyhow::
     run_with_admission(config_file, settings, start, |embedded| embedded)
 }
 
-/// Like [`run`], with the admission that `wrap` makes of the embedded one. For benchmarks:
-/// no command calls it.
+/// Runs the service like [`run`], with the admission that `wrap` makes of the embedded one. Only
+/// benchmarks call it.
 ///
 /// # Errors
 /// Returns an error if the service cannot start.
@@ -105,7 +105,8 @@ pub fn run_with_admission(
     descriptors::check_limit()?;
     let startup_signals = StartupSignals::listen()?;
     let (credit, settings) = open_credit(config_file, settings, start)?;
-    // Not earlier: opening may migrate the file to a schema that the predecessor does not know.
+    // Do not open the file earlier, because that may migrate it to a schema that the predecessor
+    // does not know.
     let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
     let billing = credit.billing().clone();
@@ -155,8 +156,8 @@ pub fn run_with_admission(
     serve(server, handle, startup_signals)
 }
 
-/// Opens the credit service. A successor waits for its predecessor, so it reads the config file
-/// again afterwards.
+/// Opens the credit service. A successor waits for its predecessor first, so it rereads the config
+/// file afterwards.
 fn open_credit(
     config_file: &Path,
     settings: Settings,
@@ -193,14 +194,14 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
         settings.allow_volatile,
         settings.store_reply_timeout,
     )?);
-    // Requests wait for this connection: keys, balances, holds.
+    // Requests wait for this connection, which serves keys, balances and holds.
     let admitting = SharedStore::with_breaker(
         address.clone(),
         settings.store_reply_timeout,
         breaker,
         store_health.clock(),
     );
-    // Each thread with its own runtime needs its own connection.
+    // Each thread with its own runtime needs a separate connection.
     let keys = SharedKeys::start(
         admitting.clone(),
         admitting.new_connection(SETTLE_TIMEOUT),
@@ -255,18 +256,18 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     serve(server, handle, startup_signals)
 }
 
-/// Where the sidecar of an edge runs.
+/// The location of an edge's sidecar.
 enum EdgeDeployment {
-    /// The sidecar in this process.
+    /// The sidecar runs in this process.
     Sidecar(LocalConnector),
-    /// A sidecar that several edges share, with their store.
+    /// Several edges share the sidecar and the store.
     Shared(Arc<StoreHealthMonitor>),
 }
 
-/// What an edge keeps its state in.
+/// The stores of an edge's state.
 struct EdgeStores {
     admission: Arc<dyn Admission>,
-    /// `None` if the sidecar in another process has the ledger.
+    /// `None` if the ledger belongs to a sidecar in another process.
     ledger: Option<Arc<dyn LedgerLookup>>,
     keys: Arc<dyn IdempotencyKeys>,
     refused: RefusedRequests,
@@ -345,7 +346,7 @@ fn build_edge(
     Ok((server, handle, sockets))
 }
 
-/// Opens the access log, then starts the exporter of traces.
+/// Opens the access log, and starts the exporter of traces.
 fn start_recorders(settings: &Settings, refused: RefusedRequests) -> anyhow::Result<Recorders> {
     let access = open_access_log(settings)?;
     let traces = TraceExporter::start(settings.traces.as_ref())
@@ -357,7 +358,7 @@ fn start_recorders(settings: &Settings, refused: RefusedRequests) -> anyhow::Res
     })
 }
 
-/// Builds the gateway, and returns the monitor of its shared store, if it has one.
+/// Builds the gateway. Returns it with the monitor of its shared store, if it has one.
 fn build_gateway(
     settings: &Arc<ArcSwap<Settings>>,
     stores: &EdgeStores,
@@ -381,7 +382,8 @@ fn build_gateway(
     }
 }
 
-/// Returns what reloads the config file. New settings reach the metrics and the admission.
+/// Returns the reloader of the config file, which passes new settings to the metrics and the
+/// admission.
 fn build_reloader(
     config_file: &Path,
     settings: &Arc<ArcSwap<Settings>>,
@@ -403,7 +405,7 @@ fn build_reloader(
     )
 }
 
-/// The addresses that the process listens on, each with its config key.
+/// Returns the addresses on which the process listens, each with its config key.
 fn listen_addresses(settings: &Settings, deployment: &EdgeDeployment) -> ListenAddresses {
     let edge = settings.edge.iter();
     let mut addresses: ListenAddresses = edge.map(|address| ("listen.edge", *address)).collect();
@@ -414,8 +416,8 @@ fn listen_addresses(settings: &Settings, deployment: &EdgeDeployment) -> ListenA
     addresses
 }
 
-/// Starts the idempotency service. A shared store may be out of reach for a time; the keys that
-/// dead processes left are resolved later then.
+/// Starts the idempotency service. A shared store may be unreachable for a time; keys of dead
+/// processes are then resolved later.
 fn start_idempotency(
     keys: &Arc<dyn IdempotencyKeys>,
     settings: &Arc<ArcSwap<Settings>>,
@@ -448,18 +450,17 @@ fn serve(server: Server, handle: ServerHandle, startup_signals: StartupSignals) 
             "cannot start the shutdown monitor: {error}; a shutdown will take the whole drain time"
         );
     }
-    // Returns at the end of the grace period; the shutdown watch exits the process earlier, once
-    // everything is settled.
+    // The call returns at the end of the grace period. The shutdown watch exits the process
+    // earlier, once everything is settled.
     server.run(RunArgs {
         shutdown_signal: Box::new(SignalHandler::new(handle.clone(), startup_signals)),
     });
     finish_and_exit(&handle, handle.shutdown.cut_count())
 }
 
-/// Rereads the config file, which may have changed while this process waited: the prices that the
-/// predecessor used last apply. If the file has faults, the earlier settings stay. The data
-/// directory that this process waited for and the limits with which the ledger was opened never
-/// change.
+/// Rereads the config file, which may have changed while this process waited for its predecessor,
+/// so that the latest prices apply. If the file has faults, the earlier settings remain. The data
+/// directory and the limits with which the ledger was opened never change.
 fn reread_settings(config_file: &Path, before: Settings) -> Settings {
     match config::load(config_file, FileChecks::Edge) {
         Ok(mut now) if now.data_dir == before.data_dir => {
@@ -503,7 +504,7 @@ fn watch_execution_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow
     Ok(())
 }
 
-/// Adds the services that listen on the private addresses.
+/// Adds the services for the private addresses.
 fn add_private_listeners(
     server: &mut Server,
     admin: axum::Router,
@@ -558,7 +559,7 @@ fn status_router(handle: ServerHandle) -> axum::Router {
 }
 
 /// Starts a thread that reports when the edge listens, and exits the process once a drain is done.
-/// Pingora alone would sleep through its whole grace period, and then cut requests that still run.
+/// Pingora alone would sleep through its whole grace period, and then cut running requests.
 fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("watch".into())
@@ -596,7 +597,7 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settles the last requests and exits the process. `cut`: number of requests that did not
+/// Settles the last requests and exits the process. `cut` is the number of requests that did not
 /// end by themselves.
 #[expect(
     clippy::disallowed_methods,
@@ -606,7 +607,7 @@ fn finish_and_exit(handle: &ServerHandle, cut: usize) -> ! {
     handle.admission.shut_down();
     handle.idempotency_keys.shut_down();
     handle.refused.flush();
-    // A successor uses the files.
+    // After a handover, the successor uses the files.
     if !handle.succeeded.load(Ordering::Acquire) {
         database_logs::write_back(&handle.settings.load().data_dir);
     }

@@ -1,5 +1,5 @@
-//! `Idempotency-Key`: the gateway answers one request per key once, and replays its response for a
-//! day.
+//! Handles `Idempotency-Key`: the gateway answers the request with a key once, and replays the
+//! response for a day.
 //!
 //! The order of steps makes this correct: commit the key as `running`; reserve the hold; journal
 //! the debit; commit `done` with the response; send the last byte. A key is spent exactly if its
@@ -8,8 +8,8 @@
 //! response was not stored leaves a key that is done and has no response to replay. Read
 //! `idempotency/claim.rs` next, then `idempotency/keys.rs` with its two implementations,
 //! `idempotency/embedded.rs` and `shared_credit/idempotency.rs`; `idempotency/db.rs` and
-//! `shared_credit/redis/idempotency.rs` say what survives which failure. This module must not know
-//! HTTP; its caller is `edge/admit/idempotency_key.rs`.
+//! `shared_credit/redis/idempotency.rs` describe the failures that their data survives. This module
+//! must not depend on HTTP; its caller is `edge/admit/idempotency_key.rs`.
 
 mod claim;
 pub mod db;

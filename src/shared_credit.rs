@@ -1,10 +1,11 @@
-//! Credit that several edges share: balances and holds in Redis (or Valkey), keys, idempotency
-//! keys.
+//! Credit that several edges share: balances, holds, keys and idempotency keys in Redis (or
+//! Valkey).
 //!
-//! The shared store decides which account can spend how much; the sidecar's ledger consumes what it
-//! reports. Without `store.kind: redis` nothing here runs. Read `shared_credit/redis.rs` (what the
-//! store does), then the way of a request at an edge: `keys.rs`, `reserve.rs`, `settle.rs`,
-//! `outbox.rs`; then the sidecar's side: `ledger_ingest.rs`. This module must not know HTTP.
+//! The shared store decides how much an account can spend, and the sidecar's ledger consumes the
+//! store's events. The module runs only with `store.kind: redis`. Read `shared_credit/redis.rs`
+//! (the store), then the files that a request passes at an edge: `keys.rs`, `reserve.rs`,
+//! `settle.rs`, `outbox.rs`; then the sidecar's side: `ledger_ingest.rs`. This module must not
+//! depend on HTTP.
 
 mod admin;
 mod admission;

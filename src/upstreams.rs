@@ -1,5 +1,5 @@
-//! The current state of the vendors' endpoints: which are healthy, which cool down, how many
-//! requests run at each; and which endpoint a request uses.
+//! The current state of the vendors' endpoints (their health, pauses and running requests), and the
+//! choice of an endpoint for a request.
 //!
 //! This module must not do I/O: the edge reports the outcome of each request and each health check.
 //! The state survives a reload of the config. Next: `upstreams/endpoint.rs` (one endpoint),
@@ -34,7 +34,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vendor_key::VendorKey;
 
-/// The endpoints of all vendors.
 #[derive(Default)]
 pub struct EndpointRegistry(Mutex<HashMap<String, Arc<EndpointPool>>>);
 
@@ -51,7 +50,7 @@ impl EndpointRegistry {
         pool
     }
 
-    /// Keeps the state of these vendors and drops that of all others.
+    /// Keeps the state of these vendors, and drops that of all others.
     pub fn retain_vendors<'v>(
         &self,
         vendors: impl Iterator<Item = &'v Arc<CatalogVendor>> + Clone,
@@ -62,7 +61,7 @@ impl EndpointRegistry {
         lock(&self.0).retain(|name, _| vendors.clone().any(|vendor| vendor.name == *name));
     }
 
-    /// Returns the state of every endpoint, for an operator.
+    /// Returns the state of every endpoint for an operator.
     pub fn states(&self, now: Instant) -> Vec<EndpointState> {
         let all: Vec<_> = lock(&self.0).values().cloned().collect();
         let mut states: Vec<_> = all
@@ -78,8 +77,9 @@ impl EndpointRegistry {
         states
     }
 
-    /// Logs the failures of the vendors: one line for each vendor, cause and minute. Call it every
-    /// second. `all`: also the failures whose line is not due, because the process ends.
+    /// Logs the failures of the vendors, with one line for each vendor, cause and minute. The
+    /// caller must call this method every second. With `all`, it also logs the failures whose line
+    /// is not due, because the process ends.
     pub fn log_failures(&self, now: Instant, all: bool) {
         let pools: Vec<_> = lock(&self.0).values().cloned().collect();
         for pool in pools {
@@ -91,53 +91,53 @@ impl EndpointRegistry {
     }
 }
 
-/// Minimum time between two lines of the log about a vendor's answers in no known form.
+/// Minimum time between two log lines about unrecognised answers of one vendor.
 const UNKNOWN_FORM_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One vendor's endpoints, in the order of the config.
 pub struct EndpointPool {
     pub vendor: Arc<CatalogVendor>,
     endpoints: Vec<Arc<MonitoredEndpoint>>,
-    /// Locked during the choice of an endpoint.
+    /// State of the round robin. The lock is held during the choice of an endpoint.
     turns: Mutex<SmoothRoundRobin>,
     /// Breaker that opens when the vendor refuses the gateway's key or account. All endpoints of
     /// the vendor use the same key.
     key: Arc<VendorKey>,
-    /// Limit on how often the gateway may retry failed requests at this vendor.
+    /// Limit on retries of failed requests at this vendor.
     budget: Arc<Mutex<RetryBudget>>,
     learned: Arc<Mutex<LearnedMembers>>,
     failures: Arc<FailureLog>,
-    /// When an answer in no known form was last logged.
+    /// Time of the last log line about an unrecognised answer.
     unknown_form_logged: Mutex<Option<Instant>>,
 }
 
-/// What a request needs from its vendor's endpoints.
+/// The requirements of a request on its vendor's endpoints.
 #[derive(Debug, Clone, Copy)]
 pub struct EndpointQuery<'a> {
     /// The vendor's name for the model.
     pub model: &'a str,
     /// Hash of the conversation, which selects the endpoint. `None` uses weighted round robin.
     pub key: Option<u64>,
-    /// Whether another model can answer instead. If so, the gateway does not fall back to an
-    /// endpoint whose breaker is open.
+    /// Whether another model can answer instead. If so, an endpoint whose breaker is open is not
+    /// used.
     pub has_instead: bool,
     /// Whether the request has waited its maximum time for the first verdict on the vendor's key.
     pub has_waited: bool,
-    /// Indexes of the endpoints that were tried before.
+    /// Indexes of the endpoints that were already tried.
     pub tried: &'a [usize],
 }
 
-/// Why no endpoint is available.
+/// The reason why no endpoint is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointUnavailable {
     /// All endpoints were tried.
     Tried,
     /// The maximum number of requests is running.
     Full,
-    /// No response has confirmed or refused the vendor's key yet, and other requests are finding
-    /// out.
+    /// No response has confirmed or refused the vendor's key yet, and other requests are testing
+    /// it.
     KeyUnconfirmed,
-    /// The vendor has said when to retry.
+    /// The vendor has stated when to retry.
     Cooling { why: CoolDownReason, left: Duration },
 }
 
@@ -169,7 +169,7 @@ impl EndpointPool {
         let same_key =
             before.filter(|before| before.vendor.api_key.reveal() == vendor.api_key.reveal());
         if same_key.is_none() {
-            // The key has changed: endpoints that the old key closed are open to the new key.
+            // The key has changed, so endpoints that the old key closed are open to the new key.
             for endpoint in &endpoints {
                 endpoint.reset_breaker();
             }
@@ -190,33 +190,34 @@ impl EndpointPool {
         }
     }
 
-    /// Counts a request that the gateway is about to send to this vendor for the first time.
+    /// Counts a request that the gateway sends to this vendor for the first time.
     pub fn count_request(&self, now: Instant) {
         lock(&self.budget).count_request(now);
     }
 
-    /// Returns whether the retry budget lets the gateway send a failed request to another endpoint.
+    /// Returns whether the retry budget allows to send a failed request to another endpoint.
     pub fn has_retry_budget(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).has_left(RetryAllowance::new(limits, self.endpoints.len()), now)
     }
 
-    /// Takes one retry out of the retry budget. Returns false if the budget is exhausted.
+    /// Takes one retry from the budget. Returns false if the budget is exhausted.
     pub fn take_retry(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).try_take(RetryAllowance::new(limits, self.endpoints.len()), now)
     }
 
-    /// Records that the server of this model refuses the member. Returns whether that was unknown.
+    /// Records that the server of this model refuses the member. Returns whether the refusal was
+    /// unknown.
     pub fn learn_refusal(&self, upstream_model: &str, member: &'static str, now: Instant) -> bool {
         lock(&self.learned).record(upstream_model, member, now)
     }
 
-    /// Returns the members that the server of this model has refused lately.
+    /// Returns the members that the server of this model has recently refused.
     pub fn learned_refusals(&self, upstream_model: &str, now: Instant) -> Vec<&'static str> {
         lock(&self.learned).of_model(upstream_model, now)
     }
 
-    /// Returns whether an answer of this vendor in no known form is to be logged: once in a while,
-    /// since then each of its answers may be one.
+    /// Returns whether to log an unrecognised answer of this vendor. Such lines are rare, because
+    /// all answers of a vendor may be unrecognised.
     pub fn logs_unknown_form(&self, now: Instant) -> bool {
         let mut logged = lock(&self.unknown_form_logged);
         let is_due = logged.is_none_or(|at| now.duration_since(at) >= UNKNOWN_FORM_LOG_INTERVAL);
@@ -226,7 +227,7 @@ impl EndpointPool {
         is_due
     }
 
-    /// Chooses an endpoint and counts the request there until the lease is dropped.
+    /// Chooses an endpoint, which counts the request until the lease is dropped.
     ///
     /// # Errors
     /// Returns the reason if no endpoint is available.
@@ -253,7 +254,7 @@ impl EndpointPool {
             None => turns.next(&available),
         };
         // The gateway never refuses a request because of a breaker. It uses the endpoint whose
-        // breaker lets a request try soonest.
+        // breaker allows a test soonest.
         let soonest = || {
             let blocked =
                 states
@@ -267,7 +268,7 @@ impl EndpointPool {
                     });
             blocked.min().map(|(_, _, index)| index)
         };
-        // From time to time one request probes whether the vendor still wants a pause.
+        // From time to time one request probes whether the vendor still requires a pause.
         let probe = || {
             let mut due = states.iter().filter(|(_, availability)| {
                 matches!(
@@ -343,7 +344,7 @@ impl EndpointPool {
     }
 }
 
-/// Returns why the endpoint that is closest to being available cannot be chosen.
+/// Returns the reason why the endpoint that is closest to being available cannot be chosen.
 fn unavailable_reason<'a>(
     all: impl Iterator<Item = &'a EndpointAvailability>,
 ) -> EndpointUnavailable {

@@ -1,4 +1,4 @@
-//! The admin API on `listen.admin`, for a process with a ledger.
+//! Builds the router of the admin API on `listen.admin`, for a process with a ledger.
 //!
 //! This file must not handle its requests: `admin.rs` does.
 
@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use config::Settings;
 use std::sync::Arc;
 
-/// Builds the router, and warns if the address is not a loopback address.
+/// Builds the router. Logs a warning if the address is not a loopback address.
 pub(super) fn admin_router(
     settings: &Arc<ArcSwap<Settings>>,
     accounts: &Accounts,

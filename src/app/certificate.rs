@@ -1,4 +1,4 @@
-//! The edge's certificate, which can be reloaded without cutting connections.
+//! The edge's certificate, which can be replaced without cutting connections.
 //!
 //! Each handshake uses the latest certificate; open connections keep theirs. This file must not
 //! select by server name: one certificate serves all addresses.
@@ -11,11 +11,13 @@ use pingora::tls::{ClientHello, ResolvesServerCert};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A certificate chain and its key, as last loaded successfully from their files.
+/// A certificate chain and its key, from the last successful load of their files.
 #[derive(Debug)]
 pub struct ReloadableCertificate(ArcSwap<CertifiedKey>);
 
 impl ReloadableCertificate {
+    /// Loads a certificate from its files.
+    ///
     /// # Errors
     /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn from_files(files: &(PathBuf, PathBuf)) -> anyhow::Result<Arc<Self>> {

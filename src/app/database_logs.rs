@@ -1,15 +1,15 @@
-//! Writes the logs of the SQLite files back: of all files at a clean stop, so that each is complete
-//! without its log, and every hour of those from which people's data is deleted.
+//! Writes the logs of SQLite files back into the files. This happens for all files at a clean stop,
+//! so that each is complete without its log, and every hour for files from which personal data is
+//! deleted.
 //!
-//! A log keeps what was deleted until it is emptied. This file must not open a database that is not
-//! there.
+//! A log keeps deleted data until it is emptied. This file must not create a database.
 
 use ledger::sqlite;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The files from which people's data is deleted.
+/// Names of the files from which personal data is deleted.
 const ERASED_FILES: [&str; 3] = ["app.db", "idempotency.db", "refused.db"];
 const INTERVAL: Duration = Duration::from_secs(3_600);
 

@@ -24,23 +24,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longer than any shutdown can take.
+/// Maximum grace period, in seconds. It is longer than any shutdown can take.
 const MAX_GRACE_SECONDS: u64 = MAX_TOTAL_SECONDS + MAX_DRAIN_SECONDS;
-/// Connections to vendors that are kept for reuse.
+/// Maximum number of idle connections to vendors that are kept for reuse.
 const MAX_POOLED_UPSTREAM_CONNECTIONS: usize = 1_024;
-/// Bytes that are buffered for writing on a client's connection. The header and body of a response
+/// Size of the write buffer of a client's connection, in bytes. The header and body of a response
 /// are sent together if they fit; Pingora's default of 1 460 bytes holds hardly more than the
 /// header. The header of a stream is never held back.
 const CLIENT_WRITE_BUFFER_BYTES: usize = 8_192;
-/// Bytes that TLS reads ahead on a client's connection. Plain HTTP has buffers of its own for all
-/// its reads.
+/// Number of bytes that TLS reads ahead on a client's connection. Plain HTTP has separate buffers
+/// for its reads.
 const CLIENT_READ_BUFFER_BYTES: usize = 16_384;
 /// Maximum number of open streams on a client's HTTP/2 connection.
 const MAX_H2_STREAMS: u32 = 100;
-/// Bytes that a client may send before the gateway reads them, per stream and per connection.
+/// Number of bytes that a client may send before the gateway reads them, per stream.
 const H2_STREAM_WINDOW_BYTES: u32 = 65_536;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 1_048_576;
-/// Bytes of a response that may wait for the client of one stream.
+/// Maximum number of bytes of a response that wait for the client of one stream.
 const H2_SEND_BUFFER_BYTES: usize = 65_536;
 
 /// Builds the Pingora server with one proxy service on all public addresses.
@@ -57,7 +57,7 @@ pub(super) fn build_edge_server(
         upgrade_sock: upgrade_socket.display().to_string(),
         upstream_keepalive_pool_size: MAX_POOLED_UPSTREAM_CONNECTIONS
             .min(usize::try_from(shares.upstream / 2).unwrap_or(MAX_POOLED_UPSTREAM_CONNECTIONS)),
-        // The shutdown watch exits the process earlier: Pingora would drop requests that still run.
+        // The shutdown watch exits the process earlier. Pingora would drop running requests.
         grace_period_seconds: Some(MAX_GRACE_SECONDS),
         graceful_shutdown_timeout_seconds: Some(1),
         max_retries: max_retries(),
@@ -99,7 +99,7 @@ pub(super) fn build_edge_server(
     Ok(server)
 }
 
-/// The service of the public addresses, on sockets that it does not bind itself.
+/// The service of the public addresses, on sockets that are bound already.
 struct EdgeService<A> {
     sockets: Vec<(SocketAddr, TcpListener)>,
     service: Service<A>,
@@ -139,7 +139,7 @@ fn tls_acceptor(certificate: &Arc<ReloadableCertificate>) -> anyhow::Result<Acce
     Ok(tls.build())
 }
 
-/// Limits for one HTTP/2 connection.
+/// Returns the limits for one HTTP/2 connection.
 fn h2_options(limits: &Limits) -> H2Options {
     let mut options = default_h2_options();
     options

@@ -1,8 +1,8 @@
-//! The listening sockets of this process: bound at a fresh start, received from the predecessor at
-//! an upgrade.
+//! The listening sockets of this process. A fresh start binds them, and an upgrade receives them
+//! from the predecessor.
 //!
-//! No two gateways share an address: `SO_REUSEPORT` is set nowhere, and a process has all its
-//! sockets before it serves on one. This file must not accept a connection.
+//! No two gateways share an address: `SO_REUSEPORT` is never set, and a process has all its sockets
+//! before it serves on one. This file must not accept a connection.
 
 use super::server_handle::DRAIN_POLL_INTERVAL;
 use anyhow::Context as _;
@@ -17,38 +17,38 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Connections that may wait to be accepted; the kernel has a limit of its own.
+/// Maximum number of connections that wait to be accepted. The kernel has a limit of its own.
 const LISTEN_BACKLOG: i32 = 65_535;
-/// Time that a start waits for another process to release an address, and a successor for its
-/// predecessor's sockets.
+/// Time that a start waits for another process to release an address. A successor waits as long for
+/// its predecessor's sockets.
 const BIND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which a predecessor that has not sent its sockets may be dead.
+/// Time after which a predecessor that has not sent its sockets is presumed dead.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time that the message with the sockets may take, once the predecessor has connected.
+/// Time limit of the message with the sockets, once the predecessor has connected.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What a predecessor sends at most: Pingora's own limits.
+/// Maximum number of sockets that a predecessor sends, which is Pingora's own limit.
 const MAX_SOCKETS: usize = 32;
 const MAX_MESSAGE_BYTES: usize = 2_048;
-/// File in the data directory by which a predecessor sends its sockets.
+/// File in the data directory through which a predecessor sends its sockets.
 pub(super) const UPGRADE_SOCKET: &str = "upgrade.sock";
 
 /// The addresses of a process, each with its key in the config.
 pub(super) type ListenAddresses = Vec<(&'static str, SocketAddr)>;
 
-/// The sockets, by address.
 pub(super) struct ListeningSockets(HashMap<SocketAddr, TcpListener>);
 
 impl ListeningSockets {
-    /// Binds all addresses. A process that has just handed over may not have closed one yet.
+    /// Binds all addresses. A process that has just handed over may not have closed its sockets
+    /// yet.
     ///
     /// # Errors
-    /// Returns an error if another process keeps an address, or if one cannot be bound.
+    /// Returns an error if another process keeps an address, or if an address cannot be bound.
     pub(super) fn bind(addresses: &ListenAddresses) -> anyhow::Result<Self> {
         Self(HashMap::new()).bind_others(addresses)
     }
 
-    /// Receives the sockets of the predecessor, which has handed over, and binds the addresses that
-    /// it did not have. If it died meanwhile, binds all.
+    /// Receives the sockets of the predecessor, which has handed over, and binds the other
+    /// addresses. If the predecessor died meanwhile, binds all addresses.
     ///
     /// # Errors
     /// Returns the errors of [`ListeningSockets::bind`].
@@ -75,14 +75,14 @@ impl ListeningSockets {
             match offer.accept() {
                 Ok((predecessor, _)) => match receive_sockets(&predecessor) {
                     Ok(sockets) if !sockets.is_empty() => return Ok(Self(sockets)),
-                    // It died before it had sent them.
+                    // The predecessor died before it had sent the sockets.
                     Ok(_) => {}
                     Err(error) => log::error!("cannot receive the listening sockets: {error}"),
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error).context("cannot receive the listening sockets"),
             }
-            // The sockets of a dead process are closed.
+            // The kernel has closed the sockets of a dead process.
             if began.elapsed() > PREDECESSOR_TIMEOUT {
                 match Self::try_bind(addresses) {
                     Ok(sockets) => {
@@ -117,7 +117,7 @@ impl ListeningSockets {
     /// Returns the socket of an address of this process.
     ///
     /// # Errors
-    /// Returns an error if there is none, or if it was taken before.
+    /// Returns an error if the address has no socket, or if its socket was taken before.
     pub(super) fn take(&mut self, address: SocketAddr) -> anyhow::Result<TcpListener> {
         let socket = self.0.remove(&address);
         socket.with_context(|| format!("{address} is configured twice"))
@@ -159,8 +159,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket)
 }
 
-/// Receives the message of `pingora_core::server::Fds::send_to_sock`: the addresses, separated by
-/// spaces, and their sockets in the same order.
+/// Receives the message of `pingora_core::server::Fds::send_to_sock`. It has the addresses,
+/// separated by spaces, and their sockets in the same order.
 fn receive_sockets(predecessor: &UnixStream) -> io::Result<HashMap<SocketAddr, TcpListener>> {
     predecessor.set_nonblocking(false)?;
     predecessor.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
@@ -194,8 +194,9 @@ fn receive_sockets(predecessor: &UnixStream) -> io::Result<HashMap<SocketAddr, T
     Ok(received)
 }
 
-/// Path of the upgrade socket in the data directory: through a descriptor of the directory, which
-/// stays open, because the path of a socket has at most 107 bytes and that of a directory 4 095.
+/// Returns the path of the upgrade socket in the data directory. The path leads through an open
+/// descriptor of the directory, because the path of a socket has at most 107 bytes, and that of a
+/// directory 4 095.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be opened.

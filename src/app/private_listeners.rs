@@ -1,8 +1,8 @@
 //! Listens on a private address: the admin routes, or the sidecar's pages.
 //!
-//! This file must not know requests. An upgrade loses no connection: a successor receives the
-//! listening socket together with the edge's, and the predecessor stops accepting some time before
-//! it closes its connections.
+//! This file must not depend on the routes. An upgrade loses no connection: a successor receives
+//! the listening socket together with the edge's, and the predecessor stops accepting some time
+//! before it closes its connections.
 
 use super::server_handle::ServerHandle;
 use crate::private_refusals;
@@ -31,14 +31,14 @@ use tokio::net::{TcpListener, TcpStream};
 /// connection that was just accepted may be about to send one.
 const CLOSE_DELAY: Duration = Duration::from_secs(1);
 
-/// A private address and what is served on it, with a thread and a runtime of its own, so that a
-/// slow page delays neither requests nor metrics.
+/// Serves a private address on a separate thread and runtime, so that a slow page delays neither
+/// requests nor metrics.
 pub struct PrivateListener {
     /// Name of the address under `listen` in the config.
     name: &'static str,
     address: SocketAddr,
     handle: ServerHandle,
-    /// Taken when the service starts.
+    /// Socket and server, which the start of the service takes.
     start: Option<(std::net::TcpListener, Serve)>,
 }
 
@@ -68,7 +68,7 @@ impl PrivateListener {
     async fn serve(&mut self, fds: Option<ListenFds>) -> anyhow::Result<()> {
         let (socket, serve) = self.start.take().context("it was started before")?;
         let fds = fds.context("the server has no table of sockets")?;
-        // The number stays valid until a successor has received the socket.
+        // The descriptor remains valid until a successor has received the socket.
         fds.lock().add(self.address.to_string(), socket.as_raw_fd());
         let listener = ListenerUntilSuccession {
             tcp: TcpListener::from_std(socket)?,
@@ -108,14 +108,14 @@ impl Service for PrivateListener {
     }
 }
 
-/// Accepts no more connections once this process has a successor, which accepts them instead.
+/// Stops accepting connections once this process has a successor, which accepts them instead.
 pub struct ListenerUntilSuccession {
     tcp: TcpListener,
     handle: ServerHandle,
 }
 
 impl ListenerUntilSuccession {
-    /// Returns a future that ends when the connections are to be closed.
+    /// Returns a future that ends when the connections must be closed.
     pub fn close_time(&self) -> impl Future<Output = ()> + Send + use<> {
         let handle = self.handle.clone();
         async move {
@@ -133,7 +133,8 @@ impl Listener for ListenerUntilSuccession {
         tokio::select! {
             biased;
             () = self.handle.wait_for_succession() => std::future::pending().await,
-            // axum's `accept` waits a second if no file descriptor is available.
+            // axum's `accept` waits a second if no file descriptor is available, so this code uses
+            // another one.
             accepted = <TcpListener as Listener>::accept(&mut self.tcp) => accepted,
         }
     }
@@ -143,7 +144,7 @@ impl Listener for ListenerUntilSuccession {
     }
 }
 
-/// Puts the checks of the admin listener in front of its routes. `names`: as of
+/// Puts the checks of the admin listener in front of its routes. `names` is the value of
 /// `listen.admin_names`.
 pub fn guard_admin(routes: Router, names: &Arc<[String]>) -> Router {
     routes
@@ -153,15 +154,15 @@ pub fn guard_admin(routes: Router, names: &Arc<[String]>) -> Router {
 
 const PUBLIC_NAME: &str = "This address answers only requests whose host is an address, localhost, a name without a dot, or one of listen.admin_names.\n";
 
-/// Refuses a request that a browser sent to a public name. Whoever owns a name can let it point to
-/// this machine, and the scripts of his page then read what this listener answers.
+/// Refuses a request that a browser sent to a public name. The owner of a name can let it point to
+/// this machine, and scripts of the owner's page could then read the responses of this listener.
 async fn refuse_public_names(
     State(names): State<Arc<[String]>>,
     request: Request,
     next: Next,
 ) -> Response {
     let host = request.headers().get(HOST);
-    // A browser always sends it.
+    // A browser always sends the host header.
     if host.is_none_or(|host| is_private_host(host.as_bytes(), &names)) {
         next.run(request).await
     } else {
@@ -169,7 +170,8 @@ async fn refuse_public_names(
     }
 }
 
-/// Returns whether a host field has an address, a name that no stranger can own, or one of `names`.
+/// Returns whether a host header has an address, a name that no stranger can own, or one of
+/// `names`.
 fn is_private_host(host: &[u8], names: &[String]) -> bool {
     Authority::try_from(host).is_ok_and(|authority| {
         let host = authority.host().trim_matches(['[', ']']);
@@ -178,7 +180,7 @@ fn is_private_host(host: &[u8], names: &[String]) -> bool {
     })
 }
 
-/// Records what the admin listener refuses.
+/// Counts and logs requests that the admin listener refuses.
 async fn observe_admin(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let client = peer.map(|peer| peer.0.ip());

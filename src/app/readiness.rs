@@ -1,4 +1,5 @@
-//! `/readyz`: whether this process should receive new work, and if not, all reasons.
+//! Answers `/readyz`, which reports whether this process should receive new work, and if not, all
+//! reasons.
 //!
 //! Each reason has a code for programs and a sentence for people. This file must not decide what to
 //! refuse: it queries the components that refuse work.
@@ -12,7 +13,7 @@ use serde::Serialize;
 use std::future::{Ready, ready};
 use std::sync::atomic::Ordering;
 
-/// A reason to send new work elsewhere.
+/// A reason to send new work to another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnreadyReason {
     pub code: &'static str,
@@ -32,7 +33,7 @@ struct ReadinessBody {
     reasons: Vec<UnreadyReason>,
 }
 
-/// Responds 200 or 503, as JSON if the client accepts it, else as text.
+/// Responds with 200 or 503, as JSON if the client accepts it, and otherwise as text.
 pub fn handler(handle: ServerHandle) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
     move |headers| ready(build_response(handle.unready_reasons(), &headers))
 }
@@ -67,7 +68,7 @@ fn build_response(reasons: Vec<UnreadyReason>, headers: &HeaderMap) -> Response 
 }
 
 impl ServerHandle {
-    /// The reasons not to send new work to this process; empty if it is ready.
+    /// Returns the reasons not to send new work to this process, or an empty list if it is ready.
     fn unready_reasons(&self) -> Vec<UnreadyReason> {
         if !self.ready.load(Ordering::Acquire) {
             return vec![reason("starting", "the gateway does not listen yet")];

@@ -1,11 +1,11 @@
-//! Reloads the settings of a running process: at once on SIGHUP, and when one of the source files
+//! Reloads the settings of a running process at once on SIGHUP, and when one of the source files
 //! has changed.
 //!
-//! All or nothing: if one of the files has faults, all settings stay as they were, the log says
-//! why, and there is no further attempt until a file changes. If only the gateway's own disk
-//! refuses, it tries again by itself. Settings that a running process cannot change are reported by
-//! their key and keep their values. This file must not cut anything: a request keeps the settings
-//! under which it was admitted.
+//! If one of the files has faults, all settings remain unchanged, the log has the reason, and the
+//! gateway retries only once a file changes. If only a write to the gateway's own disk failed, it
+//! retries by itself. Settings that a running process cannot change are reported by their key and
+//! keep their values. A reload must not cut requests: a request keeps the settings under which it
+//! was admitted.
 
 use super::certificate::ReloadableCertificate;
 use super::settings_diff;
@@ -21,26 +21,27 @@ use std::time::{Duration, Instant};
 
 /// Interval at which the files are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that the files must be unchanged before a reload, so that a half-written file is not read.
+/// Time for which the files must be unchanged before a reload, so that a half-written file is not
+/// read.
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Delay before the gateway retries a reload that failed because it could not write to its disk.
+/// Delay before the gateway retries a reload that failed because of a write to its disk.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Updates billing: stores the prices of models before they are used, and billing's limits.
+/// Updates billing: stores the prices of models before their first use, and applies billing's
+/// limits.
 type BillingUpdate = Box<dyn Fn(&Settings) -> Result<(), StoreError> + Send + Sync>;
 
 pub struct ConfigReloader {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
     certificate: Option<Arc<ReloadableCertificate>>,
-    /// Access log, in a process that serves requests.
+    /// Access log. Set in a process that serves requests.
     access: Option<AccessLog>,
     apply_settings: BillingUpdate,
-    /// Limits at start; some of them cannot change later.
+    /// Limits at the start. Some of them cannot change later.
     started: Limits,
-    /// Files of the last load, successful or not. The lock is held during a load, so that a later
-    /// load always wins.
+    /// Files of the last load, successful or not. A load holds the lock, so that later loads win.
     sources: Mutex<Vec<SourceFile>>,
 }
 
@@ -90,8 +91,8 @@ impl ConfigReloader {
             .map(drop)
     }
 
-    /// Checks the files once. `changing`: the stamps at the last check, and the time since which
-    /// they are unchanged, if they differ from the loaded files.
+    /// Checks the files once. `changing` has the stamps of the last check, and the time since which
+    /// they are unchanged. It is set if they differ from the loaded files.
     fn poll_files(&self, changing: &mut Option<(Vec<FileStamp>, Instant)>) {
         let mut sources = self.sources();
         let now: Vec<_> = sources
@@ -121,7 +122,7 @@ impl ConfigReloader {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a later attempt may succeed with the same files.
+    /// Reloads the settings. Returns whether a retry may succeed with the same files.
     fn reload_sources(&self, sources: &mut Vec<SourceFile>) -> bool {
         let mut is_repeated = false;
         let checks = match self.access {
@@ -133,7 +134,7 @@ impl ConfigReloader {
             Some(Ok(new)) => {
                 let read = new.sources.clone();
                 let applied = self.apply(new);
-                // The files are not at fault if a price cannot be stored: they stay unread.
+                // If a price cannot be stored, the files are not at fault, so they count as unread.
                 is_repeated = applied
                     .as_ref()
                     .is_err_and(|error| error.is::<StoreError>());
@@ -146,7 +147,7 @@ impl ConfigReloader {
                 sources.clone_from(&faults.sources);
                 Err(faults.into())
             }
-            // To read a pipe a second time could wait for ever.
+            // Reading a pipe a second time could wait forever.
             None => {
                 sources
                     .iter_mut()
@@ -169,7 +170,7 @@ impl ConfigReloader {
                 "refused"
             }
         };
-        // Count after logging: the log line exists as soon as the metric shows the reload.
+        // Count after logging, so that the log line exists as soon as the metric shows the reload.
         METRICS.config_reloads.with_label_values(&[result]).inc();
         is_repeated
     }
@@ -214,8 +215,8 @@ impl ConfigReloader {
     }
 }
 
-/// Restores in `new` the settings that this process keeps until it exits: its listeners, the
-/// location of its data, and whatever was dimensioned at start. Returns the keys whose change has
+/// Restores the settings in `new` that this process keeps until it exits: its listeners, the
+/// location of its data, and sizes that were fixed at the start. Returns the keys whose change has
 /// no effect.
 fn retain_fixed_settings(
     old: &Settings,
@@ -296,8 +297,7 @@ fn retain_fixed_settings(
     waiting
 }
 
-/// Logs the flaws of the config file with which the gateway runs all the same, and the vendors that
-/// it does not use.
+/// Logs the non-fatal faults of the config file, and the vendors that the gateway does not use.
 pub fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
         let kind = warning.key.as_str();
@@ -308,7 +308,7 @@ pub fn log_warnings(settings: &Settings) {
     }
 }
 
-/// Reports the keys that the running process cannot change, in the log and as a metric.
+/// Reports the keys whose change has no effect until a restart, in the log and as a metric.
 pub fn report_pending_keys(keys: &[&'static str]) {
     for kind in keys {
         log::warn!(kind; "{kind} was changed; the change takes effect at the next start or upgrade");
@@ -354,7 +354,7 @@ pub fn retain_fixed_limits(started: &Limits, limits: &mut Limits) -> Vec<&'stati
         &mut limits.journal_sync,
         &mut waiting,
     );
-    // The queue for the ledger was dimensioned for this number of requests; a lower limit is
+    // The size of the queue for the ledger was fixed for this number of requests. A lower limit is
     // possible.
     if limits.open_requests > started.open_requests {
         retain_setting(

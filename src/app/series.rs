@@ -1,9 +1,10 @@
 //! Creates every metric series whose labels the config determines, before the first request.
 //!
-//! If a counter first appears with the value 1, `increase()` and `rate()` miss its first event, and
-//! so does an alert. In a large catalog, the series of a model appear with its first use instead:
-//! `crates/base/src/telemetry/model_labels.rs`. Runs at start and after each reload. This file must
-//! not remove a series: requests for the models of an earlier config may still run.
+//! If a counter first appeared with the value 1, `increase()`, `rate()` and alerts would miss its
+//! first event. In a large catalog, the series of a model appear at its first use instead: see
+//! `crates/base/src/telemetry/model_labels.rs`. The series are created at the start and after each
+//! reload. This file must not remove a series, because requests for the models of an earlier config
+//! may still run.
 
 use crate::edge;
 use base::telemetry::model_labels::{MAX_MODELS, OTHER_MODELS};
@@ -16,19 +17,19 @@ use llm_protocol::usage::{Excess, ServerTool, UnknownUsage, Usage};
 use std::collections::BTreeSet;
 
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
-/// The usual statuses of vendors' responses. 0: no response.
+/// Usual statuses of vendors' responses. 0 stands for a missing response.
 const VENDOR_STATUSES: [&str; 16] = [
     "0", "200", "400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "502", "503",
     "504", "529",
 ];
-/// 499: the client left before it had a status.
+/// Statuses of health checks. 499 means that the client left before it got a status.
 const HEALTH_STATUSES: &[&str] = &["200", "405", "499", "500"];
 const PAGE_STATUSES: &[&str] = &[
     "200", "303", "304", "307", "400", "401", "403", "404", "405", "408", "409", "413", "422",
     "429", "499", "500", "502", "503",
 ];
 const MALFORMED_STATUSES: [&str; 3] = ["400", "405", "431"];
-/// Why a request moves on to another address or endpoint.
+/// Reasons why a request moves on to another address or endpoint.
 const FAILOVER_REASONS: [&str; 12] = [
     "address",
     "name",
@@ -44,7 +45,7 @@ const FAILOVER_REASONS: [&str; 12] = [
     "status_5xx",
 ];
 
-/// Creates the series of these settings; those that exist keep their values.
+/// Creates the series of these settings. Existing series keep their values.
 pub fn create(settings: &Settings) {
     let models = settings.catalog.models();
     let providers = models
@@ -108,7 +109,7 @@ fn create_requests(models: &[&str]) {
     }
     for surface in SURFACES {
         let refused = Kind::ALL.iter().map(|kind| kind.status(surface));
-        // 499: the client disconnected before the response had a status.
+        // Status 499 means that the client disconnected before the response had a status.
         let statuses: BTreeSet<_> = refused.chain([200, 499]).collect();
         for status in statuses {
             let status = status.to_string();

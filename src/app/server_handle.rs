@@ -1,6 +1,6 @@
-//! What the servers of a process share with its signals, its readiness and its shutdown.
+//! State that the servers of a process share with its signal handling, readiness and shutdown.
 //!
-//! This file must not start or end anything: `app.rs` does.
+//! This file must not start or stop a server: `app.rs` does.
 
 use super::reload::ConfigReloader;
 use crate::billing::admission::Admission;
@@ -19,23 +19,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval at which shutdown checks whether all work is done.
+/// Interval at which a shutdown checks whether all work is done.
 pub(super) const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval at which the sidecar checks whether it has a successor.
 const SUCCESSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time without a new request after which a process that has handed over exits.
 const HANDOVER_QUIET_INTERVAL: Duration = Duration::from_secs(3);
-/// Time that requests have to end by themselves after the drain timeout.
+/// Time that requests have to end themselves after the drain timeout.
 const CUTOFF_GRACE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// State that the servers and the shutdown share.
 #[derive(Clone)]
 pub(super) struct ServerHandle {
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) reload: Arc<ConfigReloader>,
     pub(super) admission: Arc<dyn Admission>,
     pub(super) idempotency_keys: Arc<dyn IdempotencyKeys>,
-    /// Health of the shared store, if there is one.
     pub(super) store_health: Option<Arc<StoreHealthMonitor>>,
     /// True while the edge accepts connections.
     pub(super) ready: Arc<AtomicBool>,
@@ -56,8 +54,8 @@ pub(super) struct ServerHandle {
 impl ServerHandle {
     /// Waits until no request runs, or until the time limit. After a handover the remaining
     /// requests may use their whole time, unless a signal also stops this process. At the end of
-    /// the drain time, requests that still run end themselves. Returns the number of requests that
-    /// were cut.
+    /// the drain time, running requests end themselves. Returns the number of requests that were
+    /// cut.
     pub(super) fn wait_for_requests(&self, limits: &Limits) -> usize {
         let (drain, total) = (
             Duration::from_secs(limits.drain_seconds),

@@ -1,5 +1,5 @@
-//! What a reload changed, for the log: names, and the values of limits. Never a key, a password or
-//! an address with one.
+//! Describes the changes of a reload for the log: names, and the values of limits. The description
+//! never contains a key, a password, or an address with a password.
 
 use config::Settings;
 use config::catalog::{CatalogModel, CatalogVendor};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Maximum number of names in one list of a line.
 const MAX_NAMES: usize = 20;
 
-/// Describes the differences between two settings; empty if there are none that a reload applies.
+/// Describes the differences between two settings. The text is empty if a reload applies none.
 pub(super) fn describe(old: &Settings, new: &Settings) -> Vec<String> {
     let mut changes = Vec::new();
     let models = |settings: &Settings| -> BTreeMap<String, Arc<CatalogModel>> {

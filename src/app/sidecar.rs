@@ -1,7 +1,7 @@
-//! The sidecar as a process of its own, for edges with a shared store: it runs the ledger, the
+//! Runs the sidecar as a separate process, for edges with a shared store. It has the ledger, the
 //! pages and the API that edges call.
 //!
-//! This file must not admit requests: the shared store does that.
+//! This file must not admit requests: the shared store does.
 
 use super::admin_router::admin_router;
 use super::database_logs;
@@ -36,12 +36,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// A reply of the shared store that takes longer counts as a failure.
+/// Time limit of a reply of the shared store. A slower reply counts as a failure.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that open pages have to end at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM or SIGINT; reloads the config file on SIGHUP or after a change.
+/// Serves until SIGTERM or SIGINT. The config file is reloaded on SIGHUP or after a change.
 ///
 /// # Errors
 /// Returns an error if the sidecar cannot start, or if a listener fails.
@@ -120,7 +120,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     served
 }
 
-/// Opens the refused requests, and starts to take those of the edges.
+/// Opens the refused requests, and starts to receive those of the edges.
 fn collect_refused(
     data_dir: &Path,
     accounts: Accounts,
@@ -179,7 +179,8 @@ async fn serve(
     state: Sidecar,
     ingest: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
-    // Before anything is served: a signal would end the process without closing anything.
+    // Listen for signals before the process serves, because a signal would otherwise end it without
+    // closing its files.
     let end = TerminationSignals::listen().context("cannot listen for signals")?;
     let settings = state.settings.load_full();
     let pages = TcpListener::from_std(pages)?;
@@ -225,7 +226,7 @@ async fn serve(
     tokio::select! {
         outcome = &mut ended => return outcome,
         () = wait_for_termination(reload, startup_signals, end) => {}
-        // Its supervisor starts it again, as a standby.
+        // The supervisor restarts this process as a standby.
         Some(why) = wait_until_superseded(&mut superseded) => anyhow::bail!("{why}"),
     }
     log::info!("shutting down");
@@ -235,13 +236,14 @@ async fn serve(
         .unwrap_or(Ok(()))
 }
 
-/// Returns why this process may not write to the ledger any more; `None` if that cannot happen.
+/// Returns the reason once this process may not write to the ledger any more. Waits forever if that
+/// cannot happen.
 async fn wait_until_superseded(superseded: &mut watch::Receiver<Option<String>>) -> Option<String> {
     let why = superseded.wait_for(Option::is_some).await.ok()?;
     why.clone()
 }
 
-/// Returns on SIGTERM or SIGINT; reloads on SIGHUP.
+/// Returns on SIGTERM or SIGINT. Reloads the settings on SIGHUP.
 async fn wait_for_termination(
     reload: &ConfigReloader,
     mut startup_signals: StartupSignals,

@@ -1,10 +1,9 @@
-//! Signal handling: SIGTERM and SIGINT drain the process, SIGQUIT hands over to a successor, SIGHUP
-//! reloads.
+//! Handles signals: SIGTERM and SIGINT drain the process, SIGQUIT hands over to a successor, and
+//! SIGHUP reloads the settings.
 //!
-//! SIGQUIT and SIGHUP are queued from the very start until the process serves. By default they
-//! would kill it, even while it waits for its predecessor or replays a journal. Until then, SIGTERM
-//! and SIGINT end the process at once, as by default. This file must not decide when a drain is
-//! over.
+//! SIGQUIT and SIGHUP are queued until the process serves. By default they would kill the process,
+//! even while it waits for its predecessor or replays a journal. Until then, SIGTERM and SIGINT end
+//! the process at once, as by default. This file must not decide when a drain is over.
 
 use super::listening_sockets::UPGRADE_SOCKET;
 use super::server_handle::{DRAIN_POLL_INTERVAL, ServerHandle};
@@ -18,19 +17,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time that a successor has from receiving the right to serve to requesting the sockets.
 const SUCCESSOR_READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// That time if this process is also being stopped: without these sockets a live successor could
-/// not serve.
+/// Time limit as above if this process is also being stopped. A live successor could not serve
+/// without these sockets.
 const SUCCESSOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that the transfer of the sockets may take.
+/// Time limit of the transfer of the sockets.
 const SOCKET_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Signals that arrive before the process serves: none is lost, and none is handled twice.
+/// Signals that arrive before the process serves. No signal is lost or handled twice.
 pub struct StartupSignals {
     quit: Signal,
     pub hup: Signal,
 }
 
 impl StartupSignals {
+    /// Begins to queue signals.
+    ///
     /// # Errors
     /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> anyhow::Result<Self> {
@@ -44,8 +45,8 @@ impl StartupSignals {
     }
 }
 
-/// Listens for signals before there is a runtime. Whichever runtime polls the streams later
-/// receives the queued signals.
+/// Listens for signals before a runtime exists. The runtime that polls the streams later receives
+/// the queued signals.
 fn listen_before_serving<T>(listen: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -61,6 +62,8 @@ pub struct TerminationSignals {
 }
 
 impl TerminationSignals {
+    /// Begins to listen for the signals.
+    ///
     /// # Errors
     /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> std::io::Result<Self> {
@@ -87,8 +90,9 @@ pub struct SignalHandler {
 }
 
 impl SignalHandler {
-    /// From here on, SIGTERM and SIGINT drain the process. Must be called before it serves: the
-    /// first requests may be running when Pingora begins to wait for signals.
+    /// Creates the handler, from which on SIGTERM and SIGINT drain the process. It must exist
+    /// before the process serves, because the first requests may be running when Pingora begins to
+    /// wait for signals.
     pub fn new(handle: ServerHandle, startup_signals: StartupSignals) -> Self {
         let end = listen_before_serving(TerminationSignals::listen)
             .inspect_err(|error| log::error!("cannot listen for signals: {error}"));
@@ -145,7 +149,7 @@ impl ShutdownSignalWatch for SignalHandler {
 }
 
 impl ServerHandle {
-    /// Reports the process as not ready while it still serves everything, until a load balancer has
+    /// Reports the process as not ready while it still serves requests, until a load balancer has
     /// noticed. A second signal ends the wait.
     async fn lame_duck(&self, end: &mut TerminationSignals) {
         let seconds = self.settings.load().limits.lame_duck_seconds;
@@ -160,11 +164,11 @@ impl ServerHandle {
     }
 
     /// Gives up the right to admit requests, so that a successor can start. Returns true once the
-    /// successor requests the listening sockets. If none waits, or it does not get that far, this
-    /// process keeps serving.
+    /// successor requests the listening sockets. If no successor waits, or it does not get that
+    /// far, this process continues to serve.
     async fn hand_over(&self) -> bool {
         let socket = self.settings.load().data_dir.join(UPGRADE_SOCKET);
-        // A socket left by an earlier upgrade has no owner.
+        // A socket file of an earlier upgrade belongs to no process.
         let _ = std::fs::remove_file(&socket);
         if let Err(error) = self.admission.hand_over() {
             log::error!("{error}; this process continues to serve");
@@ -189,7 +193,8 @@ impl ServerHandle {
         let (draining, handle) = (Arc::clone(&self.draining), self.clone());
         tokio::spawn(async move {
             if must_stop {
-                // It may exit once nothing runs, but not before the successor has the sockets.
+                // The process may exit once no request runs, but not before the successor has the
+                // sockets.
                 let _ = tokio::time::timeout(SOCKET_HANDOVER_TIMEOUT, handle.wait_for_succession())
                     .await;
             } else {

@@ -1,5 +1,5 @@
-//! A sidecar whose ledger is in PostgreSQL: as a standby it keeps its copy up to date and passes
-//! pages on to the holder; when the lease is free, it takes it and becomes the holder.
+//! A sidecar whose ledger is in PostgreSQL. As a standby it keeps its copy up to date and forwards
+//! connections to the holder. When the lease is free, the standby takes it and becomes the holder.
 //!
 //! This file must not write to the ledger or the accounts: the holder does.
 
@@ -24,21 +24,21 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Interval at which a standby looks for the lease, and brings its copy up to date.
+/// Interval at which a standby tries to take the lease, and brings its copy up to date.
 const STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the holder renews its lease.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
 /// Interval at which the holder checks the server's settings again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Time to connect to the holder.
+/// Time limit of connecting to the holder.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that a standby passes on at the same time.
+/// Maximum number of connections that a standby forwards at a time.
 const MAX_FORWARDED: usize = 1_024;
 
-/// The connection to PostgreSQL; `None` if the ledger is in the data directory.
+/// Returns the connection to PostgreSQL, or `None` if the ledger is in the data directory.
 ///
 /// # Errors
-/// Returns an error if its address is invalid, or if no thread can be started.
+/// Returns an error if the address is invalid, or if no thread can be started.
 pub fn ledger_home(settings: &Settings) -> anyhow::Result<Option<PostgresHome>> {
     let Some(postgres) = &settings.ledger.postgres else {
         return Ok(None);
@@ -51,15 +51,15 @@ pub fn ledger_home(settings: &Settings) -> anyhow::Result<Option<PostgresHome>> 
     Ok(Some(home))
 }
 
-/// What a standby reports on its admin listener.
+/// The state of a standby, which its admin listener reports.
 #[derive(Clone, Default)]
 struct StandbyStatus(Arc<Mutex<Status>>);
 
 #[derive(Clone, Default)]
 struct Status {
-    /// Where the holder's sidecar listens; `None`: nobody holds the ledger.
+    /// Address of the holder's sidecar. `None` without a holder.
     holder: Option<SocketAddr>,
-    /// Why this sidecar is not up to date.
+    /// The reason why this sidecar is not up to date.
     fault: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl StandbyStatus {
     }
 }
 
-/// Waits until this sidecar holds the ledger. Meanwhile it answers on both listeners. Returns false
+/// Waits until this sidecar holds the ledger. It answers on both listeners meanwhile. Returns false
 /// if a signal ended the wait.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ pub fn wait_until_holder(
     })
 }
 
-/// A standby keeps the configuration of its start.
+/// Ignores reloads, because a standby keeps the configuration of its start.
 async fn ignore_reload(startup_signals: &mut StartupSignals) -> anyhow::Result<bool> {
     loop {
         startup_signals.hup.recv().await;
@@ -153,7 +153,7 @@ async fn take_lease(
                     fault: None,
                 }
             }
-            // An operator has to do something; a restart would not help.
+            // The operator must act, because a restart would not help.
             Err(error) => Status {
                 holder: status.get().holder,
                 fault: Some(error.to_string()),
@@ -175,7 +175,7 @@ async fn take_lease(
     }
 }
 
-/// Passes connections on to the holder, byte by byte.
+/// Forwards connections to the holder, byte by byte.
 async fn forward(listener: TcpListener, status: StandbyStatus) {
     let slots = Arc::new(tokio::sync::Semaphore::new(MAX_FORWARDED));
     loop {
@@ -183,7 +183,8 @@ async fn forward(listener: TcpListener, status: StandbyStatus) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        // Without a holder, or above the limit, the connection is closed: an edge answers with 502.
+        // Without a holder, or above the limit, the connection is closed, and an edge answers with
+        // 502.
         let Some(holder) = status.get().holder else {
             continue;
         };
@@ -247,16 +248,16 @@ pub struct LeaseRenewal {
 }
 
 impl LeaseRenewal {
-    /// Ends the thread and waits for it. A renewal after the lease was given back would keep the
-    /// lease from everybody until it runs out.
+    /// Ends the thread and waits for it. A renewal after the lease was released would keep the
+    /// lease from all sidecars until it expires.
     pub fn end(self) {
         drop(self.end);
         let _ = self.thread.join();
     }
 }
 
-/// Renews the lease until [`LeaseRenewal::end`], or until another sidecar has it: `superseded` then
-/// says why.
+/// Renews the lease until [`LeaseRenewal::end`], or until another sidecar has it. `superseded` then
+/// has the reason.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.

@@ -1,13 +1,12 @@
-//! How a process starts: on its own, or as the successor of a running one.
+//! The mode in which a process starts: alone, or as the successor of a running process.
 //!
-//! This file must not act on it.
+//! This file must not start a process.
 
-/// How a process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartMode {
     Fresh,
-    /// As the successor of a running process, which hands over its listening sockets when it
-    /// receives SIGQUIT.
+    /// The process is the successor of a running one, which hands over its listening sockets when
+    /// it receives SIGQUIT.
     Upgrade,
 }
 

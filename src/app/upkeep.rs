@@ -1,7 +1,7 @@
-//! What every process that keeps the ledger starts with: sign-ups that a crash interrupted, and the
-//! threads that keep the files small.
+//! Starts the upkeep of a process that keeps the ledger: it completes interrupted sign-ups, and
+//! starts the threads that keep the files small.
 //!
-//! This file must not know requests or pages.
+//! This file must not depend on requests or pages.
 
 use super::database_logs;
 use crate::billing::Billing;
@@ -27,13 +27,13 @@ pub fn complete_sign_ups(
     Ok(())
 }
 
-/// Empties the databases' logs in a thread of its own.
+/// Starts a thread that empties the databases' logs.
 pub fn start_database_logs(data_dir: &Path) -> anyhow::Result<()> {
     database_logs::start(data_dir)
         .context("cannot start the thread that empties the databases' logs")
 }
 
-/// Seals and archives the ledger in a thread of its own, as the current settings say.
+/// Starts a thread that seals and archives the ledger according to the current settings.
 pub fn start(billing: &Billing, settings: &Arc<ArcSwap<Settings>>) -> anyhow::Result<()> {
     let current = Arc::clone(settings);
     billing

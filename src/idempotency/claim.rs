@@ -1,7 +1,7 @@
-//! Looks the key of an arriving request up: whether the gateway answers the request, replays an
-//! earlier response, or refuses it.
+//! Looks up the key of an arriving request, and decides whether the gateway answers the request,
+//! replays an earlier response, or refuses it.
 //!
-//! This file must not know HTTP.
+//! This file must not depend on HTTP.
 
 use super::guard::IdempotencyGuard;
 use super::service::Idempotency;
@@ -17,7 +17,7 @@ const MAX_KEY_BYTES: usize = 255;
 
 /// Result of looking up the key of a request.
 pub enum KeyLookupOutcome {
-    /// The key is new: answer the request.
+    /// The key is new, so the gateway must answer the request.
     New(Box<IdempotencyGuard>),
     /// The same request is still being answered.
     Running,
@@ -29,7 +29,6 @@ pub enum KeyLookupOutcome {
     Unavailable,
 }
 
-/// A stored response.
 #[derive(Debug)]
 pub struct ReplayedResponse {
     pub request_id: String,
@@ -37,7 +36,7 @@ pub struct ReplayedResponse {
     pub body: Vec<u8>,
 }
 
-/// A key is 1 to 255 visible ASCII characters.
+/// Returns whether a key is valid, which means 1 to 255 visible ASCII characters.
 pub fn is_valid_key(value: &[u8]) -> bool {
     (1..=MAX_KEY_BYTES).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
 }
@@ -45,15 +44,17 @@ pub fn is_valid_key(value: &[u8]) -> bool {
 /// Hash that distinguishes the bodies of requests with the same key.
 pub type BodyHash = [u8; 32];
 
-/// Hashes a request body. CPU time is proportional to its length.
+/// Hashes a request body. The CPU time is proportional to the body's length.
 pub fn hash_body(body: &[u8]) -> BodyHash {
     Sha256::digest(body).into()
 }
 
 impl Idempotency {
+    /// Claims the key of a request.
+    ///
     /// # Errors
-    /// Returns an error if the store cannot be queried; the gateway must not answer a request with
-    /// a key then.
+    /// Returns an error if the store cannot be queried. The gateway must not answer the request
+    /// then.
     pub async fn claim(
         &self,
         (account, path, key): (&str, &str, &str),
@@ -131,7 +132,8 @@ impl Idempotency {
     }
 }
 
-/// The entry for a shared store. Hashes the client's key, which must not become a name there.
+/// Returns the entry for a shared store. The client's key is hashed, because it must not be part of
+/// a name in the store.
 fn store_entry(request: &IdempotencyRequest<'_>) -> IdempotencyEntry {
     let hex = |bytes: &[u8]| {
         bytes

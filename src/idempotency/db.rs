@@ -1,9 +1,9 @@
-//! `idempotency.db`: the requests made under idempotency keys, and their responses, as rows.
+//! The database `idempotency.db`, with the requests under idempotency keys and their responses.
 //!
 //! A commit is in the log file before the call returns, so it survives the process (`kill -9`).
 //! SQLite syncs the log only when it writes the log back into the file (`synchronous = NORMAL`). A
 //! power cut can lose the newest rows; a repeated request under such a key then counts as new. This
-//! module must not validate keys, nor know a request's cost.
+//! module must not validate keys or depend on a request's cost.
 
 use crate::idempotency::entry::{IdempotencyLookup, IdempotencyRequest, StoredResponse};
 use ledger::StoreError;
@@ -16,26 +16,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MIGRATIONS: &[&str] = &[include_str!("db/001.sql"), include_str!("db/002.sql")];
 
-/// Maximum number of rows that one commit removes. Each can have a response of many pages, and
-/// requests wait meanwhile.
+/// Maximum number of rows that one commit removes. Each row can have a response of many pages, and
+/// requests wait during the commit.
 const MAX_REMOVAL_BATCH: usize = 16;
 
-/// Size of the log, in pages, above which it is restarted. Writers wait for that.
+/// Number of pages in the log above which the log is restarted, for which writers must wait.
 const MAX_LOG_PAGES: i64 = 4_096;
 
-/// The idempotency database of one process. `writer` serves requests; `checkpointer` checkpoints
-/// the write-ahead log, and reads what no request waits for.
+/// The idempotency database of one process. `writer` serves requests. `checkpointer` checkpoints
+/// the write-ahead log, and serves reads for which no request waits.
 pub struct IdempotencyDb {
     writer: Mutex<Connection>,
     checkpointer: Mutex<Connection>,
 }
 
 /// Limits on the stored rows and responses. One account may use up to a quarter of each, so that it
-/// cannot displace what the others have.
+/// cannot displace the data of others.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionLimits {
     pub entries: u64,
-    /// Maximum size of all responses together.
+    /// Maximum total size of all responses in bytes.
     pub bytes: u64,
 }
 
@@ -49,7 +49,7 @@ impl RetentionLimits {
 }
 
 impl IdempotencyDb {
-    /// Opens `idempotency.db` in `dir`; replaces a damaged one by a new one.
+    /// Opens `idempotency.db` in `dir`, and replaces a damaged file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened or migrated.
@@ -65,7 +65,7 @@ impl IdempotencyDb {
     fn open_at(path: &Path) -> Result<Self, StoreError> {
         let connect = || -> Result<Connection, StoreError> {
             let connection = sqlite::open(path, "open idempotency.db")?;
-            // `checkpoint` writes the log back, so that no request waits for it.
+            // `checkpoint` writes the log back, so that no request waits for that.
             connection
                 .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;")
                 .map_err(|source| StoreError::sqlite("set up idempotency.db", source))?;
@@ -100,7 +100,7 @@ impl IdempotencyDb {
     /// step, even if several callers do it at the same time.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or written; nothing was entered.
+    /// Returns an error if the file cannot be read or written; the request was not entered then.
     pub fn claim(
         &self,
         request: &IdempotencyRequest<'_>,
@@ -134,7 +134,7 @@ impl IdempotencyDb {
         })
     }
 
-    /// Returns true if the key is known and has not expired.
+    /// Returns whether the key is known and has not expired.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -153,7 +153,7 @@ impl IdempotencyDb {
         lookup().map_err(|source| StoreError::sqlite("look up an idempotency key", source))
     }
 
-    /// Marks the request as done and stores its response; `None` stores no response.
+    /// Marks the request as done and stores its response. `None` stores no response.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -199,7 +199,8 @@ impl IdempotencyDb {
         })
     }
 
-    /// Returns the running requests of all instances except the given ones: (account, request id).
+    /// Returns the running requests of all instances except the given ones, as pairs of account and
+    /// request id.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -208,8 +209,8 @@ impl IdempotencyDb {
         instance_ids: &[String],
     ) -> Result<Vec<(String, String)>, StoreError> {
         let instance_ids = serde_json::to_string(instance_ids).unwrap_or_default();
-        // Does not use the writer's connection, since requests wait for that one. This query runs
-        // every second and usually finds nothing.
+        // The query must not use the writer's connection, for which requests wait. It runs every
+        // second and usually finds no rows.
         let reader = lock(&self.checkpointer);
         let lookup = || -> rusqlite::Result<Vec<(String, String)>> {
             reader
@@ -224,12 +225,12 @@ impl IdempotencyDb {
             .map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
-    /// Removes expired rows, then the oldest above the limits of an account and above those of all:
-    /// responses above the bytes (their keys stay), and keys above the entries. Running requests
-    /// stay.
+    /// Removes expired rows, and then the oldest ones above the limits of one account and of all
+    /// accounts. Above the limit on bytes only responses are removed, and above the limit on
+    /// entries whole keys. Running requests are kept.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written; removed rows stay removed.
+    /// Returns an error if the file cannot be written; removed rows are not restored.
     pub fn clean(&self, now_ms: i64, limits: RetentionLimits) -> Result<(), StoreError> {
         while self.remove_expired(now_ms)? == MAX_REMOVAL_BATCH {}
         let of_account = limits.for_one_account();
@@ -245,10 +246,10 @@ impl IdempotencyDb {
         Ok(())
     }
 
-    /// Removes what an account has stored, but for its running requests.
+    /// Removes the data of an account, except for its running requests.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written; removed rows stay removed.
+    /// Returns an error if the file cannot be written; removed rows are not restored.
     pub fn remove_account(&self, account: &str) -> Result<(), StoreError> {
         let none = RetentionLimits {
             entries: 0,
@@ -259,7 +260,7 @@ impl IdempotencyDb {
 
     /// Returns the accounts that exceed the limits for one account.
     fn accounts_above(&self, limits: RetentionLimits) -> Result<Vec<String>, StoreError> {
-        // As in `orphaned_requests`, no request waits for this.
+        // As in `orphaned_requests`, no request waits for this query.
         let reader = lock(&self.checkpointer);
         let lookup = || -> rusqlite::Result<Vec<String>> {
             reader
@@ -286,8 +287,8 @@ impl IdempotencyDb {
         })
     }
 
-    /// Removes the oldest responses of an account, or of all. Returns true if there may be more to
-    /// remove.
+    /// Removes the oldest responses of an account, or of all accounts. Returns whether more may
+    /// have to be removed.
     fn shrink_bytes(&self, account: Option<&str>, max_bytes: u64) -> Result<bool, StoreError> {
         let of = owner_condition(account);
         self.write("remove the oldest stored responses", |transaction| {
@@ -322,8 +323,8 @@ impl IdempotencyDb {
         })
     }
 
-    /// Removes the oldest keys of an account, or of all. Returns true if there may be more to
-    /// remove.
+    /// Removes the oldest keys of an account, or of all accounts. Returns whether more may have to
+    /// be removed.
     fn shrink_entries(&self, account: Option<&str>, max_entries: u64) -> Result<bool, StoreError> {
         let of = owner_condition(account);
         self.write("remove the oldest idempotency keys", |transaction| {
@@ -346,7 +347,7 @@ impl IdempotencyDb {
         })
     }
 
-    /// Writes the log back into the file. Writers wait only if the log has grown too long anyway.
+    /// Writes the log back into the file. Writers wait only if the log has grown too long.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -370,8 +371,8 @@ fn lock(mutex: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The condition of a query whose first parameter is an account, or NULL for all of them. Two
-/// texts, since each has an index of its own.
+/// Returns the condition of a query whose first parameter is an account, or NULL for all accounts.
+/// The two cases have different texts, because each one has its own index.
 fn owner_condition(account: Option<&str>) -> &'static str {
     match account {
         Some(_) => "account = ?1",
@@ -430,7 +431,7 @@ fn read_response(
         .prepare_cached("SELECT headers, body FROM answer WHERE request_id = ?1")?
         .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    // This program can read every response it wrote; an unreadable one is ignored.
+    // This program can read every response that it wrote. An unreadable one is ignored.
     Ok(row.and_then(|(headers, body)| {
         Some(StoredResponse {
             headers: serde_json::from_str(&headers).ok()?,

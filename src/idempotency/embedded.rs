@@ -1,7 +1,7 @@
-//! Idempotency keys in a file of this process. The ledger decides what became of a request that a
-//! dead process left.
+//! Idempotency keys in a file of this process. The ledger decides about the requests that a dead
+//! process left running.
 //!
-//! Must not decide the result of a request. This file must not know HTTP.
+//! Must not decide the result of a request. This file must not depend on HTTP.
 
 use super::db::{IdempotencyDb, RetentionLimits};
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse};
@@ -19,18 +19,18 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Interval at which the responses of deleted accounts are removed.
 const DELETED_ACCOUNTS_INTERVAL_MS: i64 = 3_600_000;
-/// Age from which on a deleted account has no responses: the longest time that one is kept, and a
-/// day.
+/// Age in ms after which a deleted account has no responses. It is the longest time for which a
+/// response is kept, plus a day.
 const DELETED_ACCOUNTS_AGE_MS: i64 = 8 * 86_400_000;
 
-/// The idempotency file, used by one process at a time.
+/// The idempotency file, which one process uses at a time.
 pub struct EmbeddedIdempotency {
     pub(super) db: IdempotencyDb,
     accounts: Accounts,
     credit: CreditService,
-    /// Whether something was written since the last checkpoint.
+    /// Whether the file was written since the last checkpoint.
     touched: AtomicBool,
-    /// When the responses of deleted accounts are removed next.
+    /// Time in ms since 1970 at which the responses of deleted accounts are removed next.
     deleted_accounts_due_ms: AtomicI64,
 }
 
@@ -54,7 +54,7 @@ impl EmbeddedIdempotency {
     }
 
     /// Writes a completion. A full disk may still have space for the small record that prevents a
-    /// second debit, so a completion that fails is written again without its response.
+    /// second debit, so after a failure the completion is written again without its response.
     fn complete_or_drop_response(
         &self,
         completion: &IdempotencyCompletion,
@@ -82,7 +82,7 @@ impl EmbeddedIdempotency {
         }
     }
 
-    /// Removes what is stored for deleted accounts.
+    /// Removes the data of deleted accounts.
     fn remove_deleted_accounts(&self, now_ms: i64) -> Result<(), StoreError> {
         for account in self
             .accounts

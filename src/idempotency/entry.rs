@@ -1,7 +1,7 @@
-//! Requests under idempotency keys and their stored responses, as callers pass them to
-//! `idempotency.db` and to the shared store.
+//! The types of requests under idempotency keys and their stored responses, which `idempotency.db`
+//! and the shared store have in common.
 //!
-//! This file must not know how either of them stores them.
+//! This file must not depend on a store.
 
 /// A request under an idempotency key.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct StoredResponse {
 /// The result of looking an idempotency key up.
 #[derive(Debug, PartialEq, Eq)]
 pub enum IdempotencyLookup {
-    /// The key was unknown: the request is now in the table, as running.
+    /// The key was unknown, and the request is now entered as running.
     Nothing,
     Running,
     OtherBody,
@@ -34,13 +34,13 @@ pub enum IdempotencyLookup {
     },
 }
 
-/// A request under an idempotency key, as the shared store enters it: with hashes only.
+/// A request under an idempotency key in the form of the shared store, which contains only hashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyEntry {
     pub account: String,
-    /// Hash of account, path and key: one word without a colon.
+    /// Hash of account, path and key. The name is one word without a colon.
     pub name: String,
-    /// Hash of the body, in hex; empty if only the store knows it.
+    /// Hash of the body in hex. Empty if only the store has it.
     pub hash: String,
     pub request_id: String,
     /// Instance id of the process that serves the request.

@@ -1,19 +1,20 @@
-//! A request with a key while the gateway answers it, and the wait until its key is committed.
+//! The claim of an idempotency key while the gateway answers its request, and the wait until the
+//! key is committed.
 //!
-//! This file must not decide whether the request is debited: its caller says so.
+//! This file must not decide whether the request is debited: its caller does.
 
 use super::service::Idempotency;
 use crate::idempotency::entry::{IdempotencyEntry, StoredResponse};
 use crate::idempotency::{IdempotencyCompletion, Retention};
 
-/// A request with a key while the gateway answers it. Dropping the guard without completing it
-/// frees the key.
+/// The claim of a request's key while the gateway answers the request. Dropping the guard without
+/// completing it frees the key.
 pub struct IdempotencyGuard {
     service: Idempotency,
     entry: IdempotencyEntry,
     retention: Retention,
     headers: Vec<(String, String)>,
-    /// Response body so far; `None` once it exceeds the size that is stored.
+    /// Response body so far. `None` once it exceeds the maximum size of a stored response.
     body: Option<Vec<u8>>,
     max_body_bytes: usize,
     ended: bool,
@@ -69,7 +70,7 @@ impl IdempotencyGuard {
         }
     }
 
-    /// Returns a handle that waits for the key to be committed, once this request has ended.
+    /// Returns a handle that waits until this request's key is committed.
     pub fn key_commit(&self) -> KeyCommit {
         KeyCommit {
             service: self.service.clone(),
@@ -77,8 +78,8 @@ impl IdempotencyGuard {
         }
     }
 
-    /// Stores the complete, debited response. Once this is committed, a retry gets the response or
-    /// learns that it is not stored, so the last byte may be sent.
+    /// Stores the complete, debited response. After the commit, a retry gets the response or learns
+    /// that it is not stored, so the last byte may be sent.
     pub fn complete(mut self) {
         let headers = std::mem::take(&mut self.headers);
         let response = self
@@ -88,8 +89,7 @@ impl IdempotencyGuard {
         self.finish(Some(self.retention), response);
     }
 
-    /// Marks the key as spent: the request was debited, but there is no complete response to
-    /// replay.
+    /// Marks the key as spent. The request was debited, but no complete response can be replayed.
     pub fn mark_spent(mut self) {
         self.finish(Some(self.retention), None);
     }

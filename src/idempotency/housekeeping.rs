@@ -1,7 +1,7 @@
-//! The housekeeping thread: it resolves the keys that dead processes left, retries completions,
-//! removes expired keys and checkpoints the file.
+//! The housekeeping thread, which resolves keys of dead processes, retries completions, removes
+//! expired keys and checkpoints the file.
 //!
-//! This file must not run on the path of a request.
+//! Requests must not use this file.
 
 use super::service::Idempotency;
 use crate::idempotency::Retention;
@@ -14,20 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Interval of the housekeeping that checkpoints the write-ahead log, and number of intervals
-/// between removals of expired keys. The gateway never replays an expired response, so correctness
-/// does not depend on the interval.
+/// Interval of the housekeeping that checkpoints the write-ahead log. The gateway never replays an
+/// expired response, so correctness does not depend on the interval.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 const CLEANUP_TICKS: u32 = 30;
 
 /// The housekeeping before its thread starts.
 pub struct IdempotencyHousekeeping {
     service: Idempotency,
-    /// A connection to a store belongs to one runtime: this one serves the thread too.
+    /// Runtime of the connection to a store, which belongs to one runtime. The thread uses the same
+    /// runtime.
     runtime: Runtime,
 }
 
 impl IdempotencyHousekeeping {
+    /// Creates the housekeeping without starting its thread.
+    ///
     /// # Errors
     /// Returns an error if the runtime cannot be built.
     pub fn new(service: Idempotency) -> Result<Self, StoreError> {
@@ -38,11 +40,12 @@ impl IdempotencyHousekeeping {
         Ok(Self { service, runtime })
     }
 
-    /// Resolves the keys of requests that dead processes were answering. Call it once the billing
-    /// service has read their journals, and before this process admits a request.
+    /// Resolves the keys of requests that dead processes were answering. The caller must call this
+    /// method after the billing service has read their journals, and before this process admits a
+    /// request.
     ///
     /// # Errors
-    /// Returns an error if the store or the ledger cannot be queried; the thread tries again.
+    /// Returns an error if the store or the ledger cannot be queried; the thread retries then.
     pub fn resolve_orphaned(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
         let retention = Retention::from_limits(limits);
         let store = self.service.store();

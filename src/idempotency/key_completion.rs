@@ -1,6 +1,6 @@
-//! How a request with an idempotency key ended, and how long its key and response are stored.
+//! The result of a request with an idempotency key, and the retention of its key and response.
 //!
-//! This file must not know where they are stored.
+//! This file must not depend on a store.
 
 use crate::idempotency::entry::{IdempotencyEntry, StoredResponse};
 use config::Limits;
@@ -13,11 +13,11 @@ const LEASE_MARGIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy)]
 pub struct SharedRetentionLimits {
     pub of_account: u64,
-    /// Limit for all accounts; each partition has a sixteenth.
+    /// Maximum size for all accounts together, in bytes. Each partition has a sixteenth.
     pub of_all: u64,
 }
 
-/// How long, and within how many bytes, a key and its response are stored.
+/// The retention of a key and its response: a time, and a maximum size.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
     pub(crate) known_for: Duration,
@@ -46,17 +46,17 @@ impl Retention {
 #[derive(Debug)]
 pub struct IdempotencyCompletion {
     pub entry: IdempotencyEntry,
-    /// Retention of the spent key if the request was debited; `None` frees the key.
+    /// Retention of the spent key of a debited request. `None` frees the key.
     pub spent: Option<Retention>,
     /// Response to store, if any.
     pub response: Option<StoredResponse>,
 }
 
-/// Whether a completion is written.
+/// The state of writing a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyWrite {
     Written,
-    /// The store is another process: a task must send the completion.
+    /// The store is another process, so a task must send the completion.
     MustBeSent,
 }
 

@@ -1,4 +1,4 @@
-//! What the service needs of the store of idempotency keys.
+//! The interface between the service and a store of idempotency keys.
 //!
 //! This file must not contain behaviour: `idempotency/embedded.rs` keeps keys in a file of this
 //! process, `shared_credit/idempotency.rs` in the store that edges share.
@@ -9,10 +9,9 @@ use async_trait::async_trait;
 use config::Limits;
 use ledger::StoreError;
 
-/// A store of idempotency keys.
 #[async_trait]
 pub trait IdempotencyKeys: Send + Sync {
-    /// The instance id of this process, which names it in a running request.
+    /// Returns the instance id of this process, which running requests contain.
     fn instance_id(&self) -> &str;
 
     /// Looks up a key, and enters the request as running if the key is new.
@@ -27,7 +26,7 @@ pub trait IdempotencyKeys: Send + Sync {
         now_ms: i64,
     ) -> Result<IdempotencyLookup, ClaimError>;
 
-    /// Returns whether a key is known, with any body. Enters nothing.
+    /// Returns whether a key is known, with any body. The request is not entered.
     ///
     /// # Errors
     /// Returns an error if the store cannot be queried.
@@ -38,20 +37,20 @@ pub trait IdempotencyKeys: Send + Sync {
         now_ms: i64,
     ) -> Result<bool, StoreError>;
 
-    /// Writes how a request ended, if the store is in this process.
+    /// Writes the result of a request, if the store is in this process.
     ///
     /// # Errors
     /// Returns an error if not even the completion without its response can be written.
     fn complete(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError>;
 
-    /// Writes a completion after [`KeyWrite::MustBeSent`], on the path of a request, whose last
-    /// byte waits for it.
+    /// Writes a completion after [`KeyWrite::MustBeSent`], for which the last byte of a request
+    /// waits.
     ///
     /// # Errors
     /// Returns an error if the store cannot be written.
     async fn send_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError>;
 
-    /// Writes a completion outside the path of requests, on the housekeeping thread.
+    /// Writes a completion on the housekeeping thread, for which no request waits.
     ///
     /// # Errors
     /// Returns an error if the store cannot be written.
@@ -65,10 +64,10 @@ pub trait IdempotencyKeys: Send + Sync {
     /// Returns an error if the store or the ledger cannot be queried.
     async fn resolve_orphaned(&self, retention: Retention, now_ms: i64) -> Result<(), StoreError>;
 
-    /// Removes expired keys, and the oldest above the limits.
+    /// Removes expired keys, and the oldest keys above the limits.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be written; entries already removed stay removed.
+    /// Returns an error if the store cannot be written; removed entries are not restored.
     async fn clean(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError>;
 
     /// Makes recent writes durable, if they are in a file of this process.
@@ -77,11 +76,11 @@ pub trait IdempotencyKeys: Send + Sync {
     /// Returns an error if the file cannot be written.
     fn checkpoint(&self) -> Result<(), StoreError>;
 
-    /// Removes what must not stay if the process is not started again.
+    /// Removes data that must not remain if the process is not started again.
     fn shut_down(&self) {}
 }
 
-/// Why a key was not claimed.
+/// The error of a claim.
 #[derive(Debug)]
 pub struct ClaimError {
     pub source: StoreError,

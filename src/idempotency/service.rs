@@ -1,6 +1,6 @@
-//! Writes how requests with a key ended, and retries what the store did not accept.
+//! Writes the results of requests with a key, and retries those that the store did not accept.
 //!
-//! This file must not know where keys are stored: that is `idempotency/keys.rs`.
+//! This file must not depend on a store: see `idempotency/keys.rs`.
 
 use super::key_completion::{IdempotencyCompletion, KeyWrite};
 use super::keys::IdempotencyKeys;
@@ -12,18 +12,18 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Maximum number of completions that wait for a retry because the store did not accept them. Only
-/// a request that began before the store went away adds one.
+/// requests that began before the store became unreachable add one.
 const MAX_UNWRITTEN: usize = 65_536;
-/// How long a last byte waits for its key to be committed. This is longer than one write attempt.
+/// Time that a last byte waits for its key to be committed. It is longer than one write attempt.
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The idempotency service; cheap to clone.
+/// The idempotency service. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Idempotency(Arc<IdempotencyInner>);
 
 struct IdempotencyInner {
     store: Arc<dyn IdempotencyKeys>,
-    /// Completions on their way to a store in another process, by request id.
+    /// Completions that are being sent to a store in another process, by request id.
     in_flight: Mutex<HashMap<String, watch::Receiver<()>>>,
     unwritten: Mutex<Vec<IdempotencyCompletion>>,
 }
@@ -45,13 +45,13 @@ impl Idempotency {
     pub async fn wait_until_committed(&self, request_id: &str) {
         let in_flight = lock(&self.0.in_flight).get(request_id).cloned();
         if let Some(mut in_flight) = in_flight {
-            // An error means that the sender was dropped, which is the event to wait for.
+            // An error means that the sender was dropped, which is the awaited event.
             let _ = tokio::time::timeout(COMMIT_TIMEOUT, in_flight.changed()).await;
         }
     }
 
-    /// Writes the result of a request, at once or in a task: [`Idempotency::wait_until_committed`]
-    /// waits for it.
+    /// Writes the result of a request, at once or in a task for which
+    /// [`Idempotency::wait_until_committed`] waits.
     pub(super) fn complete(&self, completion: IdempotencyCompletion) {
         match self.0.store.complete(&completion) {
             Ok(KeyWrite::Written) => {}
@@ -94,7 +94,8 @@ impl Idempotency {
         Ok(())
     }
 
-    /// The client still gets its response, but a later request with the key learns that it is lost.
+    /// Queues the completion without its response. The client still gets the response, but a later
+    /// request with the key learns that it is lost.
     fn queue_retry_without_response(&self, error: &StoreError, completion: IdempotencyCompletion) {
         let completion = IdempotencyCompletion {
             response: None,

@@ -1,7 +1,7 @@
 //! Commands on a ledger with a shared store: they debit the store first, and compare its balances
 //! with the ledger's.
 //!
-//! This file must not be on the path of requests.
+//! Requests must not use this file.
 
 use super::ledger_ingest::debit_operation;
 use crate::billing::shared_balances::SharedBalances;
@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the sidecar may take to seed an account.
+/// Maximum time that the sidecar may take to seed an account.
 const SEED_TIMEOUT: Duration = Duration::from_secs(3);
 const SEED_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum attempts of a command, because other requests may take the free credit before its debit
-/// arrives.
+/// Maximum number of attempts of a command. Other requests may take the free credit before its
+/// debit arrives.
 const MAX_ATTEMPTS: u32 = 5;
-/// Events reach the ledger within milliseconds, so a difference is rechecked before it is reported.
+/// Maximum number of rechecks before a difference is reported. Events reach the ledger within
+/// milliseconds, so a single check can be wrong.
 const MAX_RECHECKS: u32 = 20;
 const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of findings listed.
+/// Maximum number of findings in the report.
 const MAX_FINDINGS: usize = 1_000;
 
 /// The store that edges share, for commands.
@@ -35,7 +36,7 @@ pub struct SharedStoreAdmin {
     address: RedisAddress,
 }
 
-/// The balances at an address; `None` without a shared store.
+/// Returns the balances in the store at an address, or `None` without a shared store.
 pub fn shared_balances(address: Option<RedisAddress>) -> Option<Arc<dyn SharedBalances>> {
     address.map(|address| Arc::new(SharedStoreAdmin { address }) as Arc<dyn SharedBalances>)
 }
@@ -96,8 +97,8 @@ async fn debit_store(
             trial: if runs { free.trial } else { Micro::ZERO },
             ..free
         };
-        // Send the debit even if the balance does not cover it: an earlier run may have posted it
-        // already.
+        // Send the debit even if the balance does not cover it, because an earlier run may have
+        // posted it already.
         let parts = split_debit(change, free).unwrap_or_else(|error| {
             refused = Some(error);
             CreditSplit {
@@ -142,7 +143,7 @@ async fn debit_store(
     Err(refused.unwrap_or_else(moving))
 }
 
-/// Returns the account in the store, and waits until the sidecar has seeded it.
+/// Returns the account in the store, once the sidecar has seeded it.
 async fn wait_for_account(
     store: &SharedStore,
     account: &str,
@@ -163,7 +164,7 @@ async fn wait_for_account(
     }
 }
 
-/// Describes how the balances differ, if they differ at every check.
+/// Describes the difference between the balances, if every check finds one.
 async fn find_difference(
     ledger: &Ledger,
     store: &SharedStore,

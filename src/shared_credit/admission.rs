@@ -1,6 +1,6 @@
 //! Admission by the store that several edges share: keys and credits. The sidecar has the ledger.
 //!
-//! This file must not decide anything: it passes each question to the part that answers it.
+//! This file must not decide about a request: it passes each call to the responsible part.
 
 use super::billing::SharedBilling;
 use super::keys::SharedKeys;
@@ -15,7 +15,6 @@ use credits::money::Micro;
 use credits::pricing::Quote;
 use ledger::StoreError;
 
-/// The store that several edges share, as one edge uses it.
 pub struct SharedAdmission {
     keys: SharedKeys,
     billing: SharedBilling,
@@ -65,7 +64,8 @@ impl Admission for SharedAdmission {
         self.billing.balance(account, now_ms).await
     }
 
-    /// Applies the limits. The sidecar has the ledger; every ending carries its price there.
+    /// Applies the limits. Prices need not be stored, because every ending carries its price to the
+    /// sidecar's ledger.
     fn apply_settings(&self, new: &Settings, _: i64) -> Result<(), StoreError> {
         self.billing.apply_limits(&new.limits);
         self.keys

@@ -1,12 +1,12 @@
-//! The billing backend of an edge with a shared store: it reserves credits in the store, and
-//! reports usage to it.
+//! The billing backend of an edge with a shared store. It reserves credits in the store, and
+//! reports usage to the store.
 //!
-//! The order is the one of a single process: reserve a hold before calling the vendor; journal the
-//! ending in this edge's journal before the client gets the last byte. `shared_credit/outbox.rs`
-//! then sends the ending to the shared store, and keeps it in the journal until the ledger is known
-//! to have it. Without the store the edge admits nothing new and finishes its running requests.
-//! Callers pass times of this machine's clock; what is stored or decided here has the store's. This
-//! file must not know HTTP. Read next: `shared_credit/reserve.rs` (admission),
+//! The order of steps is the same as in a single process: reserve a hold before calling the vendor;
+//! journal the ending in this edge's journal before the client gets the last byte.
+//! `shared_credit/outbox.rs` then sends the ending to the shared store, and keeps it in the journal
+//! until the ledger has it. Without the store the edge admits no new requests and finishes the
+//! running ones. Callers pass times of this machine's clock, which are converted to the store's
+//! clock. This file must not depend on HTTP. Read next: `shared_credit/reserve.rs` (admission),
 //! `shared_credit/settle.rs` (the end of a request).
 
 use super::outbox::OutboxRelay;
@@ -28,10 +28,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often to check whether an account unknown to the store has been seeded.
+/// Interval of checks whether an account unknown to the store has been seeded.
 pub(super) const SEED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Billing against a shared store; cheap to clone.
+/// Billing against a shared store. Cloning it is cheap.
 #[derive(Clone)]
 pub struct SharedBilling(pub(super) Arc<SharedBillingInner>);
 
@@ -45,15 +45,15 @@ pub(super) struct SharedBillingInner {
     pub(super) max_open_per_account: AtomicU64,
     /// Maximum duration of a request, in seconds.
     pub(super) total_seconds: AtomicU64,
-    /// Lock on the data directory; `None` after the hand-over.
+    /// Lock on the data directory. `None` after the handover.
     pub(super) owner: Mutex<Option<InstanceLock>>,
     pub(super) handed_over: AtomicBool,
 }
 
 impl SharedBilling {
     /// Starts this edge's journal in `data_dir`, and relays the journals of dead processes.
-    /// `stores` are the connections for admissions and for the outbox relay. `models` supply the
-    /// prices that those processes probably billed at.
+    /// `stores` are the connections for admissions and for the outbox relay. `models` provide the
+    /// prices at which those processes probably billed.
     ///
     /// # Errors
     /// Returns an error if a journal cannot be read or created.
@@ -73,8 +73,8 @@ impl SharedBilling {
         )
     }
 
-    /// Like [`SharedBilling::serve`], for the successor of an edge that serves from this directory:
-    /// waits until that edge hands over.
+    /// Starts like [`SharedBilling::serve`] as the successor of an edge that serves from this
+    /// directory, once that edge hands over.
     ///
     /// # Errors
     /// Returns the errors of [`SharedBilling::serve`], and an error if the predecessor does not
@@ -130,7 +130,7 @@ impl SharedBilling {
         })))
     }
 
-    /// See [`crate::billing::CreditService::apply_limits`].
+    /// Applies new limits. See [`crate::billing::CreditService::apply_limits`].
     pub fn apply_limits(&self, limits: &Limits) {
         self.0
             .max_open_per_account
@@ -142,19 +142,19 @@ impl SharedBilling {
             .set_max_seconds(limits.ledger_backlog_seconds);
     }
 
-    /// The ended requests that the ledger is not known to have.
+    /// Returns the backlog of ended requests that may not be in the ledger yet.
     pub fn backlog(&self) -> &LedgerBacklog {
         self.0.relay.backlog()
     }
 
-    /// Returns until when an admission that begins now may wait for the store, including connecting
-    /// and seeding: a quarter longer than one answer may take.
+    /// Returns the deadline of an admission that begins now. The admission may wait a quarter
+    /// longer than a reply may take, which includes connecting and seeding.
     pub(super) fn admission_deadline(&self) -> Instant {
         let reply_timeout = self.0.store.reply_timeout();
         Instant::now() + reply_timeout + reply_timeout / 4
     }
 
-    /// Reads a balance from the store; retries until the store knows the account.
+    /// Reads a balance from the store, and retries until the store knows the account.
     ///
     /// # Errors
     /// Returns an error if the store cannot be read or does not know the account.
@@ -185,7 +185,7 @@ impl SharedBilling {
         }
     }
 
-    /// The connection for requests, with the timeout of an admission.
+    /// Returns the connection for requests, with the timeout of an admission.
     pub fn serving_store(&self) -> SharedStore {
         self.0.store.clone()
     }
@@ -195,19 +195,19 @@ impl SharedBilling {
         self.0.store.new_connection(timeout)
     }
 
-    /// Dead processes whose journals this one has read so far.
+    /// Returns the dead processes whose journals this process has read so far.
     pub fn adopted_instance_ids(&self) -> Vec<String> {
         self.0.relay.adopted_instance_ids()
     }
 
-    /// Returns whether a request of an adopted instance was debited; `None` if the journals no
-    /// longer contain it.
+    /// Returns whether a request of an adopted instance was debited, or `None` if the journals no
+    /// longer contain the request.
     pub fn was_debited(&self, request_id: &str) -> Option<bool> {
         self.0.relay.was_debited_before(request_id)
     }
 
-    /// Hands this data directory over to a successor. Each edge with a shared store admits on its
-    /// own, before and after.
+    /// Hands this data directory over to a successor. Each edge with a shared store admits
+    /// independently, before and after the handover.
     ///
     /// # Errors
     /// Returns an error if no successor waits; this process then continues as before.
@@ -232,7 +232,7 @@ impl SharedBilling {
         self.0.handed_over.load(Ordering::Acquire)
     }
 
-    /// The instance id, which names this process's journal.
+    /// Returns the instance id, which names this process's journal.
     pub fn instance_id(&self) -> &str {
         self.0.journal.instance_id()
     }
@@ -248,7 +248,7 @@ impl SharedBilling {
         !self.0.relay.is_failing() && !self.0.journal.is_degraded()
     }
 
-    /// Sends every ending to the store, then stops the outbox relay.
+    /// Sends every ending to the store, and then stops the outbox relay.
     pub fn shut_down(&self) {
         self.0.relay.shut_down();
         self.0.journal.close();

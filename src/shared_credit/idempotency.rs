@@ -1,7 +1,7 @@
-//! Idempotency keys in the shared store. Each edge resolves the requests that it left running, from
-//! its own journal.
+//! Idempotency keys in the shared store. Each edge uses its own journal to resolve the requests
+//! that it left running.
 //!
-//! Must not decide the result of a request. This file must not know HTTP.
+//! Must not decide the result of a request. This file must not depend on HTTP.
 
 use super::billing::SharedBilling;
 use crate::idempotency::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
@@ -15,17 +15,17 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long to wait for the shared store when no request waits for it.
+/// Time limit of a call to the shared store for which no request waits.
 const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Entries of all edges.
+/// The idempotency keys of all edges.
 pub struct RedisIdempotency {
-    /// Connections for the serving threads and for the housekeeping thread: each runtime needs its
-    /// own.
+    /// Connections for the serving threads and for the housekeeping thread. Each runtime needs its
+    /// own connection.
     serving: SharedStore,
     housekeeping: SharedStore,
     billing: SharedBilling,
-    /// Dead instances of this edge whose entries are resolved.
+    /// Dead instances of this edge whose idempotency keys are resolved.
     resolved: Mutex<HashSet<String>>,
 }
 
@@ -104,8 +104,8 @@ impl IdempotencyKeys for RedisIdempotency {
             {
                 let debited = match self.billing.was_debited(&entry.request_id) {
                     Some(debited) => Some(debited),
-                    // The journal no longer has the request, so the ledger does. Whatever its
-                    // result, give up the key.
+                    // The journal no longer has the request, so the ledger has it. The key is
+                    // released, whatever the result of the request was.
                     None => {
                         self.housekeeping
                             .idempotency()
@@ -113,7 +113,7 @@ impl IdempotencyKeys for RedisIdempotency {
                             .await?
                     }
                 };
-                // Nobody knows: the entry is past its time limit, and counts as used.
+                // The result is unknown. The entry is past its time limit, and counts as used.
                 let Some(debited) = debited else { continue };
                 if debited {
                     log_lost_response(&entry.request_id);
@@ -136,8 +136,8 @@ impl IdempotencyKeys for RedisIdempotency {
         Ok(())
     }
 
-    /// Recounts the stored responses. The store expires entries itself, and recounts them with
-    /// every stored response; this is for times without responses.
+    /// Recounts the stored responses. The store expires entries by itself and recounts them with
+    /// every stored response, so this call matters only while no response is stored.
     async fn clean(&self, _: &Limits, _: i64) -> Result<(), StoreError> {
         for partition in 0..PARTITIONS {
             self.housekeeping

@@ -1,10 +1,9 @@
 //! API keys from the shared store, with a small cache that removes revoked keys at once.
 //!
-//! A cached key is valid for at most thirty seconds, and only while this edge receives revocations:
-//! without that connection it looks every key up again. It remembers no key as unknown, because the
-//! next request may find the key: it always asks the store before it refuses one, and only bounds
-//! how many unknown keys it looks up (`shared_credit/lookup_budget.rs`). This file must not know
-//! HTTP.
+//! A cached key is valid for at most thirty seconds, and only while this edge receives revocations.
+//! Without that connection every key is looked up again. Unknown keys are not cached, because the
+//! next request may find the key: the edge asks the store before it refuses a key, and only limits
+//! the rate of such look-ups (`shared_credit/lookup_budget.rs`). This file must not depend on HTTP.
 
 use super::lookup_budget::LookupBudget;
 use crate::shared_credit::redis::SharedStore;
@@ -19,16 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Maximum number of cached keys; above it, the cache is cleared.
+/// Maximum number of cached keys. One more clears the cache.
 const MAX_CACHED_KEYS: usize = 100_000;
 const CACHE_TTL: Duration = Duration::from_secs(30);
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
-/// Maximum number of revocations whose delay is measured at the same time; further ones are not
+/// Maximum number of revocations whose delay is measured at the same time. Further ones are not
 /// measured.
 const MAX_MEASUREMENTS: usize = 8;
 
-/// Cheap to clone.
+/// Authenticates keys by the shared store. Cloning it is cheap.
 #[derive(Clone)]
 pub struct SharedKeys {
     store: SharedStore,
@@ -38,9 +37,9 @@ pub struct SharedKeys {
 
 #[derive(Default)]
 struct KeyCache {
-    /// By the key's hash, in hex.
+    /// Known keys by the hash of the key, in hex.
     known: Mutex<HashMap<String, (Instant, Principal)>>,
-    /// Counter of removals from the cache because of a message.
+    /// Number of removals from the cache because of a message.
     generation: AtomicU64,
     /// Whether revocations are received.
     listening: AtomicBool,
@@ -57,8 +56,8 @@ impl Default for RevocationDelayMeter {
 }
 
 impl RevocationDelayMeter {
-    /// Measures how long a revocation took to reach this edge, by the store's clock alone, because
-    /// the local clock can be wrong.
+    /// Measures the time that a revocation took to reach this edge. Only the store's clock is used,
+    /// because the local clock can be wrong.
     fn record_delay(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
         let (Some(revoked_at_ms), Ok(permit)) =
             (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned())
@@ -79,9 +78,9 @@ impl RevocationDelayMeter {
 }
 
 impl SharedKeys {
-    /// Starts the thread that receives revocations. `store` is for look-ups; `subscription` is a
-    /// separate connection, for that thread. `lookups_per_second` bounds the look-ups of unknown
-    /// keys.
+    /// Starts the thread that receives revocations. `store` is the connection for look-ups, and
+    /// `subscription` a separate connection for the thread. `lookups_per_second` is the maximum
+    /// rate of look-ups of unknown keys.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -110,12 +109,12 @@ impl SharedKeys {
         })
     }
 
-    /// Changes the bound on look-ups of unknown keys.
+    /// Changes the maximum rate of look-ups of unknown keys.
     pub fn set_lookup_rate(&self, per_second: u64) {
         self.lookups.set_rate(per_second);
     }
 
-    /// Returns the fields of a key in the store; none if no key has this hash.
+    /// Returns the fields of a key in the store. The map is empty if no key has this hash.
     async fn look_up(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
         let fields = self.store.keys().api_key(hash).await?;
         if fields.is_empty() && !self.store.keys().has_all_keys().await? {
@@ -126,10 +125,10 @@ impl SharedKeys {
     }
 
     /// Authenticates a key; see [`accounts::ApiKeys::authenticate`]. `now_ms` is a time of this
-    /// machine's clock; whether the key has expired is decided by the store's.
+    /// machine's clock, but the store's clock decides whether the key has expired.
     ///
     /// # Errors
-    /// Returns why the key is refused.
+    /// Returns the reason why the key is refused.
     pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
         if !accounts::parse_key(key) {
             return Err(AuthError::BadKey);
@@ -141,15 +140,16 @@ impl SharedKeys {
         if let Some(principal) = self.cache.find(&hash) {
             return principal.check_expiry(self.store.clock().to_store_time(now_ms));
         }
-        // A key that was valid before is always looked up again, so a flood of others does not
-        // harm it.
+        // A key that was valid before is always looked up again, so that a flood of made-up keys
+        // does not affect it.
         let is_counted = !self.cache.has_seen(&hash);
         if is_counted && !self.lookups.try_take(Instant::now()) {
             return Err(AuthError::TooManyLookups);
         }
         let generation = self.cache.generation.load(Ordering::Acquire);
         let looked_up = self.look_up(&hash).await;
-        // While the store is away or loads its data, nobody knows which keys are made up.
+        // While the store is unreachable or loads its data, an edge cannot know which keys are made
+        // up.
         if is_counted && !looked_up.as_ref().is_ok_and(HashMap::is_empty) {
             self.lookups.give_back();
         }
@@ -207,13 +207,13 @@ impl KeyCache {
             .map(|(_, principal)| principal.clone())
     }
 
-    /// Returns whether the key was valid when it was last looked up, however long ago.
+    /// Returns whether the key was valid at its last look-up, however long ago that was.
     fn has_seen(&self, hash: &str) -> bool {
         self.lock_entries().contains_key(hash)
     }
 
-    /// Inserts a key, unless a key was removed since `generation` was read: the look-up may then be
-    /// older than that removal.
+    /// Inserts a key, unless a key was removed since `generation` was read. The look-up may then be
+    /// older than the removal.
     fn insert(&self, hash: String, principal: Principal, generation: u64) {
         let mut known = self.lock_entries();
         if self.generation.load(Ordering::Acquire) != generation {
@@ -225,7 +225,7 @@ impl KeyCache {
         known.insert(hash, (Instant::now(), principal));
     }
 
-    /// Returns true if the key was in the cache.
+    /// Removes a key. Returns whether the key was in the cache.
     fn remove(&self, hash: &str) -> bool {
         let mut known = self.lock_entries();
         self.generation.fetch_add(1, Ordering::AcqRel);
@@ -241,7 +241,7 @@ impl KeyCache {
     async fn watch_revocations(&self, store: &SharedStore) {
         let mut wait = MIN_RECONNECT_DELAY;
         loop {
-            // The cache may have keys that were revoked while this edge received no messages.
+            // The cache may contain keys that were revoked while this edge received no messages.
             let ready = || {
                 self.clear();
                 self.listening.store(true, Ordering::Release);

@@ -1,12 +1,12 @@
 //! The sidecar's ledger ingest for a shared store: it enters the store's events into the ledger,
 //! and publishes changes from the ledger and the accounts' database to the store.
 //!
-//! One thread runs one task after another. A task can start over after a failure or a crash:
-//! nothing counts twice, so no task needs to remember its progress. A task that fails is retried on
-//! its own while the others continue. This module must not decide who may spend what: the store's
-//! scripts do. Read next: `ledger_ingest/worker.rs` (the state), `ledger_ingest/consume.rs` (events
-//! into entries), `ledger_ingest/failover.rs` (recovery after a server lost data),
-//! `ledger_ingest/publish.rs` (ledger to store).
+//! One thread runs one task after another. A task can start over after a failure or a crash,
+//! because every step can be repeated. A task that fails is retried while the others continue. This
+//! module must not decide about spending: the store's scripts do. Read next:
+//! `ledger_ingest/worker.rs` (the state), `ledger_ingest/consume.rs` (events into entries),
+//! `ledger_ingest/failover.rs` (recovery after a server lost data), `ledger_ingest/publish.rs`
+//! (ledger to store).
 
 mod consume;
 mod failover;
@@ -30,22 +30,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 pub use worker::IngestWorker;
 
-/// How often due tasks are looked for.
+/// Interval at which the thread looks for due tasks.
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
-/// How soon events are read again after a pass that found some. It bounds the time from the end of
-/// a request under load to its debit in the ledger.
+/// Interval of reading events while there are some. It bounds the time from the end of a request
+/// under load to its debit in the ledger.
 const BUSY_FOLLOW_INTERVAL: Duration = Duration::from_millis(30);
-/// A reply of the store that takes longer counts as a failure.
+/// Time limit of a reply of the store. A slower reply counts as a failure.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// How often to recheck a server that was unreachable or unfit.
+/// Interval of rechecks of a server that was unreachable or unfit.
 const FITNESS_CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum retry delay. It keeps the delay after an outage below a second.
+/// Maximum retry delay. Tasks resume within this time after an outage.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The ledger lags if the last pass without a failure is older than this.
+/// Maximum age of the last pass without a failure. If it is older, the ledger counts as lagging.
 const MAX_LAG_MS: i64 = 5_000;
 
-/// A task of the ledger ingest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IngestTask {
     Find,
@@ -61,8 +60,8 @@ enum IngestTask {
 }
 
 /// Tasks in the order in which they run, each with its interval. The intervals of the tasks that
-/// ask the store bound its load while nothing happens; each asks for all partitions at once where
-/// it can. Under load, they bound how many requests one call serves.
+/// query the store bound its load while there are no events. Under load, they bound the number of
+/// requests per call. A task queries all partitions at once if possible.
 const TASKS: [(IngestTask, &str, Duration); 10] = [
     (
         IngestTask::Find,
@@ -88,13 +87,12 @@ const TASKS: [(IngestTask, &str, Duration); 10] = [
     (IngestTask::Announce, "announce", Duration::from_secs(1)),
 ];
 
-/// Schedule of one task.
 struct TaskSchedule {
     task: IngestTask,
     name: &'static str,
     every: Duration,
     due: Instant,
-    /// Delay after the last failure; zero while the task works.
+    /// Delay after the last failure. It is zero while the task succeeds.
     pause: Duration,
 }
 
@@ -102,7 +100,7 @@ impl IngestWorker {
     /// Runs every task once.
     ///
     /// # Errors
-    /// Returns the error of the first task that fails; the tasks after it do not run.
+    /// Returns the error of the first task that fails. The tasks after it do not run.
     pub async fn run_all(&mut self) -> Result<(), StoreError> {
         for (task, ..) in TASKS {
             self.run_task(task).await?;
@@ -127,8 +125,8 @@ impl IngestWorker {
 }
 
 impl IngestWorker {
-    /// Tells the edges where this sidecar is, if it can be one of several; and the store, how far
-    /// the ledger is, and how much of it the store has.
+    /// Announces the address of this sidecar to the edges, if it can be one of several. Also tells
+    /// the store the ledger's position, and which part of the ledger the store has.
     async fn announce(&mut self) -> Result<(), StoreError> {
         if let Some(home) = self.ledger.home() {
             self.store
@@ -147,8 +145,8 @@ impl IngestWorker {
         self.record_published().await
     }
 
-    /// Checks that the ledger has the entry that the store knows as its last one. An older ledger
-    /// would publish older balances, and the keys made since then would work without an account.
+    /// Checks that the ledger has the last entry that the store knows. An older ledger would
+    /// publish older balances, and newer keys would work without an account.
     async fn check_head(&self) -> Result<(), StoreError> {
         let Some((seq, hash)) = self.store.ingest().ledger_head().await? else {
             return Ok(());
@@ -163,7 +161,6 @@ impl IngestWorker {
     }
 }
 
-/// Handle of the ledger ingest thread.
 pub struct LedgerIngest {
     state: Arc<IngestState>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -173,10 +170,11 @@ pub struct LedgerIngest {
 #[derive(Default)]
 struct IngestState {
     ending: AtomicBool,
-    /// When all due tasks last succeeded with all events in the ledger.
+    /// Time in ms since 1970 at which all due tasks last succeeded and all events were in the
+    /// ledger.
     passed_ms: AtomicI64,
     may_forget: bool,
-    /// Whether the server was reached and found fit.
+    /// Whether the server was reached and its settings are safe.
     is_checked: AtomicBool,
     /// Message of the last error.
     last_error: Mutex<String>,
@@ -188,7 +186,7 @@ impl LedgerIngest {
     ///
     /// # Errors
     /// Returns an error if the store could lose data (unless `may_forget`), if another process
-    /// feeds this ledger, or if a database cannot be opened.
+    /// enters events into this ledger, or if a database cannot be opened.
     pub fn start(
         data_dir: &Path,
         address: &RedisAddress,
@@ -196,7 +194,7 @@ impl LedgerIngest {
         home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the ledger ingest", source);
-        // The runtime that opened the connection also drives it.
+        // The runtime that opened the connection must also drive it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -233,12 +231,12 @@ impl LedgerIngest {
         })
     }
 
-    /// Returns whether the store answers and the ledger is up to date within a few seconds.
+    /// Returns whether the store answers, and the ledger lags by at most a few seconds.
     pub fn is_healthy(&self) -> bool {
         clock::now_ms().saturating_sub(self.state.passed_ms.load(Ordering::Relaxed)) <= MAX_LAG_MS
     }
 
-    /// Why the ingest is unhealthy, as far as known.
+    /// Returns the last error, which may explain why the ingest is unhealthy.
     pub fn last_error(&self) -> String {
         let error = self
             .state
@@ -252,7 +250,7 @@ impl LedgerIngest {
         }
     }
 
-    /// Runs every task once more, then stops the thread.
+    /// Runs every task once more, and then stops the thread.
     pub fn shut_down(&self) {
         self.state.ending.store(true, Ordering::Release);
         if let Some(thread) = self
@@ -290,7 +288,7 @@ impl IngestState {
             .unwrap_or_else(PoisonError::into_inner) = error.to_string();
     }
 
-    /// Waits until the server has been checked; no task runs before.
+    /// Waits until the server has been checked. No task runs before that.
     async fn wait_until_fit(&self, store: &SharedStore) {
         while !self.is_checked.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
             tokio::time::sleep(FITNESS_CHECK_INTERVAL).await;
@@ -312,7 +310,7 @@ impl IngestState {
     }
 }
 
-/// Returns true unless the ledger is in PostgreSQL and the lease may have run out.
+/// Returns false if the ledger is in PostgreSQL and the lease may have expired.
 fn may_write(ledger: &Ledger) -> bool {
     ledger.home().is_none_or(PostgresHome::lease_is_valid)
 }
@@ -337,14 +335,14 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
     });
     while !state.ending.load(Ordering::Acquire) {
         for schedule in &mut schedules {
-            // Another process may hold the ledger by now.
+            // Another process may hold the ledger meanwhile.
             if schedule.due <= Instant::now() && may_write(&worker.ledger) {
                 let outcome = worker.run_task(schedule.task).await;
                 if let Err(error) = &outcome {
                     state.record_error(error);
                 }
                 schedule.record_outcome(outcome);
-                // Where there were events, more follow.
+                // If a pass found events, more are likely to follow.
                 if schedule.task == IngestTask::Follow
                     && schedule.pause.is_zero()
                     && worker.backlog.events > 0
@@ -353,7 +351,7 @@ async fn run_worker(mut worker: IngestWorker, state: &IngestState) {
                 }
             }
         }
-        // The first task queries every partition.
+        // The first task queries every partition, so its result shows whether the store is up.
         METRICS.store_up.set(i64::from(
             schedules
                 .first()

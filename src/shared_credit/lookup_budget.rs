@@ -1,20 +1,20 @@
-//! The bound on look-ups of unknown keys in the shared store, so that a flood of made-up keys does
-//! not load it.
+//! Limits the look-ups of unknown keys in the shared store, so that a flood of made-up keys does
+//! not load the store.
 //!
-//! This file must not know keys. It counts in the time that a look-up takes at the allowed rate, as
-//! a leaky bucket of one second.
+//! The limit is a leaky bucket of one second, filled by the time that a look-up takes at the
+//! allowed rate. This file must not depend on keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Look-ups that may be made at once after a quiet time, as the time that they take at the rate.
+/// Capacity of the bucket, as the time that its look-ups take at the allowed rate.
 const MAX_BURST: Duration = Duration::from_secs(1);
 
-/// How many keys that nobody has seen valid an edge may look up.
+/// The budget of an edge for look-ups of keys that were never valid.
 pub struct LookupBudget {
     per_second: AtomicU64,
-    /// When the look-ups so far would have ended at the allowed rate.
+    /// Time at which the look-ups so far would have ended at the allowed rate.
     used_until: Mutex<Option<Instant>>,
 }
 
@@ -30,7 +30,7 @@ impl LookupBudget {
         self.per_second.store(per_second, Ordering::Relaxed);
     }
 
-    /// Takes one look-up from the budget. Returns false if nothing is left.
+    /// Takes one look-up from the budget. Returns false if the budget is used up.
     pub fn try_take(&self, now: Instant) -> bool {
         let mut used_until = self
             .used_until
@@ -45,7 +45,7 @@ impl LookupBudget {
         true
     }
 
-    /// Gives back a look-up: the key was valid, or the store did not answer.
+    /// Returns a look-up to the budget, because the key was valid or the store did not answer.
     pub fn give_back(&self) {
         let mut used_until = self
             .used_until

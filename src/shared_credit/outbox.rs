@@ -2,9 +2,9 @@
 //! until the ledger has them.
 //!
 //! The relay sends each ending repeatedly, with growing delays, until the store confirms that the
-//! ledger has it. A store that lost what it had received (a failover, a loss of all data) so
-//! receives the ending again, from the edge that still has it in its journal. An ending counts
-//! once, however often the relay sends it. This module must not decide amounts.
+//! ledger has it. If the store loses received data in a failover or completely, the edge sends the
+//! ending again from its journal. An ending counts once, however often the relay sends it. This
+//! module must not decide amounts.
 
 mod poll_queue;
 
@@ -34,38 +34,39 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Maximum number of endings in flight.
+/// Maximum number of endings that are being sent at a time.
 const MAX_IN_FLIGHT: usize = 256;
-/// First poll delay, and maximum delay, when the relay asks whether the ledger has the ending.
+/// First and minimum delay between two polls whether the ledger has the ending.
 const MIN_POLL_DELAY: Duration = Duration::from_millis(300);
 const MAX_POLL_DELAY: Duration = Duration::from_secs(30);
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a command waits for one reply of the store.
+/// Time that a command waits for one reply of the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a shutdown waits for the ledger; the journal keeps the rest.
+/// Time that a shutdown waits for the ledger. The journal keeps the remaining endings.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An ending on its way to the ledger, with the journal files that must stay until it arrives.
+/// An ending that the relay sends, with the journal files that must be kept until the ledger has
+/// the ending.
 pub struct OutboxEntry {
     ending: Ending,
     /// The serialized [`EndingMessage`].
     text: String,
     journalled_in: Vec<Arc<Segment>>,
-    /// The dead process's journal that it came from.
+    /// The journal of the dead process from which the ending came.
     orphaned: Option<Arc<OrphanedJournalRef>>,
-    /// Whether the store has received it.
+    /// Whether the store has received the ending.
     received: bool,
-    /// Whether the store had it when it last answered: then only the ledger is awaited.
+    /// Whether the store had the ending at its last answer, so that only the ledger is awaited.
     is_stored: bool,
-    /// Whether the ledger has it.
+    /// Whether the ledger has the ending.
     arrived: bool,
     wait: Duration,
 }
 
 impl Drop for OutboxEntry {
-    /// Even if the thread dies, an ending that is not known to have arrived stays in the journal.
+    /// Keeps the journal file of an ending that may not have arrived, even if the thread dies.
     fn drop(&mut self) {
         if !self.arrived {
             self.journalled_in
@@ -75,20 +76,20 @@ impl Drop for OutboxEntry {
     }
 }
 
-/// A dead process's journal, removed when the last of its endings has arrived.
+/// A dead process's journal. It is removed when the last of its endings has arrived.
 struct OrphanedJournalRef {
     orphaned: Mutex<Option<(OrphanedJournal, usize)>>,
     missing: AtomicUsize,
-    /// Whether to leave the directory in place; the caller removes it.
+    /// Whether to keep the directory, because the caller removes it.
     keeps_dir: bool,
 }
 
-/// An ending as the relay sends it to the store, for the sidecar that keeps the ledger.
+/// An ending in the form in which it is sent to the store. The sidecar with the ledger parses it.
 #[derive(Serialize)]
 struct EndingMessage<'a> {
     #[serde(flatten)]
     ending: &'a Ending,
-    /// Price of the version that the detail names, in case the ledger does not have it yet.
+    /// Price list of the version in the detail, in case the ledger does not have it yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     price: Option<&'a PriceList>,
 }
@@ -101,7 +102,6 @@ pub struct OrphanedEndings {
     keeps_dir: bool,
 }
 
-/// Handle of the outbox relay thread.
 pub struct OutboxRelay {
     queue: Mutex<Option<Sender<Box<OutboxEntry>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -109,15 +109,14 @@ pub struct OutboxRelay {
 }
 
 struct OutboxState {
-    /// The journalled endings that the ledger is not known to have. Those that the store has
-    /// received no longer wait: how fast the sidecar enters them is not known here, so only their
-    /// number is limited.
+    /// The journalled endings that may not be in the ledger yet. Endings that the store has
+    /// received count in the number only, because the edge does not know how fast the sidecar
+    /// enters them.
     backlog: LedgerBacklog,
-    /// When the oldest of these requests ended, in ms since 1970; 0 if there is none.
+    /// End of the oldest of these requests, in ms since 1970; 0 if the backlog is empty.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
-    /// Instances whose journals were adopted, and for each of their requests whether it was
-    /// debited.
+    /// Instances whose journals were adopted, with the debit status of each of their requests.
     adopted: Mutex<AdoptedJournals>,
 }
 
@@ -137,7 +136,7 @@ impl OutboxState {
         }
     }
 
-    /// Counts an ending that now waits.
+    /// Counts an ending that begins to wait.
     fn add(&self, entry: &OutboxEntry) {
         self.backlog.add_bytes(entry.bytes());
         self.backlog.add(&entry.ending.account);
@@ -160,7 +159,8 @@ pub fn claim_orphaned_endings(data_dir: &Path) -> Result<Vec<OrphanedEndings>, S
 }
 
 impl OrphanedEndings {
-    /// `keeps_dir`: keep the directory after all of its endings have arrived.
+    /// Reads the endings of a journal. `keeps_dir` says whether to keep the directory after all of
+    /// them have arrived.
     pub fn from_journal(orphaned: OrphanedJournal, keeps_dir: bool) -> Result<Self, StoreError> {
         let (endings, unreadable) = orphaned.endings()?;
         Ok(Self {
@@ -177,7 +177,7 @@ impl OrphanedEndings {
 pub struct ReplayReport {
     /// Number of endings that the store had not received before.
     pub new: usize,
-    /// Number of endings that the ledger is not known to have.
+    /// Number of endings that may not be in the ledger yet.
     pub missing: usize,
     pub unreadable: usize,
 }
@@ -193,8 +193,8 @@ pub fn replay_journal(
     models: &[Arc<CatalogModel>],
     within: Duration,
 ) -> Result<ReplayReport, StoreError> {
-    // Keep the claim until everything is sent: in a running process's journal, an open request has
-    // not ended.
+    // Keep the claim on the directory until all endings are sent. It ensures that the process is
+    // dead: an open request in the journal of a running process has not ended.
     relay_all(
         address,
         vec![OrphanedEndings::from_journal(
@@ -206,12 +206,12 @@ pub fn replay_journal(
     )
 }
 
-/// Relays the endings of `found` until the ledger has them all, for at most `within`. For commands.
-/// `models` supply the prices, as in [`OutboxRelay::start`].
+/// Relays the endings of `found` for a command, until the ledger has them all, but for at most
+/// `within`. `models` provide the prices, as in [`OutboxRelay::start`].
 ///
 /// # Errors
-/// Returns an error if the relay cannot start. An ending that does not arrive is counted and is not
-/// an error.
+/// Returns an error if the relay cannot start. An ending that does not arrive is counted and does
+/// not cause an error.
 pub fn relay_all(
     address: RedisAddress,
     found: Vec<OrphanedEndings>,
@@ -228,7 +228,7 @@ pub fn relay_all(
     let state = Arc::new(OutboxState::new(LedgerBacklog::without_limit()));
     let mut worker = OutboxWorker::new(store, None, Arc::clone(&state), models, within);
     found.into_iter().for_each(|found| worker.adopt(found));
-    // This queue has no senders: the relay runs until everything has arrived.
+    // The queue has no senders, so the relay runs until all endings have arrived.
     let (_, entries) = channel(1);
     let new = runtime.block_on(worker.run(entries));
     Ok(ReplayReport {
@@ -239,15 +239,15 @@ pub fn relay_all(
 }
 
 impl OutboxEntry {
-    /// `price` is the price that the ending is billed at, in case the ledger does not have that
-    /// version yet.
+    /// Creates an entry. `price` is the price list of the ending's version, in case the ledger does
+    /// not have it yet.
     pub fn new(
         ending: Ending,
         price: Option<&PriceList>,
         journalled_in: Vec<Arc<Segment>>,
     ) -> Self {
-        // Serialization cannot fail: the ending was read from JSON, or consists of types that
-        // always serialize.
+        // Serialization cannot fail, because the ending was parsed from JSON or consists of types
+        // that always serialize.
         let text = serde_json::to_string(&EndingMessage {
             ending: &ending,
             price,
@@ -265,7 +265,7 @@ impl OutboxEntry {
         }
     }
 
-    /// The size of the ending as it is kept and sent. Its lines in the journal have fewer bytes.
+    /// Returns the size of the serialized ending in bytes. Its lines in the journal are shorter.
     fn bytes(&self) -> u64 {
         u64::try_from(self.text.len()).unwrap_or(u64::MAX)
     }
@@ -274,8 +274,8 @@ impl OutboxEntry {
 impl OutboxRelay {
     /// Starts the thread, which first relays the journals of dead processes. A journal names the
     /// price version of an ending; the relay looks it up in `models`. It periodically scans
-    /// `data_dir` for journals of processes that died since. `capacity` bounds the queue;
-    /// admission stops at the bounds of `backlog`.
+    /// `data_dir` for journals of processes that died since. `capacity` is the maximum length of
+    /// the queue, and `backlog` limits admission.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -320,7 +320,7 @@ impl OutboxRelay {
         })
     }
 
-    /// Queues an ending without blocking. If the queue does not accept it, it stays in the journal
+    /// Queues an ending without blocking. If the queue is full, the ending remains in the journal
     /// for the next start.
     pub fn enqueue(&self, entry: OutboxEntry) {
         self.state.add(&entry);
@@ -337,23 +337,23 @@ impl OutboxRelay {
         );
     }
 
-    /// The endings that the ledger is not known to have.
+    /// Returns the backlog of endings that may not be in the ledger yet.
     pub fn backlog(&self) -> &LedgerBacklog {
         &self.state.backlog
     }
 
-    /// Dead processes whose journals this one has read so far.
+    /// Returns the dead processes whose journals this process has read so far.
     pub fn adopted_instance_ids(&self) -> Vec<String> {
         self.state.lock_adopted().instance_ids.clone()
     }
 
-    /// Returns whether a request of an adopted instance was debited; `None` if the journals do not
-    /// contain it.
+    /// Returns whether a request of an adopted instance was debited, or `None` if the journals do
+    /// not contain the request.
     pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
         self.state.lock_adopted().debited.get(request_id).copied()
     }
 
-    /// Returns whether some request has ended here that the store does not know of yet.
+    /// Returns whether some request has ended at this edge that the store does not know of yet.
     pub fn has_unreported(&self) -> bool {
         self.state.backlog.waiting() > 0
     }
@@ -372,7 +372,7 @@ impl OutboxRelay {
         });
     }
 
-    /// Stops the thread once the ledger is known to have everything, or after `SHUTDOWN_TIMEOUT`.
+    /// Stops the thread once the ledger has all endings, or after `SHUTDOWN_TIMEOUT`.
     pub fn shut_down(&self) {
         drop(
             self.queue
@@ -393,33 +393,34 @@ impl OutboxRelay {
 
 struct OutboxWorker {
     store: SharedStore,
-    /// `None` for a command.
+    /// `None` in the relay of a command.
     housekeeping: Option<OutboxHousekeeping>,
     models: Vec<Arc<CatalogModel>>,
     state: Arc<OutboxState>,
     under_way: JoinSet<Vec<SentEntry>>,
-    /// Endings to send.
+    /// Endings that wait to be sent.
     waiting: BinaryHeap<ScheduledEntry<Box<OutboxEntry>>>,
-    /// Endings that the store has, to be polled: one queue for each group of partitions that one
-    /// call can ask for.
+    /// Endings in the store that are polled. There is one queue for each group of partitions that
+    /// one call can query.
     stored: Vec<PollQueue<Box<OutboxEntry>>>,
     /// Number of the queue of each partition.
     queue_of: Vec<usize>,
-    /// When everything that waits was last sent at once.
+    /// Time at which all waiting endings were last sent at once.
     resent_at: Instant,
-    /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
+    /// Ends of the requests whose endings have not arrived yet, in ms since 1970, with the number
     /// of requests for each time.
     ended_at: BTreeMap<i64, usize>,
-    /// Rate at which the store receives endings.
+    /// Measures the rate at which the store receives endings.
     rate: CommitRate,
-    /// When the rate was last measured; `None` unless more endings wait than can be in flight.
+    /// Time of the last measurement of the rate. `None` unless more endings wait than can be sent
+    /// at a time.
     busy_since: Option<Instant>,
     /// Number of endings that the store had not received before.
     new: usize,
     finish_within: Duration,
 }
 
-/// What the relay of an edge maintains besides its queue.
+/// The additional data of an edge's relay.
 struct OutboxHousekeeping {
     journal: Arc<Journal>,
     data_dir: PathBuf,
@@ -430,11 +431,11 @@ type SentEntry = (Box<OutboxEntry>, Result<StoreAnswer, StoreError>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StoreAnswer {
-    /// The store has received the ending; `is_new` if it had not before.
+    /// The store has received the ending. `is_new` says that it had not received the ending before.
     Stored { is_new: bool },
-    /// The ledger has it.
+    /// The ledger has the ending.
     Applied,
-    /// The store no longer has it.
+    /// The store no longer has the ending.
     Lost,
 }
 
@@ -484,8 +485,8 @@ impl OutboxWorker {
             endings.len()
         );
         {
-            // Record this before the directory can be removed: its absence means that there is
-            // nothing left to learn from it.
+            // Record the requests before the directory can be removed. A missing directory means
+            // that all its requests are recorded.
             let mut adopted = self.state.lock_adopted();
             adopted.instance_ids.push(orphaned.instance_id.clone());
             let debited = endings
@@ -533,8 +534,8 @@ impl OutboxWorker {
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
     }
 
-    /// Runs until the queue is closed and everything is done. Returns the number of endings that
-    /// the store had not received before.
+    /// Runs until the queue is closed and all endings have arrived. Returns the number of endings
+    /// that the store had not received before.
     async fn run(mut self, mut entries: Receiver<Box<OutboxEntry>>) -> usize {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_INTERVAL);
         let mut closing: Option<Instant> = None;
@@ -575,7 +576,7 @@ impl OutboxWorker {
         self.new
     }
 
-    /// During shutdown, polls every entry at once instead of when it is due.
+    /// Polls every entry at once during a shutdown, instead of when it is due.
     fn poll_all_now(&mut self) {
         self.send_all_now();
         self.stored.iter_mut().for_each(PollQueue::suspect_all);
@@ -637,7 +638,7 @@ impl OutboxWorker {
         }
     }
 
-    /// Asks for the stored endings that are due whether the ledger has them, many with one call.
+    /// Queries whether the ledger has the stored endings that are due, with one call for many.
     fn poll_due(&mut self) {
         let now = Instant::now();
         for queue in &mut self.stored {
@@ -674,7 +675,8 @@ impl OutboxWorker {
                 Err(error) => log::error!("{error}; retrying"),
                 Ok(_) => {
                     log::info!("the shared store accepts ended requests again");
-                    // Not with each answer: another node of a cluster may still be away.
+                    // Do this at intervals only, because another node of a cluster may still be
+                    // unreachable.
                     if self.resent_at.elapsed() >= MAX_RETRY_DELAY {
                         self.resent_at = Instant::now();
                         self.send_all_now();
@@ -722,7 +724,8 @@ impl OutboxWorker {
         }
     }
 
-    /// Measures how fast the store receives endings, while more wait than can be in flight.
+    /// Measures the rate at which the store receives endings, while more wait than can be sent at a
+    /// time.
     fn measure(&mut self) {
         let now = Instant::now();
         let is_busy = self.state.backlog.waiting() >= MAX_IN_FLIGHT;
@@ -783,7 +786,7 @@ impl OutboxHousekeeping {
     }
 }
 
-/// Asks whether the ledger has these endings.
+/// Queries whether the ledger has these endings.
 async fn poll(store: SharedStore, due: Vec<ScheduledEntry<Box<OutboxEntry>>>) -> Vec<SentEntry> {
     let request = |due: &'_ ScheduledEntry<Box<OutboxEntry>>| {
         let Ending {
@@ -807,7 +810,7 @@ async fn poll(store: SharedStore, due: Vec<ScheduledEntry<Box<OutboxEntry>>>) ->
             .collect(),
         Err(error) => {
             log::debug!("{error}");
-            // One error stands for all: each entry is polled again.
+            // The same error applies to all entries, which are polled again.
             let failed = |entry| (entry, Err(StoreError::Unusable(error.to_string())));
             entries.map(failed).collect()
         }

@@ -1,8 +1,8 @@
-//! Waits until the shared store has the newest state of a key, so that what creates or revokes a
-//! key returns only when edges accept or refuse it.
+//! Waits until the shared store has the newest state of a key. Code that creates or revokes a key
+//! thus returns only when edges accept or refuse the key.
 //!
-//! The sidecar publishes keys (`shared_credit/ledger_ingest/publish.rs`); this file only looks.
-//! This file must not write to the store: a second writer could undo a later change.
+//! The sidecar publishes keys (`shared_credit/ledger_ingest/publish.rs`). This file must not write
+//! to the store, because a second writer could undo a later change.
 
 use crate::shared_credit::redis::{SharedStore, block_on};
 use accounts::Accounts;
@@ -13,16 +13,16 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Longest wait. The sidecar publishes within some 30 ms.
+/// Maximum wait. The sidecar publishes within some 30 ms.
 const MAX_WAIT: Duration = Duration::from_secs(3);
-/// How long a look waits for the store's reply.
+/// Time limit of a reply of the store.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 const MIN_POLL_DELAY: Duration = Duration::from_millis(5);
 const MAX_POLL_DELAY: Duration = Duration::from_millis(100);
 
-/// Waits until the edges can see the newest state of a key, for at most three seconds. Returns
-/// false if they cannot yet: they will once the shared store is reachable and the sidecar runs.
-/// Returns true at once without a shared store. Call it on a blocking thread.
+/// Waits for at most three seconds until the edges can see the newest state of a key. Returns false
+/// if they cannot yet; they will once the shared store is reachable and the sidecar runs. Returns
+/// true at once without a shared store. The caller must be on a blocking thread.
 pub fn wait_until_published(accounts: &Accounts, key_id: &str) -> bool {
     let Some(address) = accounts.shared_store() else {
         return true;
@@ -46,7 +46,7 @@ async fn poll_store(
     let store = SharedStore::new(address.clone(), REPLY_TIMEOUT);
     let (until, mut delay) = (Instant::now() + MAX_WAIT, MIN_POLL_DELAY);
     loop {
-        // Each round reads both, because another process may change the key in between.
+        // Each round reads both states, because another process may change the key in between.
         let Some(newest) = accounts.database().keys().key_change(key_id)? else {
             return Ok(true);
         };

@@ -1,13 +1,13 @@
-//! The store that several edges share: balances and holds in Redis (or Valkey). Only scripts that
-//! run as one step change them.
+//! The store that several edges share, with balances and holds in Redis (or Valkey). Only scripts,
+//! which run as one step, change them.
 //!
-//! Each account, with everything that belongs to it, is in one of sixteen partitions. A partition
-//! is one hash slot, so a script finds everything on one node. Redis decides which account can
-//! spend how much. The truth is the ledger, which consumes the events of the partitions. Scripts
-//! read the server's clock, and edges measure it (`redis/clock.rs`), so the edges' clocks do not
-//! matter. This module must not know HTTP or prices. Read next: `redis/keyspace.rs` (the keys),
-//! `redis/client.rs` (the calls), `redis/reservation.rs` and `redis/settlement.rs` with their
-//! scripts `redis/reserve.lua` and `redis/end.lua`, which begin with `redis/common.lua`.
+//! Each account, with all its data, is in one of sixteen partitions. A partition is one hash slot,
+//! so a script finds all its data on one node. Redis decides how much an account can spend. The
+//! ledger, which consumes the events of the partitions, is authoritative. Scripts read the server's
+//! clock, and edges measure it (`redis/clock.rs`), so the edges' clocks do not matter. This module
+//! must not depend on HTTP or prices. Read next: `redis/keyspace.rs` (the keys), `redis/client.rs`
+//! (the calls), `redis/reservation.rs` and `redis/settlement.rs` with their scripts
+//! `redis/reserve.lua` and `redis/end.lua`, which begin with `redis/common.lua`.
 
 mod api_keys;
 mod balance;

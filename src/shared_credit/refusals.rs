@@ -1,5 +1,5 @@
-//! The way of refused requests from the edges to the sidecar, which has the pages: through the
-//! shared store, once a second.
+//! Sends refused requests through the shared store from the edges to the sidecar, which shows them
+//! on pages.
 //!
 //! This file must not decide what is recorded.
 
@@ -11,22 +11,22 @@ use std::io;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// Time between two looks for batches.
+/// Interval at which the sidecar takes batches.
 const TAKE_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of batches of one look.
+/// Maximum number of batches that one call takes.
 const MAX_TAKEN: usize = 100;
-/// Number of batches that are recognised if they come again: the store may have kept one whose
-/// sending seemed to fail.
+/// Number of batches that are recognised if they arrive again. The store may have received a batch
+/// whose sending seemed to fail.
 const MAX_REMEMBERED: usize = 1_000;
 
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// The sender of an edge. `store` is a connection of its own.
+/// Creates the sender of an edge. `store` is a separate connection.
 ///
 /// # Errors
-/// Returns an error if there can be no runtime for the connection.
+/// Returns an error if the runtime for the connection cannot be created.
 pub fn sender(store: SharedStore) -> io::Result<SendBatch> {
     let runtime = runtime()?;
     Ok(Box::new(move |batch| {
@@ -34,8 +34,8 @@ pub fn sender(store: SharedStore) -> io::Result<SendBatch> {
     }))
 }
 
-/// Starts the thread of the sidecar that takes the edges' batches. `store` is a connection of its
-/// own.
+/// Starts the thread of the sidecar that takes the edges' batches. `store` is a separate
+/// connection.
 ///
 /// # Errors
 /// Returns an error if the thread cannot start.
@@ -73,7 +73,7 @@ async fn receive(
                 }
                 known.push_back(id);
             }
-            // An edge of another version.
+            // An edge of another version may have sent the batch.
             Err(error) => log::warn!("cannot read the refused requests of an edge: {error}"),
         }
     }

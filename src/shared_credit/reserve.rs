@@ -1,4 +1,5 @@
-//! Admission by the shared store: it reserves a request's credits, or says why it does not.
+//! Admission by the shared store, which reserves a request's credits or returns the reason why it
+//! does not.
 //!
 //! This file must not decide how much an account may spend: the store's script does.
 
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 /// Maximum number of retries when the store reports too many concurrent requests while endings are
 /// still on their way to it.
 const MAX_ENDED_CHECKS: u32 = 5;
-/// Time added to a request's maximum duration for its lease.
+/// Time that is added to a request's maximum duration for its lease.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 
 impl SharedBilling {
@@ -29,7 +30,7 @@ impl SharedBilling {
     /// [`crate::billing::CreditService::reserve`].
     ///
     /// # Errors
-    /// Returns the reason as [`ReserveError`]; nothing is held then.
+    /// Returns the reason as [`ReserveError`]; no credits are held then.
     pub async fn reserve(
         &self,
         request: HoldRequest,
@@ -44,8 +45,8 @@ impl SharedBilling {
                 "the journal cannot be written".into(),
             ));
         }
-        // Check this before journalling: without a request to the store, there is nothing to
-        // release later.
+        // Check this before journalling. If the store is not called, no hold has to be released
+        // later.
         if inner.store.is_unavailable() {
             return Err(ReserveError::Unavailable(
                 "the shared store does not answer".into(),
@@ -72,8 +73,8 @@ impl SharedBilling {
             max_open,
             within: (!request.bounds.is_unbounded()).then_some((&*request.key_id, &request.bounds)),
         };
-        // Journal before the store reserves anything. So this edge knows of every hold in the
-        // store, even if it is killed meanwhile.
+        // Journal the hold before the store reserves credits, so that this edge knows of every hold
+        // in the store, even after a crash.
         let hold = Hold::new(
             Arc::clone(inner) as _,
             request.clone(),
@@ -109,8 +110,8 @@ impl SharedBilling {
         Err(refusal)
     }
 
-    /// See [`crate::billing::CreditService::authorize`]. Other edges and the store do not know the
-    /// account's requests that arrive here.
+    /// Checks an account like [`crate::billing::CreditService::authorize`]. Other edges and the
+    /// store do not know the requests of the account that are arriving at this edge.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
@@ -141,9 +142,9 @@ impl SharedBilling {
         }
     }
 
-    /// Retries until the store knows the account, within the admission timeout. Also retries if the
-    /// concurrency limit may be reached only because the ending of the client's last request is
-    /// still on its way to the store.
+    /// Reserves credits in the store. Retries within the admission timeout until the store knows
+    /// the account. Also retries if the concurrency limit may only seem reached, because the ending
+    /// of the client's last request has not arrived at the store yet.
     async fn reserve_in_store(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, String> {
         let store = &self.0.store;
         let until = self.admission_deadline();
@@ -180,7 +181,6 @@ impl SharedBilling {
     }
 }
 
-/// Converts a refusal of the store.
 fn reserve_error(reply: ReserveReply, needed: Micro, max_open: u64) -> ReserveError {
     match reply {
         ReserveReply::Insufficient { available } => {

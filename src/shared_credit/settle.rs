@@ -1,5 +1,5 @@
-//! The end of a hold in the shared store: its line in this edge's journal, and its place in the
-//! outbox.
+//! Ends a hold in the shared store: writes its line to this edge's journal, and queues its ending
+//! in the outbox.
 //!
 //! This file must not decide how much of the cost the account pays: the store does, and this
 //! process knows only the hold.
@@ -45,15 +45,16 @@ impl SharedBilling {
     pub(crate) fn discard(&self, hold: Hold) {
         let request_id = hold.discard();
         self.count_closed();
-        // Otherwise the process that replays this journal would report an interrupted request.
+        // Without this record, the process that replays this journal would report an interrupted
+        // request.
         let forgotten = JournalRecord::Forgotten(request_id);
         if let Err(error) = self.0.journal.write(&forgotten) {
             log::debug!("cannot journal that a request was refused: {error}");
         }
     }
 
-    /// Journals an ending and queues it for the store. Returns the ending once it survives the
-    /// process.
+    /// Journals an ending and queues it for the store. Returns the ending once it survives a crash
+    /// of the process.
     fn journal_ending(
         &self,
         ending: Ending,
@@ -76,7 +77,7 @@ impl SharedBilling {
             }
             Err(error) => {
                 opened_in.keep_for_replay();
-                // A client that does not get the last byte pays nothing.
+                // A client that does not get the last byte is not charged.
                 let nothing = Ending {
                     paid: Micro::ZERO,
                     trial: Micro::ZERO,
@@ -93,7 +94,7 @@ impl SharedBilling {
         }
     }
 
-    /// Releases a hold that is in no journal.
+    /// Releases a hold that no journal contains.
     fn send_unjournalled(&self, ending: Ending, price: &PriceList) {
         self.0
             .relay

@@ -1,10 +1,9 @@
-//! Monitors the shared store for an edge: whether its settings are fit, whether it answers, and
-//! what its clock shows.
+//! Monitors the shared store for an edge: its settings, its availability, and its clock.
 //!
-//! One thread sends one probe at a time: rarely while requests hear from the store anyway, often
-//! while it fails. The edge admits nothing until the server was reached and checked, and its clock
-//! was read. This file must not delay running requests or their endings: the outbox relay contacts
-//! the store itself.
+//! One thread sends one probe at a time. Probes are rare while requests get answers from the store,
+//! and frequent while it fails. The edge admits no requests until the server was checked and its
+//! clock was read. This file must not delay running requests or their endings: the outbox relay
+//! contacts the store itself.
 
 use crate::shared_credit::redis::breaker::StoreBreaker;
 use crate::shared_credit::redis::{PARTITIONS, SharedStore, StoreClock};
@@ -17,11 +16,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the start waits for the store's fitness check.
+/// Time that a start waits for the store's fitness check.
 const FITNESS_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an idle edge goes without a reply before it probes.
+/// Time without a reply after which an idle edge sends a probe.
 const IDLE_PROBE_INTERVAL: Duration = Duration::from_millis(500);
-/// How often to look where the sidecar is.
+/// Interval at which the edge reads the address of the sidecar.
 const SIDECAR_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between probes while they fail.
 const RETRY_PROBE_INTERVAL: Duration = Duration::from_millis(100);
@@ -33,7 +32,7 @@ struct StoreHealthState {
     breaker: Arc<StoreBreaker>,
     clock: StoreClock,
     may_forget: bool,
-    /// Where the sidecar is, if it is one of several.
+    /// Address of the sidecar that holds the ledger. Set if it is one of several.
     sidecar: ArcSwapOption<SocketAddr>,
     judgement: Mutex<StoreFitness>,
 }
@@ -43,13 +42,13 @@ enum StoreFitness {
     /// The server has not been reached yet.
     Pending,
     Fit,
-    /// The server is unfit; holds the reason.
+    /// The server is not safe for balances. The text is the reason.
     Unfit(String),
 }
 
 impl StoreHealthMonitor {
     /// Checks the store if it can be reached, and starts the thread. Closes `breaker` once the
-    /// store is fit.
+    /// store has passed the check.
     ///
     /// # Errors
     /// Returns an error if the store could lose data (unless `may_forget`), or if the thread cannot
@@ -92,17 +91,18 @@ impl StoreHealthMonitor {
         Ok(Self(state))
     }
 
-    /// The store's clock, which this monitor measures.
+    /// Returns the store's clock, which this monitor measures.
     pub fn clock(&self) -> StoreClock {
         self.0.clock.clone()
     }
 
-    /// Where the sidecar is that holds the ledger; `None`: at the address in the config.
+    /// Returns the address of the sidecar that holds the ledger, or `None` if it is the address in
+    /// the config.
     pub fn sidecar(&self) -> Option<SocketAddr> {
         self.0.sidecar.load().as_deref().copied()
     }
 
-    /// Why nothing is admitted; `None` if the edge admits requests.
+    /// Returns the reason why no requests are admitted, or `None` if the edge admits requests.
     pub fn outage_reason(&self) -> Option<String> {
         let breaker = &self.0.breaker;
         match self.0.fitness() {
@@ -165,8 +165,8 @@ impl StoreHealthState {
         Ok(())
     }
 
-    /// Checks a server that was unreachable or unfit before. An operator can correct an unfit
-    /// server while it runs.
+    /// Checks a server again that was unreachable or unfit. An operator can correct an unfit server
+    /// while it runs.
     async fn recheck_if_unfit(&self, store: &SharedStore) {
         let before = self.fitness();
         let Err(error) = self.check_fitness(store).await else {
@@ -220,9 +220,9 @@ async fn monitor(state: &Weak<StoreHealthState>, store: &SharedStore) {
         }
         if next_look <= Instant::now() && !breaker.is_failing() {
             next_look = Instant::now() + SIDECAR_INTERVAL;
-            // Without an answer, the difference is as it was.
+            // Without an answer, the known difference stays in use.
             let _ = state.read_clock(store).await;
-            // Without an answer, the sidecar is where it was.
+            // Without an answer, the known address of the sidecar stays in use.
             if let Ok(announced) = store.ingest().announced_sidecar().await {
                 let address = announced.and_then(|address| address.parse().ok());
                 state.sidecar.store(address.map(Arc::new));

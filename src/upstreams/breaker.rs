@@ -1,15 +1,15 @@
 //! The circuit breaker of one endpoint. It opens when too many requests fail in a row, or too large
 //! a share of them, and lets one request through after a while to test the endpoint.
 //!
-//! This file must not read a clock and must not know what a request is.
+//! This file must not read a clock or depend on requests.
 
 use config::Limits;
 use std::time::{Duration, Instant};
 
-/// When the breaker opens, and for how long.
+/// The conditions under which the breaker opens, and the duration of an opening.
 #[derive(Debug, Clone, Copy)]
 pub struct BreakerRules {
-    /// Number of failures in a row that open the breaker. 0 means that it never opens.
+    /// Number of consecutive failures that open the breaker. 0 means that it never opens.
     pub failures: u64,
     /// Percentage of failures that opens the breaker, in a window with at least `window_requests`
     /// requests.
@@ -39,23 +39,24 @@ pub struct CircuitBreaker {
     state: BreakerState,
     in_a_row: u64,
     window: Option<FailureWindow>,
-    /// Number of openings since the breaker was last closed, and time of the last opening.
+    /// Number of openings since the breaker was last closed.
     opened: u32,
     opened_at: Option<Instant>,
-    /// Differs between processes, so that they do not all retry at the same instant.
+    /// Seed of the random delay. It differs between processes, so that they do not all retry at the
+    /// same instant.
     seed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
     Closed,
-    /// Open until this instant. After it, one request may try.
+    /// The breaker is open until this instant. After that, one request may test the endpoint.
     Open(Instant),
-    /// One request is trying.
+    /// One request tests the endpoint.
     HalfOpen,
 }
 
-/// Counts of the requests since the window began.
+/// Number of requests and failures since the window began.
 #[derive(Debug, Clone, Copy)]
 struct FailureWindow {
     began: Instant,
@@ -63,13 +64,14 @@ struct FailureWindow {
     failures: u64,
 }
 
-/// Whether a request may pass.
+/// The permission for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerPermit {
     Allowed,
-    /// As the request that tests the endpoint.
+    /// The request may pass as the one that tests the endpoint.
     Probe,
-    /// Only if no other endpoint is available. Holds the instant of the next test, if it is known.
+    /// The request may pass only if no other endpoint is available. The instant is that of the next
+    /// test, if known.
     Blocked(Option<Instant>),
 }
 
@@ -103,7 +105,8 @@ impl CircuitBreaker {
         self.state = BreakerState::HalfOpen;
     }
 
-    /// Records that the test request ended without a verdict. The next request may try.
+    /// Records that the test request ended without a verdict. The next request may test the
+    /// endpoint.
     pub fn release_probe(&mut self, now: Instant) {
         if self.state == BreakerState::HalfOpen {
             self.state = BreakerState::Open(now);
@@ -111,7 +114,7 @@ impl CircuitBreaker {
     }
 
     /// Records that the endpoint answers a request that began at `began`, and closes the breaker. A
-    /// request that began before the breaker opened changes nothing.
+    /// request that began before the breaker opened has no effect.
     pub fn record_response(&mut self, began: Instant) {
         let is_late = self.opened_at.is_some_and(|opened| began < opened);
         if self.state != BreakerState::Closed && !is_late {
@@ -138,8 +141,7 @@ impl CircuitBreaker {
             BreakerState::Closed => {
                 rules.failures > 0 && (self.in_a_row >= rules.failures || too_many)
             }
-            // A request that was let through because no other endpoint was available changes
-            // nothing.
+            // A request that passed because no other endpoint was available has no effect.
             BreakerState::Open(_) => false,
         };
         if opens {
@@ -148,8 +150,8 @@ impl CircuitBreaker {
         opens
     }
 
-    /// Opens the breaker at once, because a retry would fail as well. Returns whether it was not
-    /// open before.
+    /// Opens the breaker at once, because a retry would fail too. Returns whether the breaker was
+    /// not open before.
     pub fn trip(&mut self, rules: &BreakerRules, now: Instant) -> bool {
         let opens = rules.failures > 0 && !matches!(self.state, BreakerState::Open(_));
         if opens {
@@ -158,7 +160,7 @@ impl CircuitBreaker {
         opens
     }
 
-    /// Forgets all counts, because what they were about has changed.
+    /// Clears all counts, because the endpoint or its key has changed.
     pub fn reset(&mut self) {
         *self = Self::new(self.seed);
     }
@@ -191,8 +193,8 @@ impl CircuitBreaker {
         window
     }
 
-    /// Returns how long the breaker stays open: twice as long each time, up to the maximum, plus up
-    /// to a quarter at random.
+    /// Returns the duration of an opening. It doubles each time up to the maximum, plus up to a
+    /// quarter at random.
     fn open_duration(&self, rules: &BreakerRules) -> Duration {
         let whole = rules
             .open

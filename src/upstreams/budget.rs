@@ -1,7 +1,7 @@
 //! The retry budget of one vendor: a percentage of the requests of the last seconds, and a small
 //! minimum. The budget keeps the gateway from doubling the load on a vendor that fails every call.
 //!
-//! This file must not read a clock and must not know what a request is.
+//! This file must not read a clock or depend on requests.
 
 use config::Limits;
 use std::time::Instant;
@@ -9,18 +9,19 @@ use std::time::Instant;
 /// Length of the window over which requests and retries are counted, in seconds.
 const WINDOW_SECONDS: usize = 10;
 
-/// Number of retries that are allowed.
+/// The rule for the number of retries.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryAllowance {
-    /// Percentage of the window's requests.
+    /// Maximum number of retries as a percentage of the window's requests.
     pub percent: u64,
-    /// Minimum per window, independent of the number of requests.
+    /// Minimum number of retries per window, independent of the number of requests.
     pub min: u64,
 }
 
 impl RetryAllowance {
-    /// The allowance of a vendor with this number of endpoints. A few retries are allowed until the
-    /// breaker of each dead endpoint has opened: the budget bounds storms, not the first failures.
+    /// Returns the allowance of a vendor with this number of endpoints. A few retries are always
+    /// allowed, until the breaker of each dead endpoint has opened: the budget limits storms, not
+    /// the first failures.
     pub fn new(limits: &Limits, endpoints: usize) -> Self {
         let endpoints = u64::try_from(endpoints).unwrap_or(u64::MAX);
         let until_open = limits.breaker_failures.saturating_mul(endpoints);
@@ -37,7 +38,7 @@ impl RetryAllowance {
 /// Requests to one vendor and their retries, counted per second.
 #[derive(Debug, Default)]
 pub struct RetryBudget {
-    /// Start of the first second.
+    /// Start of the first counted second.
     origin: Option<Instant>,
     seconds: [BudgetSecond; WINDOW_SECONDS],
 }
@@ -74,7 +75,7 @@ impl RetryBudget {
         repeats < (requests.saturating_mul(allowance.percent) / 100).max(allowance.min)
     }
 
-    /// Counts a retry if one is allowed. Returns whether it is.
+    /// Counts a retry if one is allowed. Returns whether it was allowed.
     pub fn try_take(&mut self, allowance: RetryAllowance, now: Instant) -> bool {
         let has_left = self.has_left(allowance, now);
         if let Some(second) = self.second_mut(now).filter(|_| has_left) {

@@ -1,5 +1,5 @@
-//! One endpoint: its breaker, its health checks, the pauses that its vendor asked for, and the
-//! requests that run there.
+//! One endpoint, with its breaker, its health checks, the pauses that its vendor requested, and its
+//! running requests.
 //!
 //! This file must not do I/O and must not choose an endpoint.
 
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// HTTP/2. After that, Pingora's choice applies: HTTP/1.1.
 const MAX_H2_VIOLATIONS: u64 = 1_000;
 
-/// The state of one endpoint, as an operator sees it.
+/// The state of one endpoint for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct EndpointState {
     pub vendor: String,
@@ -33,35 +33,35 @@ pub struct EndpointState {
     pub max_concurrent: Option<u32>,
     /// `closed`, `open` or `half_open`.
     pub breaker: &'static str,
-    /// Seconds until the breaker lets a request try. 0 if the breaker is not open.
+    /// Number of seconds until the breaker allows a test. 0 if the breaker is not open.
     pub opens_in_seconds: u64,
-    /// Whether the active health check passes or there is none.
+    /// Whether the active health check passes or is not configured.
     pub passes_checks: bool,
-    /// Models that the vendor asked the gateway to pause on this endpoint, and the remaining
+    /// Models that the vendor asked the gateway to pause on this endpoint, with the remaining
     /// seconds.
     pub cooling_seconds: Vec<(String, u64)>,
-    /// Whether the vendor refuses the gateway's key or its account has no credit, so that only
-    /// requests that test this go there.
+    /// Whether the vendor refuses the gateway's key or its account has no credit. The endpoint then
+    /// gets only requests that test this.
     pub key_refused: bool,
-    /// Seconds until the next such request, if that is known.
+    /// Number of seconds until the next such test, if known.
     pub key_tested_in_seconds: Option<u64>,
     pub recent: RecentAttempts,
-    /// `None` if no attempt has failed since this process started.
+    /// The last failure. `None` if no attempt has failed since this process started.
     pub last_failure: Option<LastFailure>,
 }
 
-/// Why the vendor asked the gateway to pause.
+/// The reason why the vendor asked the gateway to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CoolDownReason {
     RateLimited,
     Overloaded,
 }
 
-/// Whether and how a request may use an endpoint.
+/// The conditions under which a request may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndpointAvailability {
     Available,
-    /// Blocked by its breaker or its health check, and until when, if that is known.
+    /// The breaker or the health check blocks the endpoint, until a time that may be known.
     Blocked {
         passes_checks: bool,
         until: Option<Instant>,
@@ -106,9 +106,9 @@ pub(super) struct MonitoredEndpoint {
     weight: u32,
     max_concurrent: Option<u32>,
     seed: u64,
-    /// Shared with the same endpoint of the previous config.
+    /// State that is shared with the same endpoint of the previous config.
     pub(super) health: Arc<Mutex<EndpointHealth>>,
-    /// Shared with the vendor's other endpoints.
+    /// Failures, which the vendor's other endpoints share.
     failures: Arc<FailureLog>,
 }
 
@@ -120,9 +120,10 @@ pub(super) struct EndpointHealth {
     cooling: HashMap<String, CoolDown>,
     /// Whether the endpoint has reset a stream with `HTTP_1_1_REQUIRED`.
     wants_http1: bool,
-    /// Number of times the endpoint violated HTTP/2 on an HTTP/2 connection.
+    /// Number of times that the endpoint violated HTTP/2 on an HTTP/2 connection.
     h2_violations: u64,
-    /// Separates the connections of now from older ones, which no request uses any more.
+    /// Number that separates current connections from older ones, which no request may use any
+    /// more.
     connection_group: u64,
     recent: RecentOutcomes,
     last_failure: Option<LastFailure>,
@@ -134,8 +135,8 @@ struct CoolDown {
     why: CoolDownReason,
     since: Instant,
     until: Instant,
-    /// The vendor may mean only one customer or one request, so from time to time one request
-    /// probes the endpoint.
+    /// Test of the pause. The vendor may have meant only one customer or one request, so from time
+    /// to time one request probes the endpoint.
     probe: Option<CoolDownProbe>,
 }
 
@@ -291,7 +292,7 @@ impl MonitoredEndpoint {
         })
     }
 
-    /// Closes the breaker, for a new key of the vendor.
+    /// Closes the breaker because the vendor has a new key.
     pub(super) fn reset_breaker(&self) {
         let mut health = lock(&self.health);
         health.breaker.reset();
@@ -312,7 +313,6 @@ impl MonitoredEndpoint {
         self.publish_health(&health);
     }
 
-    /// Updates the metrics.
     fn publish_health(&self, health: &EndpointHealth) {
         let is_healthy = health.passes_checks && health.breaker.state() == BreakerState::Closed;
         METRICS
@@ -380,12 +380,12 @@ pub struct EndpointLease {
     began: Instant,
     is_probe: bool,
     is_decided: bool,
-    /// Whether the attempt has failed and not begun to succeed since.
+    /// Whether the attempt has failed, and has not begun to succeed since.
     has_failed: bool,
     connection_group: u64,
 }
 
-/// The line of the log that a failure is counted in.
+/// Identifies the log line in which a failure is counted.
 #[derive(Clone)]
 pub struct CountedFailure {
     log: Arc<FailureLog>,
@@ -393,14 +393,14 @@ pub struct CountedFailure {
 }
 
 impl CountedFailure {
-    /// Counts that another attempt answered the request.
+    /// Counts that another attempt has answered the request.
     pub fn count_answered(&self) {
         self.log.count_answered(self.kind);
     }
 }
 
 impl EndpointLease {
-    /// Label of the endpoint in metrics.
+    /// Returns the label of the endpoint in metrics.
     pub fn label(&self) -> &str {
         &self.endpoint.label
     }
@@ -421,18 +421,18 @@ impl EndpointLease {
         }
     }
 
-    /// Records that the connection that this lease used was dead. A vendor that restarts closes all
-    /// of its connections, so that others of the same age may be dead as well: the next request
-    /// opens a new one.
+    /// Records that the connection of this lease was dead. A vendor that restarts closes all its
+    /// connections, so connections of the same age may be dead too, and the next request opens a
+    /// new one.
     pub fn record_dead_connection(&self) {
         let mut health = lock(&self.endpoint.health);
-        // Of the requests that were on the same connection, the first one is enough.
+        // If several requests used the same connection, only the first one counts.
         if health.connection_group == self.connection_group {
             health.connection_group = health.connection_group.wrapping_add(1);
         }
     }
 
-    /// Number of the group of connections that the next attempt uses.
+    /// Returns the number of the group of connections that the next attempt uses.
     pub fn choose_connection_group(&mut self) -> u64 {
         self.connection_group = lock(&self.endpoint.health).connection_group;
         self.connection_group
@@ -442,8 +442,8 @@ impl EndpointLease {
         lock(&self.endpoint.health).wants_http1
     }
 
-    /// Counts a failure of this attempt for the log and for the endpoint's state. Its breaker does
-    /// not change.
+    /// Counts a failure of this attempt for the log and the endpoint's state. The breaker does not
+    /// change.
     pub fn count_failure(
         &mut self,
         failure: &VendorFailure<'_>,
@@ -465,14 +465,14 @@ impl EndpointLease {
     }
 
     /// Records that the endpoint has begun a successful response. Its breaker closes, and its pause
-    /// for this model ends. The rest of the response may still fail.
+    /// for this model ends, although the rest of the response may still fail.
     pub fn record_response(&mut self, model: &str, now: Instant) {
         self.has_failed = false;
         let mut health = lock(&self.endpoint.health);
         let after = now.saturating_duration_since(self.began);
         health.recent.record_first_byte(after, now);
         health.breaker.record_response(self.began);
-        // A request that began before the pause says nothing about the state after it.
+        // A request that began before the pause shows nothing about the state after it.
         if health
             .cooling
             .get(model)
@@ -485,9 +485,9 @@ impl EndpointLease {
         self.key.record_accepted();
     }
 
-    /// Records that the vendor refuses the gateway's key or account. Retrying does not help: the
-    /// gateway stops using the endpoint at once, and the vendor's other endpoints until a request
-    /// there shows that the vendor accepts the key. Returns whether this is new.
+    /// Records that the vendor refuses the gateway's key or account. A retry would not help, so the
+    /// gateway stops using this endpoint at once, and the vendor's other endpoints until a request
+    /// shows that the vendor accepts the key. Returns whether the refusal is new.
     pub fn record_refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
         let rules = BreakerRules::from_limits(limits);
         self.is_decided = true;
@@ -521,7 +521,7 @@ impl EndpointLease {
         });
     }
 
-    /// Pauses this model at the endpoint for the time that the vendor asked for.
+    /// Pauses this model at the endpoint for the time that the vendor requested.
     pub fn cool_down(
         &self,
         model: &str,

@@ -1,10 +1,9 @@
-//! The failures of one vendor, counted by cause and status, so that the log has one line for each
-//! of them a minute, however many requests fail.
+//! Counts the failures of one vendor by cause and status, so that the log has one line per minute
+//! for each kind, however many requests fail.
 //!
-//! The first line follows [`FIRST_LINE_DELAY`] after the first failure, so that a burst is one
-//! line and the line knows whether another attempt answered. This file must not decide what a
-//! failure is: `edge/upstream/vendor_failure.rs` does. Nothing here runs for a request that
-//! succeeds.
+//! The first line follows [`FIRST_LINE_DELAY`] after the first failure, so that a burst is one line
+//! and the line knows whether another attempt answered. This file must not decide what a failure
+//! is: `edge/upstream/vendor_failure.rs` does. Successful requests do not use this file.
 
 use super::lock::lock;
 use std::collections::BTreeMap;
@@ -12,19 +11,19 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time between the first failure of a kind and its line.
+/// Time between the first failure of a kind and its log line.
 const FIRST_LINE_DELAY: Duration = Duration::from_secs(2);
-/// Minimum time between two lines of a kind.
+/// Minimum time between two log lines of a kind.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of kinds of one vendor that are counted by status; the rest is counted by cause
-/// alone. A vendor chooses its statuses.
+/// Maximum number of kinds of one vendor that are counted by status; further ones are counted by
+/// cause alone. The number must be bounded because a vendor chooses its statuses.
 const MAX_KINDS: usize = 32;
-/// Maximum number of models that a line names.
+/// Maximum number of models that a log line names.
 const MAX_MODELS: usize = 3;
-/// Maximum length of the vendor's words in a line, in characters.
+/// Maximum length of the vendor's message in a log line, in characters.
 pub const MAX_WORDS_CHARS: usize = 160;
 
-/// Why a vendor failed a request.
+/// The cause of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VendorFailureCause {
     NameResolution,
@@ -46,7 +45,7 @@ pub enum VendorFailureCause {
 }
 
 impl VendorFailureCause {
-    /// Returns the cause as the log and the pages show it.
+    /// Returns the name of the cause for the log and the pages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NameResolution => "its name does not resolve",
@@ -73,20 +72,20 @@ impl VendorFailureCause {
 #[derive(Debug, Clone)]
 pub struct VendorFailure<'a> {
     pub cause: VendorFailureCause,
-    /// HTTP status; `None` if none arrived.
+    /// HTTP status. `None` if no response arrived.
     pub status: Option<u16>,
-    /// The vendor's words, scrubbed and shortened, or those of the operating system. Empty if there
-    /// are none.
+    /// Message of the vendor, scrubbed and shortened, or of the operating system. Empty without a
+    /// message.
     pub words: String,
     /// Public id of the model.
     pub model: &'a str,
     pub request_id: &'a str,
 }
 
-/// The last failure of an endpoint, as an operator sees it.
+/// The last failure of an endpoint, for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct LastFailure {
-    /// Unix time in milliseconds.
+    /// Unix time of the failure in milliseconds.
     pub at_ms: i64,
     pub status: Option<u16>,
     pub cause: &'static str,
@@ -108,20 +107,20 @@ impl VendorFailure<'_> {
     }
 }
 
-/// The kind under which failures share a line.
+/// The kind of a failure. Failures of one kind share a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FailureKind {
     cause: VendorFailureCause,
     status: Option<u16>,
 }
 
-/// The failures of a kind since its last line.
+/// The failures of a kind since its last log line.
 struct Batch {
-    /// When the next line may be written.
+    /// Time at which the next line may be written.
     due: Instant,
     began: Instant,
     count: u64,
-    /// How many of them another attempt answered.
+    /// Number of these failures after which another attempt answered the request.
     answered: u64,
     words: String,
     models: Vec<String>,
@@ -130,7 +129,6 @@ struct Batch {
     request_id: String,
 }
 
-/// The failures of one vendor.
 #[derive(Default)]
 pub struct FailureLog(Mutex<BTreeMap<FailureKind, Batch>>);
 
@@ -152,14 +150,15 @@ impl FailureLog {
         kind
     }
 
-    /// Counts that another attempt answered a request whose failure is of this kind.
+    /// Counts that another attempt answered a request after a failure of this kind.
     pub fn count_answered(&self, kind: FailureKind) {
         if let Some(batch) = lock(&self.0).get_mut(&kind) {
             batch.answered = (batch.answered + 1).min(batch.count);
         }
     }
 
-    /// Returns the lines that are due, without the vendor's name. `all`: also the others.
+    /// Returns the lines that are due, without the vendor's name. With `all`, returns the other
+    /// lines too.
     pub fn take_lines(&self, now: Instant, all: bool) -> Vec<String> {
         let mut batches = lock(&self.0);
         let mut lines = Vec::new();
@@ -223,7 +222,7 @@ impl Batch {
             "failures"
         };
         let mut line = format!("{} {noun} in {seconds} s: ", self.count);
-        // A `String` takes every write.
+        // Writing to a `String` cannot fail.
         if let Some(status) = kind.status {
             let _ = write!(line, "status {status}, ");
         }

@@ -1,5 +1,5 @@
-//! Members of a request that a vendor's server has refused lately, by model. The gateway leaves
-//! them out of later requests until it asks again.
+//! Remembers the members that a vendor's server has recently refused, by model. The gateway leaves
+//! them out of later requests for a time.
 //!
 //! This file must not read a clock, a request or an answer.
 
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 /// Time for which a refusal is remembered.
 const MEMORY: Duration = Duration::from_secs(3_600);
 
-/// Maximum number of refusals that are remembered for one vendor; the oldest goes first.
+/// Maximum number of refusals that are remembered for one vendor. A further one replaces the
+/// oldest.
 const MAX_REFUSALS: usize = 256;
 
-/// What one vendor has refused.
+/// The members that one vendor has refused.
 #[derive(Debug, Default)]
 pub struct LearnedMembers(Vec<Refusal>);
 
@@ -23,7 +24,7 @@ struct Refusal {
 }
 
 impl LearnedMembers {
-    /// Records a refusal. Returns whether it was unknown.
+    /// Records a refusal. Returns whether the refusal was unknown.
     pub fn record(&mut self, upstream_model: &str, member: &'static str, now: Instant) -> bool {
         let before = self.0.len();
         self.0.retain(|refusal| {

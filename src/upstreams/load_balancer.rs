@@ -1,20 +1,20 @@
 //! Chooses one of several endpoints: by the hash of a conversation, or by weighted round robin.
 //!
-//! This file must not know what an endpoint is or whether it is healthy. It knows only the weight,
-//! and the seed that distinguishes one endpoint from another.
+//! This file must not depend on endpoints or their health. A candidate has only a weight and a seed
+//! that distinguishes it from others.
 
-/// An endpoint that may be chosen.
+/// A candidate for the choice of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub index: usize,
     pub weight: u32,
-    /// Equal in all processes.
+    /// Seed of the endpoint, which is equal in all processes.
     pub seed: u64,
 }
 
-/// Returns the candidate that this key belongs to, by rendezvous hashing: each candidate draws one
-/// number per unit of weight, and the largest number wins. So each candidate gets its share of the
-/// keys. If a candidate disappears, only its keys move, and they return with it.
+/// Returns the candidate for this key by rendezvous hashing. Each candidate draws one number per
+/// unit of weight, and the largest number wins, so that each candidate gets its share of the keys.
+/// If a candidate disappears, only its keys move, and they return with the candidate.
 pub fn select_by_hash(key: u64, candidates: &[Candidate]) -> Option<usize> {
     let best = |candidate: &Candidate| {
         let own = mix_bits(key ^ candidate.seed);
@@ -28,8 +28,8 @@ pub fn select_by_hash(key: u64, candidates: &[Candidate]) -> Option<usize> {
         .map(|candidate| candidate.index)
 }
 
-/// Smooth weighted round robin: with weights 5, 1, 1 the order is a a b a c a a, never five times
-/// the same one in a row.
+/// Smooth weighted round robin. With weights 5, 1, 1 the order is a a b a c a a, in which one
+/// candidate is never chosen five times in a row.
 #[derive(Debug, Default)]
 pub struct SmoothRoundRobin(Vec<i64>);
 
@@ -61,7 +61,8 @@ impl SmoothRoundRobin {
     }
 }
 
-/// Spreads 64 bits over 64 bits (the finisher of SplitMix64).
+/// Mixes 64 bits so that all bits of the result depend on all bits of the input (the finisher of
+/// SplitMix64).
 pub fn mix_bits(bits: u64) -> u64 {
     let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,6 @@
 //! Locks the state of an endpoint or of a vendor's key.
 //!
-//! This file must not refuse after a panic: each of these states is valid between any two
+//! A lock is also taken after a panic, because each of these states is valid between any two
 //! statements.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,34 +1,35 @@
-//! How the attempts at one endpoint ended in the last minutes, and how long their answers took to
-//! begin, in a fixed amount of memory.
+//! Counts the outcomes of the attempts at one endpoint in the last minutes, and the times until
+//! their answers began. The memory is fixed.
 //!
-//! Time is cut into slots, of which the oldest is overwritten. This file must not read a clock.
+//! Time is divided into slots, of which the oldest is overwritten. This file must not read a clock.
 
 use std::time::{Duration, Instant};
 
 /// Length of a slot.
 const SLOT: Duration = Duration::from_secs(30);
-/// Number of slots, with the running one: the last five minutes.
+/// Number of slots, including the current one. They cover the last five minutes.
 const SLOTS: usize = 10;
-/// Buckets of times per power of two, which bounds the error of a percentile to 1/16.
+/// Number of buckets per power of two, which bounds the error of a percentile to 1/16.
 const SUB_BUCKETS: u64 = 8;
-/// Buckets of times in milliseconds, up to 2^22 ms, which is longer than any request lasts.
+/// Number of buckets for times in milliseconds, up to 2^22 ms, which is longer than any request
+/// lasts.
 const BUCKETS: usize = 8 * 20;
 
 /// Attempts at an endpoint in the last [`WINDOW_SECONDS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct RecentAttempts {
     pub window_seconds: u64,
-    /// Attempts that ended.
+    /// Number of attempts that ended.
     pub ended: u64,
-    /// Those among them that the vendor failed.
+    /// Number of ended attempts that the vendor failed.
     pub failed: u64,
     /// Median time from the choice of the endpoint to the header of a successful answer, in
-    /// milliseconds. `None` if there was none.
+    /// milliseconds. `None` without a successful answer.
     pub first_byte_p50_ms: Option<u64>,
     pub first_byte_p95_ms: Option<u64>,
 }
 
-/// The time that [`RecentAttempts`] covers, in seconds.
+/// Length of the time that [`RecentAttempts`] covers, in seconds.
 pub const WINDOW_SECONDS: u64 = SLOT.as_secs() * SLOTS as u64;
 
 pub(super) struct RecentOutcomes {
@@ -97,7 +98,7 @@ impl RecentOutcomes {
         now.saturating_duration_since(self.began).as_secs() / SLOT.as_secs()
     }
 
-    /// Returns the slot of this time, emptied if it is of an earlier round.
+    /// Returns the slot of this time, and empties it if it belongs to an earlier round.
     fn slot(&mut self, now: Instant) -> &mut Slot {
         let number = self.number(now);
         let index = usize::try_from(number).unwrap_or_default() % SLOTS;
@@ -110,7 +111,8 @@ impl RecentOutcomes {
     }
 }
 
-/// Returns the bucket of a time: [`SUB_BUCKETS`] for each power of two, one each below.
+/// Returns the bucket of a time. Each power of two has [`SUB_BUCKETS`] buckets, and each smaller
+/// time its own.
 fn bucket(ms: u64) -> usize {
     let index = match ms.checked_ilog2() {
         Some(power) if power >= 3 => {

@@ -1,7 +1,7 @@
-//! The gateway's key for one vendor: its circuit breaker, and how many requests at a time may test
-//! whether the vendor accepts the key.
+//! The gateway's key for one vendor, with its circuit breaker, and a limit on the requests that
+//! test at a time whether the vendor accepts the key.
 //!
-//! This file must not read a clock and must not know which endpoint a request uses.
+//! This file must not read a clock or depend on the endpoint of a request.
 
 use super::breaker::{BreakerPermit, BreakerRules, CircuitBreaker};
 use super::lock::lock;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 /// Maximum number of running requests with a key that no response has confirmed or refused yet.
 pub const MAX_UNCONFIRMED: u32 = 3;
 
-/// One vendor's key, as one version of the config defines it.
+/// One vendor's key in one version of the config.
 pub struct VendorKey {
     state: Mutex<VendorKeyState>,
     /// Wakes the requests that wait for the first verdict.
@@ -21,7 +21,7 @@ pub struct VendorKey {
 
 struct VendorKeyState {
     breaker: CircuitBreaker,
-    /// Whether a request has ended with a verdict on the key.
+    /// Whether any request has ended with a verdict on the key.
     is_known: bool,
     unconfirmed: u32,
 }
@@ -43,8 +43,8 @@ impl VendorKey {
         lock(&self.state).breaker.permit(now)
     }
 
-    /// Returns whether another request may use the key: the vendor has confirmed or refused it, or
-    /// fewer than [`MAX_UNCONFIRMED`] requests are testing it.
+    /// Returns whether another request may use the key, because the vendor has confirmed or refused
+    /// it, or fewer than [`MAX_UNCONFIRMED`] requests are testing it.
     pub fn has_capacity(&self) -> bool {
         let state = lock(&self.state);
         state.is_known || state.unconfirmed < MAX_UNCONFIRMED
@@ -82,8 +82,8 @@ impl VendorKey {
     }
 }
 
-/// One request's use of a vendor's key. If it is dropped without a verdict, the state of the key
-/// does not change.
+/// The use of a vendor's key by one request. A lease that is dropped without a verdict does not
+/// change the state of the key.
 pub struct VendorKeyLease {
     key: Arc<VendorKey>,
     began: Instant,
@@ -99,13 +99,12 @@ impl VendorKeyLease {
         self.key.changed.notify_waiters();
     }
 
-    /// Records that the vendor accepts the key.
     pub fn record_accepted(&self) {
         lock(&self.key.state).breaker.record_response(self.began);
         self.mark_known();
     }
 
-    /// Records that the vendor refuses the key or its account. Returns whether this is new.
+    /// Records that the vendor refuses the key or its account. Returns whether the refusal is new.
     pub fn record_refused(&self, rules: &BreakerRules, now: Instant) -> bool {
         let has_opened = lock(&self.key.state).breaker.trip(rules, now);
         self.mark_known();
@@ -120,7 +119,7 @@ impl Drop for VendorKeyLease {
             .unconfirmed
             .saturating_sub(u32::from(self.is_unconfirmed));
         if self.is_probe {
-            // Unless another request has decided meanwhile.
+            // This has no effect if another request has decided meanwhile.
             state.breaker.release_probe(Instant::now());
         }
         drop(state);

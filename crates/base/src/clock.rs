@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970 UTC.
+/// Returns the wall-clock time in ms since 1970 UTC.
 #[expect(clippy::disallowed_methods, reason = "the one source")]
 pub fn now_ms() -> i64 {
     let since = SystemTime::now()
@@ -12,37 +12,38 @@ pub fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Milliseconds since 1970 UTC by a clock that nobody sets while this process runs: for what must
-/// be kept for a time, although the machine's clock is set forward.
+/// Returns the time in ms since 1970 UTC by a clock that does not jump while this process runs. Use
+/// it for durations that must not change when the machine's clock is set.
 pub fn steady_now_ms() -> i64 {
     static START: LazyLock<(i64, Instant)> = LazyLock::new(|| (now_ms(), Instant::now()));
     let (start_ms, start) = *START;
     start_ms.saturating_add(i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Seconds since 1970 UTC.
+/// Returns the wall-clock time in seconds since 1970 UTC.
 pub fn now_seconds() -> u64 {
     u64::try_from(now_ms() / 1_000).unwrap_or_default()
 }
 
-/// Formats `ms` since 1970 UTC as RFC 3339 with milliseconds: `2026-11-21T12:00:00.000Z`.
+/// Formats `ms` since 1970 UTC as RFC 3339 with milliseconds, for example
+/// `2026-11-21T12:00:00.000Z`.
 pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms)
         .map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))
 }
 
-/// Parses the date of an HTTP header (`Sun, 06 Nov 1994 08:49:37 GMT`) into ms since 1970. Returns
-/// `None` if the text is not a date.
+/// Parses the date of an HTTP header, such as `Sun, 06 Nov 1994 08:49:37 GMT`, into ms since 1970.
+/// Returns `None` if the text is not a date.
 pub fn http_date_ms(text: &str) -> Option<i64> {
     jiff::fmt::rfc2822::parse(text.trim())
         .ok()
         .map(|at| at.timestamp().as_millisecond())
 }
 
-/// Returns when a UTC day (`2026-11-21`) begins, in ms since 1970. Returns `None` if the text is
-/// not a day.
+/// Returns the time at which a UTC day (`2026-11-21`) begins, in ms since 1970. Returns `None` if
+/// the text is not a day.
 pub fn day_start_ms(date: &str) -> Option<i64> {
-    // Accept only the documented form. The library parses other forms too.
+    // Accept only the documented form, because the library parses other forms too.
     let plain = date.len() == 10
         && date
             .bytes()
@@ -63,8 +64,8 @@ pub fn month_number(ms: i64) -> i64 {
     (i64::from(date.year()) - 1970) * 12 + i64::from(date.month()) - 1
 }
 
-/// Returns when a month begins, in ms since 1970. The month is a number of months since January
-/// 1970 UTC. Returns `None` if no calendar has it.
+/// Returns the time at which a month begins, in ms since 1970. The month is a number of months
+/// since January 1970 UTC. Returns `None` for a month outside the calendar.
 pub fn month_start_ms(month: i64) -> Option<i64> {
     let year = i16::try_from(1970 + month.div_euclid(12)).ok()?;
     let month = i8::try_from(month.rem_euclid(12) + 1).ok()?;

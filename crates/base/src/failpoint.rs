@@ -1,8 +1,8 @@
 //! Named points at which this process can be made to die. Tests use them to check what a crash
 //! leaves behind.
 //!
-//! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process as `kill -9` does:
-//! nothing is flushed, dropped or reported. With `GW_FAIL=panic@name[:n]`, the process panics there
+//! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process like `kill -9`, without
+//! flushing, dropping or reporting anything. With `GW_FAIL=panic@name[:n]`, the process panics
 //! instead. With `GW_FAIL=slow@name:n`, each of the first n passages takes a while, at a point that
 //! can be slow; with `crawl` in place of `slow`, longer. Failpoints are compiled into every build,
 //! so that tests run the code that production runs. If `GW_FAIL` is not set, a passage costs one
@@ -16,16 +16,16 @@ use std::time::Duration;
 static ARMED: AtomicBool = AtomicBool::new(false);
 static PLAN: RwLock<Option<Arc<ArmedFailpoint>>> = RwLock::new(None);
 
-/// How long the ledger writer waits with an ending, so that the client's last byte leaves first.
+/// Time that the ledger writer waits with an ending, so that the client's last byte is sent first.
 const LEDGER_DELAY: Duration = Duration::from_secs(10);
-/// How long a slow passage takes.
+/// Duration of a slow passage.
 const SLOW_PASSAGE: Duration = Duration::from_millis(8);
-/// The same of `crawl`: so long that a busy machine sends more than passes.
+/// Duration of a crawling passage. It is so long that a busy machine sends more requests than pass.
 const CRAWLING_PASSAGE: Duration = Duration::from_millis(80);
 
 macro_rules! points {
     ($( $(#[doc = $doc:literal])* $point:ident = $name:literal, )*) => {
-        /// The points at which a process can die, in the order of a request's life.
+        /// The points at which a process can be killed, in the order of a request's life.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Point { $( $(#[doc = $doc])* $point, )* }
 
@@ -48,7 +48,8 @@ points! {
     MidStream = "mid_stream",
     /// The gateway has parsed the response to its end. The journal does not have the ending.
     BeforeJournalEnd = "before_journal_end",
-    /// The journal has the ending, but not yet on disk. Applies where each ending is synced.
+    /// The journal has the ending, but not on disk yet. The point is passed only if each ending is
+    /// synced.
     BeforeJournalSync = "before_journal_sync",
     /// The journal has half of the ending's record.
     TornJournalEnd = "torn_journal_end",
@@ -67,7 +68,8 @@ points! {
     MidIndex = "mid_index",
     /// The index was rebuilt in a file of its own, and has not replaced the old one yet.
     BeforeReindexSwap = "before_reindex_swap",
-    /// What older versions read pages from is removed in part, and the removal is not committed.
+    /// Some of the data that older versions used for pages is removed, and the removal is not
+    /// committed.
     MidRetired = "mid_retired",
     /// The ledger covers a journal file. The file still exists.
     BeforeReap = "before_reap",
@@ -119,7 +121,7 @@ points! {
     AfterCheckpoint = "after_checkpoint",
 }
 
-/// The point at which to fail, and at which passage.
+/// The failpoint, and the passage at which it takes effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailpointPlan {
     point: Point,
@@ -136,7 +138,7 @@ enum FailpointEffect {
 }
 
 impl FailpointEffect {
-    /// Time of each passage, unless the process ends there.
+    /// Returns the duration of a passage, unless the process ends at it.
     fn passage(self) -> Option<Duration> {
         match self {
             Self::Slow => Some(SLOW_PASSAGE),
@@ -185,7 +187,7 @@ impl FromStr for FailpointPlan {
     }
 }
 
-/// Makes the process die as `plan` says, in the place of an earlier plan.
+/// Makes the process fail according to `plan`, which replaces an earlier plan.
 pub fn arm(plan: &FailpointPlan) {
     let FailpointPlan {
         point,
@@ -201,7 +203,7 @@ pub fn arm(plan: &FailpointPlan) {
     set_plan(Some(Arc::new(armed)));
 }
 
-/// Ends the plan: for simulations, which arm many in one process.
+/// Ends the plan. Simulations use this, because they arm many plans in one process.
 pub fn disarm() {
     set_plan(None);
 }
@@ -219,7 +221,7 @@ fn current_plan() -> Option<Arc<ArmedFailpoint>> {
         .map(Arc::clone)
 }
 
-/// Kills the process or panics if this passage is the planned one.
+/// Kills the process or panics if the plan selects this passage.
 #[inline]
 pub fn hit(point: Point) {
     if is_due(point) {
@@ -236,7 +238,7 @@ fn execute(point: Point) {
     }
 }
 
-/// Returns whether this passage is the planned one. The caller then does its last act and calls
+/// Returns whether the plan selects this passage. The caller must then do its last step and call
 /// [`kill_self`].
 #[inline]
 pub fn is_due(point: Point) -> bool {
@@ -260,7 +262,7 @@ pub fn delay_if_armed(point: Point) {
     }
 }
 
-/// Delays this thread for a number of passages, as long as slow ones are left.
+/// Delays this thread for a number of passages, as long as the plan has slow ones left.
 #[inline]
 pub fn slow_down(point: Point, passages: usize) {
     if ARMED.load(Ordering::Relaxed) {
@@ -282,7 +284,7 @@ fn slow_passage(point: Point) -> Option<Duration> {
     is_left.then_some(passage)
 }
 
-/// Kills the process as `kill -9` does.
+/// Kills the process like `kill -9`.
 #[cold]
 pub fn kill_self() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

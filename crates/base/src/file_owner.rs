@@ -1,7 +1,7 @@
 //! Opens and creates files. A file that root creates belongs to the owner of its folder, so that
 //! the gateway can use it after a command that root ran. Errors name the path and its owner.
 //!
-//! This file must not know what is in a file.
+//! This file must not depend on the content of a file.
 
 use rustix::fs::{Gid, Uid, fchown};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, ReadDir};
@@ -25,7 +25,7 @@ pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     open().map_err(|error| explain(path, &error))
 }
 
-/// Creates a folder, with mode 0700, and those above it, where they do not exist.
+/// Creates a folder with mode 0700, and missing folders above it.
 ///
 /// # Errors
 /// Returns an error if a folder cannot be created.
@@ -37,7 +37,7 @@ pub fn create_dir(dir: &Path) -> io::Result<()> {
         create_dir(above)?;
     }
     let create = || match DirBuilder::new().mode(FOLDER_MODE).create(dir) {
-        // Another process was faster.
+        // Another process has created the folder first.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         Err(error) => Err(error),
         Ok(()) => give_to_folder_owner(&File::open(dir)?, dir),
@@ -61,18 +61,19 @@ pub fn read_dir(dir: &Path) -> io::Result<ReadDir> {
     std::fs::read_dir(dir).map_err(|error| explain(dir, &error))
 }
 
-/// Gives what root has just created to the owner of the folder that it is in.
+/// Changes the owner of a file that root has just created to the owner of its folder.
 fn give_to_folder_owner(file: &File, path: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let (opened, folder) = (file.metadata()?, std::fs::metadata(folder(path))?);
-    // The folder's owner may have put a link there: to what it leads is not the owner's.
+    // The owner of the folder may have put a link in place of the file. The target of a link must
+    // keep its owner.
     let named = std::fs::symlink_metadata(path)?;
     let is_there = (named.dev(), named.ino()) == (opened.dev(), opened.ino());
     if is_there && is_only_name(&opened) && opened.uid() == 0 && folder.uid() != 0 {
         let (owner, group) = (Uid::from_raw(folder.uid()), Gid::from_raw(folder.gid()));
-        // A container may have taken this right from root; the file is root's then, as before.
+        // A container may have taken this right from root. The file then belongs to root.
         let _ = fchown(file, Some(owner), Some(group));
     }
     Ok(())
@@ -90,8 +91,8 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Returns the error with the path; if a right is missing, also with the owner of the path, or of
-/// the nearest folder above it, and with this process's user.
+/// Returns the error with the path. If a permission is missing, the text also names the owner of
+/// the path, or of the nearest folder above it, and the user of this process.
 pub fn explain(path: &Path, error: &io::Error) -> io::Error {
     let shown = path.display();
     let is_refused = error.kind() == ErrorKind::PermissionDenied;

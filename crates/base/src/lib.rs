@@ -1,6 +1,6 @@
-//! What every part of the gateway stands on: time, files, queues, fail points and telemetry.
+//! The foundation of all parts of the gateway: time, files, queues, failpoints and telemetry.
 //!
-//! This module must not know requests, accounts, entries or settings.
+//! This crate must not depend on requests, accounts, entries or settings.
 
 #![cfg_attr(
     test,

@@ -1,4 +1,4 @@
-//! The address of a PostgreSQL server: the config checks it, and the ledger connects to it.
+//! Parses the address of a PostgreSQL server, for the config and for the ledger.
 //!
 //! This file must not connect to a server.
 
@@ -7,7 +7,8 @@ use tokio_postgres::Config;
 /// Parses the address of a PostgreSQL server.
 ///
 /// # Errors
-/// Returns why it is invalid, without repeating the address, which can contain a password.
+/// Returns the reason why the address is invalid, without repeating the address, which can contain
+/// a password.
 pub fn parse(url: &str) -> Result<Config, String> {
     let server: Config = url
         .parse()

@@ -1,11 +1,11 @@
 //! A bounded queue between threads that allocates per queued item.
 //!
 //! The bounded channel of the standard library preallocates its whole capacity: two megabytes in a
-//! gateway that has not received a request yet. This file must not know what the items are.
+//! gateway that has not received a request yet. This file must not depend on the items.
 //!
-//! Kept by hand: `flume` drops queued items only once all senders are gone and never gives its
-//! memory back, tokio's channel cannot receive with a timeout on a plain thread, and crossbeam's
-//! bounded channel preallocates too.
+//! Other crates are no replacement: `flume` drops queued items only once all senders are gone and
+//! never releases its memory, tokio's channel cannot receive with a timeout on a plain thread, and
+//! crossbeam's bounded channel preallocates too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,7 @@ impl<T> Clone for QueueSender<T> {
 }
 
 impl<T> QueueSender<T> {
-    /// Adds an item without waiting.
+    /// Adds an item, or fails at once.
     ///
     /// # Errors
     /// Returns the item if the queue is full or the receiver was dropped.

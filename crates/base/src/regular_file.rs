@@ -1,7 +1,8 @@
-//! Opens files that somebody else can have replaced by a pipe or a folder, without waiting.
+//! Opens regular files without waiting, even if another user has replaced them by a pipe or a
+//! folder.
 //!
-//! Opening a pipe waits until somebody writes to it, perhaps for ever. This file must not know any
-//! format.
+//! Opening a pipe would wait until another process writes to it, perhaps forever. This file must
+//! not depend on a format.
 
 use crate::file_owner;
 use std::fs::{File, OpenOptions};
@@ -20,7 +21,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Reads a regular file.
 ///
 /// # Errors
-/// As for [`open_regular`], and if it cannot be read.
+/// Returns the errors of [`open_regular`], and an error if the file cannot be read.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.read_to_end(&mut bytes)?;
@@ -30,7 +31,7 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a regular file of text in UTF-8.
 ///
 /// # Errors
-/// As for [`read_regular`], and if it has other bytes.
+/// Returns the errors of [`read_regular`], and an error if the file is not UTF-8.
 pub fn read_regular_text(path: &Path) -> io::Result<String> {
     let bytes = read_regular(path)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -39,7 +40,7 @@ pub fn read_regular_text(path: &Path) -> io::Result<String> {
 /// Opens a regular file with these options.
 ///
 /// # Errors
-/// As for [`open_regular`].
+/// Returns the errors of [`open_regular`].
 pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = file_owner::open(options.custom_flags(flags), path)?;

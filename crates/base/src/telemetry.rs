@@ -1,5 +1,5 @@
-//! Telemetry. Next: `telemetry/logger.rs` (the log), `telemetry/metrics.rs` (the metric families),
-//! `telemetry/access.rs` (one line for each request).
+//! Telemetry: logs, metrics and traces. Next: `telemetry/logger.rs` (the log),
+//! `telemetry/metrics.rs` (the metric families), `telemetry/access.rs` (one line for each request).
 //!
 //! This module must not hold secrets, bodies or prompts.
 

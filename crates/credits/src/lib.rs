@@ -1,7 +1,8 @@
-//! Money: amounts of credit, price lists, what a response costs, and what a key may use.
+//! Money: amounts of credit, price lists, the cost of a response, and the limits of a key.
 //!
-//! Bytes of the ledger, clocks and vendors are unknown here: every function computes. Amounts are
-//! integers in micro-credits, and every product is exact before it is rounded once.
+//! All functions are pure computations, which depend neither on the ledger nor on a clock or a
+//! vendor. Amounts are integers in micro-credits, and every product is exact before it is rounded
+//! once.
 //!
 //! Read next: `money.rs`, then `price_list.rs` and `pricing.rs`.
 

@@ -1,8 +1,8 @@
 //! The limits on a request besides its account's credits: the key's spend limit, the rates per
 //! minute, and the number of concurrent requests.
 //!
-//! Defines and parses the limits only; `billing/holds.rs` counts, or the shared store does. This
-//! file must not know the accounts' rows or HTTP.
+//! This file only defines and parses the limits. `billing/holds.rs` or the shared store counts
+//! requests. This file must not depend on the accounts' rows or HTTP.
 
 use crate::money::Micro;
 use crate::rates::RateQuota;
@@ -18,7 +18,7 @@ pub struct RequestLimits {
     pub key: RateQuota,
     pub account: RateQuota,
     pub spend: Option<SpendLimit>,
-    /// Estimate of the tokens that the request may use.
+    /// Estimated number of tokens that the request may use.
     pub tokens: u64,
 }
 
@@ -33,7 +33,7 @@ impl RequestLimits {
 #[serde(rename_all = "lowercase")]
 pub enum Period {
     Day,
-    /// Starts on Monday.
+    /// A week, which starts on Monday.
     Week,
     Month,
     /// The whole lifetime of the key.
@@ -73,7 +73,7 @@ pub fn day_number(at_ms: i64) -> i64 {
     at_ms.div_euclid(DAY_MS)
 }
 
-/// Credits that a key may spend in a period, written as `100/day`.
+/// Credits that a key may spend in a period, in texts such as `100/day`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpendLimit {
@@ -81,7 +81,7 @@ pub struct SpendLimit {
     pub period: Period,
 }
 
-/// A text is not a valid spend limit.
+/// The error for a text that is not a valid spend limit.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not a spend limit: write credits, a slash, and day, week, month or total, as in 100/day")]
 pub struct SpendLimitParseError;

@@ -1,25 +1,25 @@
 //! Amounts of credit as integers of micro-credits, with one defined rounding.
 //!
 //! 1 credit = 1 000 000 micro-credits (µc). Amounts are integers internally and decimal strings
-//! externally (`"299.999128"`). There is no floating point here and no unchecked arithmetic. This
-//! file must not know accounts, the origin of prices, or stores.
+//! externally (`"299.999128"`). This file uses neither floating point nor unchecked arithmetic. It
+//! must not depend on accounts, the origin of prices, or stores.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Micro-credits in one credit; also the number of tokens that a price refers to.
+/// Number of micro-credits in one credit. A price also refers to this number of tokens.
 const MICRO_PER_CREDIT: i64 = 1_000_000;
 
-/// The largest magnitude of any amount, in µc: 2^53 − 1, because a store whose scripts use doubles
-/// must represent it exactly.
+/// The largest magnitude of any amount, in µc. It is 2^53 − 1, because a store whose scripts use
+/// doubles must represent it exactly.
 pub const MAX_MICRO: i64 = (1 << 53) - 1;
 
-/// An amount of credit in µc. Serialised as a decimal string of credits.
+/// An amount of credit in µc. It is serialised as a decimal string of credits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Micro(i64);
 
-/// A text that is not an amount of credits.
+/// The error for a text that is not an amount of credits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not an amount of credits: {0:?}; write a decimal number with at most 6 decimals")]
 pub struct AmountParseError(pub String);
@@ -46,26 +46,26 @@ impl Micro {
         self.0 > 0
     }
 
-    /// `self + other`, limited to ±[`MAX_MICRO`].
+    /// Returns `self + other`, limited to ±[`MAX_MICRO`].
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self::new(self.0.saturating_add(other.0))
     }
 
-    /// `self − other`, limited to ±[`MAX_MICRO`].
+    /// Returns `self − other`, limited to ±[`MAX_MICRO`].
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self::new(self.0.saturating_sub(other.0))
     }
 
-    /// `self`, or zero if it is negative.
+    /// Returns `self`, or zero if it is negative.
     #[must_use]
     pub fn or_zero(self) -> Self {
         self.max(Self::ZERO)
     }
 }
 
-/// An amount, split by the bucket of credits it comes from.
+/// An amount, split by the buckets of credits from which it comes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CreditSplit {
     pub paid: Micro,
@@ -98,7 +98,7 @@ impl CreditSplit {
         }
     }
 
-    /// Each part, or zero if it is negative.
+    /// Replaces each negative part by zero.
     #[must_use]
     pub fn or_zero(self) -> Self {
         Self {
@@ -107,8 +107,8 @@ impl CreditSplit {
         }
     }
 
-    /// Returns the part of this split that `has` covers: if one bucket lacks credits, the other
-    /// covers the rest as far as it has more.
+    /// Returns the part of this split that `has` covers. If one bucket lacks credits, the other
+    /// covers the rest as far as it can.
     #[must_use]
     pub fn clamp_to(self, has: Self) -> Self {
         let own = Self {
@@ -122,7 +122,8 @@ impl CreditSplit {
         })
     }
 
-    /// Returns the same total, with no bucket below zero as long as the other covers it.
+    /// Returns a split with the same total, in which no bucket is below zero as long as the other
+    /// covers it.
     #[must_use]
     pub fn rebalance(self) -> Self {
         let Self { paid, trial } = self;
@@ -207,17 +208,18 @@ impl<'de> Deserialize<'de> for Micro {
     }
 }
 
-/// A multiple of a price, in millionths: as exact as an amount, and with the same text format
+/// A multiple of a price, in millionths. It is as exact as an amount, and has the same text format
 /// (`"1.75"`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Factor(i64);
 
 impl Factor {
     pub const ONE: Self = Self(MICRO_PER_CREDIT);
-    /// The largest factor; it also converts a price per 1 000 000 units to a price per 1 000.
+    /// The maximum factor. It also converts a price per 1 000 000 units to a price per 1 000.
     pub const THOUSAND: Self = Self(1_000 * MICRO_PER_CREDIT);
 
-    /// Converts a decimal; `None` unless it is above 0 and at most [`Factor::THOUSAND`].
+    /// Converts a decimal. Returns `None` unless the decimal is above 0 and at most
+    /// [`Factor::THOUSAND`].
     pub fn from_decimal(decimal: Micro) -> Option<Self> {
         (1..=Self::THOUSAND.0)
             .contains(&decimal.0)
@@ -274,8 +276,8 @@ impl Term {
         }
     }
 
-    /// The cost in millionths of a millionth of a µc: the unit of the product of a count, µc per
-    /// million and millionths.
+    /// Returns the cost in millionths of a millionth of a µc, which is the unit of a count times µc
+    /// per million times millionths.
     fn exact(&self) -> i128 {
         let count = i128::try_from(self.count).unwrap_or(i128::MAX);
         count
@@ -287,13 +289,13 @@ impl Term {
 /// Number of units of a [`Term`]'s exact cost in one µc.
 const TERM_SCALE: i128 = MICRO_PER_CREDIT as i128 * MICRO_PER_CREDIT as i128;
 
-/// The cost of the terms: rounded once, up to the next µc.
+/// Returns the cost of the terms, rounded once, up to the next µc.
 pub fn cost(terms: impl IntoIterator<Item = Term>) -> Micro {
     clamp_amount(wide_cost(terms))
 }
 
-/// The cost of the terms in µc, without the limit of an amount, so that a comparison with an amount
-/// is not capped.
+/// Returns the cost of the terms in µc without the limit of an amount, so that a comparison with an
+/// amount is not capped.
 pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
     let sum = terms
         .into_iter()
@@ -301,7 +303,7 @@ pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
     sum.saturating_add(TERM_SCALE - 1).div_euclid(TERM_SCALE)
 }
 
-/// The unrounded cost of the terms, as a decimal string of credits with up to 18 decimals.
+/// Returns the unrounded cost of the terms, as a decimal string of credits with up to 18 decimals.
 pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
     const ATTO: i128 = TERM_SCALE * MICRO_PER_CREDIT as i128;
     let sum = terms
@@ -316,17 +318,17 @@ pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
     format!("{whole}.{}", digits.trim_end_matches('0'))
 }
 
-/// `micro` µc, limited to the bounds of an amount.
+/// Returns `micro` µc, limited to the bounds of an amount.
 pub fn clamp_amount(micro: i128) -> Micro {
     Micro::new(micro.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
 }
 
-/// `count × price × factor` exactly, as a decimal string of credits with up to 18 decimals (a
-/// receipt's line).
+/// Returns `count × price × factor` exactly, as a decimal string of credits with up to 18 decimals.
+/// Receipts show such lines.
 pub fn exact_line(count: u64, price: Micro, factor: Factor) -> String {
     const PICO: u128 = 1_000_000_000_000;
     let pico = u128::from(count).saturating_mul(u128::from(price.0.unsigned_abs()));
-    // Computed in two parts, because the product does not fit into one word.
+    // The product is computed in two parts, because it does not fit into one word.
     let factor = u128::from(factor.0.unsigned_abs());
     let low = (pico % PICO) * factor;
     let micro = (pico / PICO) * factor + low / PICO;

@@ -1,7 +1,7 @@
 //! The price list of one model: by token class, input size, feature and service tier.
 //!
-//! Immutable: the version of a list is the hash of its contents. This file must not know any usage
-//! beyond what selects a price; `pricing.rs` multiplies prices by usage.
+//! A price list is immutable, because its version is the hash of its contents. This file must
+//! depend on usage only as far as it selects a price; `pricing.rs` multiplies prices by usage.
 
 use crate::money::{Factor, Micro};
 use llm_protocol::usage::{ServerTool, ServiceTier, Usage};
@@ -29,38 +29,38 @@ pub struct InputTier {
     pub rates: TokenPrices,
 }
 
-/// Prices other than those per token class. A member that is left out has no price.
+/// Prices other than those per token class. A missing member means that the feature has no price.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FeaturePrices {
-    /// µc per 1 000 000 tokens.
+    /// Price in µc per 1 000 000 tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audio_input: Option<Micro>,
-    /// µc per 1 000 000 tokens.
+    /// Price in µc per 1 000 000 tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audio_output: Option<Micro>,
-    /// µc per 1 000 uses.
+    /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub web_search: Option<Micro>,
-    /// µc per 1 000 uses.
+    /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub web_fetch: Option<Micro>,
-    /// µc per 1 000 uses.
+    /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_execution: Option<Micro>,
-    /// µc per 1 000 uses.
+    /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_search: Option<Micro>,
-    /// µc per 1 000 uses.
+    /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Micro>,
-    /// Factor on the token prices, by the service tier that served the request.
+    /// Factors on the token prices, by the service tier that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub service_tier: TierFactors,
-    /// Factor on the token prices, by the region that served the request.
+    /// Factors on the token prices, by the region that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub inference_geo: TierFactors,
-    /// Factor on the token prices, by the speed at which the vendor served the request.
+    /// Factors on the token prices, by the speed at which the vendor served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub speed: TierFactors,
 }
@@ -69,7 +69,7 @@ pub struct FeaturePrices {
 pub type TierFactors = BTreeMap<ServiceTier, Factor>;
 
 impl FeaturePrices {
-    /// Price in µc per 1 000 uses; 0 is a valid price.
+    /// Returns the price in µc per 1 000 uses. 0 is a valid price.
     pub fn tool_price(&self, tool: ServerTool) -> Option<Micro> {
         match tool {
             ServerTool::WebSearch => self.web_search,
@@ -80,7 +80,7 @@ impl FeaturePrices {
         }
     }
 
-    /// The factors on token prices, each with its key.
+    /// Returns the factors on token prices, each with its key.
     pub fn factors(&self) -> [(&'static str, &TierFactors); 3] {
         [
             ("service_tier", &self.service_tier),
@@ -90,7 +90,8 @@ impl FeaturePrices {
     }
 }
 
-/// A price list. Without tiers and features it serialises to the same form as before those existed.
+/// A price list. Without tiers and features, its serialised form is the same as before those
+/// existed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriceList {
     pub version: String,
@@ -99,7 +100,7 @@ pub struct PriceList {
     pub cache_write_5m: Micro,
     pub cache_write_1h: Micro,
     pub output: Micro,
-    /// Strictly ascending.
+    /// Tiers in strictly ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<InputTier>,
     #[serde(flatten)]
@@ -111,14 +112,14 @@ pub struct PriceList {
 pub struct PriceBand {
     pub min_tokens: u64,
     pub max_tokens: u64,
-    /// Threshold of the tier; `None` for the base prices.
+    /// Threshold of the tier. `None` for the base prices.
     pub above_input_tokens: Option<u64>,
     pub rates: TokenPrices,
 }
 
 impl PriceBand {
-    /// Fewest and most tokens that an input within this band has beyond `tokens`; `None` if every
-    /// input in the band has fewer.
+    /// Returns the minimum and maximum number of tokens by which an input in this band exceeds
+    /// `tokens`. Returns `None` if no input in the band exceeds it.
     pub fn range_beyond(&self, tokens: u64) -> Option<(u64, u64)> {
         let max_tokens = if self.max_tokens == u64::MAX {
             u64::MAX
@@ -143,7 +144,7 @@ impl PriceList {
         Self::from_tiers(base, Vec::new(), FeaturePrices::default())
     }
 
-    /// Creates a list with tiers; `tiers` must be strictly ascending.
+    /// Creates a list with tiers, which must be strictly ascending.
     pub fn from_tiers(base: TokenPrices, tiers: Vec<InputTier>, features: FeaturePrices) -> Self {
         let TokenPrices {
             input,
@@ -189,7 +190,7 @@ impl PriceList {
         }
     }
 
-    /// The price bands in ascending order. They cover every possible input without a gap.
+    /// Returns the price bands in ascending order. They cover every possible input without a gap.
     pub fn bands(&self) -> impl DoubleEndedIterator<Item = PriceBand> + '_ {
         let ends = |index: usize| {
             self.tiers
@@ -215,7 +216,7 @@ impl PriceList {
         std::iter::once(base).chain(tiers)
     }
 
-    /// The price band for an input of this many tokens, all classes together.
+    /// Returns the price band for an input with this number of tokens of all classes.
     pub fn band_for(&self, input_tokens: u64) -> PriceBand {
         let base = PriceBand {
             min_tokens: 0,
@@ -228,7 +229,7 @@ impl PriceList {
             .unwrap_or(base)
     }
 
-    /// The factor on token prices for the tier, region and speed that served `usage`.
+    /// Returns the factor on token prices for the tier, region and speed that served `usage`.
     pub fn factor(&self, usage: &Usage) -> Factor {
         let words = [usage.service_tier, usage.inference_geo, usage.speed];
         let factors = self.features.factors().into_iter().zip(words);
@@ -238,12 +239,13 @@ impl PriceList {
     }
 }
 
-/// Names of one service tier: a caller may ask for either, the vendor reports only one of them.
-/// Source: `service_tier` of the request types of openai 3.57 for Python. No region or speed has
-/// one of these names beside the other.
+/// Synonyms of one service tier. A client may ask for either name, and the vendor reports only one.
+/// The source is `service_tier` of the request types in openai 3.57 for Python. Regions and speeds
+/// have no synonyms.
 const TIER_SYNONYMS: [[&str; 2]; 1] = [["fast", "priority"]];
 
-/// The key of a vendor's name in a price list: the name itself, or else its synonym.
+/// Returns the key for a vendor's name in a price list, which is the name itself or else its
+/// synonym.
 pub fn listed_tier(factors: &TierFactors, name: ServiceTier) -> Option<ServiceTier> {
     let names = TIER_SYNONYMS.map(|names| names.map(ServiceTier::from_wire));
     let synonyms = names.iter().filter(|names| names.contains(&name)).flatten();
@@ -253,16 +255,16 @@ pub fn listed_tier(factors: &TierFactors, name: ServiceTier) -> Option<ServiceTi
         .copied()
 }
 
-/// The factor for a vendor's name. 1 for the standard tier, and for a name without a price of its
-/// own.
+/// Returns the factor for a vendor's name. It is 1 for the standard tier, and for a name without a
+/// price of its own.
 pub fn factor_for(factors: &TierFactors, word: Option<ServiceTier>) -> Factor {
     word.and_then(|word| factors.get(&listed_tier(factors, word)?))
         .copied()
         .unwrap_or(Factor::ONE)
 }
 
-/// The hash of a price list. Members that are left out are not part of the hashed text, so a flat
-/// list keeps the version it always had.
+/// Returns the hash of a price list. Missing members are not part of the hashed text, so a flat
+/// list keeps its version when new members are added to the format.
 fn compute_version(base: &TokenPrices, tiers: &[InputTier], features: &FeaturePrices) -> String {
     let mut text = format_prices(base);
     // Writing to a string cannot fail.

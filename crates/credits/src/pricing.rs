@@ -1,15 +1,14 @@
 //! The cost of a response, and the maximum cost of a request: pure arithmetic over token counts and
 //! prices.
 //!
-//! Two choices come before the sum: the size of the whole input selects the prices of the whole
-//! request, and the service tier multiplies the cost of its tokens. This file must not know
-//! accounts or stores.
+//! The size of the whole input selects the prices of the whole request, and the service tier
+//! multiplies the cost of its tokens. This file must not depend on accounts or stores.
 
 use crate::money::{self, Factor, Micro, Term};
 use crate::price_list::{PriceBand, PriceList, TierFactors, factor_for, listed_tier};
 use llm_protocol::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
 
-/// One class of usage, as a receipt lists it.
+/// One line of a receipt: the usage of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CostLine {
     pub class: &'static str,
@@ -17,9 +16,9 @@ pub struct CostLine {
     pub count: u64,
     /// Price per 1 000 000 tokens, or per 1 000 uses.
     pub price: Micro,
-    /// Factor of the service tier; 1 for classes other than tokens.
+    /// Factor of the service tier. It is 1 for classes other than tokens.
     pub factor: Factor,
-    /// Number of the compaction pass, from 1; `None` for the response itself.
+    /// Number of the compaction pass, from 1. `None` for the response itself.
     pub pass: Option<usize>,
 }
 
@@ -39,7 +38,7 @@ impl Unit {
 }
 
 impl CostLine {
-    /// The exact amount that this line adds to the sum, as a decimal number of credits.
+    /// Returns the exact amount of this line, as a decimal number of credits.
     pub fn credits(&self) -> String {
         money::exact_line(self.count, self.price, self.term().factor)
     }
@@ -56,7 +55,7 @@ impl CostLine {
 /// Number of token classes and server tools.
 const LINE_COUNT: usize = 7 + ServerTool::ALL.len();
 
-/// Lists all billable lines in the order of a receipt: first the response itself, then each
+/// Returns all billable lines in the order of a receipt: first the response itself, and then each
 /// compaction pass, priced by the size of its own input.
 pub fn cost_lines(usage: &Usage, price: &PriceList) -> Vec<CostLine> {
     iter_cost_lines(usage, price).collect()
@@ -86,7 +85,7 @@ fn iter_cost_lines(usage: &Usage, price: &PriceList) -> impl Iterator<Item = Cos
         .chain((1..).zip(passes).flat_map(of_pass))
 }
 
-/// Audio without its own price is charged as text.
+/// Returns the lines of an answer. Audio without its own price is charged as text.
 fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
     let rates = price.band_for(usage.input_total()).rates;
     let features = &price.features;
@@ -132,18 +131,19 @@ fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
     lines
 }
 
-/// The cost of `usage`, rounded once, up to the next µc.
+/// Returns the cost of `usage`, rounded once, up to the next µc.
 pub fn cost(usage: &Usage, price: &PriceList) -> Micro {
     money::clamp_amount(wide_cost(usage, price))
 }
 
-/// What the vendor's cache saved: the cost of the usage if every token read from a cache or written
-/// to one had been plain input, minus its cost. Negative if writes cost more than reads saved.
+/// Returns the credits that the vendor's cache saved. They are the cost if every cached token had
+/// been plain input, minus the actual cost. The result is negative if writes cost more than reads
+/// saved.
 pub fn cache_savings(usage: &Usage, price: &PriceList) -> Micro {
     let mut input_price = Micro::ZERO;
     let uncached = iter_cost_lines(usage, price).map(|mut line| {
         match line.class {
-            // The first line of the response and of each pass.
+            // This is the first line of the response and of each pass.
             "input" => input_price = line.price,
             "cache_read" | "cache_write_5m" | "cache_write_1h" => line.price = input_price,
             _ => {}
@@ -153,7 +153,8 @@ pub fn cache_savings(usage: &Usage, price: &PriceList) -> Micro {
     money::cost(uncached).minus(cost(usage, price))
 }
 
-/// The minimum cost of a request: one input token and one output token at the standard tier.
+/// Returns the minimum cost of a request, which has one input token and one output token at the
+/// standard tier.
 pub fn min_cost(price: &PriceList) -> Micro {
     cost(
         &Usage {
@@ -165,7 +166,7 @@ pub fn min_cost(price: &PriceList) -> Micro {
     )
 }
 
-/// The cost of `usage` before rounding, as a decimal number of credits.
+/// Returns the cost of `usage` before rounding, as a decimal number of credits.
 pub fn exact_cost(usage: &Usage, price: &PriceList) -> String {
     money::exact_sum(iter_cost_lines(usage, price).map(|line| line.term()))
 }
@@ -177,16 +178,16 @@ fn wide_cost(usage: &Usage, price: &PriceList) -> i128 {
 /// The service tiers in which the vendor may serve a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TierRequest {
-    /// The vendor chooses: the request says so, or names no tier.
+    /// The vendor chooses, because the request asks for that or names no tier.
     #[default]
     Auto,
-    /// The standard tier only.
+    /// Only the standard tier is allowed.
     Usual,
     Named(ServiceTier),
 }
 
 impl TierRequest {
-    /// The largest factor that can be billed.
+    /// Returns the largest factor that can be billed.
     pub fn max_factor(self, factors: &TierFactors) -> Factor {
         match self {
             Self::Auto => factors.values().copied().fold(Factor::ONE, Factor::max),
@@ -195,8 +196,8 @@ impl TierRequest {
         }
     }
 
-    /// The tier to bill: the one that the vendor reported, or the requested one if the vendor
-    /// reported none or a more expensive one. `None` is the standard tier.
+    /// Returns the tier to bill. It is the tier that the vendor reported, or the requested one if
+    /// the vendor reported none or a more expensive one. `None` is the standard tier.
     pub fn billed_tier(
         self,
         reported: Option<ServiceTier>,
@@ -213,8 +214,8 @@ impl TierRequest {
     }
 }
 
-/// How the vendor may serve a request, which determines the factors on its token prices. By default
-/// the vendor chooses.
+/// The ways in which the vendor may serve a request, which determine the factors on its token
+/// prices. By default the vendor chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTerms {
     pub tier: TierRequest,
@@ -223,14 +224,14 @@ pub struct ServiceTerms {
 }
 
 impl ServiceTerms {
-    /// The base prices only.
+    /// Terms with the base prices only.
     pub const USUAL: Self = Self {
         tier: TierRequest::Usual,
         geo: TierRequest::Usual,
         speed: TierRequest::Usual,
     };
 
-    /// The largest factor that can be billed.
+    /// Returns the largest factor that can be billed.
     pub fn max_factor(&self, price: &PriceList) -> Factor {
         let requested = [self.tier, self.geo, self.speed];
         let dearest = requested
@@ -256,7 +257,7 @@ impl ServiceTerms {
     }
 }
 
-/// The uses of one server tool that a request is held for.
+/// The uses of one server tool for which a request holds credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolHold {
     pub tool: ServerTool,
@@ -268,24 +269,24 @@ pub struct ToolHold {
 /// The maximum cost of a request, as a function of its output limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
-    /// Worst case for each price tier that the input may fall into, at its largest size and highest
-    /// price. Never empty.
+    /// Worst case for each price tier that may apply to the input, at its largest size and highest
+    /// price. The list is never empty.
     pub reaches: Vec<WorstCase>,
-    /// Number of responses requested at once.
+    /// Number of responses that the request asks for.
     pub choices: u64,
     /// Server tools that the vendor may use.
     pub tools: Vec<ToolHold>,
     pub service: ServiceTerms,
     /// Largest factor that `service` allows.
     pub factor: Factor,
-    /// Output limit per response in tokens: the client's or the model's own; the largest among the
-    /// models that may answer.
+    /// Output limit per response in tokens. It is the client's or the model's own, and the largest
+    /// among the models that may answer.
     pub output_limit: u64,
-    /// The smallest output limit at which the request is worth running.
+    /// Minimum output limit at which the request is worth running.
     pub output_floor: u64,
-    /// Output limit for this model, if another model's limit is higher.
+    /// Output limit for this model. It differs if another model's limit is higher.
     pub own_limit: u64,
-    /// Quotes of the models that may answer instead; the worst case is the most expensive one.
+    /// Quotes of the models that may answer instead. The most expensive one is the worst case.
     pub others: Vec<Self>,
     /// Maximum usage apart from the output limit.
     pub bounds: UsageBounds,
@@ -294,14 +295,14 @@ pub struct Quote {
 /// The worst case within one price tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorstCase {
-    /// Upper bound of the input in tokens, and the highest price at which it can be charged.
+    /// Upper bound of the input in tokens.
     pub input_tokens: u64,
     pub input_price: Micro,
     pub output_price: Micro,
 }
 
 impl Quote {
-    /// A quote for tokens only, with one input price and one output price.
+    /// Creates a quote for tokens only, with one input price and one output price.
     pub fn flat(reach: WorstCase, choices: u64, output_limit: u64, output_floor: u64) -> Self {
         Self {
             reaches: vec![reach],
@@ -317,7 +318,7 @@ impl Quote {
         }
     }
 
-    /// The maximum usage of the model if the hold covers `output_limit`.
+    /// Returns the maximum usage of the model if the hold covers `output_limit`.
     pub fn usage_bounds(&self, output_limit: u64) -> UsageBounds {
         let output = output_limit
             .min(self.own_limit)
@@ -328,7 +329,7 @@ impl Quote {
         }
     }
 
-    /// Lowers the output limit to at most `limit`, which the model can write.
+    /// Lowers the output limit to at most `limit`, the maximum output of the model.
     #[must_use]
     pub fn with_output_limit(mut self, limit: u64) -> Self {
         self.output_limit = self.output_limit.min(limit);
@@ -376,8 +377,8 @@ impl Quote {
         self.reaches.iter().map(cost).max().unwrap_or(i128::MAX)
     }
 
-    /// The largest output limit, up to the requested one, whose cost fits into `available`; `None`
-    /// if not even the floor fits.
+    /// Returns the largest output limit, up to the requested one, whose cost fits into `available`.
+    /// Returns `None` if not even the floor fits.
     pub fn max_affordable_output(&self, available: Micro) -> Option<u64> {
         let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
         if fits(self.output_limit) {
@@ -386,22 +387,22 @@ impl Quote {
         largest_fitting(self.output_floor.max(1), self.output_limit, fits)
     }
 
-    /// The largest output limit, up to the requested one, that `available` pays for, whether or not
-    /// it is worth running; `None` if not even the input is paid.
+    /// Returns the largest output limit, up to the requested one, that `available` pays for, even
+    /// if it is below the floor. Returns `None` if `available` does not pay for the input.
     pub fn payable_output(&self, available: Micro) -> Option<u64> {
         let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
         largest_fitting(0, self.output_limit, fits)
     }
 }
 
-/// The largest number from `min` to `max` that fits. The fitting numbers must be contiguous from
-/// `min`.
+/// Returns the largest number from `min` to `max` that fits. The fitting numbers must be contiguous
+/// from `min`.
 fn largest_fitting(min: u64, max: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     if min > max || !fits(min) {
         return None;
     }
     let (mut fitting, mut rest) = (min, max.saturating_sub(min));
-    // Up to `rest` more may fit, and no more than that.
+    // At most `rest` more may fit.
     while rest > 0 {
         let step = rest.div_ceil(2);
         let tried = fitting.saturating_add(step);
@@ -415,8 +416,8 @@ fn largest_fitting(min: u64, max: u64, fits: impl Fn(u64) -> bool) -> Option<u64
     Some(fitting)
 }
 
-/// Classes in the order in which they are kept: first the counts that the vendor surely reported,
-/// then the input, and last the output.
+/// Classes in the order in which they are kept: the counts that the vendor certainly reported, then
+/// the input, and last the output.
 const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.cache_read,
     |usage| &mut usage.cache_write_5m,
@@ -432,9 +433,9 @@ const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.output,
 ];
 
-/// Lowers `usage` until it costs at most `max_cost`: fills the classes in their order of priority,
-/// each as far as the remaining amount allows. An estimate is billed like any usage, so its receipt
-/// must add up to the amount debited.
+/// Lowers `usage` until it costs at most `max_cost`. The classes are filled in their order of
+/// priority, each as far as the remaining amount allows. An estimate is billed like any usage, so
+/// its receipt must add up to the amount debited.
 pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, max_cost: Micro) -> Usage {
     let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(max_cost.get());
     if fits(&usage) {
@@ -460,8 +461,8 @@ pub fn clamp_usage_to_cost(usage: Usage, price: &PriceList, max_cost: Micro) -> 
             usage
         };
         let (original, beside) = (*of(&mut original), kept.input_total());
-        // Within one price span, a higher count never costs less; from one span to the next it may.
-        // So try each span, the highest first. For classes other than input the spans make no
+        // Within one price span, a higher count never costs less, but from one span to the next it
+        // may. So try each span, the highest first. For classes other than input, the spans make no
         // difference.
         let fitting = |span: PriceBand| {
             let (min, max) = span.range_beyond(beside)?;

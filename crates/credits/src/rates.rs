@@ -1,14 +1,15 @@
-//! Rate limits per minute as leaky buckets: requests fill a bucket, and it drains by its limit per
+//! Rate limits per minute as leaky buckets. Requests fill a bucket, which drains by its limit per
 //! minute.
 //!
-//! Integers only: a bucket counts in 1/60 000 of a unit, so that it drains by exactly the limit per
+//! A bucket counts in integers of 1/60 000 of a unit, so that it drains by exactly the limit per
 //! millisecond. The shared store uses the same arithmetic (`shared_credit/redis/limits.lua`). This
 //! file must not read the clock.
 
-/// Milliseconds per minute, and also the number of parts into which a bucket divides one unit.
+/// Number of milliseconds per minute, which is also the number of parts into which a bucket divides
+/// one unit.
 const MINUTE_MS: u64 = 60_000;
 
-/// Limits per minute and on concurrency; 0 means no limit.
+/// Limits per minute and on concurrency. 0 means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateQuota {
     pub requests_per_minute: u64,
@@ -37,7 +38,7 @@ pub enum LimitScope {
     Account,
 }
 
-/// Why a request must wait, and its minimum wait.
+/// The limit for which a request must wait, and the minimum wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimitWait {
     pub limited: RateLimitKind,
@@ -52,11 +53,11 @@ pub struct RateLimitWait {
 pub struct RateLimitStatus {
     pub limit: u64,
     pub remaining: u64,
-    /// Milliseconds until the limit is unused, if no more requests arrive.
+    /// Time in milliseconds until the limit is unused, if no more requests arrive.
     pub reset_ms: u64,
 }
 
-/// The tighter of the key's and the account's status for each limit; `None` without a limit.
+/// For each limit, the tighter status of the key's and the account's. `None` without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatuses {
     pub requests: Option<RateLimitStatus>,
@@ -86,8 +87,8 @@ struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// The level after draining until now. If the clock was set back, nothing drains, and counting
-    /// continues from there.
+    /// Returns the level after draining until now. If the clock was set back, the bucket does not
+    /// drain, and counting continues from the new time.
     fn level(&mut self, limit: u64, now_ms: i64) -> u64 {
         let elapsed = u64::try_from(now_ms.saturating_sub(self.at_ms)).unwrap_or_default();
         self.used = self.used.saturating_sub(limit.saturating_mul(elapsed));
@@ -95,7 +96,7 @@ impl LeakyBucket {
         self.used
     }
 
-    /// Milliseconds until `count` more units fit; 0 if they fit now.
+    /// Returns the number of milliseconds until `count` more units fit, 0 if they fit now.
     fn wait_ms(&mut self, limit: u64, count: u64, now_ms: i64) -> u64 {
         let level_after = self
             .level(limit, now_ms)
@@ -132,11 +133,11 @@ pub struct RateCounter {
 }
 
 impl RateCounter {
-    /// Checks whether one more request of `tokens` tokens may run next to `open` others. Counts
-    /// nothing.
+    /// Checks whether one more request of `tokens` tokens may run next to `open` others, without
+    /// counting it.
     ///
     /// # Errors
-    /// Returns the limit that the request exceeds; of several, the one with the longest wait.
+    /// Returns the exceeded limit. If there are several, returns the one with the longest wait.
     pub fn check(
         &mut self,
         rates: &RateQuota,
@@ -197,7 +198,7 @@ impl RateCounter {
         }
     }
 
-    /// Replaces the estimated tokens of a request with those it used.
+    /// Replaces the estimated tokens of a request with the actual ones.
     pub fn correct_tokens(&mut self, rates: &RateQuota, tokens: u64, used: u64) {
         if rates.tokens_per_minute > 0 {
             // Add before subtracting, so that tokens above the estimate count in full.
@@ -220,14 +221,14 @@ impl RateCounter {
 pub enum FreeUse {
     /// A token count, which the vendor may compute.
     Count,
-    /// A response by the gateway itself.
+    /// A response of the gateway itself.
     Question,
-    /// A request refused after its body was read.
+    /// A request that was refused after its body was read.
     Refused,
 }
 
-/// Recent free uses by one key or one account. Refused requests count separately; otherwise free
-/// uses would block billed requests.
+/// Recent free uses by one key or one account. Refused requests count separately from billed ones;
+/// otherwise free uses would block billed requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FreeUseCounter {
     used: LeakyBucket,
@@ -242,7 +243,8 @@ impl FreeUseCounter {
         }
     }
 
-    /// Milliseconds until `count` more units fit under `limit` per minute; 0 if they fit now.
+    /// Returns the number of milliseconds until `count` more units fit under `limit` per minute, 0
+    /// if they fit now.
     pub fn wait_ms(&mut self, what: FreeUse, count: u64, limit: u64, now_ms: i64) -> u64 {
         self.bucket(what).wait_ms(limit, count, now_ms)
     }
@@ -253,8 +255,7 @@ impl FreeUseCounter {
         bucket.add(count);
     }
 
-    /// Returns whether nothing was used within the last minute, so that a bucket that was not
-    /// overfilled is empty.
+    /// Returns whether nothing was used within the last minute, so that the bucket is empty.
     pub fn is_idle(&self, now_ms: i64) -> bool {
         let minute = MINUTE_MS.cast_signed();
         [self.used, self.refused]
@@ -263,8 +264,8 @@ impl FreeUseCounter {
     }
 }
 
-/// Tokens to count for a request before its usage is known. A request for more than a minute's
-/// limit counts as one full minute; otherwise it could never run.
+/// Returns the number of tokens to count for a request before its usage is known. A request for
+/// more than a minute's limit counts as one full minute, because otherwise it could never run.
 pub fn counted_tokens(tokens_per_minute: u64, tokens: u64) -> u64 {
     tokens.min(tokens_per_minute)
 }

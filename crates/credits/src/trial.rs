@@ -2,10 +2,10 @@
 
 use crate::money::Micro;
 
-/// Credits granted at sign-up, which lapse at a time.
+/// Credits that are granted at sign-up and lapse later.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial {
     pub credits: Micro,
-    /// Milliseconds since 1970.
+    /// End of the trial, in milliseconds since 1970.
     pub ends_at_ms: i64,
 }

@@ -1,9 +1,9 @@
-//! Consumes the store's events: reads them, enters them into the ledger in one commit, then clears
-//! them.
+//! Consumes the store's events: reads them, enters them into the ledger in one commit, and then
+//! clears them.
 //!
 //! Each pass reads a partition's events from the beginning. An event that was entered but not
-//! cleared is read again, and the ledger recognizes it. This holds whichever server answers, and
-//! however old its first event is. This file must not clear an event that the ledger does not have.
+//! cleared is read again, and the ledger recognizes it. That is true for every server and every age
+//! of its first event. This file must not clear an event that the ledger does not have.
 
 use super::worker::{Backlog, IngestWorker};
 use crate::shared_credit::redis::{PostCommand, StoreEvent, StoredEvents};
@@ -25,17 +25,17 @@ const MAX_BATCHES: usize = 16;
 /// Maximum number of rejected events to remember as reported.
 const MAX_REPORTED: usize = 10_000;
 
-/// The edge's report of a request's end; the store adds the amounts.
+/// The edge's report of a request's end. The store adds the amounts.
 #[derive(Debug, Deserialize)]
 struct ReceivedEnding {
     at_ms: i64,
-    /// Credits that the request's hold covered: its admission promised that much.
+    /// Credits that the request's hold covered, which the admission promised.
     #[serde(default)]
     paid: Micro,
     #[serde(default)]
     trial: Micro,
     detail: EndingDetail,
-    /// Price of the version in the detail, in case the ledger does not have it yet.
+    /// Price list of the version in the detail, in case the ledger does not have it yet.
     #[serde(default)]
     price: Option<Box<PriceList>>,
 }
@@ -43,7 +43,7 @@ struct ReceivedEnding {
 /// Events of one partition that can be entered.
 struct PartitionBatch {
     partition: u32,
-    /// Id of each event, and what the store charged for it.
+    /// Id of each event, with the amount that the store charged for it.
     ids: Vec<(String, CreditSplit)>,
     events: Vec<IngestEvent>,
 }
@@ -51,7 +51,7 @@ struct PartitionBatch {
 impl IngestWorker {
     pub(crate) async fn consume_all(&mut self) -> Result<(), StoreError> {
         self.backlog = Backlog::default();
-        // If one node of a cluster is unreachable, the partitions of the others are still consumed.
+        // If one node of a cluster is unreachable, continue with the partitions of the other nodes.
         let (mut found, mut failed) = (Vec::new(), Ok(()));
         for group in self.store.partition_groups() {
             match self.store.events().first_events(&group, MAX_BATCH).await {
@@ -80,8 +80,9 @@ impl IngestWorker {
         self.consume_found(vec![(partition, events)]).await
     }
 
-    /// As [`IngestWorker::consume`], for several partitions whose first events are read already.
-    /// One commit enters the events of all: its time hardly depends on their number.
+    /// Consumes several partitions whose first events have been read, like
+    /// [`IngestWorker::consume`]. One commit enters the events of all partitions, because its time
+    /// hardly depends on their number.
     async fn consume_found(
         &mut self,
         mut found: Vec<(u32, StoredEvents)>,
@@ -99,7 +100,7 @@ impl IngestWorker {
             }
             failed = failed.and(self.enter_events(found).await);
             found = Vec::new();
-            // What could not be entered is read again in the next pass.
+            // The next pass reads the events again that could not be entered.
             if failed.is_err() || unread.is_empty() {
                 return failed;
             }
@@ -127,7 +128,7 @@ impl IngestWorker {
         }
         failpoint::hit(Point::EventsRead);
         let entered = match self.enter(&batches) {
-            // An event that the ledger refuses must not hold up the other partitions.
+            // An event that the ledger refuses must not block the other partitions.
             Err(error) if error.is_refused_row() && batches.len() > 1 => batches
                 .iter()
                 .map(|batch| self.enter(std::slice::from_ref(batch)))
@@ -136,7 +137,7 @@ impl IngestWorker {
             entered => entered?.into_iter().map(Ok).collect::<Vec<_>>(),
         };
         failpoint::hit(Point::EventsEntered);
-        // All partitions at once: each answer takes a round trip.
+        // Clear all partitions at the same time, because each call takes a round trip.
         let (mut clearing, mut failed) = (JoinSet::new(), Ok(()));
         for (batch, taken) in batches.into_iter().zip(entered) {
             let partition = batch.partition;
@@ -194,8 +195,8 @@ impl IngestWorker {
         Ok(batches.iter().map(debits).collect())
     }
 
-    /// Levels what the store took for a partition's events otherwise than the ledger, which has
-    /// entered them with the debits `entered`. Returns the events to remove, each with its request.
+    /// Corrects the store's charges for a partition's events that differ from the ledger's debits,
+    /// `entered`. Returns the events to remove, each with its request.
     async fn level(
         &mut self,
         batch: PartitionBatch,
@@ -217,8 +218,7 @@ impl IngestWorker {
                     self.reconcile(&ending, &id, stored.minus(taken)).await?;
                     ending.request_id
                 }
-                // The debit in the ledger is published to the store like an entry without a
-                // request.
+                // The ledger's debit is published to the store like an entry without a request.
                 IngestEvent::EndedLate(ending, _) => {
                     self.lost
                         .note_report(partition, ending.at_ms, Instant::now());
@@ -234,8 +234,8 @@ impl IngestWorker {
         Ok(cleared)
     }
 
-    /// The ledger wins. If the store charged a different amount (from the other bucket; or twice,
-    /// because it lost the first ending), posts the difference back to the store. `change` is the
+    /// Posts the difference to the store if the ledger debited another amount. The store may have
+    /// charged the other bucket, or charged twice because it lost the first ending. `change` is the
     /// amount to credit.
     async fn reconcile(
         &self,
@@ -263,8 +263,8 @@ impl IngestWorker {
             .map(drop)
     }
 
-    /// Like [`IngestWorker::reconcile`], for a trial whose remaining credit differs between ledger
-    /// and store.
+    /// Posts the difference like [`IngestWorker::reconcile`], for a trial whose remaining credit
+    /// differs between ledger and store.
     async fn reconcile_lapse(&self, account: &str, change: CreditSplit) -> Result<(), StoreError> {
         if change == CreditSplit::ZERO {
             return Ok(());
@@ -293,14 +293,14 @@ impl IngestWorker {
     }
 }
 
-/// The time in an event's id, which begins with its server's time.
+/// Returns the time in an event's id, which begins with its server's time in ms since 1970.
 fn event_time_ms(id: &str) -> Option<i64> {
     id.split_once('-').and_then(|(ms, _)| ms.parse().ok())
 }
 
 /// Converts an event to the record to enter and the amount that the store charged. If the store
-/// lacked credit that the hold had promised (because a server lost a top-up or the hold), the
-/// ledger still charges it.
+/// lacked credit that the hold had promised, because a server lost a top-up or the hold, the ledger
+/// still charges that credit.
 fn parse_event(id: &str, event: StoreEvent) -> Result<(IngestEvent, CreditSplit), String> {
     match event {
         StoreEvent::Ended {

@@ -1,11 +1,9 @@
-//! Recovery of a server's lost data: the last moments after a failover, everything after a total
-//! loss.
+//! Recovers the data that a server has lost: the last moments after a failover, or all data.
 //!
-//! Every restart and failover changes the server's id. This module then publishes again what the
-//! ledger has entered since: the ends of requests and the posts, each once, so that data that was
-//! not lost does not change. A server without an epoch has lost everything: it has no data to
-//! correct, and begins a new epoch. This file must not restore balances: accounts are seeded as a
-//! whole.
+//! Every restart and failover changes the server's id. This module then publishes the ledger's
+//! recent ends of requests and postings again. Each one takes effect once, so data that was not
+//! lost does not change. A server without an epoch has lost all data, so it begins a new epoch.
+//! This file must not restore balances, because accounts are seeded as a whole.
 
 use super::worker::IngestWorker;
 use crate::shared_credit::redis::{MAX_RESTORED, PartitionServer, RestoreEntry, partition};
@@ -17,26 +15,26 @@ use ledger::{LedgerEntry, PartitionLocation};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// How far back a failover may have lost data, where the server has no record of what was
-/// published. Replicas lag by seconds, not minutes.
+/// Maximum period, in ms, whose data a failover may have lost if the server has no record of its
+/// last published entry. Replicas lag by seconds, not minutes.
 const MAX_FAILOVER_LOSS_MS: i64 = 10 * 60_000;
 /// Maximum age of requests to restore, a little less than the lifetime of a marker: the marker of
 /// an older request may have expired, so its absence proves nothing.
 const MARKER_GUARANTEE_MS: i64 = 50 * 60_000;
-/// How far back data of another epoch may go that has no record of what was published.
+/// Maximum period, in ms, to restore data of another epoch without a record of its last published
+/// entry.
 const MAX_OTHER_EPOCH_AGE_MS: i64 = 12 * 3_600_000;
-/// Prefix of an epoch during its restoration. The ledger never stores such an epoch, so nothing
-/// relies on it.
+/// Prefix of an epoch during its restoration. The ledger never stores such an epoch, so it does not
+/// count as known.
 const RESTORING_EPOCH_PREFIX: &str = "restoring:";
 const PAGE_SIZE: u32 = 1_000;
 
 impl IngestWorker {
-    /// Checks which server answers for each partition, and restores the partitions where it
-    /// changed.
+    /// Finds the server of each partition, and restores the partitions whose server changed.
     pub(crate) async fn locate_partitions(&mut self) -> Result<(), StoreError> {
         let (mut changed, mut failed) = (Vec::new(), Ok(()));
         for group in self.store.partition_groups() {
-            // If one node is unreachable, the others are still checked.
+            // If one node is unreachable, check the others all the same.
             match self.store.ingest().partition_servers(&group).await {
                 Ok(servers) => {
                     for (partition, current) in group.into_iter().zip(servers) {
@@ -54,7 +52,7 @@ impl IngestWorker {
         failed
     }
 
-    /// Returns whether the server and its epoch are the same as last time; if so, records the time.
+    /// Returns whether the server and its epoch are unchanged. If so, records the time.
     pub(crate) fn refresh_if_unchanged(
         &mut self,
         partition: u32,
@@ -93,7 +91,7 @@ impl IngestWorker {
                     after = after.min(self.last_published(partition, since_ms).await?);
                     oldest_ms.insert(partition, now_ms.saturating_sub(MARKER_GUARANTEE_MS));
                 }
-                // This is older data: what comes after it is missing there, whatever its age.
+                // The data is older, so all later entries are missing, whatever their age.
                 None => {
                     let since_ms = now_ms.saturating_sub(MAX_OTHER_EPOCH_AGE_MS);
                     after = after.min(self.last_published(partition, since_ms).await?);
@@ -107,7 +105,7 @@ impl IngestWorker {
             }
             moved.push((partition, current));
         }
-        // The loss may include keys and revocations, so publish all keys again.
+        // The lost data may include keys and revocations, so publish all keys again.
         self.keys_after = Default::default();
         if !empty.is_empty() || !new_epochs.is_empty() {
             self.keys_known = false;
@@ -135,7 +133,7 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Returns true if the server has no data of the partition.
+    /// Returns whether the server has no data of the partition.
     async fn is_empty(
         &self,
         partition: u32,
@@ -144,9 +142,9 @@ impl IngestWorker {
         Ok(current.epoch.is_empty() && self.store.ingest().published(partition).await?.is_none())
     }
 
-    /// Begins an epoch in partitions without data. Nothing is restored: their accounts are seeded
-    /// from the ledger, once the edges have reported again. Requests that began before have no hold
-    /// there, so the ledger decides about their ends.
+    /// Begins an epoch in partitions without data. Nothing is restored, because their accounts are
+    /// seeded from the ledger once the edges have reported again. Requests that began earlier have
+    /// no hold in the new epoch, so the ledger decides about their ends.
     async fn begin_empty_partitions(
         &mut self,
         empty: Vec<(u32, PartitionServer)>,
@@ -154,7 +152,7 @@ impl IngestWorker {
     ) -> Result<(), StoreError> {
         let now = Instant::now();
         for (partition, current) in &empty {
-            // A store that never had data has nothing to lose.
+            // A store that never had data has lost none.
             if self
                 .ledger
                 .events()
@@ -168,8 +166,8 @@ impl IngestWorker {
             .into_iter()
             .map(|(partition, current)| (partition, location(current.server, new_epoch(), now_ms)))
             .collect();
-        // The ledger knows the epochs first: after a crash in between, the partitions are found
-        // empty again.
+        // Save the epochs in the ledger first, so that after a crash the partitions are found empty
+        // again.
         self.set_locations(located.clone())?;
         for (partition, PartitionLocation { epoch, .. }) in located {
             self.begin_epoch(partition, "", &epoch).await?;
@@ -177,7 +175,7 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Records where partitions are.
+    /// Records the servers and epochs of partitions.
     fn set_locations(
         &mut self,
         locations: Vec<(u32, PartitionLocation)>,
@@ -216,8 +214,8 @@ impl IngestWorker {
         )))
     }
 
-    /// Returns a position in the ledger up to which a partition has every entry: the server's
-    /// record, or if it has none, what was published at `since_ms`.
+    /// Returns a position in the ledger up to which a partition has every entry. It comes from the
+    /// server's record, or from the entries published before `since_ms`.
     async fn last_published(&self, partition: u32, since_ms: i64) -> Result<i64, StoreError> {
         match self.store.ingest().published(partition).await? {
             Some(seq) => Ok(seq),
@@ -225,7 +223,7 @@ impl IngestWorker {
         }
     }
 
-    /// Records at each server how much of the ledger it has, so that a later recovery is short.
+    /// Records the last published entry at each server, so that a later recovery is short.
     pub(crate) async fn record_published(&mut self) -> Result<(), StoreError> {
         if self.recorded == self.pushed {
             return Ok(());
@@ -246,9 +244,9 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Publishes again what the ledger has after the entry `after`, to these partitions: of each,
-    /// only the requests that ended after the given time. Returns the number of requests that the
-    /// store did not know.
+    /// Publishes the ledger's entries after the position `after` to these partitions again. Of the
+    /// requests in each partition, only those that ended after the given time are published.
+    /// Returns the number of requests that the store did not know.
     async fn restore_after(
         &self,
         mut after: i64,
@@ -284,7 +282,7 @@ impl IngestWorker {
         }
     }
 
-    /// Saves how far everything has progressed, so that a later recovery starts from there.
+    /// Saves the progress of all tasks, so that a later recovery starts from it.
     pub(crate) fn save_progress(&mut self) -> Result<(), StoreError> {
         let found = self
             .found

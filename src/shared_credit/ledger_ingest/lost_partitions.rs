@@ -1,26 +1,26 @@
-//! Partitions whose data the store has lost, and how long their accounts wait for the edges'
+//! Tracks partitions whose data the store has lost, and how long their accounts wait for the edges'
 //! reports.
 //!
-//! Requests that had ended before the loss, and that the ledger lacks, are in the edges' journals:
-//! an account that is seeded before the edges have reported them could spend those credits again.
-//! This file must not call the store.
+//! Requests that ended before the loss may be in the edges' journals alone. An account that is
+//! seeded before the edges report them could spend their credits again. This file must not call the
+//! store.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long accounts are not seeded, so that edges can report again which requests have ended: they
-/// ask for their reports each second.
+/// Minimum time for which accounts are not seeded, so that edges can report ended requests again.
+/// Edges poll for their reports every second.
 const REPORT_WAIT: Duration = Duration::from_secs(2);
-/// How long after such a report further ones are awaited.
+/// Time for which to wait for further reports after each report.
 const REPORT_QUIET: Duration = Duration::from_millis(500);
-/// Maximum time that accounts are not seeded.
+/// Maximum time for which accounts are not seeded.
 const MAX_REPORT_WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub(crate) struct LostPartitions(BTreeMap<u32, LostPartition>);
 
 struct LostPartition {
-    /// The server's time when the loss was noticed, in ms since 1970.
+    /// The server's time when the loss was detected, in ms since 1970.
     noticed_ms: i64,
     seed_from: Instant,
     latest: Instant,
@@ -48,10 +48,10 @@ impl LostPartitions {
         awaits
     }
 
-    /// Notes that an edge has reported a request that ended at `at_ms` without a hold.
+    /// Records that an edge has reported a request that ended at `at_ms` without a hold.
     pub fn note_report(&mut self, partition: u32, at_ms: i64, now: Instant) {
         if let Some(lost) = self.0.get_mut(&partition)
-            // Running requests end later, for as long as they take.
+            // Requests that were running at the loss end later, and do not count.
             && at_ms <= lost.noticed_ms
         {
             lost.seed_from = lost.seed_from.max(now + REPORT_QUIET).min(lost.latest);

@@ -1,7 +1,7 @@
-//! Publishes to the store: posts, accounts that edges need, keys, suspensions. Also mirrors the
-//! open holds, which only the store knows, to the local mirror.
+//! Publishes data to the store: postings, accounts that edges need, keys, and suspensions. It also
+//! copies the open holds, which only the store knows, to the local mirror.
 //!
-//! This file must not publish requests: those come from the store.
+//! This file must not publish requests, which come from the store.
 
 use super::worker::IngestWorker;
 use crate::shared_credit::redis;
@@ -23,13 +23,12 @@ use tokio::task::JoinSet;
 const PAGE_SIZE: u32 = 1_000;
 /// Maximum number of accounts to seed in one pass.
 const MAX_SEEDS: usize = 100;
-/// Maximum number of keys per pass, and maximum number of them in flight.
+/// Maximum number of keys in one pass.
 const MAX_KEYS: usize = 1_024;
 const MAX_KEYS_IN_FLIGHT: usize = 64;
 
 impl IngestWorker {
-    /// Publishes the entries that the store does not know yet: those without a request, and late
-    /// endings.
+    /// Publishes the entries that the store does not know yet: postings, and late endings.
     pub(crate) async fn publish_entries(&mut self) -> Result<(), StoreError> {
         loop {
             let entries = self.ledger.rows().entries_after(self.pushed, PAGE_SIZE)?;
@@ -46,7 +45,8 @@ impl IngestWorker {
                 failpoint::hit(Point::PostTold);
                 has_published = true;
             }
-            // A page of debits only is skipped, which is not worth a sync.
+            // A page of ledger debits alone needs no publication, so recording it is not worth a
+            // sync.
             if has_published {
                 self.ledger.events().set_published_seq(last)?;
             }
@@ -54,11 +54,11 @@ impl IngestWorker {
         }
     }
 
-    /// Publishes one entry, which counts once. If the store does not know the account, the
+    /// Publishes one entry, which takes effect once. If the store does not know the account, the
     /// account's later seed includes the entry.
     pub(crate) async fn publish_entry(&self, entry: &LedgerEntry) -> Result<(), StoreError> {
         let operation = match entry.kind.as_str() {
-            // These took effect in the store before they were entered.
+            // Such a change took effect in the store before it was entered.
             "lapse" => redis::lapse_operation(&entry.account),
             kind if is_debited_first(kind) => {
                 debit_operation(kind, &entry.account, &entry.reference)
@@ -92,7 +92,7 @@ impl IngestWorker {
         if !is_debited_first(&entry.kind) || change == post.change {
             return Ok(());
         }
-        // The ledger charged the other bucket.
+        // The ledger charged the other bucket than the store.
         let operation = format!("levelled:{operation}");
         let post = PostCommand {
             operation: &operation,
@@ -103,16 +103,17 @@ impl IngestWorker {
         self.store.balances().post(&post).await.map(drop)
     }
 
-    /// Seeds the accounts that edges ask for.
+    /// Seeds the accounts that edges have requested.
     ///
     /// # Errors
-    /// Returns an error if an account could not be seeded. Edges ask for it again.
+    /// Returns an error if an account could not be seeded. The edges then request it again.
     pub async fn seed_accounts(&mut self) -> Result<(), StoreError> {
         if self.requested_accounts.is_empty() {
             self.requested_accounts
                 .extend(self.store.ingest().take_seed_requests(MAX_SEEDS).await?);
         }
-        // An account that cannot be seeded does not block the others, and edges ask for it again.
+        // An account that cannot be seeded does not block the others, because edges request it
+        // again.
         let mut failed = Ok(());
         for account in std::mem::take(&mut self.requested_accounts) {
             failed = failed.and(self.seed_account(&account).await);
@@ -120,7 +121,7 @@ impl IngestWorker {
         failed
     }
 
-    /// Seeds one account. First makes sure that the server is the known one, and enters the
+    /// Seeds one account, after checking that the server is the known one and entering the
     /// partition's events. After a loss, the account waits until edges have reported again.
     pub(crate) async fn seed_account(&mut self, account: &str) -> Result<(), StoreError> {
         let partition = partition(account);
@@ -161,12 +162,12 @@ impl IngestWorker {
     }
 
     /// Starts the store's spend counters for those of an account's keys that have a limit. The
-    /// ledger supplies the spend so far; it lacks only what is still among the events. Requests
-    /// that run meanwhile count when they end.
+    /// ledger provides the spend so far, without the events that are still in the store. Running
+    /// requests count when they end.
     async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
         let first_days = Period::ALL.map(|period| period.first_day(at_ms));
         for row in self.app.keys().keys_with_settings(account)? {
-            // A key whose settings cannot be read admits nothing anyway.
+            // A key whose settings cannot be parsed admits no requests anyway.
             if KeySettings::decode(&row.settings)
                 .is_ok_and(|settings| settings.spend_limit.is_some())
             {
@@ -215,7 +216,7 @@ impl IngestWorker {
         }
     }
 
-    /// Marks the keys as complete. Without this mark, after a loss of all keys, edges would refuse
+    /// Marks the keys as complete. Without this mark after a loss of all keys, edges would refuse
     /// valid keys as unknown.
     async fn mark_keys_complete(&mut self) -> Result<(), StoreError> {
         if !self.keys_known {
@@ -225,7 +226,7 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Copies the store's holds to the mirror, for processes that read it.
+    /// Copies the store's holds to the mirror, for other processes.
     pub(crate) async fn mirror_holds(&mut self) -> Result<(), StoreError> {
         let mut held = BTreeMap::new();
         for group in self.store.partition_groups() {
@@ -259,7 +260,7 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Lapses expired trials in the store; each lapse becomes an event.
+    /// Lapses expired trials in the store. Each lapse becomes an event.
     pub(crate) async fn lapse_trials(&mut self) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         if !self.lapse_clock.accepts(now_ms, Instant::now()) {
@@ -275,7 +276,7 @@ impl IngestWorker {
         Ok(())
     }
 
-    /// Releases the holds of edges that are gone, by the server's own clock.
+    /// Releases the holds of edges that no longer run, by the server's own clock.
     pub(crate) async fn sweep_holds(&mut self) -> Result<(), StoreError> {
         let mut failed = Ok(());
         for group in self.store.partition_groups() {
@@ -303,7 +304,7 @@ fn is_debited_first(kind: &str) -> bool {
     matches!(kind, "adjust" | "payment_refund" | "dispute")
 }
 
-/// The operation id that makes a debit of such a kind count once.
+/// Returns the operation id by which a debit of this kind takes effect once.
 pub fn debit_operation(kind: &str, account: &str, reference: &str) -> String {
     format!("{kind}:{account}:{reference}")
 }

@@ -1,7 +1,7 @@
-//! The state of the ledger ingest: its databases, and how far each task has progressed.
+//! The state of the ledger ingest: its databases, and the progress of each task.
 //!
-//! Nothing in it must survive the process: a new worker finds everything again. This file must not
-//! run a task.
+//! No part of the state must survive the process, because a new worker finds it again. This file
+//! must not run a task.
 
 use super::lost_partitions::LostPartitions;
 use crate::billing::LapseClock;
@@ -23,21 +23,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The work itself, step by step; [`super::LedgerIngest`] is the thread that runs it.
+/// Runs the steps of the ingest. [`super::LedgerIngest`] is the thread that calls it.
 pub struct IngestWorker {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) app: AppDb,
     pub(crate) store: SharedStore,
     pub(crate) mirror: HoldsMirror,
     pub(crate) directory: InstanceDir,
-    /// Server and epoch last seen for each partition.
+    /// Last known server and epoch of each partition.
     pub(crate) found: Vec<Option<PartitionLocation>>,
-    /// The last ledger entry known to be published to the store.
+    /// The last ledger entry that was published to the store.
     pub(crate) pushed: i64,
-    /// The last entry of which the store has recorded that it was published.
+    /// The last published entry that the store has recorded.
     pub(crate) recorded: i64,
     pub(crate) keys_after: ChangeCursor,
-    /// Whether the store has received every key since it last lost them.
+    /// Whether the store has received every key since it last lost its keys.
     pub(crate) keys_known: bool,
     pub(crate) requested_accounts: BTreeSet<String>,
     /// Partitions whose data the store has lost, until the edges have reported again.
@@ -45,19 +45,19 @@ pub struct IngestWorker {
     pub(crate) mirrored: BTreeMap<String, CreditSplit>,
     pub(crate) backlog: Backlog,
     pub(crate) lapse_clock: LapseClock,
-    /// Position of the last entry that the store was given.
+    /// Position of the last entry that was announced to the store.
     pub(crate) announced: Option<i64>,
-    /// Events that cannot be entered and are already reported.
+    /// Events that cannot be entered and were reported.
     pub(crate) reported: HashSet<String>,
     _owner: InstanceLock,
 }
 
-/// Size and age of the events that a pass found.
+/// Size and age of the events that one pass found.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     pub events: i64,
     pub oldest_ms: Option<i64>,
-    /// Whether there were more events than one pass processes.
+    /// Whether there were more events than the maximum of one pass.
     pub is_left: bool,
 }
 

@@ -1,5 +1,5 @@
-//! When to send which ending, and when to ask for those that the shared store has and the ledger
-//! may not have yet.
+//! Schedules the sending of endings, and the polling of endings that the shared store has and the
+//! ledger may not have yet.
 //!
 //! This file must not call the store.
 
@@ -8,26 +8,28 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of endings in one call: a script blocks its server while it runs.
+/// Maximum number of endings in one call. A script blocks its server while it runs, so the number
+/// is small.
 const MAX_POLLED: usize = 256;
-/// How much earlier than due a call takes an ending along, so that one call asks for many.
+/// Time before its due time at which an ending is included in a call, so that one call queries many
+/// endings.
 const POLL_WINDOW: Duration = Duration::from_millis(150);
-/// Longest time without a call: a store that has lost its data must have these endings again
+/// Maximum time between two calls. A store that has lost its data must receive these endings again
 /// before it admits requests on the credits that they have used.
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
-/// An entry to send at a given time; the earliest comes first.
+/// An entry to send at a given time. The earliest one comes first.
 pub(crate) struct ScheduledEntry<T> {
     pub at: Instant,
     pub entry: T,
 }
 
-/// The endings of those partitions that one call can ask for.
+/// The endings of the partitions that one call can query.
 pub(crate) struct PollQueue<T> {
     entries: BinaryHeap<ScheduledEntry<T>>,
     /// When the last call was made.
     asked_at: Instant,
-    /// Number of endings to ask for whether they are due or not.
+    /// Number of endings to query whether they are due or not.
     suspect: usize,
 }
 
@@ -52,7 +54,7 @@ impl<T> PollQueue<T> {
         self.entries.clear();
     }
 
-    /// When the next call is due.
+    /// Returns the time at which the next call is due.
     pub fn due_at(&self) -> Option<Instant> {
         let first = self.entries.peek()?.at;
         Some(match self.suspect {
@@ -61,14 +63,14 @@ impl<T> PollQueue<T> {
         })
     }
 
-    /// Makes every ending due: the store has lost one, or this process ends.
+    /// Makes every ending due, because the store has lost one or the process ends.
     pub fn suspect_all(&mut self) {
         if self.suspect == 0 {
             self.suspect = self.entries.len();
         }
     }
 
-    /// Takes the endings of the next call; none if no call is due.
+    /// Takes the endings of the next call, or none if no call is due.
     pub fn take_due(&mut self, now: Instant) -> Vec<ScheduledEntry<T>> {
         let mut taken = Vec::new();
         if self.due_at().is_none_or(|due_at| due_at > now) {
@@ -111,7 +113,7 @@ impl<T> PartialOrd for ScheduledEntry<T> {
 }
 
 impl<T> Ord for ScheduledEntry<T> {
-    /// Reverses the order, because the heap pops the greatest entry first: the earliest must be the
+    /// Reverses the order: the heap pops the greatest entry first, so the earliest must be the
     /// greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.at.cmp(&self.at)

@@ -1,4 +1,4 @@
-//! API keys as edges read them, by the key's hash.
+//! Reads API keys for edges, by the key's hash.
 //!
 //! Must not publish a key: that is `redis/ingest.rs`. This file must not see a key in plain text.
 
@@ -9,7 +9,8 @@ use ledger::StoreError;
 use std::collections::HashMap;
 
 impl StoreKeys<'_> {
-    /// Returns the fields of the API key with this hash; empty if the store does not know it.
+    /// Returns the fields of the API key with this hash. The map is empty if the store does not
+    /// know the key.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -19,7 +20,7 @@ impl StoreKeys<'_> {
         self.0.query("look up a key", &get).await
     }
 
-    /// Returns true if the store has all API keys, so that an unknown key is not valid. Returns
+    /// Returns whether the store has all API keys, so that an unknown key is not valid. Returns
     /// false if the store lost the keys and has not received them again.
     ///
     /// # Errors

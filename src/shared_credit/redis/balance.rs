@@ -1,4 +1,5 @@
-//! An account's balance: it is seeded from the ledger, changed by the ledger's posts, and read.
+//! An account's balance, which is seeded from the ledger, changed by the ledger's postings, and
+//! read.
 //!
 //! This file must not reserve or settle.
 
@@ -12,34 +13,34 @@ use ledger::StoreError;
 /// A change of a balance that the ledger has posted, or a debit that it is about to post.
 #[derive(Debug, Clone, Copy)]
 pub struct PostCommand<'a> {
-    /// Reference of the operation; the store applies an operation once.
+    /// Reference of the operation, which the store applies once.
     pub operation: &'a str,
     pub account: &'a str,
     pub change: CreditSplit,
     pub credited: Micro,
-    /// Whether the debit must be covered by credits that are not reserved.
+    /// Whether only credits that are not reserved may cover the debit.
     pub only_free: bool,
-    /// Position of the ledger's entry, if it exists already; otherwise 0.
+    /// Position of the ledger's entry, or 0 if the entry does not exist yet.
     pub seq: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PostReply {
     Done,
-    /// The store had applied the operation before, with this change.
+    /// The store had already applied the operation, with this change.
     Known {
         change: CreditSplit,
     },
     Insufficient {
         available: Micro,
     },
-    /// The server does not have the settled request that this post corrects. The restore of that
-    /// request uses the ledger's amount.
+    /// The server does not have the settled request that this posting corrects. The restored
+    /// request will have the ledger's amount.
     Lost,
     Unknown,
 }
 
-/// An account as the ledger has it.
+/// An account with the ledger's balance.
 #[derive(Debug, Clone, Copy)]
 pub struct AccountSeed<'a> {
     pub account: &'a str,
@@ -49,11 +50,11 @@ pub struct AccountSeed<'a> {
     pub trial_ends_at_ms: Option<i64>,
     /// Position of the last ledger entry that this balance includes.
     pub seq: i64,
-    /// Epoch in which the caller found the partition.
+    /// Last known epoch of the partition.
     pub epoch: &'a str,
 }
 
-/// An account as the store has it.
+/// An account with the store's balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreAccount {
     pub has: CreditSplit,
@@ -67,17 +68,17 @@ impl StoreBalances<'_> {
     /// Posts a change of a balance.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. It is safe to try again, since an operation
-    /// counts once.
+    /// Returns an error if the store cannot be called. A retry is safe, because an operation takes
+    /// effect once.
     pub async fn post(&self, post: &PostCommand<'_>) -> Result<PostReply, StoreError> {
         self.invoke_post(post, None, &[]).await
     }
 
-    /// Posts the ledger's debit of a late end, like [`Self::post`]. It counts as spending of
+    /// Posts the ledger's debit of a late end, like [`Self::post`]. The debit counts as spending of
     /// the API key at the time `at_ms`.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. It is safe to try again.
+    /// Returns an error if the store cannot be called. A retry is safe.
     pub async fn post_late(
         &self,
         post: &PostCommand<'_>,
@@ -90,10 +91,10 @@ impl StoreBalances<'_> {
     }
 
     /// Posts the difference between the ledger's and the store's debit for the request that `event`
-    /// reports, like [`Self::post`]. It applies only if the store has that event.
+    /// reports, like [`Self::post`]. The posting has no effect unless the store has that event.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. It is safe to try again.
+    /// Returns an error if the store cannot be called. A retry is safe.
     pub async fn reconcile(
         &self,
         post: &PostCommand<'_>,
@@ -183,7 +184,7 @@ impl StoreBalances<'_> {
         Ok(self.0.call("expire a trial", &call).await?.status() == "done")
     }
 
-    /// Returns the account's current state; `None` if the store does not know it.
+    /// Returns the account's current state, or `None` if the store does not know the account.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -234,7 +235,7 @@ impl StoreBalances<'_> {
     }
 }
 
-/// Operation id of a trial's expiry, so that it counts once.
+/// Returns the operation id of a trial's expiry, by which it takes effect once.
 pub fn lapse_operation(account: &str) -> String {
     format!("lapse:{account}")
 }

@@ -3,7 +3,7 @@
 use ledger::StoreError;
 use std::future::Future;
 
-/// Runs `work` to completion on a thread of its own, because a serving thread must not block.
+/// Runs `work` to completion on a new thread, because a serving thread must not block.
 ///
 /// # Errors
 /// Returns the error of `work`, or an error if it could not run.

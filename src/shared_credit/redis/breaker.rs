@@ -1,9 +1,8 @@
-//! The circuit breaker of the shared store. While it is open, requests fail at once, until a probe
-//! gets an answer.
+//! The circuit breaker of the shared store. While the breaker is open, requests fail at once, until
+//! a probe gets an answer.
 //!
 //! Only consecutive failures count. A cluster with one node down answers most requests, so requests
-//! still reach it. This file must not call the store itself: that is
-//! `shared_credit/store_health.rs`.
+//! still reach it. This file must not call the store: `shared_credit/store_health.rs` does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Number of consecutive failures, within [`StoreBreaker::window`], that opens the breaker.
 const MAX_FAILURES: usize = 5;
-/// That window, in times that a call waits for its answer, and at least: an idle edge hears from
-/// the store twice a second.
+/// Length of the window, as a multiple of the time that a call waits for its answer.
 const WINDOW_REPLIES: u32 = 10;
 const MIN_WINDOW: Duration = Duration::from_secs(2);
 
@@ -26,7 +24,7 @@ pub struct StoreBreaker {
 
 #[derive(Default)]
 struct FailureHistory {
-    /// Times of the last failures, oldest first; empty since the last success.
+    /// Times of the failures since the last success, oldest first.
     failed: VecDeque<Instant>,
     /// Reason of the last failure.
     why: String,
@@ -36,7 +34,7 @@ struct FailureHistory {
 impl StoreBreaker {
     /// Creates an open breaker: no request calls the store before [`StoreBreaker::record_success`].
     ///
-    /// `reply_timeout`: how long a call waits for its answer.
+    /// `reply_timeout` is the time that a call waits for its answer.
     pub fn new_open(reply_timeout: Duration) -> Self {
         Self {
             open: AtomicBool::new(true),
@@ -45,8 +43,8 @@ impl StoreBreaker {
         }
     }
 
-    /// Time in which consecutive failures open the breaker, and after which a silent store does not
-    /// count as answering.
+    /// Returns the time in which consecutive failures open the breaker. After this time without an
+    /// answer, the store does not count as answering.
     pub fn window(&self) -> Duration {
         self.reply_timeout
             .saturating_mul(WINDOW_REPLIES)
@@ -61,7 +59,7 @@ impl StoreBreaker {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Records an answer of the store, and closes the breaker.
+    /// Records an answer of the store, which closes the breaker.
     pub fn record_success(&self, now: Instant) {
         let mut row = self.lock_history();
         row.failed.clear();
@@ -69,7 +67,7 @@ impl StoreBreaker {
         self.open.store(false, Ordering::Release);
     }
 
-    /// Records a failed call: the store did not answer, or its answer is not usable.
+    /// Records a failed call, in which the store did not answer or sent an unusable answer.
     pub fn record_failure(&self, now: Instant, why: impl ToString) {
         let mut row = self.lock_history();
         row.why = why.to_string();
@@ -84,19 +82,19 @@ impl StoreBreaker {
         }
     }
 
-    /// Returns true if there was a failure since the last answer.
+    /// Returns whether a call has failed since the last answer.
     pub fn is_failing(&self) -> bool {
         !self.lock_history().failed.is_empty()
     }
 
-    /// Time since the last answer; `None` if there was none.
+    /// Returns the time since the last answer, or `None` before the first one.
     pub fn time_since_reply(&self, now: Instant) -> Option<Duration> {
         self.lock_history()
             .replied_at
             .map(|replied_at| now.saturating_duration_since(replied_at))
     }
 
-    /// Reason of the last failure.
+    /// Returns the reason of the last failure.
     pub fn last_failure(&self) -> String {
         self.lock_history().why.clone()
     }

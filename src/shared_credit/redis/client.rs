@@ -1,6 +1,6 @@
-//! A connection to the shared store, and how a script or a command runs over it.
+//! A connection to the shared store, over which scripts and commands run.
 //!
-//! This file must not know what a script does.
+//! This file must not depend on a script's effect.
 
 use super::breaker::StoreBreaker;
 use super::clock::StoreClock;
@@ -15,9 +15,9 @@ use ledger::StoreError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A connection to the shared store. It is cheap to clone, and all requests share one. It connects
-/// at its first use and belongs to the runtime that uses it first: a thread with its own runtime
-/// needs its own `SharedStore`.
+/// A connection to the shared store, which all requests share. Cloning it is cheap. It connects at
+/// its first use and belongs to the runtime of that use, so a thread with its own runtime needs its
+/// own `SharedStore`.
 #[derive(Clone)]
 pub struct SharedStore(pub(crate) Arc<SharedStoreInner>);
 
@@ -31,14 +31,14 @@ pub(crate) struct SharedStoreInner {
 }
 
 impl SharedStore {
-    /// Connects at the first use. A call fails if it has no reply within `reply_timeout`,
-    /// connecting included.
+    /// Creates a store that connects at its first use. A call fails if it has no reply within
+    /// `reply_timeout`, including the time to connect.
     pub fn new(address: RedisAddress, reply_timeout: Duration) -> Self {
         Self::build(address, reply_timeout, None, StoreClock::default())
     }
 
     /// Creates a store for calls on behalf of requests. A call fails at once while `breaker` is
-    /// open, and each outcome is recorded in `breaker`. `clock` is measured by the caller.
+    /// open, and its outcome is recorded in `breaker`. The caller must measure `clock`.
     pub fn with_breaker(
         address: RedisAddress,
         reply_timeout: Duration,
@@ -70,12 +70,13 @@ impl SharedStore {
         Self::build(address, reply_timeout, None, self.0.clock.clone())
     }
 
-    /// The server's clock, as far as it was measured.
+    /// Returns the server's clock, as far as it was measured.
     pub fn clock(&self) -> &StoreClock {
         &self.0.clock
     }
 
-    /// The partitions in groups that one command can read: all at once, or in a cluster each alone.
+    /// Returns the partitions in groups that one command can read: all at once on a single server,
+    /// or one at a time in a cluster.
     pub fn partition_groups(&self) -> Vec<Vec<u32>> {
         match self.is_cluster() {
             true => (0..PARTITIONS).map(|partition| vec![partition]).collect(),
@@ -92,12 +93,12 @@ impl SharedStore {
         matches!(self.0.link.address(), RedisAddress::Cluster(_))
     }
 
-    /// How long a call waits for its reply.
+    /// Returns the time limit of a reply.
     pub fn reply_timeout(&self) -> Duration {
         self.0.link.reply_timeout()
     }
 
-    /// Returns true while the circuit breaker stops requests from calling the store.
+    /// Returns whether the circuit breaker is open, so that requests do not call the store.
     pub fn is_unavailable(&self) -> bool {
         self.0
             .breaker
@@ -108,7 +109,7 @@ impl SharedStore {
     /// Connects at once.
     ///
     /// # Errors
-    /// Returns an error if the address is not valid, or if no server answers there.
+    /// Returns an error if the address is not valid, or if no server answers at it.
     pub async fn connect(
         address: &RedisAddress,
         reply_timeout: Duration,
@@ -161,7 +162,7 @@ impl SharedStore {
         Ok(ScriptReply { operation, values })
     }
 
-    /// Like `call`, for a reply that need not be text.
+    /// Does the same as [`Self::call`] for a reply that need not be text.
     pub(crate) async fn call_bytes(
         &self,
         operation: &'static str,

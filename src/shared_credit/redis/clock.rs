@@ -1,25 +1,24 @@
-//! The store's clock, as an edge knows it: the clock of its own machine, plus the measured
-//! difference.
+//! The store's clock, which an edge computes from its machine's clock and the measured difference.
 //!
-//! Keys expire, and requests end, by one clock at all edges, so that an edge whose own clock is
-//! wrong decides like the others. This file must not read a clock.
+//! All edges use one clock for the expiry of keys and the end of requests, so that an edge with a
+//! wrong clock decides like the others. This file must not read a clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Longest round trip of a reading that counts, in ms. A longer one says little: the process was
-/// suspended, or its clock was set meanwhile.
+/// Maximum round trip, in ms, of a reading that counts. A longer one is useless, because the
+/// process was suspended or its clock was set meanwhile.
 const MAX_ROUND_TRIP_MS: i64 = 2_000;
 
-/// Cheap to clone; all clones share the difference. Without a reading, it is the clock of this
-/// machine.
+/// The difference to the store's clock. Clones are cheap and share the difference. Without a
+/// reading, the difference is zero.
 #[derive(Debug, Clone, Default)]
 pub struct StoreClock(Arc<AtomicI64>);
 
 impl StoreClock {
-    /// Records a reading: the store's clock showed `store_ms` at some moment between two times of
-    /// this machine's clock. A reading that agrees with the known difference changes nothing, so
-    /// the error is at most half a round trip and does not jitter.
+    /// Records a reading. The store's clock showed `store_ms` at some moment between two times of
+    /// this machine's clock. A reading that agrees with the known difference has no effect, so the
+    /// error is at most half a round trip and does not jitter.
     pub fn record(&self, asked_ms: i64, store_ms: i64, answered_ms: i64) {
         let round_trip_ms = answered_ms.saturating_sub(asked_ms);
         if !(0..=MAX_ROUND_TRIP_MS).contains(&round_trip_ms) {
@@ -35,12 +34,13 @@ impl StoreClock {
         }
     }
 
-    /// By how much the store's clock is ahead of this machine's; negative if it is behind.
+    /// Returns the time in ms by which the store's clock is ahead of this machine's, negative if it
+    /// is behind.
     pub fn skew_ms(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Converts a time of this machine's clock.
+    /// Converts a time of this machine's clock to the store's clock.
     pub fn to_store_time(&self, local_ms: i64) -> i64 {
         local_ms.saturating_add(self.skew_ms())
     }

@@ -1,5 +1,5 @@
-//! Errors of the shared store: their label in metrics, whether the connection is still usable, and
-//! how they become [`StoreError`], which knows no Redis.
+//! Classifies errors of the shared store: their label in metrics, and whether the connection is
+//! still usable. It converts them to [`StoreError`], which does not depend on Redis.
 //!
 //! This file must not decide how to react.
 
@@ -15,8 +15,7 @@ pub fn store_error(operation: &'static str, source: RedisError) -> StoreError {
     }
 }
 
-/// Returns the error of an operation that was not tried: the store did not answer earlier calls, so
-/// the circuit breaker is open.
+/// Returns the error of an operation that was not tried, because the circuit breaker is open.
 pub fn circuit_open(operation: &'static str) -> StoreError {
     StoreError::SharedStore {
         operation,
@@ -25,7 +24,7 @@ pub fn circuit_open(operation: &'static str) -> StoreError {
     }
 }
 
-/// Returns the store's own error; `None` if the error has another origin.
+/// Returns the store's own error, or `None` if the error has another origin.
 pub fn redis_error(error: &StoreError) -> Option<&RedisError> {
     match error {
         StoreError::SharedStore { source, .. } => source.downcast_ref(),
@@ -33,12 +32,12 @@ pub fn redis_error(error: &StoreError) -> Option<&RedisError> {
     }
 }
 
-/// Returns the code with which the store replied, such as `NOPERM`; `None` if it did not reply.
+/// Returns the code of the store's reply, such as `NOPERM`, or `None` without a reply.
 pub fn reply_code(error: &StoreError) -> Option<&str> {
     redis_error(error)?.code()
 }
 
-/// Label value of an error of the shared store, one of a fixed set.
+/// Returns the label of an error in metrics, from a fixed set.
 fn redis_reason(error: &RedisError) -> &'static str {
     match error.code() {
         Some("OOM") => return "store_out_of_memory",
@@ -64,20 +63,20 @@ fn redis_reason(error: &RedisError) -> &'static str {
     }
 }
 
-/// Returns true if the connection is not worth another command: it is lost, or its server is no
-/// longer the primary, or its server no longer accepts the password.
+/// Returns whether the connection cannot be used any more, because it is lost, its server is no
+/// longer the primary, or its server refuses the password.
 pub fn ends_connection(error: &RedisError) -> bool {
     let is_elsewhere = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"));
     is_elsewhere || error.is_io_error() || error.is_unrecoverable_error()
 }
 
-/// Returns true if a retry is safe and can succeed at once: no server has run the command, or it
-/// does no harm to run it again.
+/// Returns whether a retry is safe and may succeed at once, because no server has run the command
+/// or running it again is harmless.
 pub fn is_retryable(error: &RedisError) -> bool {
     ends_connection(error) && !error.is_timeout() && !error.is_connection_refusal()
 }
 
-/// Returns the first error of a pipeline, which has one for each command.
+/// Returns the first error of a pipeline, which has one error for each command.
 pub fn first_error(error: RedisError) -> RedisError {
     let first = error.clone().into_server_errors();
     first

@@ -1,6 +1,6 @@
-//! The events that the scripts leave for the ledger.
+//! Reads the events that the scripts leave for the ledger.
 //!
-//! This file must not remove an event: that is `redis/ingest.rs`.
+//! This file must not remove an event: `redis/ingest.rs` does.
 
 use super::errors;
 use super::reply::parse_amount;
@@ -19,7 +19,8 @@ pub enum StoreEvent {
         writeoff: Micro,
         ending: String,
     },
-    /// An end reported too late for the store to know whether it is new; the ledger decides.
+    /// An end that was reported too late for the store to know whether it is new. The ledger
+    /// decides that.
     EndedLate {
         request_id: String,
         account: String,
@@ -29,18 +30,18 @@ pub enum StoreEvent {
         account: String,
         trial: Micro,
     },
-    /// Not an event we wrote; holds the reason.
+    /// The event was not written by the gateway. The text is the reason.
     Unreadable(String),
 }
 
 /// Events in order, with their ids.
 pub type StoredEvents = Vec<(String, StoreEvent)>;
-/// The same as the server returns them: names and values.
+/// Events in the form of the server's reply: names and values.
 type RawEvents = Vec<(String, Vec<(String, String)>)>;
 
 impl StoreEventLog<'_> {
-    /// Returns the events of a partition after the event `after` ("0": from the beginning), in
-    /// order, with their ids.
+    /// Returns the events of a partition after the event `after`, in order, with their ids. "0"
+    /// stands for the beginning.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -60,8 +61,8 @@ impl StoreEventLog<'_> {
         Ok(parse_events(self.0.query("read events", &read).await?))
     }
 
-    /// Returns the first events of each of these partitions, at most `limit` of each. The
-    /// partitions must be of one group of [`super::client::SharedStore::partition_groups`].
+    /// Returns at most `limit` first events of each of these partitions. The partitions must be of
+    /// one group of [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -89,7 +90,7 @@ impl StoreEventLog<'_> {
             .arg(vec!["0"; streams.len()]);
         let found: Option<Vec<(String, RawEvents)>> = match self.0.query("read events", &read).await
         {
-            // An ACL from before lacks this command.
+            // An ACL that was made for an older version lacks this command.
             Err(error) if errors::reply_code(&error) == Some("NOPERM") => {
                 return self.first_events_of_each(partitions, limit).await;
             }
@@ -120,7 +121,7 @@ impl StoreEventLog<'_> {
 }
 
 fn parse_events(events: RawEvents) -> StoredEvents {
-    // An unreadable event must not block the others: the caller decides about it.
+    // An unreadable event must not block the others. The caller decides about it.
     let read = |fields| {
         parse_event(fields).unwrap_or_else(|error| StoreEvent::Unreadable(error.to_string()))
     };

@@ -1,6 +1,6 @@
-//! Checks that a server can keep balances: it does not lose data, and it runs the scripts.
+//! Checks that a server can keep balances, because it does not lose data and runs the scripts.
 //!
-//! This file must not change anything except a key that expires by itself.
+//! This file must not change data, except for a key that expires by itself.
 
 use super::errors;
 use super::keyspace::{Keyspace, PARTITIONS};
@@ -8,11 +8,11 @@ use super::views::StoreFitnessChecks;
 use ::redis::Cmd;
 use ledger::StoreError;
 
-/// Lifetime of the probe's key.
+/// Lifetime of the probe's key, in ms.
 const PROBE_TTL_MS: u64 = 1_000;
 
 impl StoreFitnessChecks<'_> {
-    /// Runs a script that writes, like an admission. `partition` can be any number.
+    /// Runs a script that writes in a partition, as an admission does.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called, or if it would not admit requests.
@@ -54,8 +54,8 @@ impl StoreFitnessChecks<'_> {
         )))
     }
 
-    /// Returns whether a version has used this cluster that did not spread the partitions over its
-    /// slots.
+    /// Returns whether an older version has used this cluster, which did not spread the partitions
+    /// over the slots.
     async fn has_numbered_partitions(&self) -> Result<bool, StoreError> {
         for partition in 0..PARTITIONS {
             let mut exists = Cmd::new();
@@ -69,8 +69,8 @@ impl StoreFitnessChecks<'_> {
         Ok(false)
     }
 
-    /// Returns the settings that would lose data. Balances must not be in a store that evicts them
-    /// under memory pressure, or that loses all of them when its process ends.
+    /// Returns the settings of the server that could lose data. Balances must not be in a store
+    /// that evicts them under memory pressure, or loses all data when its process ends.
     async fn find_durability_faults(&self) -> Result<Vec<String>, StoreError> {
         let mut settings = Vec::new();
         for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
@@ -100,7 +100,7 @@ impl StoreFitnessChecks<'_> {
         Ok(faults)
     }
 
-    /// Returns one of the server's settings; `None` if the server does not have it.
+    /// Returns one of the server's settings, or `None` if the server does not have it.
     async fn server_setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("CONFIG").arg("GET").arg(name);
@@ -115,8 +115,7 @@ fn refused_error(why: &str) -> StoreError {
     ))
 }
 
-/// Returns the reason if the error does not go away with time: the server answers every admission
-/// with it.
+/// Returns the reason of a permanent error, with which the server answers every admission.
 fn permanent_fault(error: &StoreError) -> Option<String> {
     let source = errors::redis_error(error)?;
     match source.code()? {

@@ -1,9 +1,9 @@
 //! Requests under idempotency keys, and their responses, shared by all edges. An entry is in the
 //! account's hash slot.
 //!
-//! An entry is either running, with the time until which callers believe that, or done, with or
-//! without a stored response. It expires by itself. The entries of a process that died are found by
-//! its instance id. This file must not validate keys, nor know a request's cost.
+//! An entry is either running, until a stored time, or done, with or without a stored response.
+//! Entries expire by themselves. The entries of a process that died are found by its instance id.
+//! This file must not validate keys or depend on a request's cost.
 
 use super::keyspace::{MARKER_MS, PARTITIONS, partition};
 use super::reply::ScriptReply;
@@ -45,12 +45,13 @@ impl StoreIdempotency<'_> {
         ["il", "ik", "iu"].map(|kind| self.0.key(partition, kind, ""))
     }
 
-    /// Looks a key up, and enters the request as running if the key is unknown. This is one atomic
-    /// step, even if several edges call at the same time. After `runs`, the request no longer
-    /// counts as running.
+    /// Looks a key up, and enters the request as running if the key is unknown. Both happen in one
+    /// atomic step, even if several edges call at the same time. After the time `runs`, the request
+    /// no longer counts as running.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. The request can be entered all the same.
+    /// Returns an error if the store cannot be called. The request may have been entered all the
+    /// same.
     pub async fn claim_idempotency_key(
         &self,
         entry: &IdempotencyEntry,
@@ -99,7 +100,8 @@ impl StoreIdempotency<'_> {
     /// is also not stored if there is no room for it after the oldest ones are removed.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. Try again, since it counts once.
+    /// Returns an error if the store cannot be called. A retry is safe, because the call takes
+    /// effect once.
     pub async fn complete_idempotency_key(
         &self,
         entry: &IdempotencyEntry,
@@ -135,7 +137,7 @@ impl StoreIdempotency<'_> {
     /// Releases the key of a request that had no result.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. Try again.
+    /// Returns an error if the store cannot be called. A retry is safe.
     pub async fn release_idempotency_key(
         &self,
         entry: &IdempotencyEntry,
@@ -181,8 +183,8 @@ impl StoreIdempotency<'_> {
         Ok(orphaned)
     }
 
-    /// Returns whether the request of an entry has ended; `None` if it began so long ago that its
-    /// marker may have expired. `runs` is the time that the entry was claimed with.
+    /// Returns whether the request of an entry has ended, or `None` if it began so long ago that
+    /// its marker may have expired. `runs` is the time with which the entry was claimed.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -213,7 +215,7 @@ impl StoreIdempotency<'_> {
         Ok((has_marker || is_certain).then_some(has_marker))
     }
 
-    /// Returns true if the store has an entry for the idempotency key.
+    /// Returns whether the store has an entry for the idempotency key.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

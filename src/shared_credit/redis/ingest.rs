@@ -1,8 +1,8 @@
 //! The operations that only the sidecar runs on the shared store: it consumes events, restores the
 //! data that a server has lost, and seeds accounts and keys.
 //!
-//! Every operation here can be repeated safely. This file must not decide when to run: that is
-//! `shared_credit/ledger_ingest.rs`.
+//! Every operation can be repeated safely. This file must not decide when to run one:
+//! `shared_credit/ledger_ingest.rs` does.
 
 use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
 use super::reply::parse_amount;
@@ -11,8 +11,8 @@ use ::redis::{Cmd, Pipeline};
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 
-/// Maximum number of requests per call of [`StoreIngest::restore`]: a script blocks its server
-/// while it runs.
+/// Maximum number of requests per call of [`StoreIngest::restore`]. A script blocks its server
+/// while it runs, so the number is small.
 pub const MAX_RESTORED: usize = 100;
 
 /// Time for which the store remembers a revoked key as revoked.
@@ -20,32 +20,33 @@ const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
 
 /// Maximum number of accounts of a partition whose holds one call reads.
 const MAX_HOLDS_SCANNED: isize = 20_000;
-/// Maximum number of accounts that one call reads: the server answers no other call meanwhile.
+/// Maximum number of accounts that one call reads, because the server answers no other call
+/// meanwhile.
 const MAX_ACCOUNTS_READ: usize = 1_000;
 
-/// Redis key of the set of accounts that edges have requested and the store does not know.
+/// Redis key of the set of accounts that edges have requested because the store does not know them.
 const SEED_REQUESTS_KEY: &str = "gw:wanted";
 
-/// Redis key of the address at which the sidecar that holds the ledger listens, and the time after
-/// which it is no longer believed.
+/// Redis key of the address of the sidecar that holds the ledger. The next constant is the lifetime
+/// of this key.
 const SIDECAR_KEY: &str = "gw:sidecar";
 const SIDECAR_TTL_MS: u64 = 60_000;
 
-/// Redis key of the last ledger entry that the sidecar has announced: `SEQ HASH`.
+/// Redis key of the last ledger entry that the sidecar has announced, in the form `SEQ HASH`.
 const LEDGER_HEAD_KEY: &str = "gw:ledger";
 
 /// The server of a partition, and the epoch of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionServer {
-    /// Id that changes with every restart and every failover.
+    /// Id of the server, which changes with every restart and every failover.
     pub server: String,
-    /// Epoch of the data; empty after the server lost everything.
+    /// Epoch of the data. Empty after the server lost all data.
     pub epoch: String,
-    /// The server's time.
+    /// The server's time, in ms since 1970.
     pub now_ms: i64,
 }
 
-/// A request as the ledger has it.
+/// A request with the ledger's data.
 #[derive(Debug, Clone)]
 pub struct RestoreEntry {
     pub request_id: String,
@@ -56,8 +57,8 @@ pub struct RestoreEntry {
     pub at_ms: i64,
 }
 
-/// Spending of an API key as the ledger has it, by day, week, month and in total, at a moment of
-/// the store's clock.
+/// Spending of an API key by day, week, month and in total. The ledger's amounts are as of a moment
+/// of the store's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct KeySeed<'a> {
     pub account: &'a str,
@@ -66,11 +67,11 @@ pub struct KeySeed<'a> {
     pub spent: [Micro; 4],
     /// Position of the last ledger entry that this spending includes.
     pub seq: i64,
-    /// Epoch in which the caller found the partition.
+    /// Last known epoch of the partition.
     pub epoch: &'a str,
 }
 
-/// An API key as edges read it.
+/// An API key with the fields that edges need.
 #[derive(Debug, Clone)]
 pub struct SharedKey {
     /// SHA-256 of the key, in hex.
@@ -80,7 +81,7 @@ pub struct SharedKey {
     pub shown: String,
     pub status: String,
     pub account_is_active: bool,
-    /// Settings of the key and rates of its account: JSON, or empty.
+    /// Settings of the key and rates of its account, as JSON or empty.
     pub settings: String,
     pub account_rates: String,
 }
@@ -150,8 +151,8 @@ impl StoreIngest<'_> {
             .map(drop)
     }
 
-    /// Returns up to where in the ledger this partition has every entry; `None` if nothing was
-    /// recorded.
+    /// Returns the position in the ledger up to which this partition has every entry, or `None` if
+    /// no position was recorded.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -179,8 +180,9 @@ impl StoreIngest<'_> {
         Ok(self.0.call("start an epoch", &call).await?.status() == "done")
     }
 
-    /// Settles requests of one partition that the ledger has as ended and the store does not: at
-    /// most [`MAX_RESTORED`]. Returns how many the store had lost.
+    /// Settles at most [`MAX_RESTORED`] requests of one partition that have ended according to the
+    /// ledger, but not according to the store. Returns the number of requests that the store had
+    /// lost.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -216,10 +218,10 @@ impl StoreIngest<'_> {
     }
 
     /// Removes events of a partition that the ledger has entered, each with its request ("" if it
-    /// belongs to none). From that the edges know that the ledger has the requests.
+    /// belongs to none). The edges thus learn that the ledger has the requests.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. Try again.
+    /// Returns an error if the store cannot be called. A retry is safe.
     pub async fn clear_events(
         &self,
         partition: u32,
@@ -240,7 +242,7 @@ impl StoreIngest<'_> {
 
     /// Begins to count the spending of an API key if the store does not count it yet. Returns false
     /// if it already does, if the account is not known, or if the ledger still lacks too many
-    /// events; then try again.
+    /// events, so that the caller must retry.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -280,7 +282,7 @@ impl StoreIngest<'_> {
         self.0.query("look for accounts to seed", &pop).await
     }
 
-    /// Names the address of the sidecar to the edges.
+    /// Announces the address of the sidecar to the edges.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -303,8 +305,8 @@ impl StoreIngest<'_> {
         self.0.query("record the end of the ledger", &set).await
     }
 
-    /// Returns the position and the hash (hex) of the last entry that was recorded; `None` if the
-    /// store has none.
+    /// Returns the position and the hash (hex) of the last recorded entry, or `None` without a
+    /// record.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -319,8 +321,8 @@ impl StoreIngest<'_> {
         Ok(recorded.and_then(parse))
     }
 
-    /// Returns the address that the sidecar has announced; `None` if the edges know it from their
-    /// config alone.
+    /// Returns the address that the sidecar has announced, or `None` if the edges must use their
+    /// config.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -330,7 +332,8 @@ impl StoreIngest<'_> {
         self.0.query("look for the sidecar", &get).await
     }
 
-    /// Sets whether an account can spend. Does nothing if the store does not know the account.
+    /// Sets whether an account can spend. The call has no effect if the store does not know the
+    /// account.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -362,7 +365,7 @@ impl StoreIngest<'_> {
         self.0.call("publish a key", &call).await.map(drop)
     }
 
-    /// Records that the store has every API key again since it lost them.
+    /// Records that the store has every API key, after it had lost them.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
@@ -372,7 +375,7 @@ impl StoreIngest<'_> {
         self.0.query("mark the keys as published", &set).await
     }
 
-    /// Returns true if any of these partitions may have holds. They must be of one group of
+    /// Returns whether any of these partitions may have holds. They must be of one group of
     /// [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors

@@ -1,17 +1,18 @@
-//! The names of the Redis keys, the partitions that they belong to, and how long markers live.
+//! The names of the Redis keys, their partitions, and the lifetimes of markers.
 //!
 //! This file must not call the store.
 
 use config::redis_address::RedisAddress;
 
-/// Number of partitions. Never change it while the store has data.
+/// Number of partitions. The number must not change while the store has data.
 pub const PARTITIONS: u32 = 16;
 
-/// Lifetime of the marker of a request that has ended. Until it is over, the store itself knows
-/// that it has had the end; after that, the ledger knows.
+/// Lifetime of the marker of an ended request, in ms. Until it expires, the store itself knows the
+/// end; after that, the ledger does.
 pub(crate) const MARKER_MS: u64 = 3_600 * 1_000;
 
-/// Lifetime of an operation's marker: an interrupted command can be run again until then.
+/// Lifetime of an operation's marker, in ms. An interrupted command can be run again until it
+/// expires.
 pub(crate) const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;
 
 /// Value of a request's marker once the ledger has entered its end.
@@ -25,19 +26,20 @@ pub fn partition(account: &str) -> u32 {
     crc32fast::hash(account.as_bytes()) % PARTITIONS
 }
 
-/// The names of the partitions in a key: its hash tag, which decides the slot in a cluster.
+/// The names of the partitions in keys. A name is a hash tag, which determines the slot in a
+/// cluster.
 #[derive(Clone, Copy)]
 pub(crate) struct Keyspace([&'static str; PARTITIONS as usize]);
 
 impl Keyspace {
-    /// On one server.
+    /// The names on a single server.
     pub const NUMBERED: Self = Self([
         "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "p11", "p12", "p13",
         "p14", "p15",
     ]);
-    /// In a cluster. Each name has a slot at the beginning of another sixteenth of the slots, so
-    /// primaries that have the same number of slots in a row have the same number of partitions, or
-    /// one more.
+    /// The names in a cluster. Each name has a slot at the beginning of another sixteenth of the
+    /// slots. Primaries with equally many consecutive slots thus have equally many partitions, or
+    /// differ by one.
     pub const SPREAD: Self = Self([
         "p0k", "p1ab", "p2bb", "p3bx", "p4db", "p5dx", "p6y", "p7fx", "p8fy", "p9fc", "p10o",
         "p11dr", "p12fi", "p13fs", "p14ar", "p15ah",

@@ -1,10 +1,10 @@
 //! One connection that all callers share, and its replacement after a failure.
 //!
 //! A separate task connects, one attempt at a time. A caller that gives up does not cancel the
-//! attempt, and all callers that waited for it share its result. Each command has a reply, or has
-//! failed, within the link's time limit (`reply_timeout`), connecting included. If the connection
-//! turns out to be lost, the link sends the command once more over a new one: no command sent here
-//! counts twice. This file must not know the commands.
+//! attempt, and all waiting callers share its result. Each command gets a reply or fails within the
+//! link's time limit (`reply_timeout`), including the time to connect. If the connection is lost,
+//! the link sends the command once more over a new one, which is safe because no command takes
+//! effect twice. This file must not depend on the commands.
 
 use super::errors;
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -23,14 +23,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest wait for the answer of each Sentinel.
+/// Maximum time to wait for the answer of each Sentinel.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
-/// Number of requests that can wait to be written to one connection; above it, callers wait.
+/// Maximum number of requests that wait to be written to one connection. Further callers wait.
 const MAX_QUEUED: usize = 1_024;
-/// Number of redirections that the client of a cluster follows.
+/// Maximum number of redirections that the client of a cluster follows.
 const MAX_CLUSTER_RETRIES: u32 = 3;
 
-/// Cheap to clone.
+/// A connection that reconnects. Cloning it is cheap.
 #[derive(Clone)]
 pub(crate) struct RedisLink(Arc<RedisLinkInner>);
 
@@ -38,13 +38,13 @@ struct RedisLinkInner {
     address: RedisAddress,
     reply_timeout: Duration,
     used: Mutex<Option<LiveConnection>>,
-    /// Lock that the connecting task holds; the time and the error of the last failed attempt.
+    /// Lock that the connecting task holds, with the time and the error of the last failed attempt.
     attempt: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
 }
 
 #[derive(Clone)]
 struct LiveConnection {
-    /// Time of connecting; it identifies the connection.
+    /// Time of connecting, which identifies the connection.
     since: Instant,
     wire: RedisConnection,
 }
@@ -73,7 +73,7 @@ impl RedisLink {
         self.0.reply_timeout
     }
 
-    /// Connects if there is no connection.
+    /// Connects unless a connection exists.
     pub async fn connect(&self) -> Result<(), RedisError> {
         self.connection().await.map(drop)
     }
@@ -82,7 +82,7 @@ impl RedisLink {
     pub async fn primary_client(&self) -> Result<Client, RedisError> {
         match &self.0.address {
             RedisAddress::One(url) => Client::open(url.as_str()),
-            // A message published at one node arrives at every node.
+            // A message that is published at one node arrives at every node.
             RedisAddress::Cluster(nodes) => Client::open(nodes.first().map_or("", String::as_str)),
             RedisAddress::Sentinel(sentinel) => Client::open(find_primary(sentinel).await?),
         }
@@ -117,7 +117,7 @@ impl RedisLink {
         if let Some(used) = self.live_connection() {
             return Ok(used);
         }
-        // A caller that waited for an attempt takes its result. Otherwise each caller would wait
+        // A caller that waited for an attempt shares its result. Otherwise each caller would wait
         // for the attempts of the others.
         if let Some((at, error)) = failed.as_ref().filter(|(at, _)| *at >= since) {
             log::trace!("connecting failed {} ms ago", at.elapsed().as_millis());
@@ -145,8 +145,8 @@ impl RedisLink {
         }
     }
 
-    /// Returns the result of a command sent over `used`; `None` if the command must be sent
-    /// once more.
+    /// Returns the result of a command sent over `used`, or `None` if the command must be sent once
+    /// more.
     fn check_outcome<T>(
         &self,
         used: &LiveConnection,
@@ -156,7 +156,7 @@ impl RedisLink {
         if let Err(error) = &outcome
             && errors::ends_connection(error)
         {
-            // A cluster's connection finds its nodes by itself, unless none are left.
+            // A cluster's connection finds its nodes by itself, unless none is left.
             if matches!(used.wire, RedisConnection::One(_))
                 || error.kind() == ErrorKind::ClusterConnectionNotFound
             {
@@ -295,16 +295,15 @@ async fn open_connection(
     })
 }
 
-/// A Sentinel's reply.
 struct SentinelReply {
     epoch: u64,
     host: String,
     port: u16,
 }
 
-/// Returns the primary's address from the Sentinels' reply with the highest epoch: a Sentinel that
-/// was cut off from the others can still name the previous primary. Waits for more than half of the
-/// Sentinels, or for all that answer.
+/// Returns the primary's address from the Sentinels' reply with the highest epoch, because a
+/// Sentinel that was cut off from the others can still name the previous primary. Waits for more
+/// than half of the Sentinels, or for all that answer.
 async fn find_primary(sentinel: &SentinelAddress) -> Result<ConnectionInfo, RedisError> {
     let mut queries = JoinSet::new();
     for node in &sentinel.nodes {
@@ -361,7 +360,7 @@ async fn ask_sentinel(node: String, master: String) -> Result<SentinelReply, Red
         .get_multiplexed_async_connection_with_config(&config(SENTINEL_TIMEOUT))
         .await?;
     let mut query = Pipeline::new();
-    // The first command knows a new primary sooner; the second returns its epoch.
+    // The first command knows a new primary sooner, and the second returns its epoch.
     query
         .cmd("SENTINEL")
         .arg("GET-MASTER-ADDR-BY-NAME")
@@ -388,8 +387,8 @@ fn primary_not_found(master: &str, error: &RedisError) -> RedisError {
     ))
 }
 
-/// Checks that the server is the primary: a former primary does not notice at once that it no
-/// longer is. A user without the right to run `ROLE` passes; a replica then fails at the first
+/// Checks that the server is the primary, because a former primary may not have noticed its
+/// demotion. A user without the right to run `ROLE` passes; a replica then fails at the first
 /// write.
 async fn check_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     let mut role = Cmd::new();

@@ -1,7 +1,8 @@
-//! Refused requests on their way from the edges to the sidecar: batches in a list, the oldest of
-//! which are dropped while no sidecar reads it.
+//! Passes refused requests from the edges to the sidecar in a list of batches. The oldest batches
+//! are dropped if no sidecar reads the list.
 //!
-//! They are no money: a batch may get lost. This file must not know what a batch has.
+//! Refused requests do not affect money, so a batch may be lost. This file must not depend on the
+//! content of a batch.
 
 use super::views::StoreRefusals;
 use ::redis::Cmd;
@@ -9,9 +10,9 @@ use ledger::StoreError;
 
 /// Redis key of the list.
 const REFUSED_KEY: &str = "gw:refused";
-/// Maximum number of batches that wait: those of a minute, of ten edges.
+/// Maximum number of waiting batches: those of ten edges in a minute.
 const MAX_BATCHES: isize = 600;
-/// Time after which batches that no sidecar reads are dropped.
+/// Time after which unread batches are dropped.
 const BATCHES_TTL_SECONDS: u64 = 3_600;
 
 impl StoreRefusals<'_> {
@@ -40,7 +41,7 @@ impl StoreRefusals<'_> {
         self.0.query(operation, &expire).await
     }
 
-    /// Takes the oldest batches, at most `count`.
+    /// Takes at most `count` of the oldest batches.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

@@ -1,4 +1,4 @@
-//! A script's reply, and how its values are read.
+//! Parses a script's reply.
 //!
 //! This file must not decide what a reply means for a request.
 
@@ -8,7 +8,6 @@ use credits::rates::{
 };
 use ledger::StoreError;
 
-/// A script's reply: its status and further values.
 pub(crate) struct ScriptReply {
     pub operation: &'static str,
     pub values: Vec<String>,
@@ -43,8 +42,8 @@ impl ScriptReply {
             .map_err(|_| self.unexpected_reply())
     }
 
-    /// Reads what is left under the limits, beginning at value `first`: requests and tokens of the
-    /// key, then of the account. Empty if the request was a repeat or has no limits.
+    /// Parses the remaining limits, beginning at value `first`: requests and tokens of the key, and
+    /// then of the account. The result is empty if the request was a repeat or has no limits.
     pub(crate) fn rate_limits(&self, first: usize) -> Result<RateLimitStatuses, StoreError> {
         if self.values.len() <= first {
             return Ok(RateLimitStatuses::default());

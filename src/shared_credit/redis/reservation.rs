@@ -1,5 +1,5 @@
-//! Reservations: credits that a request reserves before the vendor is called, and their release
-//! once their lease has ended.
+//! Reserves credits for a request before the vendor is called, and releases reservations whose
+//! lease has ended.
 //!
 //! This file must not decide amounts. Read next: `redis/reserve.lua`.
 
@@ -13,7 +13,7 @@ use ledger::StoreError;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Maximum number of accounts that one call lists, and maximum number of such calls in a row for a
+/// Maximum number of accounts that one call lists, and maximum number of consecutive calls for a
 /// partition.
 const MAX_VISITS: usize = 100;
 const MAX_SWEEPS: usize = 100;
@@ -23,15 +23,15 @@ const MAX_SWEEPS: usize = 100;
 pub struct ReserveCommand<'a> {
     pub request_id: &'a str,
     pub account: &'a str,
-    /// Highest possible cost of the request.
+    /// Maximum cost of the request.
     pub full: Micro,
-    /// Smallest reservation with which the request is worth running.
+    /// Minimum reservation with which the request is worth running.
     pub floor: Micro,
-    /// Time after which the store releases a hold that nobody settled. Zero is a dry run: the store
-    /// reserves and counts nothing, and only replies whether it would.
+    /// Time after which the store releases a hold that was not settled. Zero means a dry run: the
+    /// store reserves and counts nothing, and only replies whether it would.
     pub lease: Duration,
     pub max_open: u64,
-    /// The API key and the limits of the request; `None` if it has no limits.
+    /// The API key and the limits of the request, or `None` without limits.
     pub within: Option<(&'a str, &'a RequestLimits)>,
 }
 
@@ -48,14 +48,14 @@ pub enum ReserveReply {
     TooManyOpen,
     /// A limit on requests, on tokens or on concurrency was reached.
     Limited(RateLimitWait),
-    /// The API key's spending limit leaves less than the request needs.
+    /// The rest of the API key's spending limit is less than the request needs.
     KeySpendLimit {
         free: Micro,
     },
     Suspended,
     /// The request has ended already.
     Ended,
-    /// The store does not know the account, or its API key's spending. It must be seeded from the
+    /// The store does not know the account or its API key's spending, which must be seeded from the
     /// ledger.
     Unknown,
 }
@@ -64,8 +64,8 @@ impl StoreHolds<'_> {
     /// Reserves credits for a request.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. The credits can be reserved all the same,
-    /// until the lease ends or the caller tries again.
+    /// Returns an error if the store cannot be called. The credits may have been reserved all the
+    /// same, until the lease ends or the caller retries.
     pub async fn reserve(&self, command: &ReserveCommand<'_>) -> Result<ReserveReply, StoreError> {
         let lease_ms = u64::try_from(command.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.0.request_invocation(
@@ -142,8 +142,8 @@ impl StoreHolds<'_> {
         for _ in 0..MAX_SWEEPS {
             let due: Vec<String> = self.0.query("look for expired reservations", &due).await?;
             let mut has_visited = false;
-            // All at once: busy accounts are visited again and again, and each answer takes a round
-            // trip.
+            // Visit all accounts at the same time: busy accounts are visited repeatedly, and each
+            // call takes a round trip.
             let mut visits = JoinSet::new();
             for member in due {
                 let (store, leases) = (self.0.clone(), leases.clone());
@@ -195,7 +195,7 @@ impl StoreHolds<'_> {
         }
     }
 
-    /// Releases an expired hold of an older version, which listed each hold.
+    /// Releases an expired hold that an older version made, which listed each hold separately.
     async fn lapse(
         &self,
         partition: u32,
@@ -207,7 +207,7 @@ impl StoreHolds<'_> {
         let mut hold = Cmd::new();
         hold.arg("HGET").arg(&holds).arg(request_id);
         let hold: Option<String> = self.0.query("read an expired reservation", &hold).await?;
-        // The fifth field of a hold is the API key, if there is one.
+        // The fifth field of a hold is the API key, if the hold has one.
         let api_key = hold
             .as_deref()
             .and_then(|hold| hold.splitn(5, ':').nth(4))

@@ -1,7 +1,7 @@
 //! Notifies an edge of API keys that are no longer valid.
 //!
-//! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
-//! must receive it over the same connection. This file must not know how keys are cached.
+//! A lost connection reports no error. So the edge publishes a heartbeat every half second, which
+//! must arrive over the same connection. This file must not depend on the cache of keys.
 
 use super::errors;
 use super::link::CONNECT_TIMEOUT;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, interval, timeout};
 
 /// Interval at which the edge publishes a heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest time without any message before the connection counts as lost.
+/// Maximum time without any message before the connection counts as lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl StoreKeys<'_> {
@@ -74,7 +74,8 @@ impl StoreKeys<'_> {
                 _ = beats.tick() => {
                     let mut publish = Cmd::new();
                     publish.arg("PUBLISH").arg(&beat).arg(1);
-                    // The result does not matter: if the heartbeat was published, it arrives.
+                    // The result does not matter, because a published heartbeat arrives over the
+                    // subscription.
                     let _: Result<i64, _> = self.0.query("send the heartbeat of revocations", &publish).await;
                     if last_message_at.elapsed() > SILENCE_TIMEOUT {
                         return Err(timeout_error());

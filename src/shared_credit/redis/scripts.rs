@@ -1,6 +1,6 @@
-//! The scripts that run in the shared store, each one step. Every script begins with `common.lua`.
+//! The scripts of the shared store. Each one runs as a single step, and begins with `common.lua`.
 //!
-//! This file must not know what calls them.
+//! This file must not depend on the callers.
 
 use ::redis::Script;
 

@@ -1,4 +1,4 @@
-//! The end of a request: its hold is released, its cost debited, and an event left for the ledger.
+//! Ends a request: releases its hold, debits its cost, and leaves an event for the ledger.
 //!
 //! This file must not decide the cost. Read next: `redis/end.lua`.
 
@@ -14,9 +14,9 @@ pub struct SettleCommand<'a> {
     pub request_id: &'a str,
     pub account: &'a str,
     pub cost: Micro,
-    /// Ending for the ledger, as JSON.
+    /// Ending for the ledger, as serialized JSON.
     pub ending: &'a str,
-    /// API key of the request. `tokens` is the number of tokens that the request used.
+    /// API key of the request. `tokens` is the number of tokens that the request has used.
     pub key_id: &'a str,
     pub tokens: u64,
 }
@@ -24,32 +24,32 @@ pub struct SettleCommand<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettleReply {
     /// The event for the ledger, the debited amount, and the amount written off because the account
-    /// could not cover it. Nothing is debited without a hold: then the ledger decides, and posts
-    /// its debit.
+    /// could not cover it. Without a hold, the store debits no credits, and the ledger decides and
+    /// posts its debit.
     Done {
         event: String,
         taken: CreditSplit,
         writeoff: Micro,
     },
-    /// The request had ended before, with this event.
+    /// The request had ended already, with this event.
     Known { event: String },
-    /// The request had ended before, and the ledger has entered it.
+    /// The request had ended already, and the ledger has entered its end.
     Applied,
 }
 
-/// Whether the ledger has the end of a request that the store has received.
+/// The state of an end that the store has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndState {
-    /// The ledger has entered it.
+    /// The ledger has entered the end.
     Applied,
     Waiting,
-    /// The server that answers does not have the end: settle the request again.
+    /// The server does not have the end, so the caller must settle the request again.
     Lost,
 }
 
 impl StoreHolds<'_> {
-    /// Returns for each request, given as its account and its id, whether the ledger has its end.
-    /// Changes nothing. The requests must be of one group of
+    /// Returns whether the ledger has the end of each request, given its account and its id. The
+    /// call only reads. The requests must be of one group of
     /// [`super::client::SharedStore::partition_groups`].
     ///
     /// # Errors
@@ -92,7 +92,8 @@ impl StoreHolds<'_> {
     /// Settles a request.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. Try again until it answers.
+    /// Returns an error if the store cannot be called. The caller must retry until the store
+    /// answers.
     pub async fn settle(&self, command: &SettleCommand<'_>) -> Result<SettleReply, StoreError> {
         let mut call =
             self.0

@@ -1,6 +1,7 @@
-//! The calls of the shared store, grouped by subject. Functions take the whole [`SharedStore`].
+//! The methods of the shared store, grouped into one view for each subject. Free functions take the
+//! whole [`SharedStore`].
 //!
-//! This file must not contain behaviour: each is implemented beside its scripts.
+//! This file must not contain behaviour: a method is implemented beside its script.
 
 use super::client::SharedStore;
 
@@ -8,15 +9,15 @@ use super::client::SharedStore;
 #[derive(Clone, Copy)]
 pub struct StoreKeys<'a>(pub(crate) &'a SharedStore);
 
-/// Balances, and changes of them that are no requests.
+/// Balances, and changes of them that no request caused.
 #[derive(Clone, Copy)]
 pub struct StoreBalances<'a>(pub(crate) &'a SharedStore);
 
-/// What the store reports to the ledger.
+/// Events of the store for the ledger.
 #[derive(Clone, Copy)]
 pub struct StoreEventLog<'a>(pub(crate) &'a SharedStore);
 
-/// Whether the server keeps what it is given.
+/// Checks that the server keeps its data.
 #[derive(Clone, Copy)]
 pub struct StoreFitnessChecks<'a>(pub(crate) &'a SharedStore);
 
@@ -24,15 +25,15 @@ pub struct StoreFitnessChecks<'a>(pub(crate) &'a SharedStore);
 #[derive(Clone, Copy)]
 pub struct StoreIdempotency<'a>(pub(crate) &'a SharedStore);
 
-/// What the sidecar writes and reads.
+/// Calls that only the sidecar makes.
 #[derive(Clone, Copy)]
 pub struct StoreIngest<'a>(pub(crate) &'a SharedStore);
 
-/// Refused requests on their way to the sidecar.
+/// Refused requests that edges send to the sidecar.
 #[derive(Clone, Copy)]
 pub struct StoreRefusals<'a>(pub(crate) &'a SharedStore);
 
-/// Holds of requests, and how they ended.
+/// Holds of requests, and their ends.
 #[derive(Clone, Copy)]
 pub struct StoreHolds<'a>(pub(crate) &'a SharedStore);
 

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// Size of one write. It holds many lines, so that a busy log needs few writes.
+/// Size of one write in bytes. It holds many lines, so that a busy log needs few writes.
 const BATCH_BYTES: usize = 65_536;
 /// Time that a batch waits for more lines. It keeps the number of wake-ups and writes low.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
-/// Mode of a new file: not everyone may read who requested what.
+/// Mode of a new file, which restricts who may read the requests.
 const FILE_MODE: u32 = 0o640;
 
 /// Destination of the access log.
@@ -36,7 +36,7 @@ pub enum LogDestination {
     #[default]
     Off,
     Stdout,
-    /// A file that the gateway appends to, or a pipe. SIGHUP reopens it, for log rotation.
+    /// A file to which the gateway appends, or a pipe. SIGHUP reopens it, for log rotation.
     File(PathBuf),
 }
 
@@ -53,27 +53,28 @@ impl fmt::Display for LogDestination {
 /// The log record of one request. Times are in microseconds; fields that do not apply are omitted.
 #[derive(Debug, Serialize)]
 pub struct AccessRecord {
-    /// Arrival time; written as RFC 3339 in UTC.
+    /// Arrival time in ms since 1970. The log shows it as RFC 3339 in UTC.
     #[serde(rename = "at", serialize_with = "rfc3339")]
     pub at_ms: i64,
     pub request_id: String,
-    /// Address of the peer, as this process sees it.
+    /// Address of the peer from the view of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<IpAddr>,
-    /// Method, cut to 16 bytes. It and `path` are the only texts from the client.
+    /// Method, truncated to 16 bytes. The method and `path` are the only texts from the client.
     pub method: String,
-    /// Path without the query, cut to 128 bytes and escaped; anything that looks like a key is
+    /// Path without the query, truncated to 128 bytes and escaped. Parts that look like a key are
     /// masked.
     pub path: String,
-    /// `call`, `sidecar`, or the name of a local response: a closed set.
+    /// `call`, `sidecar`, or the name of a local response. The values form a closed set.
     pub route: &'static str,
-    /// `call`, `sidecar`, or what was answered here: a closed set.
+    /// `call`, `sidecar`, or the name of a response of the gateway itself. The values form a closed
+    /// set.
     pub handler: &'static str,
-    /// Empty, and left out, for what belongs to none.
+    /// Surface of the request. The record leaves it out for a request without one.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub surface: &'static str,
     pub status: u16,
-    /// Reason for the refusal or failure: a closed set.
+    /// Reason for the refusal or failure, from a closed set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text")]
@@ -95,9 +96,8 @@ pub struct CallRecord {
     pub vendor: String,
     pub endpoint: String,
     pub attempts: usize,
-    /// Size of the client's body.
     pub body_bytes: u64,
-    /// Billing outcome; omitted if the request is free.
+    /// Billing outcome. `None` if the request is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "credits")]
@@ -106,7 +106,7 @@ pub struct CallRecord {
     pub body_us: u64,
     /// Time from the end of the body until the request was sent upstream: translation, quote, hold.
     pub admit_us: u64,
-    /// Time from then to the vendor's header.
+    /// Time from the sending of the request to the vendor's header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor_us: Option<u64>,
     /// Time from the request's header to the first byte of the response.
@@ -131,23 +131,23 @@ fn credits<S: serde::Serializer>(
         .serialize(serializer)
 }
 
-/// Handle of the log writer, which can be replaced. Cheap to clone.
+/// Handle of the log writer, which can be replaced. Cloning it is cheap.
 #[derive(Clone, Default)]
 pub struct AccessLog(Arc<ArcSwapOption<QueueSender<LogCommand>>>);
 
-/// A writer that no handle uses yet; `None` if the log is off.
+/// A writer that no handle uses yet, or `None` if the log is off.
 pub struct PendingAccessLog(Option<QueueSender<LogCommand>>);
 
 enum LogCommand {
     Line(Box<AccessRecord>),
-    /// Reopen the file, which was moved away.
+    /// Reopens the file, which was moved away.
     Reopen,
-    /// Write everything queued before, then notify the waiting thread.
+    /// Writes all earlier lines, and then notifies the waiting thread.
     Flush(SyncSender<()>),
 }
 
 impl AccessLog {
-    /// Starts the writer. `lines`: capacity of its queue.
+    /// Starts the writer. `lines` is the capacity of its queue.
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened.
@@ -164,7 +164,7 @@ impl AccessLog {
     pub fn open(destination: &LogDestination, lines: u64) -> io::Result<PendingAccessLog> {
         let out = match destination {
             LogDestination::Off => return Ok(PendingAccessLog(None)),
-            // Not the standard library's handle, which buffers.
+            // The standard library's handle would buffer the lines.
             LogDestination::Stdout => LogOutput {
                 file: io::stdout().as_fd().try_clone_to_owned()?.into(),
                 path: None,
@@ -191,7 +191,7 @@ impl AccessLog {
         self.0.load().is_some()
     }
 
-    /// Queues a record without blocking. If the queue is full, it drops and counts the record.
+    /// Queues a record without blocking. If the queue is full, the record is dropped and counted.
     pub fn write(&self, record: AccessRecord) {
         let queue = self.0.load();
         let Some(sender) = queue.as_ref() else { return };
@@ -223,7 +223,7 @@ impl AccessLog {
 
 struct LogOutput {
     file: File,
-    /// Where to open the file again; `None`: it is stdout.
+    /// Path under which to open the file again. `None` for stdout.
     path: Option<PathBuf>,
 }
 
@@ -231,7 +231,7 @@ struct LogWriter {
     out: LogOutput,
     batch: Vec<u8>,
     lines: u64,
-    /// The last write failed. The error is logged once, not once per batch.
+    /// Whether the last write failed. The error is logged once, not for every batch.
     is_failing: bool,
 }
 
@@ -245,10 +245,10 @@ impl LogWriter {
         }
     }
 
-    /// Runs until all senders are gone.
+    /// Runs until all senders are dropped.
     fn run(mut self, commands: &QueueReceiver<LogCommand>) {
         while let Ok(first) = commands.recv() {
-            // Sleep instead of waiting on the queue: there, every line would wake this thread.
+            // Sleep instead of waiting on the queue, where every line would wake this thread.
             if let LogCommand::Line(_) = first {
                 std::thread::sleep(BATCH_DELAY);
             }
@@ -307,9 +307,9 @@ impl LogWriter {
     }
 }
 
-/// Opens the file, or creates it. A pipe is opened for reading too: to open it for writing alone
-/// waits until somebody reads it, perhaps for ever, and a reader that restarts would end it.
-/// rsyslog opens its pipes in the same way (`ompipe`).
+/// Opens or creates the file. A pipe is opened for reading too: opening it for writing alone would
+/// wait until another process reads it, perhaps forever, and a reader that restarts would end the
+/// pipe. rsyslog opens its pipes in the same way (`ompipe`).
 fn open(path: &Path) -> io::Result<File> {
     let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
     let mut options = OpenOptions::new();

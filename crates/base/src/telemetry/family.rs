@@ -1,6 +1,6 @@
 //! Registers metric families.
 //!
-//! This file must not know which families there are.
+//! This file must not name a family.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -8,18 +8,18 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-/// A family as a table declares it.
+/// A declaration of a metric family.
 #[derive(Default)]
 pub(super) struct FamilyOptions {
     pub name: &'static str,
     pub help: &'static str,
-    /// Names of the labels; none for a family of one series.
+    /// Names of the labels. A family of one series has none.
     pub labels: &'static [&'static str],
-    /// Upper bounds of a histogram's buckets; otherwise empty.
+    /// Upper bounds of a histogram's buckets. Empty for other kinds.
     pub buckets: &'static [f64],
 }
 
-/// A kind of family that a table can declare.
+/// A kind of metric that can be declared as a family.
 pub(super) trait MetricFamily: Collector + Clone + Sized + 'static {
     fn build(options: FamilyOptions) -> prometheus::Result<Self>;
 }

@@ -2,7 +2,7 @@
 //! in addition to the gateway's own metrics.
 //!
 //! Labels come from the config. The series of a model are looked up once per request, not once per
-//! label, and created with the first one. This file must not access a request.
+//! label, and created with the first one. This file must not depend on a request.
 
 use super::family::register_family;
 use super::model_labels::ModelLabels;
@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The value of `gen_ai.operation.name` for all three surfaces.
+/// The value of `gen_ai.operation.name`, which is the same for all three surfaces.
 const OPERATION: &str = "chat";
-/// The conventions' buckets and longer ones: complete responses of reasoning models take many
-/// minutes.
+/// The conventions' buckets, and longer ones because complete responses of reasoning models take
+/// many minutes.
 const OPERATION_SECONDS_BUCKETS: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
     327.68, 655.36, 3_600.0,
@@ -46,18 +46,18 @@ pub struct GenAiMetrics {
     token_usage: HistogramVec,
     time_to_first_token: HistogramVec,
     labels: Arc<ModelLabels>,
-    /// By the model's catalog id. Models of earlier configs stay, because requests may still run
-    /// under one.
+    /// Models by catalog id. Models of earlier configs are kept, because requests may still use
+    /// them.
     models: ArcSwap<HashMap<String, Arc<ObservedModel>>>,
 }
 
 struct ObservedModel {
     provider: String,
-    /// Set once the model is used.
+    /// The series of the model. Set at the first use of the model.
     series: OnceLock<ModelSeries>,
 }
 
-/// The series of one model, or of all models without series of their own.
+/// The series of one model, or the common series of all models without their own.
 struct ModelSeries {
     label: String,
     successful: Histogram,
@@ -66,7 +66,7 @@ struct ModelSeries {
     first_token: Histogram,
 }
 
-/// How an operation ends badly: the client left, or the vendor or the gateway failed.
+/// Values of the error label: the client disconnected, or the vendor or the gateway failed.
 const OPERATION_ERRORS: [&str; 11] = [
     "client_left",
     "draining",
@@ -120,7 +120,7 @@ impl GenAiMetrics {
         }
     }
 
-    /// Adds models, given as catalog id and provider.
+    /// Adds models, as pairs of catalog id and provider.
     pub fn add_models<'a>(&self, models: impl Iterator<Item = (&'a str, &'a str)>) {
         let mut all = HashMap::clone(&self.models.load());
         for (model, provider) in models {
@@ -173,7 +173,7 @@ impl GenAiMetrics {
         }
     }
 
-    /// Records the end of a request to the model's vendor; `error` is from a closed set, and `None`
+    /// Records the end of a request to the model's vendor. `error` is from a closed set, and `None`
     /// on success.
     pub fn observe_operation(&self, model: &str, duration: Duration, error: Option<&str>) {
         let seconds = duration.as_secs_f64();
@@ -208,7 +208,7 @@ impl GenAiMetrics {
     }
 }
 
-/// Hosts of the vendors that the conventions list, by the end of the host name.
+/// Providers of the conventions, by the end of their hosts' names.
 const PROVIDERS: [(&str, &str); 14] = [
     ("api.anthropic.com", "anthropic"),
     ("api.openai.com", "openai"),
@@ -226,8 +226,8 @@ const PROVIDERS: [(&str, &str); 14] = [
     ("api.cohere.ai", "cohere"),
 ];
 
-/// Value of `gen_ai.provider.name`: the name from the conventions if the vendor's hosts are known,
-/// else the vendor's name in the config.
+/// Returns the value of `gen_ai.provider.name`. It is the name from the conventions if the vendor's
+/// hosts are known, and otherwise the vendor's name in the config.
 pub fn provider<'a>(vendor: &'a str, hosts: impl IntoIterator<Item = &'a str>) -> &'a str {
     let known = |host: &str| {
         let is_bedrock = host.starts_with("bedrock") && host.ends_with(".amazonaws.com");

@@ -1,9 +1,9 @@
-//! Limits how often one place in the code warns: a flood of refused requests must not be a flood of
-//! lines.
+//! Limits how often one place in the code logs warnings, so that a flood of refused requests does
+//! not become a flood of lines.
 //!
-//! For each place, at most [`MAX_LINES_PER_WINDOW`] lines are written per [`WINDOW_INTERVAL`], then
-//! one line with the number of suppressed lines. Lines of the levels info and below are not
-//! limited: requests do not write any at info. This file must not write a line.
+//! For each place, at most [`MAX_LINES_PER_WINDOW`] lines are written per [`WINDOW_INTERVAL`],
+//! followed by one line with the number of suppressed lines. Lines of the levels info and below are
+//! not limited, because requests do not log at info. This file must not write a line.
 
 use super::metrics::METRICS;
 use log::{Level, Record};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 /// Maximum number of lines per place and window.
 const MAX_LINES_PER_WINDOW: u32 = 20;
 pub const WINDOW_INTERVAL: Duration = Duration::from_secs(10);
-/// Characters of a suppressed line that its summary quotes.
+/// Maximum number of characters that a summary quotes of a suppressed line.
 const MAX_QUOTED_CHARS: usize = 200;
-/// Key by which a line names the kind that it is counted under, beside its place.
+/// Key of a log record that names its kind. Each kind is counted separately within a place.
 pub const KIND: &str = "kind";
 
-/// The places that warned, by hash: there are no more than the code has.
+/// The places that logged warnings, by hash. Their number is bounded by the code.
 #[derive(Default)]
 pub struct LogLimiter(HashMap<u64, LogPlace>);
 
@@ -35,7 +35,7 @@ pub struct LogSummary {
     pub level: Level,
     pub target: String,
     pub count: u64,
-    /// The first of them.
+    /// The beginning of the first suppressed line.
     pub quoted: String,
 }
 
@@ -68,7 +68,7 @@ impl LogLimiter {
         false
     }
 
-    /// Returns what was suppressed since the last call.
+    /// Returns summaries of the lines that were suppressed since the last call.
     pub fn take_summaries(&mut self) -> Vec<LogSummary> {
         let places = self.0.values_mut();
         places.filter_map(|place| place.suppressed.take()).collect()

@@ -1,5 +1,5 @@
-//! Sanitizes a client's method and path for logs: cut, escaped, without the query, and without
-//! anything that looks like a secret.
+//! Sanitizes a client's method and path for logs: truncates and escapes them, and removes the query
+//! and texts that look like a secret.
 //!
 //! This file must not be used to route a request.
 
@@ -9,15 +9,15 @@ use std::fmt::Write as _;
 pub const MAX_PATH_BYTES: usize = 128;
 /// Maximum length of a logged method in bytes.
 const MAX_METHOD_BYTES: usize = 16;
-/// A run of letters and digits of at least this length is treated as a token, not as a word.
+/// Minimum length of a run of letters and digits that counts as a token instead of a word.
 const MIN_TOKEN_BYTES: usize = 32;
-/// Prefixes of keys: a text with one of them is a key at any length. `req_` begins an id of the
-/// gateway, which is not secret.
+/// Prefixes of keys. A text with such a prefix counts as a key at any length. `req_` begins an id
+/// of the gateway, which is not secret.
 const KEY_PREFIXES: [&str; 3] = ["sk-", "sk_", "pk-"];
 const REQUEST_ID_PREFIX: &str = "req_";
 const MASK: &str = "[masked]";
 
-/// The path without its query, escaped and masked, at most [`MAX_PATH_BYTES`] long.
+/// Returns the path without its query, escaped and masked, and at most [`MAX_PATH_BYTES`] long.
 pub fn loggable_path(target: &[u8]) -> String {
     if !target.starts_with(b"/") && target.contains(&b'@') {
         // An absolute URL may contain a user and a password.
@@ -49,7 +49,7 @@ pub fn loggable_path(target: &[u8]) -> String {
     out
 }
 
-/// The method, escaped and cut.
+/// Returns the method, escaped and truncated.
 pub fn loggable_method(method: &[u8]) -> String {
     let mut out = String::with_capacity(MAX_METHOD_BYTES);
     for byte in method.iter().take(MAX_METHOD_BYTES) {

@@ -1,15 +1,16 @@
-//! The queue of the log: lines wait here for the one thread that writes them.
+//! The queue of the log, from which one thread writes the lines.
 //!
-//! Whoever reads the log may stand still: a terminal after Ctrl-S, the log driver of a container, a
-//! journal that hangs. Then only that thread waits. The queue holds a limited number of bytes; more
-//! lines are dropped and counted. This file must not know what a line says.
+//! The reader of the log may be blocked, for example a terminal after Ctrl-S, the log driver of a
+//! container, or a journal that hangs. Only the writing thread then waits. The queue holds a
+//! limited number of bytes; more lines are dropped and counted. This file must not depend on the
+//! text of a line.
 
 use super::metrics::METRICS;
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that may wait: some thousand lines.
+/// Maximum number of queued bytes. They are some thousand lines.
 const MAX_QUEUED_BYTES: usize = 1_048_576;
 
 pub struct LogQueue {
@@ -55,7 +56,7 @@ impl LogQueue {
         self.changed.notify_all();
     }
 
-    /// Waits until there are lines, up to the time limit.
+    /// Waits until lines are queued, up to the time limit.
     pub fn wait(&self, limit: Duration) -> LogBatch {
         let is_empty = |state: &mut QueueState| state.lines.is_empty();
         let (mut state, _) = self
@@ -69,7 +70,7 @@ impl LogQueue {
         }
     }
 
-    /// Writes the lines, and waits for their reader. Returns whether it took them.
+    /// Writes the lines, and waits for their reader. Returns whether the write succeeded.
     pub fn write(&self, batch: &LogBatch, out: &mut impl Write) -> bool {
         let written = out.write_all(&batch.lines);
         if written.is_err() {
@@ -95,7 +96,7 @@ impl LogQueue {
     }
 }
 
-/// The writer that the logger formats into: one call for each line.
+/// Receives lines from the logger, which makes one call for each line.
 impl Write for &LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);

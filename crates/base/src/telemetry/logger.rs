@@ -1,7 +1,8 @@
 //! The logger of the process: formats lines, limits them, and queues them for the thread that
 //! writes them to stderr.
 //!
-//! Nobody who logs waits for the reader of stderr. This file must not decide what is logged.
+//! Code that logs never waits for the reader of stderr. This file must not decide which events are
+//! logged.
 
 use super::log_limiter::{LogLimiter, LogSummary, WINDOW_INTERVAL};
 use super::log_queue::LogQueue;
@@ -15,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const DEFAULT_FILTER: &str = "warn,model_gateway=info,accounts=info,base=info,config=info,ledger=info,pingora_core::connectors=off,pingora_core::server=warn";
-/// Time that the last lines have to be written before the process ends.
+/// Time limit for writing the last lines before the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static QUEUE: LogQueue = LogQueue::new();
@@ -40,8 +41,8 @@ pub fn init_log() -> io::Result<()> {
     let formatter = env_logger::Builder::new()
         .write_style(style)
         .parse_env(Env::default().default_filter_or(DEFAULT_FILTER))
-        // Off at any log level: these modules print whole headers, including the client's key
-        // and the gateway's vendor key, and bodies character by character.
+        // These modules are off at any log level, because they log whole headers, including the
+        // client's key and the gateway's vendor key, and bodies character by character.
         .filter_module("pingora_proxy", LevelFilter::Off)
         .filter_module(
             "pingora_core::protocols::http::v1::client",
@@ -62,7 +63,7 @@ pub fn init_log() -> io::Result<()> {
         formatter,
         limiter: Mutex::default(),
     }));
-    // Not the standard library's handle: a thread that waits for a reader would keep its lock.
+    // The standard library's handle has a lock, which a thread that waits for a reader would keep.
     let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     std::thread::Builder::new()
         .name("log".into())
@@ -73,12 +74,12 @@ pub fn init_log() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line to stderr as it is, behind those of the log.
+/// Writes a line to stderr unchanged, after those of the log.
 pub fn print_line(line: impl fmt::Display) {
     QUEUE.push(format!("{line}\n").as_bytes());
 }
 
-/// Waits until the log is written, at most a second.
+/// Waits until the log is written, for at most a second.
 pub fn flush_log() {
     QUEUE.flush(FLUSH_TIMEOUT);
 }

@@ -25,20 +25,20 @@ const OVERHEAD_SECONDS_BUCKETS: &[f64] = &[
     0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25,
 ];
 
-/// Declares the families: each is a field of [`Metrics`], and registered under its name.
+/// Declares the families. Each one is a field of [`Metrics`], and registered under its name.
 macro_rules! families {
     ($($(#[$doc:meta])* $vis:vis $field:ident: $kind:ident { $($option:ident: $value:expr),* })*) => {
         pub struct Metrics {
             registry: Registry,
             $($(#[$doc])* $vis $field: $kind,)*
             pub gen_ai: GenAiMetrics,
-            /// Every label `model` comes from here.
+            /// The values of all labels `model`.
             pub models: Arc<ModelLabels>,
             process: ProcessMetrics,
         }
 
         impl Metrics {
-            /// Registers every family, without any series.
+            /// Registers every family without any series.
             #[expect(clippy::needless_update, reason = "a row may give every option")]
             fn register() -> Self {
                 let registry = Registry::new();
@@ -135,7 +135,7 @@ families! {
         help: "Clock of PostgreSQL minus that of this machine, in milliseconds." }
     pub store_skew_ms: IntGauge { name: "gateway_store_clock_skew_milliseconds",
         help: "Clock of the shared store minus that of this machine, in milliseconds." }
-    /// Segments by state: `here`, `archived`, `missing`, `damaged`.
+    /// Number of segments by state: `here`, `archived`, `missing`, `damaged`.
     pub ledger_segments: IntGaugeVec { name: "gateway_ledger_segments", labels: &["state"],
         help: "Segments of the ledger: `here`, `archived`, `missing` or `damaged`. Checked every ten minutes." }
     ledger_errors: IntCounterVec { name: "gateway_ledger_errors_total", labels: &["reason"],
@@ -253,8 +253,9 @@ impl Metrics {
         metrics
     }
 
-    /// Creates the series whose labels do not depend on the config: if a series begins at 1,
-    /// `increase()` and `rate()` miss its first event. `app/series.rs` creates the others.
+    /// Creates the series whose labels do not depend on the config. If a series began at 1,
+    /// `increase()` and `rate()` would miss its first event. `app/series.rs` creates the other
+    /// series.
     fn create_constant_series(&self) {
         let create = |family: &IntCounterVec, values: &[&str]| {
             values
@@ -288,23 +289,23 @@ impl Metrics {
         self.ledger_errors.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a request that met a ledger that was behind.
+    /// Counts a request that was affected by the ledger's backlog.
     pub fn count_backlog(&self, outcome: &'static str) {
         self.ledger_backlog.with_label_values(&[outcome]).inc();
     }
 
-    /// Counts a lost access log line: the queue was `full`, or the write `failed`.
+    /// Counts a lost access log line. `reason` is `full` for the queue, or `failed` for the write.
     pub fn access_log_dropped(&self, reason: &'static str) {
         self.access_log_dropped.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a lost line of the log: the queue was `full`, the write `failed`, or the line was
-    /// `repeated` too often.
+    /// Counts a lost line of the log. `reason` is `full` for the queue, `failed` for the write, or
+    /// `repeated` if the line occurred too often.
     pub fn count_dropped_log_line(&self, reason: &'static str) {
         self.log_lines_dropped.with_label_values(&[reason]).inc();
     }
 
-    /// Counts lost spans: the queue was `full`, or the export `failed`.
+    /// Counts lost spans. `reason` is `full` for the queue, or `failed` for the export.
     pub fn spans_dropped(&self, reason: &'static str, count: usize) {
         self.spans_dropped
             .with_label_values(&[reason])
@@ -324,7 +325,7 @@ impl Metrics {
         self.mail_oldest_seconds.set(age_ms / 1_000);
     }
 
-    /// The family that counts refusals for this reason.
+    /// Returns the family that counts refusals for this reason.
     fn refusals(&self, reason: RefusalReason) -> &IntCounterVec {
         if reason.is_limit() {
             &self.connections_refused
@@ -350,7 +351,7 @@ impl Metrics {
     }
 }
 
-/// Registers a gauge that is always 1; its labels identify the program.
+/// Registers a gauge that is always 1. Its labels identify the program.
 fn set_build_info(registry: &Registry) {
     let help = "The version of the program, its processor architecture, and its build profile.";
     let opts = Opts::new("gateway_build_info", help);

@@ -1,7 +1,7 @@
 //! The models that have metric series of their own.
 //!
 //! A model has some 440 series, so a catalog of thousands would make each scrape hundreds of
-//! megabytes. This file must not know a metric.
+//! megabytes. This file must not depend on a metric.
 
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock};
@@ -9,10 +9,10 @@ use std::sync::{PoisonError, RwLock};
 /// Maximum number of models with series of their own.
 pub const MAX_MODELS: usize = 100;
 
-/// Label of all other models.
+/// Label of all models without series of their own.
 pub const OTHER_MODELS: &str = "other";
 
-/// The models with series of their own: the first ones that are used.
+/// The models with series of their own, which are the first ones that are used.
 #[derive(Default)]
 pub struct ModelLabels(RwLock<HashSet<String>>);
 

@@ -1,5 +1,5 @@
-//! How requests ended since this process started, by model: sums of the counters that `/metrics`
-//! shows, for pages.
+//! The outcomes of requests by model since this process started. Pages show these sums of the
+//! counters in `/metrics`.
 //!
 //! This file must not change a counter.
 
@@ -8,24 +8,24 @@ use prometheus::core::Collector;
 use prometheus::proto::Metric;
 use std::collections::BTreeMap;
 
-/// The requests of one model since this process started.
+/// The number of one model's requests since this process started, by outcome.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRequests {
-    /// Empty for requests that were refused before a model was chosen.
+    /// Id of the model. Empty for requests that were refused before a model was chosen.
     pub model: String,
     pub requests: u64,
-    /// Ended with a status of 500 or above.
+    /// Number of requests that ended with a status of 500 or above.
     pub failed: u64,
-    /// Ended with a status of 400 to 499.
+    /// Number of requests that ended with a status of 400 to 499.
     pub refused: u64,
-    /// Upper bounds in seconds, ascending, each with the number of requests up to it. Requests that
-    /// were refused before a model was chosen have no times.
+    /// Upper bounds in seconds, ascending, each with the number of requests that took at most that
+    /// long. Requests that were refused before a model was chosen are not measured.
     pub within_seconds: Vec<(f64, u64)>,
 }
 
 impl ModelRequests {
-    /// Returns the lowest bound in seconds within which `percent` of the requests ended, of those
-    /// that a bound covers; `None` if there are none.
+    /// Returns the lowest bound, in seconds, within which `percent` of the measured requests ended.
+    /// Returns `None` if no request was measured, or if no bound is high enough.
     pub fn seconds_within(&self, percent: u64) -> Option<f64> {
         let timed = self.within_seconds.last().map_or(0, |(_, count)| *count);
         let wanted = timed.saturating_mul(percent).div_ceil(100).max(1);
@@ -36,7 +36,7 @@ impl ModelRequests {
     }
 }
 
-/// Returns the models with requests to the API, in the order of their names.
+/// Returns the models with API requests, sorted by name.
 pub fn model_requests() -> Vec<ModelRequests> {
     let mut models: BTreeMap<String, ModelRequests> = BTreeMap::new();
     for family in METRICS.requests.collect() {
@@ -44,7 +44,7 @@ pub fn model_requests() -> Vec<ModelRequests> {
             if label(metric, "surface").is_empty() {
                 continue;
             }
-            // A counter of whole numbers.
+            // The counter has a whole number.
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,

@@ -64,11 +64,11 @@ impl ProcessMetrics {
             reason = "seconds and nanoseconds of a process's CPU time"
         )]
         let seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-        // Two concurrent scrapes may both add the same difference; a counter must not decrease.
+        // Two concurrent scrapes may both add the same difference, but a counter must not decrease.
         self.cpu_seconds
             .inc_by((seconds - self.cpu_seconds.get()).max(0.0));
         if let Ok(fds) = std::fs::read_dir("/proc/self/fd") {
-            // One of the descriptors is the directory that is being read.
+            // One of the descriptors belongs to the directory that is being read.
             self.open_fds
                 .set(i64::try_from(fds.count().saturating_sub(1)).unwrap_or(i64::MAX));
         }
@@ -102,7 +102,7 @@ impl ProcessStat {
     /// Parses the fields after the program's name, which may contain spaces and brackets.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<_> = text.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-        // The first of them is field 3 in proc(5).
+        // The first of these fields has the number 3 in proc(5).
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
         Some(Self {
             threads: field(20)?,

@@ -1,39 +1,40 @@
 //! The reasons for refusals below the level of a request, and the metric labels that they have.
 //!
-//! This file must not count or log one: that is `refusals.rs`.
+//! This file must not count or log a refusal: `refusals.rs` does.
 
-/// Reason for a refusal. Label of `gateway_malformed_total` and
+/// Reason for a refusal. It is a label of `gateway_malformed_total` and
 /// `gateway_connections_refused_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalReason {
-    /// Malformed first line of an HTTP/1 request.
+    /// The first line of an HTTP/1 request is malformed.
     RequestLine,
     HeaderField,
-    /// Ambiguous end of the body.
+    /// The end of the body is ambiguous.
     Framing,
     Host,
     Path,
     HeaderTooLarge,
-    /// Header that began but was not complete in time.
+    /// The header began but was not complete in time.
     HeaderTimeout,
-    /// Connection that the client closed within a header.
+    /// The client closed the connection within a header.
     HeaderIncomplete,
-    /// New connection on which no byte arrived in time.
+    /// No byte arrived in time on a new connection.
     Silent,
-    /// Malformed framing of a chunked body.
+    /// The framing of a chunked body is malformed.
     Chunk,
-    /// HTTP/2 connection that does not begin with the preface.
+    /// The HTTP/2 connection does not begin with the preface.
     Http2Preface,
-    /// Connection that was closed because of an HTTP/2 error.
+    /// The connection was closed because of an HTTP/2 error.
     Http2Connection,
-    /// Stream that was reset or refused because of an HTTP/2 error.
+    /// The stream was reset or refused because of an HTTP/2 error.
     Http2Stream,
-    /// Connection or stream that was closed because of a flood of HTTP/2 frames.
+    /// The connection or stream was closed because of a flood of HTTP/2 frames.
     Http2Flood,
     TlsHandshake,
-    /// A request to the admin listener that was answered with a status of 400 to 499.
+    /// The admin listener answered a request with a status of 400 to 499.
     AdminListener,
-    /// The same of a request that came to the sidecar's address past the edge of this process.
+    /// The sidecar's address got a request that did not come through this process's edge, and
+    /// answered it with a status of 400 to 499.
     SidecarListener,
     ConnectionsPerAddress,
     ConnectionsTotal,
@@ -62,7 +63,7 @@ impl RefusalReason {
         RefusalReason::ConnectionsTotal,
     ];
 
-    /// The value of the metric label.
+    /// Returns the value of the metric label.
     pub fn as_str(self) -> &'static str {
         match self {
             RefusalReason::RequestLine => "request_line",

@@ -9,7 +9,7 @@ pub use super::refusal_reason::RefusalReason;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Counts and logs a refusal. `detail`: a sentence without its full stop and without secrets.
+/// Counts and logs a refusal. `detail` is a sentence without its full stop and without secrets.
 pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
     METRICS.count_refusal(reason);
     let kind = reason.as_str();

@@ -3,8 +3,8 @@
 //! As with the access log, the end of a request only puts its spans into a bounded queue; a
 //! separate thread sends them. If the collector is too slow, spans are dropped and counted. This
 //! module must not hold a body, a header, a key or an account: every text in a span comes from this
-//! code, from the config or from the gateway's own ids. Next: `traces/span.rs` (what a span holds),
-//! `traces/otlp.rs` (how a batch is encoded).
+//! code, from the config or from the gateway's own ids. Next: `traces/span.rs` (the content of a
+//! span), `traces/otlp.rs` (the encoding of a batch).
 
 mod otlp;
 mod span;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Maximum number of requests whose spans wait for the sender. Spans over it are dropped and
+/// Maximum number of requests whose spans wait for the sender. Further spans are dropped and
 /// counted.
 const MAX_QUEUED_REQUESTS: usize = 2_048;
-/// Maximum number of spans per batch, and the time that the first span waits for others.
+/// Maximum number of spans per batch.
 const MAX_BATCH_SPANS: usize = 512;
 const BATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of the collector's addresses that are tried for one batch.
+/// Maximum number of the collector's addresses to try for one batch.
 const MAX_ADDRESSES: usize = 4;
-/// Timeout of one connect, one write and one response.
+/// Time limit of one connect, one write and one response.
 const IO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes to read of a response: only its status matters.
+/// Maximum number of bytes to read of a response. Only the status matters.
 const MAX_RESPONSE_BYTES: usize = 64;
 /// Sampling share that covers all requests.
 pub const SAMPLE_ALL: u32 = 1_000_000;
@@ -38,7 +38,7 @@ pub const SAMPLE_ALL: u32 = 1_000_000;
 /// Sampling and destination of traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceExportConfig {
-    /// `host:port` and path of the collector.
+    /// Host and port of the collector.
     pub authority: String,
     pub path: String,
     /// Number of sampled requests per million.
@@ -54,13 +54,13 @@ pub struct TraceParent {
     pub span: SpanId,
 }
 
-/// Handle of the span sender. Cheap to clone.
+/// Handle of the span sender. Cloning it is cheap.
 #[derive(Clone, Default)]
 pub struct TraceExporter(Option<(Arc<TraceExportConfig>, queue::QueueSender<ExportCommand>)>);
 
 enum ExportCommand {
     Spans(Vec<TraceSpan>),
-    /// Send everything queued before, then notify the waiting thread.
+    /// Sends all earlier spans, and then notifies the waiting thread.
     Flush(SyncSender<()>),
 }
 
@@ -146,7 +146,7 @@ impl SpanSender {
         }
     }
 
-    /// Sends a batch once, without retries: an unreachable collector costs spans, but never memory.
+    /// Sends a batch once, without retries. An unreachable collector costs spans, but never memory.
     fn send(&mut self, batch: &mut Vec<TraceSpan>) {
         if batch.is_empty() {
             return;
@@ -242,12 +242,12 @@ pub fn parse_traceparent(text: &str) -> Option<TraceParent> {
     (parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
 }
 
-/// The `traceparent` of a sampled span.
+/// Formats the `traceparent` of a sampled span.
 pub fn format_traceparent(trace: &TraceId, span: &SpanId) -> String {
     format!("00-{}-{}-01", hex(trace), hex(span))
 }
 
-/// Accepts only lower case, as the standard requires.
+/// Parses hexadecimal digits. Only lower case is accepted, as the standard requires.
 fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(digit);

@@ -1,13 +1,14 @@
-//! Encodes a batch of spans as OTLP JSON: ids in hex, times in nanoseconds as strings.
+//! Encodes a batch of spans as OTLP JSON, with ids in hex and times as strings of nanoseconds.
 //!
-//! This file must not add anything that a span does not hold.
+//! This file must not add data to a span.
 //!
-//! Kept by hand: `opentelemetry-otlp` brings its SDK and an HTTP or gRPC client for one document.
+//! The crate `opentelemetry-otlp` is no replacement, because it requires its SDK and an HTTP or
+//! gRPC client.
 
 use super::span::{AttributeValue, TraceSpan, hex};
 use serde_json::{Value, json};
 
-/// `STATUS_CODE_ERROR`
+/// OTLP's number for `STATUS_CODE_ERROR`.
 const OTLP_STATUS_ERROR: u32 = 2;
 
 pub fn encode_document(spans: &[TraceSpan]) -> String {
@@ -50,7 +51,7 @@ fn encode_span(span: &TraceSpan) -> Value {
 fn encode_attribute(key: &str, fact: &AttributeValue) -> Value {
     match fact {
         AttributeValue::Text(value) => text_attribute(key, value),
-        // This format writes integers as strings, because they may exceed JavaScript's range.
+        // OTLP JSON writes integers as strings, because they may exceed JavaScript's range.
         AttributeValue::Number(value) => {
             json!({"key": key, "value": {"intValue": value.to_string()}})
         }

@@ -1,6 +1,6 @@
 //! A span and its ids.
 //!
-//! This file must not hold a text of a client: see `traces.rs`.
+//! A span must not contain a text of a client: see `traces.rs`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum AttributeValue {
     Number(u64),
 }
 
-/// A span: one operation with its start and end.
+/// One operation, with its start and end.
 #[derive(Debug)]
 pub struct TraceSpan {
     pub name: &'static str,
@@ -29,7 +29,7 @@ pub struct TraceSpan {
     pub trace: TraceId,
     pub id: SpanId,
     pub parent: Option<SpanId>,
-    /// Start time since 1970.
+    /// Start time, since 1970.
     pub began: Duration,
     pub ended: Duration,
     pub is_failed: bool,
