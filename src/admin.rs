@@ -84,7 +84,7 @@ pub fn router(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settin
     Router::new().nest("/admin/v1", routes)
 }
 
-/// Ends requests that take too long, and makes every response uncacheable.
+/// Ends requests that take too long, and forbids caching of every response.
 async fn with_timeout(request: Request, next: Next) -> Response {
     let limit = Duration::from_secs(MAX_REQUEST_SECONDS);
     let answered = tokio::time::timeout(limit, next.run(request)).await;

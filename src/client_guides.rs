@@ -1,13 +1,13 @@
-//! Set-up of client programs: for each client, the files, variables and commands that point it at
-//! this gateway, with the models of a key and their limits.
+//! Guides for setting up client programs. A guide has the files, variables and commands that
+//! connect a client to this gateway, with the models of a key and their limits.
 //!
 //! A guide is a template, `guides/ID.txt`, which an address and models fill in: the dashboard, the
 //! documentation and `model-gateway clients` show the same texts. Key, address and model ids are
 //! configured text, so `format.rs` escapes each for the language of its file. Only the `export`
 //! line contains a key, and the client's own file if the client reads no variable. This module must
-//! not do I/O and must not know a page. Next: `guide.rs` (the clients), `guide_text.rs` (what
-//! templates can name), `claude_code.rs`, `usual_turn.rs` (what a turn costs), `tried.rs` (versions
-//! that ran with these files).
+//! not do I/O or depend on a page. Next: `guide.rs` (the clients), `guide_text.rs` (what templates
+//! can name), `claude_code.rs`, `usual_turn.rs` (what a turn costs), `tried.rs` (versions that ran
+//! with these files).
 
 mod claude_code;
 mod format;

@@ -1,7 +1,7 @@
-//! Accounts, keys and entries as JSON documents, identical in the admin API, on the command line
-//! and in an account's export.
+//! Writes accounts, keys and entries as JSON documents, which are identical in the admin API, on
+//! the command line and in an account's export.
 //!
-//! This file must not look anything up.
+//! This file must not read a store.
 
 use crate::billing::Balance;
 use accounts::{Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role};
@@ -22,7 +22,7 @@ pub fn account(account: &Account) -> Value {
     })
 }
 
-/// An account with its balance.
+/// Returns an account with its balance.
 pub fn account_with_balance(holder: &Account, balance: &Balance) -> Value {
     let mut value = account(holder);
     value["balance"] = json!(balance.balance);
@@ -36,12 +36,12 @@ pub fn account_with_balance(holder: &Account, balance: &Balance) -> Value {
     value
 }
 
-/// An account after a change of its status.
+/// Returns an account after a change of its status.
 pub fn status(account: &Account, status: AccountStatus) -> Value {
     json!({"account_id": account.id, "email": account.email, "status": status.name()})
 }
 
-/// A key with its settings and what it has spent, without its text.
+/// Returns a key with its settings and spending, but without its text.
 pub fn api_key(key: &ApiKey, spend: &KeySpend) -> Value {
     let mut value = key_settings(&key.settings);
     value["key_id"] = json!(key.id);
@@ -56,7 +56,7 @@ pub fn api_key(key: &ApiKey, spend: &KeySpend) -> Value {
     value
 }
 
-/// The settings of a key. `null` means that a setting is not set.
+/// Returns the settings of a key. `null` means that a setting is not set.
 pub fn key_settings(settings: &KeySettings) -> Value {
     let KeySettings {
         expires_at_ms,
@@ -77,7 +77,7 @@ pub fn key_settings(settings: &KeySettings) -> Value {
     })
 }
 
-/// The rate limits of a key or an account. `null` means the value of the config file.
+/// Returns the rate limits of a key or an account. `null` means the value of the config file.
 pub fn rates(rates: &RateSettings) -> Value {
     let RateSettings {
         requests_per_minute,
@@ -91,7 +91,7 @@ pub fn rates(rates: &RateSettings) -> Value {
     })
 }
 
-/// A key after it was disabled or enabled.
+/// Returns a key after it was disabled or enabled.
 pub fn key_status(id: &str, enabled: bool) -> Value {
     let status = if enabled {
         ApiKeyStatus::Active
@@ -101,7 +101,7 @@ pub fn key_status(id: &str, enabled: bool) -> Value {
     json!({"key_id": id, "status": status.name()})
 }
 
-/// The result of a posting over HTTP.
+/// Returns the result of a posting for the API.
 pub fn posting(kind: &str, reference: &str, posted: &PostingResult) -> Value {
     json!({
         "account": posted.account, "kind": kind, "ref": reference, "credits": posted.change, "balance": posted.balance,
@@ -109,7 +109,7 @@ pub fn posting(kind: &str, reference: &str, posted: &PostingResult) -> Value {
     })
 }
 
-/// An entry, with the terms of a receipt and its links in the hash chain.
+/// Returns an entry, with the terms of a receipt and its links in the hash chain.
 ///
 /// # Errors
 /// Returns an error if the entry's detail cannot be parsed.

@@ -1,9 +1,9 @@
 //! model-gateway: one address and one key for the models of several vendors, metered and billed in
 //! credits.
 //!
-//! `ARCHITECTURE.md` is the map of the source: it shows the layers and follows one request;
-//! `docs/decisions.md` has the reasons. Read `edge.rs` next: its hooks are numbered in the order in
-//! which Pingora calls them.
+//! `ARCHITECTURE.md` is the map of the source, which shows the layers and follows one request.
+//! `docs/decisions.md` has the reasons. Read `edge.rs` next, whose hooks are numbered in the order
+//! in which Pingora calls them.
 //!
 //! # Vocabulary
 //!
@@ -24,7 +24,7 @@
     allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
 )]
 
-// Alphabetical, as rustfmt orders them.
+// The modules have the alphabetical order of rustfmt.
 pub mod admin;
 pub mod app;
 pub mod billing;

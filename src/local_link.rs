@@ -2,7 +2,7 @@
 //! serving a page uses no file descriptor.
 //!
 //! Both ends are plain byte streams. The edge and the sidecar speak HTTP over them, as they do over
-//! TCP. This file must not know what is sent.
+//! TCP. This file must not interpret the bytes.
 
 use std::io;
 use tokio::io::DuplexStream;
@@ -13,15 +13,14 @@ const BUFFER_BYTES: usize = 65_536;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: usize = 1_024;
 
-/// The edge's end of the link.
+/// The edge's end of the link, which opens connections.
 #[derive(Debug, Clone)]
 pub struct LocalConnector(mpsc::Sender<DuplexStream>);
 
-/// The sidecar's end of the link. Once it is dropped, no connection can be made.
+/// The sidecar's end of the link. Once it is dropped, no connection can be opened.
 #[derive(Debug)]
 pub struct LocalAcceptor(mpsc::Receiver<DuplexStream>);
 
-/// Creates both ends of a link.
 pub fn local_link() -> (LocalConnector, LocalAcceptor) {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     (LocalConnector(sender), LocalAcceptor(receiver))

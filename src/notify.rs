@@ -1,10 +1,10 @@
-//! What the gateway sends to account holders by itself.
+//! Sends alerts, mail and webhook messages to account holders.
 //!
-//! All parts run on one thread with a runtime of its own, so that a slow receiver delays neither a
-//! request nor a page. The process that serves pages starts them. This module must not know a page
-//! or a request. Next, one file per part: `notify/alerts.rs` (the rules, and when they fire),
-//! `notify/webhooks.rs` (how a message gets to its receiver), `notify/mail.rs` (the queue of mail,
-//! and its sender).
+//! All parts run on one thread with a separate runtime, so that a slow receiver delays neither a
+//! request nor a page. The process that serves pages starts them. This module must not depend on a
+//! page or a request. Next, one file per part: `notify/alerts.rs` (the rules, and when they fire),
+//! `notify/webhooks.rs` (the delivery of messages), `notify/mail.rs` (the queue of mail, and its
+//! sender).
 
 pub mod alerts;
 mod context;
@@ -18,15 +18,14 @@ use std::io;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Maximum number of threads for what blocks: databases and the resolver of names. A lookup that
-/// its sender gave up keeps its thread until the resolver gives up too, up to half a minute later.
+/// Maximum number of threads for blocking work: databases and DNS lookups. A lookup that was given
+/// up keeps its thread until the resolver also gives up, up to half a minute later.
 const MAX_BLOCKING_THREADS: usize = 64;
 
-/// Time for the mail that is being sent at the shutdown. What was not sent by then is sent by the
-/// next process.
+/// Time that running mail attempts have at shutdown. The next process sends the remaining mail.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Starts all parts. They end at `shutdown`.
+/// Starts all parts. The parts end at `shutdown`.
 ///
 /// # Errors
 /// Returns an error if the thread cannot start.
@@ -48,7 +47,7 @@ pub fn start(
             runtime.block_on(async {
                 shutdown.await;
                 close.send_replace(true);
-                // An error: it takes longer, or it has panicked.
+                // An error means that the task takes longer or has panicked.
                 let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, mail).await;
             });
             runtime.shutdown_background();

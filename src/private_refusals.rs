@@ -1,7 +1,6 @@
-//! What the private listeners refuse: one count and one line of the log for each.
+//! Counts and logs the requests that the private listeners refuse.
 //!
-//! Pages that the edge asks for are the edge's requests, and counted there. This file must not
-//! change an answer.
+//! Requests that the edge forwards are counted by the edge. This file must not change an answer.
 
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -10,7 +9,7 @@ use base::telemetry::log_path::{loggable_method, loggable_path};
 use base::telemetry::refusals::{self, RefusalReason};
 use std::net::IpAddr;
 
-/// Answers a request, and records where it is refused.
+/// Answers a request, and records a refusal.
 pub async fn observe(
     reason: RefusalReason,
     client: Option<IpAddr>,

@@ -1,12 +1,12 @@
-//! Requests that the gateway refused after it had recognised their key: what an account holder sees
-//! of them for 30 days.
+//! Stores requests that the gateway refused after it had recognised their key. Account holders see
+//! them for 30 days.
 //!
-//! A request's thread puts a refusal into memory, and a thread of its own writes what is there once
-//! a second, so that no request waits for a disk. A crash loses at most the last second. They cost
-//! nothing, so they are no part of the ledger, and `refused.db` can be deleted. Edges with a shared
-//! store send theirs to the sidecar (`shared_credit/refusals.rs`). This module must not decide what
-//! is refused. Next: `refused_requests/db.rs` (the rows), `refused_requests/batch.rs` (what an edge
-//! sends).
+//! A request only adds its refusal to memory, and a separate thread writes the refusals once a
+//! second, so that no request waits for a disk. A crash loses at most the last second. Refused
+//! requests cost nothing, so they are not in the ledger, and `refused.db` can be deleted. Edges
+//! with a shared store send their refusals to the sidecar (`shared_credit/refusals.rs`). This
+//! module must not decide about refusals. Next: `refused_requests/db.rs` (the rows),
+//! `refused_requests/batch.rs` (the batches of an edge).
 
 mod batch;
 mod db;
@@ -27,12 +27,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Time between two writes.
+/// Interval of writes.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two deletions of what is older than [`KEPT_DAYS`].
+/// Interval in ms of deletions of rows that are older than [`KEPT_DAYS`].
 const PURGE_INTERVAL_MS: i64 = 3_600_000;
 
-/// The refused requests of all accounts. Cheap to clone.
+/// The refused requests of all accounts. Cloning it is cheap.
 #[derive(Clone)]
 pub struct RefusedRequests(Arc<Shared>);
 
@@ -41,10 +41,10 @@ struct Shared {
     waiting: Mutex<WaitingRefusals>,
 }
 
-/// Where refusals go.
+/// The destination of refusals.
 enum RefusalsHome {
     File(Box<RefusedRequestsDb>),
-    /// To the sidecar, which has the file.
+    /// Refusals are sent to the sidecar, which has the file.
     Sidecar(SendBatch),
 }
 
@@ -52,7 +52,7 @@ enum RefusalsHome {
 pub type SendBatch = Box<dyn Fn(&str) -> Result<(), StoreError> + Send + Sync>;
 
 impl RefusedRequests {
-    /// Opens `refused.db` in the data directory; replaces a damaged one by a new one.
+    /// Opens `refused.db` in the data directory, and replaces a damaged file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened or migrated.
@@ -61,7 +61,7 @@ impl RefusedRequests {
         Ok(Self::with_home(RefusalsHome::File(Box::new(db))))
     }
 
-    /// The refusals of an edge whose pages are in another process.
+    /// Creates the refusals of an edge whose pages are in another process.
     pub fn sent_by(send: SendBatch) -> Self {
         Self::with_home(RefusalsHome::Sidecar(send))
     }
@@ -73,7 +73,7 @@ impl RefusedRequests {
         }))
     }
 
-    /// The file; `None` if another process has it.
+    /// Returns the file, or `None` if another process has it.
     fn db(&self) -> Option<&RefusedRequestsDb> {
         match &self.0.home {
             RefusalsHome::File(db) => Some(db),
@@ -81,9 +81,9 @@ impl RefusedRequests {
         }
     }
 
-    /// Starts the thread that writes or sends what was recorded, and deletes what is too old or
-    /// belongs to a deleted account. It ends with the process, which calls [`Self::flush`] then.
-    /// `accounts` is `None` where the file is not.
+    /// Starts the thread that writes or sends recorded refusals, and deletes those that are too old
+    /// or belong to a deleted account. The thread ends with the process, which calls
+    /// [`Self::flush`] then. `accounts` is `None` in a process without the file.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -111,7 +111,7 @@ impl RefusedRequests {
             .map(drop)
     }
 
-    /// Deletes what is older than [`KEPT_DAYS`], and what belongs to a deleted account.
+    /// Deletes refusals that are older than [`KEPT_DAYS`] or belong to a deleted account.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written.
@@ -129,7 +129,7 @@ impl RefusedRequests {
         Ok(())
     }
 
-    /// Records a refusal, in memory. Never waits for a disk.
+    /// Records a refusal in memory, without waiting for a disk.
     pub fn record(&self, mut refused: RefusedRequest) {
         refused.shorten_message();
         let day = credits::limits::day_number(refused.at_ms);
@@ -139,11 +139,11 @@ impl RefusedRequests {
         waiting.list(refused);
     }
 
-    /// Records the batch of an edge, unless `is_known` says that it did so before. Returns the id
-    /// of the batch.
+    /// Records the batch of an edge, unless `is_known` returns true for its id. Returns the id of
+    /// the batch.
     ///
     /// # Errors
-    /// Returns an error if this version does not know the text.
+    /// Returns an error if this version cannot parse the text.
     pub fn absorb(
         &self,
         batch: &str,
@@ -157,8 +157,8 @@ impl RefusedRequests {
         Ok(id)
     }
 
-    /// Writes or sends what was recorded. If that fails, what was recorded is lost: the process
-    /// must not collect it without end.
+    /// Writes or sends the recorded refusals. They are lost if that fails, because the process must
+    /// not collect refusals without a bound.
     pub fn flush(&self) {
         let waiting = std::mem::take(&mut *self.waiting());
         if waiting.accounts.is_empty() {
@@ -175,7 +175,7 @@ impl RefusedRequests {
         }
     }
 
-    /// Lists refusals of an account, newest first: at most `limit`, below `before`.
+    /// Lists at most `limit` refusals of an account before the position `before`, newest first.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -192,8 +192,8 @@ impl RefusedRequests {
         }
     }
 
-    /// Returns the refusal of a request, also if it is not written yet; of any account if `account`
-    /// is `None`.
+    /// Returns the refusal of a request, even if it is not written yet. If `account` is `None`, the
+    /// request may be of any account.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -220,7 +220,8 @@ impl RefusedRequests {
         }
     }
 
-    /// Counts the refusals of an account since a day, by status and code, the most frequent first.
+    /// Returns the numbers of an account's refusals since a day, by status and code, the most
+    /// frequent first.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.

@@ -1,7 +1,7 @@
-//! What a data directory does with its two copies of PostgreSQL, `ledger.db` and `app.db`,
-//! together: it takes the lease and gives it back, and gives PostgreSQL what it lacks.
+//! Manages the two copies of PostgreSQL's data in a data directory, `ledger.db` and `app.db`. It
+//! takes and releases the lease, and sends missing data to PostgreSQL.
 //!
-//! This module must not decide when: that is `app/standby.rs`, and an operator's commands.
+//! This module must not decide when to do so: `app/standby.rs` and an operator's commands do.
 
 mod hold;
 mod postgres_audit;

@@ -21,7 +21,7 @@ const MAX_ROWS_PER_PAGE: u32 = 100;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccountListQuery {
-    /// A part of the e-mail or the id, or of the id or the shown text of a key.
+    /// A part of the e-mail or the id, or of the id or the visible text of a key.
     q: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
@@ -45,7 +45,8 @@ pub(super) fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
         .ok_or_else(|| AdminError::Invalid(format!("limit must be 1 to {MAX_ROWS_PER_PAGE}")))
 }
 
-/// The cursor of the next page, which begins after the last row. `None` if this page is not full.
+/// Returns the cursor of the next page, which begins after the last row, or `None` if this page is
+/// not full.
 pub(super) fn next_cursor<T>(
     rows: &[T],
     limit: u32,
@@ -100,7 +101,7 @@ pub async fn entries(
     Ok(Json(json!({"entries": shown, "next": next})))
 }
 
-/// The report that the account's holder gets from `GET /v1/usage`.
+/// Returns the report that the account's holder gets from `GET /v1/usage`.
 pub async fn usage(
     State(app): State<Arc<AdminState>>,
     name: PathResult,
@@ -109,7 +110,7 @@ pub async fn usage(
     let query = UsageReportQuery::parse(&query.unwrap_or_default(), now_ms())
         .map_err(|error| AdminError::Invalid(format!("{}: {}", error.param, error.message)))?;
     let account = app.find_account(&name?)?;
-    // A long range has many rows: not on a thread that serves requests.
+    // The report for a long range has many rows, so compute it on a thread that serves no requests.
     let report = tokio::task::spawn_blocking(move || {
         app.billing
             .reports()

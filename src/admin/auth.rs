@@ -1,4 +1,4 @@
-//! Authorizes administrators: a request needs a valid key of an active account with the
+//! Authorizes administrators. A request needs a valid key of an active account with the
 //! administrator role.
 //!
 //! This file must not reveal why a key is invalid, and must not store a key.
@@ -14,8 +14,8 @@ use base::clock::now_ms;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Runs before the path, the method and the body are examined, so that an unauthorized caller
-/// learns nothing about them.
+/// Authorizes a request before its path, method and body are examined, so that an unauthorized
+/// caller learns nothing about them.
 pub async fn require_administrator(
     State(app): State<Arc<AdminState>>,
     mut request: Request,
@@ -27,12 +27,12 @@ pub async fn require_administrator(
         || "unknown".to_owned(),
         |peer| peer.0.ip().to_canonical().to_string(),
     );
-    // The audit log and the ledger name this actor.
+    // The audit log and the ledger record this actor.
     request.extensions_mut().insert(Actor { actor, address });
     Ok(next.run(request).await)
 }
 
-/// Account id of the administrator who sent the request.
+/// Returns the account id of the administrator who sent the request.
 fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, AdminError> {
     let key = gateway_key(headers).ok_or(AdminError::NoKey)?;
     let principal = app
@@ -61,7 +61,7 @@ fn authenticate(app: &AdminState, headers: &HeaderMap) -> Result<Arc<str>, Admin
     }
 }
 
-/// The gateway key of the request, if it has exactly one.
+/// Returns the gateway key of the request, if it has exactly one.
 fn gateway_key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.trim().split_once(' ')?;

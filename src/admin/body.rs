@@ -1,6 +1,7 @@
-//! Bodies of requests to the admin API: JSON objects with only the expected members.
+//! Parses bodies of requests to the admin API, which are JSON objects with only the expected
+//! members.
 //!
-//! This file must not know what a member means.
+//! This file must not depend on the meaning of a member.
 
 use super::error::AdminError;
 use axum::body::Bytes;
@@ -10,9 +11,9 @@ use serde_json::Value;
 
 pub(super) type BodyResult = Result<Bytes, BytesRejection>;
 
-/// Parses a body: an object with only the expected members, each at most once.
+/// Parses a body, which must be an object with only the expected members, each at most once.
 pub(super) fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, AdminError> {
-    // Otherwise serde would accept an array and take its items as the members in order.
+    // Without this check, serde would accept an array and use its items as the members in order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(AdminError::Invalid("the body must be a JSON object".into()));
     }
@@ -20,15 +21,15 @@ pub(super) fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T,
         .map_err(|error| AdminError::Invalid(format!("the body is invalid: {error}")))
 }
 
-/// Deserializes a member that is present, even as `null`. A missing member has a defined meaning;
-/// `null` does not.
+/// Deserializes a member that is present, even as `null`. Only a missing member means the default.
 pub(super) fn deserialize_present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// Deserializes a setting: missing leaves it as it is (`None`), `null` resets it (`Some(None)`).
+/// Deserializes a setting. A missing member leaves the setting unchanged (`None`), and `null`
+/// resets it (`Some(None)`).
 pub(super) fn deserialize_setting<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {

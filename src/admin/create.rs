@@ -1,6 +1,6 @@
 //! Opens accounts, and creates the links by which their holders set a password.
 //!
-//! This file must not create administrators: that is for the command line, on the machine itself.
+//! This file must not create administrators. Only the command line on the machine itself may do so.
 
 use super::body::{BodyResult, parse_body};
 use super::error::AdminError;
@@ -120,7 +120,7 @@ pub async fn link(
     .await
 }
 
-/// Creates a link; returns its address, which is stored nowhere, and when it expires.
+/// Creates a link. Returns its address, which is not stored, and the time at which it expires.
 fn create_link(
     app: &AdminState,
     by: &Actor,

@@ -1,6 +1,5 @@
-//! The only place that turns a failure of the admin API into a response:
-//! `{"error":{"code","message"}}`. Internal errors are logged here, once, and not sent to the
-//! client.
+//! Turns failures of the admin API into responses of the form `{"error":{"code","message"}}`. No
+//! other file does so. Internal errors are logged here, once, and not sent to the client.
 
 use accounts::AccountError;
 use axum::Json;
@@ -12,13 +11,13 @@ use serde_json::json;
 
 #[derive(Debug)]
 pub enum AdminError {
-    /// No key, or no valid key: the response does not say which.
+    /// The request has no key or no valid one. The response does not say which.
     NoKey,
     Forbidden(&'static str),
     NotFound(String),
     WrongMethod,
     TooLarge,
-    /// The request is malformed; the text names the member.
+    /// The request is malformed. The text names the member.
     Invalid(String),
     /// The reference was already used for a different posting.
     ReferenceUsed(String),
@@ -26,13 +25,13 @@ pub enum AdminError {
     EmailTaken,
     /// The ledger's rules forbid the posting.
     Refused(String),
-    /// The request is sealed in a segment whose file is not at hand.
+    /// The request is sealed in a segment whose file is missing.
     SegmentUnavailable(String),
     /// Too many concurrent writes.
     Busy,
-    /// The request timed out; the change may have been made.
+    /// The request timed out, but the change may have been made.
     TimedOut,
-    /// Internal error; the text is for the log only.
+    /// An internal error. The text is for the log only.
     Internal(String),
 }
 

@@ -1,6 +1,6 @@
-//! Keys of an account: lists, creates, changes, rotates, disables and revokes them.
+//! Lists, creates, changes, rotates, disables and revokes the keys of an account.
 //!
-//! This file must not hand out a key of an administrator: it would let its holder act in another
+//! This file must not return a key of an administrator, with which one could act in another
 //! administrator's name.
 
 use super::body::{BodyResult, deserialize_setting, parse_body};
@@ -19,11 +19,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How long the old key works after a rotation, if the request does not say, and at most.
+/// Time in seconds for which the old key works after a rotation, unless the request sets another.
 const DEFAULT_OVERLAP_SECONDS: u64 = 86_400;
 const MAX_OVERLAP_SECONDS: u64 = 30 * 86_400;
 
-/// Maximum time until a key expires: ten years.
+/// Maximum time in seconds until a key expires, which is ten years.
 const MAX_EXPIRY_SECONDS: u64 = 3_660 * 86_400;
 
 type PathParam = Result<Path<String>, PathRejection>;
@@ -36,7 +36,7 @@ struct KeyBody {
     name: Option<String>,
     #[serde(default, deserialize_with = "deserialize_setting")]
     expires_in_seconds: Option<Option<u64>>,
-    /// `100/day`, as on the command line.
+    /// Spend limit in the format of the command line, such as `100/day`.
     #[serde(default, deserialize_with = "deserialize_setting")]
     spend_limit: Option<Option<String>>,
     #[serde(default, deserialize_with = "deserialize_setting")]
@@ -57,7 +57,7 @@ struct RotationBody {
     overlap_seconds: Option<u64>,
 }
 
-/// A change of a key's settings: those that the body has.
+/// A change of a key's settings. Only the members of the body are set.
 struct KeySettingsPatch {
     expires_at_ms: Option<Option<i64>>,
     spend_limit: Option<Option<SpendLimit>>,
@@ -123,7 +123,7 @@ impl KeySettingsPatch {
                     concurrent: requests_at_once,
                 },
             scope,
-            // The playground alone sets it.
+            // Only the playground sets this member.
             playground_session: _,
         } = settings;
         set(expires_at_ms, self.expires_at_ms.as_ref());
@@ -312,7 +312,7 @@ fn no_live_key(id: &str) -> AdminError {
     AdminError::NotFound(format!("no active key has the id {id:?}"))
 }
 
-/// A key, whatever its status, and the account that it belongs to.
+/// Returns a key, whatever its status, and the account to which it belongs.
 fn find_key(app: &AdminState, id: &str) -> Result<(String, ApiKey), AdminError> {
     let found = app.accounts.api_keys().key(None, id)?;
     found.ok_or_else(|| AdminError::NotFound(format!("no key has the id {id:?}")))
@@ -337,7 +337,8 @@ fn key_document(app: &AdminState, account: &str, key: &ApiKey) -> Result<Value, 
     Ok(value)
 }
 
-/// A new key, with its text: it is in no other response. Waits until edges accept the key.
+/// Returns a new key with its text, which no other response contains. Waits until edges accept the
+/// key.
 fn new_key_document(app: &AdminState, new: &NewKey) -> Result<Value, AdminError> {
     let in_store = wait_until_published(&app.accounts, &new.key_id);
     let (account, key) = find_key(app, &new.key_id)?;

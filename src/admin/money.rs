@@ -1,7 +1,7 @@
 //! Postings: grants, top-ups, adjustments and refunds. The response is 201 for a new posting. It is
-//! 200 if the same reference was already posted with the same content; then nothing changes.
+//! 200, without an effect, if the same reference was already posted with the same content.
 //!
-//! Reports malformed input by member, and leaves it to the ledger what is allowed.
+//! This file reports malformed input by member. The ledger decides which postings are allowed.
 
 use super::body::{BodyResult, deserialize_present, parse_body};
 use super::error::AdminError;

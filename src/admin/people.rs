@@ -1,8 +1,8 @@
-//! The role of an account, its deletion, and what operators read of it: receipts. The audit log
-//! says who read whose receipts, one line a day.
+//! Changes the role of an account, deletes accounts, and reads receipts for operators. The audit
+//! log records who read whose receipts, with one line a day.
 //!
-//! This file must not post to the ledger, and must not change an administrator or make one: a key
-//! that is stolen could.
+//! This file must not post to the ledger, and must not change or create an administrator, because a
+//! stolen key could then do so.
 
 use super::accounts::{next_cursor, parse_limit};
 use super::body::{BodyResult, deserialize_present, parse_body};
@@ -107,7 +107,8 @@ pub async fn delete(
     Ok(Json(json!({"account_id": id, "status": "deleted"})))
 }
 
-/// An administrator was refused before, unless another request made the account one meanwhile.
+/// Returns the response to a deletion. An administrator was refused before, unless another request
+/// changed the role meanwhile.
 fn close_result(outcome: CloseAccountOutcome, account: &Account) -> Result<(), AdminError> {
     match outcome {
         CloseAccountOutcome::Done => Ok(()),
@@ -121,7 +122,7 @@ fn close_result(outcome: CloseAccountOutcome, account: &Account) -> Result<(), A
     }
 }
 
-/// The receipt of any account's request.
+/// Returns the receipt of a request of any account.
 pub async fn receipt(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
@@ -146,7 +147,7 @@ pub async fn receipt(
     .await
 }
 
-/// The receipts of an account, newest first.
+/// Returns the receipts of an account, newest first.
 pub async fn receipts(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,

@@ -1,6 +1,6 @@
 //! The state that the handlers of the admin API share, and the limit on concurrent writes.
 //!
-//! This file must not know a route.
+//! This file must not depend on a route.
 
 use super::error::AdminError;
 use crate::billing::Billing;
@@ -10,8 +10,8 @@ use config::Settings;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Maximum number of concurrent writes, including those that wait for another commit. Over the
-/// limit: 503.
+/// Maximum number of concurrent writes, including those that wait for another commit. Further
+/// writes get a 503.
 const MAX_CONCURRENT_WRITES: usize = 64;
 
 /// Shared state of the handlers.
@@ -36,7 +36,7 @@ impl AdminState {
         }
     }
 
-    /// Finds an account by its id or its e-mail.
+    /// Returns the account with this id or e-mail.
     pub(super) fn find_account(&self, name: &str) -> Result<Account, AdminError> {
         let found = self.accounts.find(name)?;
         found.ok_or_else(|| {

@@ -236,7 +236,7 @@ async fn serve(
         .unwrap_or(Ok(()))
 }
 
-/// Returns the reason once this process may not write to the ledger any more. Waits forever if that
+/// Returns the reason once this process may not write to the ledger any more, or `None` if that
 /// cannot happen.
 async fn wait_until_superseded(superseded: &mut watch::Receiver<Option<String>>) -> Option<String> {
     let why = superseded.wait_for(Option::is_some).await.ok()?;

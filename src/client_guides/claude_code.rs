@@ -1,21 +1,22 @@
 //! The values in the guide for Claude Code.
 //!
-//! Claude Code knows the limits of its vendor's models only: the settings describe each other model
-//! by a known one and by variables. What they do was measured with 2.1.330. This file must not name
-//! a model with a larger context than the catalog's.
+//! Claude Code knows only the limits of its vendor's models. The settings describe every other
+//! model by a known one and by variables, whose effects were measured with 2.1.330. This file must
+//! not name a model with a larger context than the catalog's.
 
 use super::guide::{ClientGuide, ModelRole};
 use super::setup::SetupContext;
 use config::catalog::CatalogModel;
 
-/// Context of a model that Claude Code does not know.
+/// Context in tokens of a model that Claude Code does not know.
 const DEFAULT_CONTEXT_TOKENS: u64 = 200_000;
-/// From this context on, a model has the suffix `[1m]`, which Claude Code never sends.
+/// Context in tokens from which on a model has the suffix `[1m]`. Claude Code never sends the
+/// suffix.
 const LONG_CONTEXT_TOKENS: u64 = 1_000_000;
 /// Output limit that Claude Code requests unless a variable sets another one.
 const DEFAULT_OUTPUT_TOKENS: u64 = 64_000;
-/// Models that Claude Code knows with a context of 200 000 tokens. Seen with 2.1.330: a row of the
-/// picker that behaves as one of these has that context, and the variables do not change it.
+/// Models that Claude Code treats as having a context of 200 000 tokens. In 2.1.330, a row of the
+/// picker that behaves as one of these has that context, whatever the variables say.
 const MODELS_WITH_DEFAULT_CONTEXT: [&str; 6] = [
     "claude-opus-4-5",
     "claude-opus-4-6",
@@ -30,8 +31,8 @@ fn model_name(model: &CatalogModel) -> String {
     format!("{}{}", model.id, if is_long { "[1m]" } else { "" })
 }
 
-/// The known model whose prompt and reasoning Claude Code should use for this one. Its context is
-/// not larger than that of this model. `None` if there is no such model.
+/// Returns the known model whose prompt and reasoning Claude Code should use for this one. Its
+/// context is not larger than that of this model. Returns `None` if no known model fits.
 fn behaves_as(model: &CatalogModel) -> Option<&str> {
     let upstream = &*model.upstream_model;
     let is_long = model.context_tokens >= LONG_CONTEXT_TOKENS;
@@ -50,26 +51,26 @@ fn behaves_as(model: &CatalogModel) -> Option<&str> {
     }
 }
 
-/// Context of the models that behave as no known one. Claude Code has one number for all of them,
-/// so it is the smallest.
+/// Returns the context for models that behave as no known one. Claude Code has one number for all
+/// of them, so it is the smallest.
 fn context_variable(context: &SetupContext<'_>) -> Option<u64> {
     let models = context.models().iter();
     let unlike = models.filter(|model| behaves_as(model).is_none());
     let smallest = unlike.map(|model| model.context_tokens).min();
     let chosen = context.model().context_tokens;
     let between = DEFAULT_CONTEXT_TOKENS + 1..LONG_CONTEXT_TOKENS;
-    // If all models behave as known ones, the chosen one can have the number.
+    // If all models behave as known ones, the number may be that of the chosen model.
     smallest.or(between.contains(&chosen).then_some(chosen))
 }
 
 /// The values of the settings file.
 pub struct ClaudeSettings<'a> {
     pub chosen: String,
-    /// The variable of each tier, and its model.
+    /// The variable of each tier, with its model.
     pub tiers: Vec<(String, String)>,
     pub context_tokens: Option<u64>,
     pub needs_output_limit: bool,
-    /// Rows of the picker.
+    /// Rows of the model picker.
     pub rows: Vec<PickerRow<'a>>,
 }
 

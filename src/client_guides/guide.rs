@@ -1,6 +1,6 @@
 //! The clients that have a guide, one row each.
 //!
-//! This file must not know what a client reads: its template does, `guides/ID.txt`.
+//! This file must not describe a client's files: the template `guides/ID.txt` does.
 
 use super::tried::{self, ClientTrial};
 use llm_protocol::Protocol;
@@ -18,7 +18,7 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    /// In the order in which the pages list them.
+    /// All kinds, in the order of the pages.
     pub const ALL: [Self; 5] = [
         Self::TerminalAgent,
         Self::Editor,
@@ -38,19 +38,19 @@ impl ClientKind {
     }
 }
 
-/// What a client uses a model for.
+/// The purpose for which a client uses a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModelRole {
-    /// All that the user asks, unless they choose another model.
+    /// All requests of the user, unless they choose another model.
     Chosen,
     /// Small tasks in the background, such as titles.
     Small,
-    /// What the client asks of its vendor's tier with this name.
+    /// The requests that the client makes to its vendor's tier with this name.
     Tier(&'static str),
 }
 
 impl ModelRole {
-    /// As pages show it.
+    /// Returns the name on pages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chosen => "the chosen model",
@@ -60,8 +60,8 @@ impl ModelRole {
     }
 }
 
-/// The roles of clients with one model, with a second one for small tasks, and of Claude Code,
-/// which knows the tiers of its vendor.
+/// The roles of clients with one model. The next constants are the roles of clients with a second
+/// model for small tasks, and of Claude Code, which knows the tiers of its vendor.
 const ONE_MODEL: &[ModelRole] = &[ModelRole::Chosen];
 const TWO_MODELS: &[ModelRole] = &[ModelRole::Chosen, ModelRole::Small];
 const CLAUDE_TIERS: &[ModelRole] = &[
@@ -72,15 +72,16 @@ const CLAUDE_TIERS: &[ModelRole] = &[
     ModelRole::Tier("haiku"),
 ];
 
-/// A client program and how to set it up.
+/// A client program, and its set-up.
 pub struct ClientGuide {
-    /// Part of the page's address, and the argument of `model-gateway clients`.
+    /// Id of the client, which is part of the page's address and the argument of `model-gateway
+    /// clients`.
     pub id: &'static str,
     pub name: &'static str,
     pub kind: ClientKind,
-    /// Surfaces that the client can use, the one for most models first.
+    /// Surfaces that the client can use. The first is the one for most models.
     pub surfaces: Surfaces,
-    /// What its files name a model for.
+    /// Roles for which the client's files name a model.
     pub roles: &'static [ModelRole],
 }
 
@@ -104,18 +105,18 @@ impl ClientGuide {
         Self { roles, ..self }
     }
 
-    /// The surfaces, as pages show them.
+    /// Returns the names of the surfaces on pages.
     pub fn describe_surfaces(&self) -> String {
         let names: Vec<_> = self.surfaces.iter().map(|one| one.as_str()).collect();
         names.join(", ")
     }
 
-    /// The version that ran with these files; `None` if none did.
+    /// Returns the version that was tested with these files, or `None`.
     pub fn trial(&self) -> Option<&'static ClientTrial> {
         tried::find(self.id)
     }
 
-    /// The version that ran with these files, as pages and the command line show it.
+    /// Describes the version that was tested with these files, for pages and the command line.
     pub fn describe_trial(&self) -> String {
         self.trial()
             .map_or_else(|| "not tried".to_owned(), ClientTrial::describe)
@@ -132,7 +133,7 @@ const CHAT_AND_RESPONSES: Surfaces = &[Protocol::Chat, Protocol::Responses];
 const ALL: Surfaces = &[Protocol::Chat, Protocol::Messages, Protocol::Responses];
 const ALL_MESSAGES_FIRST: Surfaces = &[Protocol::Messages, Protocol::Chat, Protocol::Responses];
 
-/// By kind.
+/// All guides, sorted by kind.
 const GUIDES: &[ClientGuide] = &[
     agent("claude-code", "Claude Code", MESSAGES).with_roles(CLAUDE_TIERS),
     agent("codex", "Codex", RESPONSES),
@@ -181,12 +182,12 @@ const fn library(id: &'static str, name: &'static str, surfaces: Surfaces) -> Cl
     ClientGuide::new(ClientKind::Library, id, name, surfaces)
 }
 
-/// All guides, by kind.
+/// Returns all guides, sorted by kind.
 pub fn guides() -> impl Iterator<Item = &'static ClientGuide> {
     GUIDES.iter()
 }
 
-/// The guide with this id.
+/// Returns the guide with this id.
 pub fn find_guide(id: &str) -> Option<&'static ClientGuide> {
     guides().find(|guide| guide.id == id)
 }

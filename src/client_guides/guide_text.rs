@@ -1,10 +1,11 @@
 //! Fills in the text of a guide: `guides/ID.txt`, a template with one part for each file, variable,
 //! command and note.
 //!
-//! A line that begins with `@` begins a part. No value can: addresses have no white space, model
-//! ids and names of variables consist of letters, digits and a few signs. A client uses the surface
-//! of the model's vendor if it can, so that prompt caching and reasoning need no translation. A
-//! guide must not contain a setting that its client was not seen to read.
+//! A line that begins with `@` begins a part. Values cannot begin such a line, because addresses
+//! have no white space, and model ids and names of variables consist of letters, digits and a few
+//! signs. A client uses the surface of the model's vendor if it can, so that prompt caching and
+//! reasoning need no translation. A guide must not contain a setting without evidence that the
+//! client reads it.
 
 use super::claude_code::ClaudeSettings;
 use super::format::quoted;
@@ -17,10 +18,10 @@ use askama::Template;
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 
-/// Greatest output limit of the greeting in the examples.
+/// Maximum output limit of the greeting in the examples, in tokens.
 const MAX_HELLO_TOKENS: u64 = 1_024;
 
-/// What the templates name.
+/// The values that templates can name.
 #[derive(Template)]
 #[template(path = "guides/all.txt")]
 pub struct GuideText<'a> {
@@ -30,7 +31,7 @@ pub struct GuideText<'a> {
     model: &'a CatalogModel,
     /// Address for clients that add only `/chat/completions` or `/responses`.
     v1: String,
-    /// Expressions that read the key, in three languages.
+    /// Expression that reads the key in a shell. The next fields have it in two other languages.
     shell_key: String,
     python_key: String,
     node_key: String,
@@ -53,7 +54,7 @@ impl<'a> GuideText<'a> {
     }
 
     pub fn build(&self) -> ClientSetup {
-        // Rendering into a string cannot fail.
+        // Rendering into a `String` cannot fail.
         parse(&self.render().unwrap_or_default())
     }
 
@@ -74,7 +75,8 @@ impl<'a> GuideText<'a> {
         std::iter::once(self.model).chain(self.others())
     }
 
-    /// The models by the surface that the client uses with them, without empty groups.
+    /// Returns the models grouped by the surface that the client uses with them, without empty
+    /// groups.
     fn groups(&self) -> Vec<ModelGroup<'_>> {
         let groups = self.guide.surfaces.iter().map(|surface| {
             let models = self.context.models().iter().map(AsRef::as_ref);
@@ -87,7 +89,7 @@ impl<'a> GuideText<'a> {
         groups.filter(|group| !group.models.is_empty()).collect()
     }
 
-    /// The group of one model.
+    /// Returns the group of one model.
     fn group(&self, model: &CatalogModel) -> ModelGroup<'_> {
         ModelGroup {
             surface: best_surface(model, self.guide.surfaces),
@@ -107,7 +109,7 @@ impl<'a> GuideText<'a> {
         self.group(model).provider()
     }
 
-    /// The model with the name of its provider, `gateway/beta-5.2`.
+    /// Returns the model with the name of its provider, such as `gateway/beta-5.2`.
     fn qualified(&self, model: &CatalogModel) -> String {
         format!("{}/{}", self.provider(model), model.id)
     }
@@ -116,7 +118,8 @@ impl<'a> GuideText<'a> {
         format!("{}/{}", self.maker(model), model.id)
     }
 
-    /// Copilot CLI uses the responses API only for models whose vendor has no other one.
+    /// Returns the surface for Copilot CLI, which uses the responses API only for models whose
+    /// vendor has no other one.
     fn copilot_surface(&self) -> Protocol {
         if is_native(self.model, Protocol::Chat) {
             Protocol::Chat
@@ -137,7 +140,7 @@ impl ModelGroup<'_> {
         self.surface == Protocol::Messages
     }
 
-    /// The maker of the API, as clients name it.
+    /// Returns the name that clients use for the maker of the API.
     fn maker(&self) -> &'static str {
         if self.is_messages() {
             "anthropic"
@@ -193,7 +196,7 @@ fn parse(text: &str) -> ClientSetup {
     setup
 }
 
-/// Quoting, by what a template writes behind a value: `{{ v1|quoted }}`.
+/// Quoting functions, which a template names after a value: `{{ v1|quoted }}`.
 mod filters {
     use super::super::format;
     use askama::Values;

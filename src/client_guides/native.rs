@@ -1,11 +1,12 @@
-//! The surfaces on which a model needs no translation.
+//! Finds the surfaces on which a model needs no translation.
 //!
-//! This file must not know a client.
+//! This file must not depend on a client.
 
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 
-/// True if the gateway passes requests of this surface on to the model's vendor untranslated.
+/// Returns whether the gateway passes requests of this surface on to the model's vendor
+/// untranslated.
 pub fn is_native(model: &CatalogModel, surface: Protocol) -> bool {
     let by_responses = model.by_responses.iter();
     model.passes_through(surface)
@@ -14,7 +15,8 @@ pub fn is_native(model: &CatalogModel, surface: Protocol) -> bool {
             .any(|model| model.passes_through(surface))
 }
 
-/// The surface that a client uses with a model: the model's own if the client has it.
+/// Returns the surface that a client uses with a model, which is the model's own if the client
+/// supports it.
 pub fn best_surface(model: &CatalogModel, offered: &[Protocol]) -> Protocol {
     let own = offered.iter().find(|surface| is_native(model, **surface));
     own.or(offered.first()).copied().unwrap_or(Protocol::Chat)

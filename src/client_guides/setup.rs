@@ -1,6 +1,6 @@
-//! What a guide gets, the key and its models, and what it makes: files, variables and commands.
+//! The input of a guide (the key and its models), and its output (files, variables and commands).
 //!
-//! This file must not know a client.
+//! This file must not depend on a client.
 
 use super::format::shell_word;
 use super::guide::{ClientGuide, ModelRole};
@@ -18,12 +18,12 @@ pub const KEY_VARIABLE: &str = "GATEWAY_KEY";
 pub struct SetupKey {
     /// Environment variable that holds the key.
     pub variable: String,
-    /// The key itself, only right after it was created.
+    /// The key itself. Set only right after the key was created.
     pub text: Option<String>,
 }
 
 impl SetupKey {
-    /// A key that is only in the environment.
+    /// Returns a key that is only in the environment.
     pub fn in_environment() -> Self {
         Self {
             variable: KEY_VARIABLE.to_owned(),
@@ -31,7 +31,7 @@ impl SetupKey {
         }
     }
 
-    /// A new key.
+    /// Returns a new key with its text.
     pub fn with_text(text: &str) -> Self {
         Self {
             text: Some(text.to_owned()),
@@ -47,14 +47,14 @@ pub struct SetupContext<'a> {
     pub key: SetupKey,
     /// Models that the key may use, in the order of the catalog.
     models: Vec<Arc<CatalogModel>>,
-    /// Place of the chosen model in `models`.
+    /// Index of the chosen model in `models`.
     chosen: usize,
 }
 
 impl<'a> SetupContext<'a> {
-    /// Returns `None` if there is no model. If `chosen` is not one of the models, the guide uses
-    /// one that the client's first surface reaches without translation: of these, the one with the
-    /// middle price.
+    /// Creates the context. Returns `None` if there is no model. If `chosen` is not one of the
+    /// models, the guide uses a model that the client's first surface reaches without translation.
+    /// Of these, it uses the one with the middle price.
     pub fn new(
         base_url: &'a str,
         key: SetupKey,
@@ -77,7 +77,7 @@ impl<'a> SetupContext<'a> {
         })
     }
 
-    /// The model that the client uses unless its user chooses another one.
+    /// Returns the model that the client uses unless its user chooses another one.
     pub fn model(&self) -> &CatalogModel {
         &self.models[self.chosen]
     }
@@ -86,7 +86,7 @@ impl<'a> SetupContext<'a> {
         &self.models
     }
 
-    /// The model with the lowest price, for small background tasks.
+    /// Returns the model with the lowest price, for small background tasks.
     pub fn cheapest_model(&self) -> &CatalogModel {
         self.models
             .iter()
@@ -94,8 +94,8 @@ impl<'a> SetupContext<'a> {
             .unwrap_or(&self.models[self.chosen])
     }
 
-    /// The model that the client should use in a role. A tier gets the model whose upstream has
-    /// the tier in its name, the chosen one before others; without one it gets the model with the
+    /// Returns the model that the client should use in a role. A tier gets the model whose upstream
+    /// has the tier in its name, the chosen one before others. Other tiers get the model with the
     /// middle price, so that no name leads to the most expensive model by default.
     pub fn model_for(&self, role: ModelRole) -> &CatalogModel {
         match role {
@@ -113,8 +113,8 @@ impl<'a> SetupContext<'a> {
     }
 }
 
-/// Returns whether the name of the vendor's model has this word: `opus` is one of
-/// `claude-opus-4-7`.
+/// Returns whether the name of the vendor's model contains this word, as `claude-opus-4-7` contains
+/// `opus`.
 fn is_of_tier(model: &CatalogModel, tier: &str) -> bool {
     let words = model
         .upstream_model
@@ -124,8 +124,8 @@ fn is_of_tier(model: &CatalogModel, tier: &str) -> bool {
         .any(|word| word.eq_ignore_ascii_case(tier))
 }
 
-/// Place of the model with the middle price among those that `fits` accepts: of two in the middle,
-/// the cheaper one, and of equal prices the first.
+/// Returns the index of the model with the middle price among those that `fits` accepts. Of two in
+/// the middle, it is the cheaper one, and of equal prices the first.
 fn middle_price(
     models: &[Arc<CatalogModel>],
     fits: impl Fn(&CatalogModel) -> bool,
@@ -137,7 +137,8 @@ fn middle_price(
     places.get(places.len().saturating_sub(1) / 2).copied()
 }
 
-/// Maximum prompt: the context without the output limit, but at least half of the context.
+/// Returns the maximum number of tokens in a prompt: the context without the output limit, but at
+/// least half of the context.
 pub fn prompt_tokens(model: &CatalogModel) -> u64 {
     let context = model.context_tokens;
     context
@@ -173,14 +174,14 @@ impl FileFormat {
 /// A file that the user creates or extends.
 #[derive(Debug, Serialize)]
 pub struct SetupFile {
-    /// Path as users write it, with `~` for the home directory.
+    /// Path in the form that users write, with `~` for the home directory.
     pub path: String,
     pub format: FileFormat,
     pub text: String,
 }
 
 impl SetupFile {
-    /// True for commands, which users type instead of saving them.
+    /// Returns whether the text consists of commands, which users type instead of saving them.
     pub fn is_commands(&self) -> bool {
         self.format == FileFormat::Shell
     }
@@ -198,7 +199,7 @@ pub enum VariableValue {
 #[derive(Debug, Default)]
 pub struct ClientSetup {
     pub files: Vec<SetupFile>,
-    /// Shell lines that do for one terminal what the files do for all.
+    /// Shell lines with the same effect as the files, for one terminal.
     pub instead_of_files: Option<String>,
     pub environment: Vec<(String, VariableValue)>,
     /// Shell lines to run once.

@@ -1,8 +1,7 @@
-//! Which version of a client ran with the files of its guide: in the tests of this repository or by
-//! hand.
+//! Lists the versions of clients that ran with the files of their guides, in the tests of this
+//! repository or by hand.
 //!
-//! A guide without an entry here is shown as "not tried". This file must not list a version that
-//! nobody ran.
+//! A guide without an entry is shown as "not tried". This file must not list an untested version.
 
 use serde::Serialize;
 
@@ -10,15 +9,15 @@ use serde::Serialize;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum ClientTrial {
-    /// `tests/agents` or `tests/sdk` runs this version: every change of the gateway must keep it
+    /// `tests/agents` or `tests/sdk` runs this version, so every change of the gateway must keep it
     /// working.
     Tests {
         version: &'static str,
-        /// The version as the package list of these tests names it.
+        /// Version in the format of the tests' package list.
         #[serde(skip)]
         package: &'static str,
     },
-    /// This version ran once, on this day, as `2026-11-24`.
+    /// A person ran this version once, on this day (such as `2026-11-24`).
     Hand {
         version: &'static str,
         on: &'static str,
@@ -26,7 +25,7 @@ pub enum ClientTrial {
 }
 
 impl ClientTrial {
-    /// As pages and the command line show it.
+    /// Describes the trial for pages and the command line.
     pub fn describe(&self) -> String {
         match self {
             Self::Tests { version, .. } => format!("tested with {version}"),
@@ -35,8 +34,8 @@ impl ClientTrial {
     }
 }
 
-/// Each version showed the response to a prompt, with a model of a messages vendor and with one of
-/// a chat vendor.
+/// Trials of clients. Each version showed the response to a prompt, with a model of a messages
+/// vendor and with one of a chat vendor.
 const TRIED: &[(&str, ClientTrial)] = &[
     (
         "claude-code",
@@ -109,7 +108,7 @@ pub fn find(client: &str) -> Option<&'static ClientTrial> {
         .map(|(_, trial)| trial)
 }
 
-/// Ids of the clients that were tried.
+/// Returns the ids of the clients that were tried.
 #[cfg(test)]
 pub fn clients() -> impl Iterator<Item = &'static str> {
     TRIED.iter().map(|(id, _)| *id)

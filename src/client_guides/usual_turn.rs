@@ -1,6 +1,8 @@
-//! What a usual turn costs on a model, so that a page can say so before anything is spent.
+//! Computes the cost of a usual turn on a model, so that a page can show it before any credits are
+//! spent.
 //!
-//! The numbers of tokens are an assumption, which pages state. This file must not know an account.
+//! The numbers of tokens are an assumption, which pages state. This file must not depend on an
+//! account.
 
 use super::guide::ClientKind;
 use super::native::is_native;
@@ -13,7 +15,7 @@ use llm_protocol::usage::Usage;
 /// The tokens of a usual turn.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UsualTurn {
-    /// As the head of a column names it.
+    /// Name in the head of a column.
     pub name: &'static str,
     /// Input that no earlier turn sent.
     pub new_input: u64,
@@ -22,8 +24,8 @@ pub struct UsualTurn {
     pub output: u64,
 }
 
-/// Of programs that send instructions and tools with every turn. The first turn is that of Claude
-/// Code 2.1.332 that says hello.
+/// Turns of programs that send instructions and tools with every turn. The first is the turn of
+/// Claude Code 2.1.332 that says hello.
 const AGENT_TURNS: &[UsualTurn] = &[
     UsualTurn {
         name: "First turn of a session",
@@ -39,7 +41,7 @@ const AGENT_TURNS: &[UsualTurn] = &[
     },
 ];
 
-/// Of programs that send only what their user writes.
+/// Turns of programs that send only the user's own text.
 const PLAIN_TURNS: &[UsualTurn] = &[UsualTurn {
     name: "One request",
     new_input: 1_000,
@@ -57,7 +59,8 @@ impl ClientKind {
 }
 
 impl UsualTurn {
-    /// The cost on a model. A messages vendor writes the new input of a conversation to its cache.
+    /// Returns the cost on a model. A messages vendor writes the new input of a conversation to its
+    /// cache.
     pub fn cost(&self, model: &CatalogModel) -> Micro {
         let writes = is_native(model, Protocol::Messages) && self.is_of_conversation();
         let (input, cache_write_5m) = if writes {
@@ -75,7 +78,7 @@ impl UsualTurn {
         pricing::cost(&usage, &model.price)
     }
 
-    /// The assumption, as pages state it.
+    /// Describes the assumption for pages.
     pub fn describe(&self) -> String {
         let Self {
             new_input,
@@ -94,7 +97,7 @@ impl UsualTurn {
     }
 }
 
-/// The cost by which guides compare models: that of the turn that an agent makes most often.
+/// Returns the cost by which guides compare models, which is that of an agent's most frequent turn.
 pub fn comparable_cost(model: &CatalogModel) -> Micro {
     AGENT_TURNS
         .iter()

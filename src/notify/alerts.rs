@@ -1,9 +1,9 @@
-//! Alerts: an account holder learns of a low balance, or of high spend, before requests are
-//! refused: by mail, by webhook, and as a banner on the pages.
+//! Alerts inform an account holder of a low balance or of high spend before requests are refused,
+//! by mail, by webhook, and by a banner on the pages.
 //!
-//! A task reads the accounts that have rules every few seconds, and fires a rule by writing what it
-//! sends to `app.db`; others send it. Nothing of this is on the path of a request. Next:
-//! `alerts/rules.rs` (what a rule says), `alerts/engine.rs` (when it fires).
+//! Every few seconds, a task reads the accounts that have rules. It fires a rule by writing
+//! messages to `app.db`, which other tasks send. Requests do not use this module. Next:
+//! `alerts/rules.rs` (the rules), `alerts/engine.rs` (when a rule fires).
 
 mod engine;
 mod rules;

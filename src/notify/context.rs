@@ -1,6 +1,6 @@
-//! What the parts of `notify` share.
+//! The state that the parts of `notify` share.
 //!
-//! This file must not start anything.
+//! This file must not start a task.
 
 use crate::billing::Billing;
 use accounts::Accounts;

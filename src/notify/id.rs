@@ -1,6 +1,6 @@
-//! Ids of messages.
+//! Creates the ids of messages.
 //!
-//! This file must not know what an id names.
+//! This file must not depend on a kind of message.
 
 use ledger::StoreError;
 

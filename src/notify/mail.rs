@@ -1,8 +1,8 @@
-//! Mail to account holders: a queue in `app.db`, and the task that sends what is due.
+//! Mail to account holders. It consists of a queue in `app.db` and a task that sends due mail.
 //!
-//! A row of the queue has a kind and amounts. The text, and a link in it, are made when the mail is
-//! sent, so no token is stored. A mail is sent at least once: after a crash in the middle of an
-//! attempt it is sent again, with the same Message-ID. Next: `mail/kind.rs` (what a mail is about),
+//! A row of the queue has a kind and amounts. The text and its link are created when the mail is
+//! sent, so that no token is stored. A mail is sent at least once: after a crash during an attempt
+//! it is sent again, with the same Message-ID. Next: `mail/kind.rs` (the kinds of mail),
 //! `mail/text.rs` (the texts) and `mail/smtp.rs` (one attempt).
 
 mod kind;
@@ -33,25 +33,26 @@ use tokio::task::JoinSet;
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-/// Maximum numbers of mails that wait, in all and for one account.
+/// Maximum numbers of waiting mails, in total and for one account.
 pub(super) const QUEUE_LIMITS: MailQueueLimits = MailQueueLimits {
     total: 10_000,
     per_account: 20,
 };
 
-/// Interval at which the task looks for due mail. Other processes queue mail too, so it polls.
+/// Interval at which the task looks for due mail. It must poll because other processes queue mail
+/// too.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of mails sent at the same time.
 const MAX_CONCURRENT: usize = 2;
 
-/// Timeout of one attempt, from the connection to the server's last response.
+/// Time limit of one attempt, from the connection to the server's last response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for which a mail belongs to the process that took it: longer than an attempt.
+/// Time in ms for which no other process takes a mail. It is longer than an attempt.
 const LEASE_MS: i64 = 2 * MINUTE_MS;
 
-/// Delays after the first failed attempts; after that, [`HOUR_MS`].
+/// Delays in ms after the first failed attempts. Later delays are [`HOUR_MS`].
 const RETRY_DELAYS_MS: [i64; 5] = [
     MINUTE_MS,
     5 * MINUTE_MS,
@@ -60,18 +61,18 @@ const RETRY_DELAYS_MS: [i64; 5] = [
     3 * HOUR_MS,
 ];
 
-/// Time for which mails that ended are kept.
+/// Time in ms for which sent and failed mails are kept.
 const RETENTION_MS: i64 = 7 * 24 * HOUR_MS;
 
-/// Interval between deletions of old mails, and between warnings about a server that fails.
+/// Interval in ms between deletions of old mails, and between warnings about a failing server.
 const PURGE_INTERVAL_MS: i64 = HOUR_MS;
 const WARNING_INTERVAL_MS: i64 = 10 * MINUTE_MS;
 
-/// Queues a mail to an account holder. `detail` has the values that the text needs, see
-/// [`MailKind`]; never a link or a token.
+/// Queues a mail to an account holder. `detail` has the values for the text (see [`MailKind`]), but
+/// never a link or a token.
 ///
 /// # Errors
-/// Returns an error if there is no randomness, or if the database fails.
+/// Returns an error if the system has no randomness, or if the database fails.
 pub fn queue(
     accounts: &Accounts,
     account: &str,
@@ -94,7 +95,7 @@ pub fn queue(
     Ok(outcome)
 }
 
-/// Returns a mail that is due at once, for a transaction that stores more than the mail.
+/// Returns a mail that is due at once, for a transaction that also stores other rows.
 pub(super) fn new_row(
     account: &str,
     kind: MailKind,
@@ -111,7 +112,7 @@ pub(super) fn new_row(
     })
 }
 
-/// Sends mail until the shutdown; then it finishes the attempts that run.
+/// Sends mail until the shutdown, and then finishes the running attempts.
 pub(super) async fn run(context: NotifyContext, mut shutdown: watch::Receiver<bool>) {
     let sender = MailDispatcher::new(context.accounts, context.settings, SEND_TIMEOUT);
     let sender = Arc::new(sender);
@@ -119,7 +120,7 @@ pub(super) async fn run(context: NotifyContext, mut shutdown: watch::Receiver<bo
     loop {
         let is_full = sending.len() >= MAX_CONCURRENT;
         tokio::select! {
-            // An error: the sender is gone, and so is the process that wanted mail sent.
+            // An error means that the sender was dropped with the process that it belonged to.
             () = async { drop(shutdown.wait_for(|is_over| *is_over).await) } => break,
             Some(_) = sending.join_next() => {}
             () = tokio::time::sleep(POLL_INTERVAL), if !is_full => {}
@@ -143,7 +144,7 @@ struct MailDispatcher {
     warned_at_ms: AtomicI64,
 }
 
-/// The end of one attempt.
+/// The result of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SendOutcome {
     Sent,
@@ -163,8 +164,8 @@ impl MailDispatcher {
         }
     }
 
-    /// Takes at most `limit` mails that are due. An error of the database is logged; the next poll
-    /// tries again.
+    /// Takes at most `limit` due mails. An error of the database is logged, and the next poll
+    /// retries.
     fn take_due(&self, limit: usize, now_ms: i64) -> Vec<OutgoingMailRow> {
         self.try_take_due(limit, now_ms).unwrap_or_else(|error| {
             self.warn(now_ms, &format!("cannot read the mail queue: {error}"));
@@ -183,7 +184,8 @@ impl MailDispatcher {
         let Some(mail) = settings.mail.as_ref().filter(|_| summary.queued > 0) else {
             return Ok(Vec::new());
         };
-        // Mails that are being sent are not counted yet: at most `MAX_CONCURRENT` too many.
+        // Mails that are being sent are not counted yet, so the limit may be exceeded by
+        // `MAX_CONCURRENT`.
         let sent = self.accounts.mails().mails_sent_since(now_ms - HOUR_MS)?;
         let left = u64::from(mail.per_hour).saturating_sub(sent);
         let limit = u32::try_from(left.min(limit as u64)).unwrap_or_default();
@@ -193,14 +195,14 @@ impl MailDispatcher {
         self.accounts.mails().take_due_mail(now_ms, LEASE_MS, limit)
     }
 
-    /// Makes one attempt, and records how it ended.
+    /// Makes one attempt, and records its result.
     async fn send(self: Arc<Self>, row: OutgoingMailRow, now_ms: i64) -> SendOutcome {
         let result = Arc::clone(&self).try_send(&row, now_ms).await;
         let recorder = Arc::clone(&self);
         let recorded = tokio::task::spawn_blocking(move || recorder.record(&row, result, now_ms));
         match recorded.await {
             Ok(Ok(outcome)) => outcome,
-            // The lease ends, and the mail is sent again.
+            // The lease ends, after which the mail is sent again.
             Ok(Err(error)) => {
                 log::error!("cannot record that a mail was sent: {error}");
                 SendOutcome::Retry(now_ms + LEASE_MS)
@@ -322,7 +324,7 @@ impl MailDispatcher {
     }
 }
 
-/// The delay after an attempt failed. `attempts`: how many were made.
+/// Returns the delay after a failed attempt. `attempts` is the number of attempts so far.
 fn retry_delay_ms(attempts: u32) -> i64 {
     let index = usize::try_from(attempts.saturating_sub(1)).unwrap_or(usize::MAX);
     RETRY_DELAYS_MS.get(index).copied().unwrap_or(HOUR_MS)

@@ -1,10 +1,10 @@
-//! Webhooks: messages that the gateway posts to addresses which account holders set, signed as
-//! Standard Webhooks describes (`webhook-id`, `webhook-timestamp`, `webhook-signature`).
+//! Posts messages to addresses of account holders, signed according to Standard Webhooks
+//! (`webhook-id`, `webhook-timestamp`, `webhook-signature`).
 //!
 //! A message waits in `app.db` until its receiver answers with a 2xx status, so neither a restart
-//! nor a receiver that is away loses it. A receiver may get a message twice: its id is the same.
-//! Next: `webhooks/sender.rs` (when), `webhooks/attempt.rs` (one request), `webhooks/address.rs`
-//! (which addresses are allowed), `webhooks/service.rs` (what pages do).
+//! nor an unreachable receiver loses it. A receiver may get a message twice, with the same id.
+//! Next: `webhooks/sender.rs` (the schedule), `webhooks/attempt.rs` (one request),
+//! `webhooks/address.rs` (the allowed addresses), `webhooks/service.rs` (the calls of pages).
 
 mod address;
 mod attempt;

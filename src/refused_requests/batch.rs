@@ -1,14 +1,13 @@
-//! What an edge sends to the sidecar, as JSON: the refused requests of a second.
+//! The refused requests of a second as JSON, which an edge sends to the sidecar.
 //!
-//! This file must not know how it is sent.
+//! This file must not send a batch.
 
 use super::request::{RefusedRequest, WaitingRefusals, known_surface};
 use serde::{Deserialize, Serialize};
 
-/// The refused requests of a second.
 #[derive(Serialize, Deserialize)]
 pub struct RefusedBatch {
-    /// A number of its own: a batch that comes twice counts once.
+    /// Id of the batch. A batch that arrives twice counts once.
     pub id: String,
     listed: Vec<ListedRefusal>,
     counts: Vec<CountedRefusals>,
@@ -70,7 +69,7 @@ impl RefusedBatch {
         }
     }
 
-    /// Adds what the batch has to what waits for a write.
+    /// Adds the batch to the refusals that wait for a write.
     pub fn add_to(self, waiting: &mut WaitingRefusals) {
         for counted in self.counts {
             let reason = (counted.day, counted.status, counted.code);

@@ -1,6 +1,7 @@
-//! `refused.db`: refused requests as rows, and their number by day, status and code.
+//! The database `refused.db`, with rows of refused requests, and their number by day, status and
+//! code.
 //!
-//! This file must not know why a request was refused.
+//! This file must not depend on the reasons of refusals.
 
 use super::request::{
     KEPT_DAYS, MAX_LISTED, RefusedRequest, WaitingOfAccount, known_surface, lock,
@@ -24,14 +25,14 @@ pub struct RefusedRequestsDb {
     readers: Readers,
 }
 
-/// Which refusals a list has. The default has all.
+/// Criteria for a list of refusals. By default, the list has all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RefusedFilter {
     pub key_id: Option<String>,
     pub model: Option<String>,
     pub status: Option<u16>,
     pub from_ms: Option<i64>,
-    /// The first moment after those of the list.
+    /// End of the period in ms since 1970, exclusive.
     pub to_ms: Option<i64>,
 }
 
@@ -63,7 +64,7 @@ impl RefusedRequestsDb {
     fn open_at(path: &Path) -> Result<Self, StoreError> {
         let operation = "open refused.db";
         let mut writer = sqlite::open(path, operation)?;
-        // A power cut may cost the last rows.
+        // A power cut may lose the last rows.
         writer
             .execute_batch("PRAGMA synchronous = NORMAL;")
             .map_err(|source| StoreError::sqlite(operation, source))?;
@@ -99,7 +100,7 @@ impl RefusedRequestsDb {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// Enters refusals, and deletes the oldest rows of accounts that then have too many.
+    /// Inserts refusals, and deletes the oldest rows of accounts that then have too many.
     pub fn insert(&self, accounts: &HashMap<Arc<str>, WaitingOfAccount>) -> Result<(), StoreError> {
         self.write("write refused requests", |transaction| {
             for (account, waiting) in accounts {
@@ -133,7 +134,7 @@ impl RefusedRequestsDb {
         })
     }
 
-    /// Deletes what is older than [`KEPT_DAYS`].
+    /// Deletes refusals that are older than [`KEPT_DAYS`].
     pub fn purge(&self, now_ms: i64) -> Result<(), StoreError> {
         let day = day_number(now_ms) - KEPT_DAYS;
         self.write("delete old refused requests", |transaction| {
@@ -232,7 +233,7 @@ impl RefusedRequestsDb {
     }
 }
 
-/// What [`read_row`] reads.
+/// The columns that [`read_row`] expects.
 const COLUMNS: &str =
     "request_id, account, at_ms, status, code, message, surface, model, key_id, key_shown, seq";
 

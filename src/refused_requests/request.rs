@@ -1,23 +1,23 @@
-//! A refused request, and those that wait for a write: how many are kept.
+//! A refused request, the refusals that wait for a write, and the limits on their number.
 //!
-//! This file must not know where they are written.
+//! This file must not write refusals.
 
 use llm_protocol::Protocol;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Days for which refusals are kept.
+/// Number of days for which refusals are kept.
 pub const KEPT_DAYS: i64 = 30;
-/// Maximum number of an account's refusals that are listed: the newest. Others are only counted.
+/// Maximum number of an account's newest refusals that are listed. Others are only counted.
 pub const MAX_LISTED: u32 = 1_000;
 
-/// Maximum numbers of refusals that wait for a write, of all accounts and of one. Over them, the
-/// oldest of the account, or the new one, is only counted.
+/// Maximum number of refusals that wait for a write. Above it, the oldest refusal of the account,
+/// or the new one, is only counted.
 pub const MAX_WAITING: usize = 10_000;
 pub const MAX_WAITING_OF_ACCOUNT: usize = 200;
-/// Maximum number of accounts whose refusals wait. Over it, a refusal is not recorded.
+/// Maximum number of accounts whose refusals wait for a write. Above it, a refusal is not recorded.
 pub const MAX_WAITING_ACCOUNTS: usize = 10_000;
-/// Maximum number of characters of a message that are kept.
+/// Maximum number of characters that are kept of a message.
 pub const MAX_MESSAGE_CHARS: usize = 600;
 
 /// A request that the gateway refused.
@@ -27,12 +27,12 @@ pub struct RefusedRequest {
     pub account: Arc<str>,
     pub at_ms: i64,
     pub status: u16,
-    /// Why, in one word, as the client got it.
+    /// The reason in one word, as sent to the client.
     pub code: String,
-    /// Why, in a sentence, as the client got it.
+    /// The reason as a sentence, as sent to the client.
     pub message: String,
     pub surface: &'static str,
-    /// Empty if the gateway did not get to know it.
+    /// Id of the model. Empty if the refusal came before the model was known.
     pub model: String,
     pub key_id: Arc<str>,
     pub key_shown: Arc<str>,
@@ -47,11 +47,11 @@ impl RefusedRequest {
     }
 }
 
-/// What the next write enters.
+/// The refusals for the next write.
 #[derive(Default)]
 pub struct WaitingRefusals {
     pub accounts: HashMap<Arc<str>, WaitingOfAccount>,
-    /// Number of refusals with their details, of all accounts.
+    /// Number of refusals with details, over all accounts.
     pub listed: usize,
 }
 
@@ -63,7 +63,7 @@ pub struct WaitingOfAccount {
 }
 
 impl WaitingRefusals {
-    /// The account's part; `None` if too many accounts wait.
+    /// Returns the account's waiting refusals, or `None` if too many accounts wait.
     fn account(&mut self, account: &Arc<str>) -> Option<&mut WaitingOfAccount> {
         if !self.accounts.contains_key(account) && self.accounts.len() >= MAX_WAITING_ACCOUNTS {
             return None;
@@ -71,15 +71,15 @@ impl WaitingRefusals {
         Some(self.accounts.entry(Arc::clone(account)).or_default())
     }
 
-    /// Counts refusals of an account. `reason`: day, status and code.
+    /// Counts a refusal of an account. `reason` is the day, status and code.
     pub fn count(&mut self, account: &Arc<str>, reason: (i64, u16, String), requests: u64) {
         if let Some(account) = self.account(account) {
             *account.counts.entry(reason).or_default() += requests;
         }
     }
 
-    /// Adds a refusal to those that are listed, in the place of the account's oldest one if there
-    /// are too many.
+    /// Adds a refusal with its details. If there are too many, it replaces the account's oldest
+    /// one.
     pub fn list(&mut self, refused: RefusedRequest) {
         let is_full = self.listed >= MAX_WAITING;
         let Some(account) = self.account(&refused.account) else {
@@ -97,7 +97,7 @@ impl WaitingRefusals {
     }
 }
 
-/// The surface with this name; empty for one that this version does not know.
+/// Returns the surface with this name, or an empty text for a name that this version does not know.
 pub fn known_surface(name: &str) -> &'static str {
     [Protocol::Chat, Protocol::Messages, Protocol::Responses]
         .map(Protocol::as_str)

@@ -1,6 +1,6 @@
-//! How a data directory becomes the holder of its data.
+//! Makes a data directory the holder of its data.
 //!
-//! This file must not decide when: that is `app/standby.rs`.
+//! This file must not decide when to do so: `app/standby.rs` does.
 
 use accounts::db::AppDb;
 use ledger::Ledger;
@@ -13,10 +13,10 @@ pub(crate) fn not_a_copy() -> StoreError {
     StoreError::Unusable("the data directory is not a copy of PostgreSQL".into())
 }
 
-/// Brings both files up to date, so that what is read of them is of now.
+/// Brings both files up to date, so that reads return current data.
 ///
 /// # Errors
-/// Returns an error if PostgreSQL cannot be reached or lacks what the files have.
+/// Returns an error if PostgreSQL cannot be reached or lacks data of the files.
 pub fn catch_up(ledger: &Ledger, app: &AppDb) -> Result<(), StoreError> {
     let catch_up = |copy: &Copy, connection: &mut Connection| copy.catch_up(connection);
     ledger.with_copy(catch_up).ok_or_else(not_a_copy)??;
@@ -24,10 +24,10 @@ pub fn catch_up(ledger: &Ledger, app: &AppDb) -> Result<(), StoreError> {
 }
 
 /// Brings both files up to date, takes the lease, and records that this data directory has it.
-/// Returns its epoch; `None` if another one has the lease.
+/// Returns its epoch, or `None` if another data directory has the lease.
 ///
 /// # Errors
-/// Returns an error if PostgreSQL cannot be reached or lacks what the files have.
+/// Returns an error if PostgreSQL cannot be reached or lacks data of the files.
 pub fn take(ledger: &Ledger, app: &AppDb) -> Result<Option<i64>, StoreError> {
     catch_up(ledger, app)?;
     let taken = ledger.with_copy(|copy, connection| {
@@ -38,7 +38,7 @@ pub fn take(ledger: &Ledger, app: &AppDb) -> Result<Option<i64>, StoreError> {
     let Some((holder, epoch)) = taken.ok_or_else(not_a_copy)?? else {
         return Ok(None);
     };
-    // What the last holder committed before. Nobody else commits from here on.
+    // Fetch the commits of the last holder. From this point on, no other directory commits.
     catch_up(ledger, app)?;
     let record = |copy: &Copy, connection: &mut Connection| {
         copy.set_held(connection, &holder, epoch)?;
@@ -49,10 +49,10 @@ pub fn take(ledger: &Ledger, app: &AppDb) -> Result<Option<i64>, StoreError> {
     Ok(Some(epoch))
 }
 
-/// Gives the lease back, if the ledger is in PostgreSQL.
+/// Releases the lease, if the ledger is in PostgreSQL.
 ///
 /// # Errors
-/// Returns an error if PostgreSQL cannot be reached; the lease then runs out.
+/// Returns an error if PostgreSQL cannot be reached; the lease then expires.
 pub fn give_back(ledger: &Ledger) -> Result<(), StoreError> {
     let release = |copy: &Copy, connection: &mut Connection| {
         let (_, epoch) = copy.held(connection)?;
@@ -61,7 +61,8 @@ pub fn give_back(ledger: &Ledger) -> Result<(), StoreError> {
     ledger.with_copy(release).unwrap_or(Ok(()))
 }
 
-/// Makes the files in `data_dir` copies, whatever they have. The caller gives that to PostgreSQL.
+/// Marks the files in `data_dir` as copies, whatever their content. The caller must send that to
+/// PostgreSQL.
 ///
 /// # Errors
 /// Returns an error if one of them cannot be opened or written.
@@ -74,7 +75,7 @@ pub fn adopt(data_dir: &Path) -> Result<(), StoreError> {
         .map_err(sql)
 }
 
-/// Makes the copies the place where the data lives: PostgreSQL gets no further changes.
+/// Makes the files in the data directory the home of the data. PostgreSQL gets no further changes.
 ///
 /// # Errors
 /// Returns an error if another data directory holds the lease, or if a file cannot be read or

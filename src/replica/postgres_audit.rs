@@ -1,7 +1,7 @@
-//! The ledger in PostgreSQL as an operator's commands see it: it is compared with the copy in the
-//! data directory, and moved there and back.
+//! Compares the ledger in PostgreSQL with the copy in the data directory, and moves the ledger in
+//! both directions, for an operator's commands.
 //!
-//! This file must not serve.
+//! A serving process must not use this file.
 
 use super::{PushReport, hold, push};
 use accounts::db::AppDb;
@@ -26,12 +26,12 @@ fn finding(seq: i64, message: String) -> Finding {
     }
 }
 
-/// Returns where the two differ: PostgreSQL lacks an entry that the copy has, or has another one in
-/// its place. A copy that is behind is no finding. With `reads_all`, every entry in PostgreSQL is
-/// read: each one's hash, and each account's balance, which is the one after its last entry.
+/// Returns the differences: entries of the copy that PostgreSQL lacks, or that are different there.
+/// A copy that is behind is not a finding. With `reads_all`, every entry in PostgreSQL is read, to
+/// check its hash, and that each account's balance is the one after its last entry.
 ///
 /// # Errors
-/// Returns an error if one of the two cannot be read.
+/// Returns an error if PostgreSQL or the copy cannot be read.
 pub fn verify_postgres(
     home: &PostgresHome,
     data_dir: &Path,
@@ -68,14 +68,14 @@ pub fn verify_postgres(
 /// Brings the copies in `data_dir` up to date.
 ///
 /// # Errors
-/// Returns an error if PostgreSQL cannot be reached, or lacks what the copies have.
+/// Returns an error if PostgreSQL cannot be reached, or lacks data of the copies.
 pub fn catch_up_with_postgres(data_dir: &Path, home: &PostgresHome) -> Result<(), StoreError> {
     let ledger = Ledger::open_with_home(data_dir, Some(home))?;
     hold::catch_up(&ledger, &AppDb::open(data_dir, Some(home))?)
 }
 
-/// Gives PostgreSQL what it lacks of the ledger and the accounts in `data_dir`, which is a copy
-/// from then on.
+/// Sends PostgreSQL the missing data of the ledger and the accounts in `data_dir`, whose files
+/// become copies.
 ///
 /// # Errors
 /// Returns an error if a gateway uses `data_dir`, if PostgreSQL has another ledger or a holder, or
@@ -90,7 +90,7 @@ pub fn push_to_postgres(data_dir: &Path, home: &PostgresHome) -> Result<PushRepo
     push::push(&ledger, &AppDb::open(data_dir, Some(home))?)
 }
 
-/// Makes the copies in `data_dir` the ledger, without PostgreSQL.
+/// Makes the copies in `data_dir` the home of the ledger, without PostgreSQL.
 ///
 /// # Errors
 /// Returns an error if a gateway uses `data_dir`, if another data directory holds the ledger, or if

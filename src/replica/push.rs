@@ -1,5 +1,5 @@
-//! What a data directory has and PostgreSQL lacks goes there: everything, when an installation
-//! moves to PostgreSQL; the last entries, after a standby was promoted that was behind.
+//! Sends PostgreSQL the data that it lacks. That is all data when an installation moves to
+//! PostgreSQL, and the last entries after a lagging standby was promoted.
 //!
 //! This file must not change an entry.
 
@@ -11,18 +11,18 @@ use ledger::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresH
 use ledger::{ChainHead, Ledger, LedgerEntry};
 use rusqlite::Connection;
 
-/// What was given to PostgreSQL.
+/// The data that was sent to PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushReport {
-    /// Entries.
+    /// Number of entries.
     pub entries: i64,
-    /// Last entry, the same on both sides now, and its hash.
+    /// Position of the last entry, which is now the same on both sides.
     pub last: i64,
     pub hash: Vec<u8>,
 }
 
-/// Gives PostgreSQL what it lacks. Nothing may be committed by others meanwhile: the lease must be
-/// free, or this data directory's.
+/// Sends PostgreSQL the data that it lacks. The lease must be free or belong to this data
+/// directory, so that no other directory commits meanwhile.
 ///
 /// # Errors
 /// Returns an error if PostgreSQL has other entries, if another data directory holds the lease, or

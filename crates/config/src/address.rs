@@ -1,8 +1,8 @@
-//! Addresses: which client an address belongs to, which networks are trusted, and which client a
-//! request behind a proxy comes from.
+//! Determines the client of an address, the trusted networks, and the client of a request behind a
+//! proxy.
 //!
 //! A forwarding header counts only if a trusted peer sent it, and only back to the first hop that
-//! is not trusted. This file must not know what the result is used for.
+//! is not trusted. This file must not depend on the use of the result.
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName, VIA};
@@ -14,8 +14,8 @@ use std::str::FromStr;
 /// Maximum number of hops of a list that the gateway examines, nearest first.
 const MAX_HOPS: usize = 32;
 
-/// Returns the prefix that counts as one client: the IPv4 address itself, or the /64 network that
-/// one IPv6 customer has.
+/// Returns the prefix that counts as one client: the IPv4 address itself, or the IPv6 /64 network
+/// of one customer.
 pub fn client_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
@@ -23,8 +23,9 @@ pub fn client_prefix(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the network that one attacker may control: the IPv4 address itself, or the IPv6 /48 that
-/// a provider assigns to one customer. A /48 contains 65 536 networks of [`client_prefix`].
+/// Returns the network that one attacker may control: the IPv4 address itself, or the IPv6 /48
+/// network that a provider assigns to one customer. A /48 contains 65 536 networks of
+/// [`client_prefix`].
 pub fn network_block(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 80 << 80).into()),
@@ -48,8 +49,8 @@ impl fmt::Display for NetworkParseError {
 impl FromStr for Network {
     type Err = NetworkParseError;
 
-    /// Parses the two parts apart: `IpNet` requires a length, reads `010.0.0.1` as `10.0.0.1`, and
-    /// keeps an IPv4-mapped address an IPv6 one.
+    /// Parses address and length separately, because `IpNet` requires a length, reads `010.0.0.1`
+    /// as `10.0.0.1`, and keeps an IPv4-mapped address as IPv6.
     fn from_str(text: &str) -> Result<Self, NetworkParseError> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -84,7 +85,7 @@ impl Network {
     }
 }
 
-/// The proxies whose forwarding headers the gateway trusts. Empty by default.
+/// The proxies whose forwarding headers are trusted. Empty by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<Network>);
 
@@ -98,10 +99,10 @@ impl FromIterator<Network> for TrustedProxies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress {
     pub address: IpAddr,
-    /// Whether the client speaks TLS to a trusted proxy.
+    /// Whether the client used TLS to a trusted proxy.
     pub is_https: bool,
-    /// Whether the address is that of a proxy, so that the client is unknown: a trusted one that
-    /// names no client, or one on this machine that is not trusted.
+    /// Whether the address belongs to a proxy, so that the client is unknown. The proxy is a
+    /// trusted one that names no client, or one on this machine that is not trusted.
     pub is_unnamed: bool,
 }
 
@@ -110,7 +111,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const UNKNOWN_HOP: &str = "-";
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The fields by which proxies say whom they speak for.
+/// Headers in which proxies name the clients for which they send requests.
 pub const FORWARDING_FIELDS: [HeaderName; 8] = [
     FORWARDED,
     FORWARDED_FOR,
@@ -127,9 +128,9 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Returns the client of a request that `peer` sent with this header: the nearest address that
-    /// is not a trusted proxy, according to trusted proxies only. If these name no readable
-    /// address, returns the address of the last trusted proxy.
+    /// Returns the client of a request that `peer` sent with this header. The client is the nearest
+    /// address that is not a trusted proxy, as reported by trusted proxies. Without a readable
+    /// address, the result is the last trusted proxy.
     pub fn resolve_client(&self, peer: IpAddr, header: &HeaderMap) -> ClientAddress {
         let mut address = peer.to_canonical();
         if !self.contains(address) {
@@ -144,8 +145,8 @@ impl TrustedProxies {
                 is_unnamed: address.is_loopback() && is_forwarded(),
             };
         }
-        // Use one of the two headers and never both: a proxy that writes one of them passes the
-        // other on as the client invented it.
+        // Use only one of the two headers. A proxy that writes one of them passes the other one on
+        // as the client wrote it.
         let name = if header.contains_key(FORWARDED_FOR) {
             FORWARDED_FOR
         } else {
@@ -186,8 +187,8 @@ impl TrustedProxies {
 }
 
 /// Returns the elements of all fields with this name, last first. A proxy appends to what its
-/// client wrote. An element that is not text, or that ends inside quotes, becomes [`UNKNOWN_HOP`]
-/// and ends the list for the reader; the elements nearer to the gateway stay valid.
+/// client wrote. An element that is not text, or that ends inside quotes, becomes [`UNKNOWN_HOP`],
+/// at which a reader must stop; the elements nearer to the gateway are valid.
 fn forwarded_hops<'a>(header: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let fields = header.get_all(name).iter().rev();
     let hops = fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b','));
@@ -215,8 +216,8 @@ fn forwarded_parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
     Some(value.trim().trim_matches('"'))
 }
 
-/// Parses an address as proxies write it: alone, in brackets, or with a port. Returns `None` for
-/// names such as `unknown`.
+/// Parses an address in the forms that proxies write: alone, in brackets, or with a port. Returns
+/// `None` for names such as `unknown`.
 fn parse_forwarded_node(text: &str) -> Option<IpAddr> {
     let alone = || {
         text.strip_prefix('[')

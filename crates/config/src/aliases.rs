@@ -1,17 +1,17 @@
-//! Validates the aliases of models: each alias leads to exactly one model, and none matches the id
-//! of another.
+//! Validates the aliases of models. An alias must lead to exactly one model, and must not match the
+//! id of another.
 //!
-//! This file must not look up models at run time: that is `catalog.rs`.
+//! This file must not look up models at run time: `catalog.rs` does.
 
 use super::raw;
 use super::validator::ModelSection;
 use crate::catalog::AliasPattern;
 use std::collections::HashMap;
 
-/// Maximum number of aliases of one model. A lookup compares a name with every alias that has a
-/// `*`.
+/// Maximum number of aliases of one model. The number is small because a lookup compares a name
+/// with every alias that has a `*`.
 const MAX_ALIASES: usize = 32;
-/// Maximum length of an alias, the same as for ids.
+/// Maximum length of an alias in bytes. Ids have the same limit.
 const MAX_NAME_BYTES: usize = 128;
 
 impl ModelSection<'_> {
@@ -46,7 +46,8 @@ impl ModelSection<'_> {
     }
 }
 
-/// Why the model at `index` cannot have this alias, except for duplicates.
+/// Returns the reason why the model at `index` cannot have this alias. Duplicates are checked
+/// elsewhere.
 fn alias_fault(
     index: usize,
     alias: &str,

@@ -10,11 +10,11 @@ pub(super) struct BaseUrl {
     pub host: String,
     pub port: u16,
     pub authority: String,
-    /// Without a trailing slash.
+    /// Path of the URL, without a trailing slash.
     pub path: String,
 }
 
-/// Parses a URL. `None` if it has another scheme, no host, a query or user information.
+/// Parses a URL. Returns `None` if it has another scheme, no host, a query or user information.
 pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
     let uri: http::Uri = url.parse().ok()?;
     let tls = match uri.scheme_str()? {
@@ -45,8 +45,8 @@ pub(super) fn parse_base_url(url: &str) -> Option<BaseUrl> {
     })
 }
 
-/// Returns whether the text is a DNS name or an IP address; one of version 6 is in brackets. Names
-/// of containers may have underscores.
+/// Returns whether the text is a DNS name or an IP address. An IPv6 address must be in brackets.
+/// Names of containers may have underscores.
 pub(super) fn is_host(text: &str) -> bool {
     if let Some(address) = text.strip_prefix('[') {
         let address = address.strip_suffix(']');

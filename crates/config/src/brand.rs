@@ -1,8 +1,9 @@
-//! The section `brand`: name, logo and accent colour of the product, as pages and mails show them.
+//! Validates the section `brand`: the name, logo and accent colour of the product on pages and in
+//! mails.
 //!
-//! A logo is served from the gateway's own address, so a script in it could act for who opens it.
-//! An SVG file may therefore contain only elements that draw, and refer only to its own parts. This
-//! file must not know a page.
+//! A logo is served from the gateway's own address, so a script in it could act in the name of the
+//! user who opens it. An SVG file may therefore contain only elements that draw, and refer only to
+//! its own parts. This file must not depend on a page.
 
 use super::raw;
 use super::source::{FileChecks, SourceFile};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// Maximum length of `brand.name`, in characters.
 const MAX_NAME_CHARS: usize = 40;
 
-/// Maximum size of a logo: every page loads it.
+/// Maximum size of a logo in bytes. It is small because every page loads the logo.
 const MAX_LOGO_BYTES: usize = 32_768;
 
 /// First bytes of each PNG file.
@@ -47,14 +48,14 @@ const DRAWING_ELEMENTS: &[&str] = &[
     "use",
 ];
 
-/// How the product shows itself.
+/// The appearance of the product.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrandSettings {
-    /// As in the file: pages escape it.
+    /// Name as the file has it. Pages must escape it.
     pub name: String,
-    /// `None`: the built-in one.
+    /// Logo file. `None` selects the built-in logo.
     pub logo: Option<BrandLogo>,
-    /// Red, green and blue. `None`: the built-in one.
+    /// Red, green and blue. `None` selects the built-in colour.
     pub accent: Option<[u8; 3]>,
 }
 
@@ -68,7 +69,7 @@ impl Default for BrandSettings {
     }
 }
 
-/// A file that passed the checks.
+/// A logo file that passed the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrandLogo {
     pub kind: LogoKind,
@@ -125,7 +126,7 @@ impl ConfigValidator {
     }
 
     fn logo(&mut self, file: &str) -> Option<BrandLogo> {
-        // Commands show no page.
+        // Commands show no page, so they do not read the logo.
         if !matches!(self.file_checks, FileChecks::Edge | FileChecks::Sidecar) {
             return None;
         }
@@ -140,7 +141,7 @@ impl ConfigValidator {
     }
 }
 
-/// Parses `#rrggbb`.
+/// Parses a colour of the form `#rrggbb`.
 fn parse_colour(text: &str) -> Option<[u8; 3]> {
     let digits = text.strip_prefix('#').filter(|digits| digits.len() == 6)?;
     let channel = |at: usize| {
@@ -152,7 +153,7 @@ fn parse_colour(text: &str) -> Option<[u8; 3]> {
     Some([channel(0)?, channel(2)?, channel(4)?])
 }
 
-/// Reads a file up to one byte more than a logo may have.
+/// Reads the start of a file: at most one byte more than the maximum size of a logo.
 fn read_start(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(file)?
@@ -185,7 +186,7 @@ fn read_logo(file: &Path) -> Result<BrandLogo, String> {
     })
 }
 
-/// Checks that an SVG file only draws. It must be written without document types and entities.
+/// Checks that an SVG file only draws. The file must not have document types or entities.
 fn check_svg(text: &str) -> Result<(), String> {
     let mut rest = text.trim_start_matches('\u{feff}').trim_start();
     let mut is_first = true;
@@ -217,7 +218,8 @@ fn check_svg(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the element whose tag `text` begins with; returns its name and what follows the tag.
+/// Checks the element whose tag is at the start of `text`. Returns its name, and the text after the
+/// tag.
 fn check_element(text: &str) -> Result<(&str, &str), String> {
     let broken = || "has a tag that cannot be read".to_owned();
     let inside = text.strip_prefix('<').ok_or_else(broken)?;
@@ -263,7 +265,7 @@ fn check_attribute(name: &str, value: &str) -> Result<(), String> {
     }
     let refers_outside = match name.as_str() {
         "href" | "xlink:href" | "src" => !value.starts_with('#'),
-        // A name space is a name, which nothing loads.
+        // The value is the name of an XML namespace, from which nothing is loaded.
         _ if name == "xmlns" || name.starts_with("xmlns:") => false,
         // An escape could hide an address.
         _ => {

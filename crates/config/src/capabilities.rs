@@ -2,7 +2,8 @@
 //! defaults of the shipped catalog.
 //!
 //! The defaults describe five catalog ids as of November 2026. A model with any other id starts
-//! from the common subset of its protocol. This file must not know how translation uses the values.
+//! from the common subset of its protocol. This file must not depend on the use of the values in
+//! translation.
 
 use super::raw::{
     Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, Profile,
@@ -18,7 +19,7 @@ use llm_protocol::capabilities::{
 use llm_protocol::ir::Effort;
 use std::collections::BTreeMap;
 
-/// Capabilities of the model with this catalog id, at a vendor with this profile.
+/// Returns the capabilities of the model with this catalog id, at a vendor with this profile.
 pub fn resolve(
     id: &str,
     protocol: Protocol,
@@ -55,7 +56,7 @@ pub fn resolve(
     }
 }
 
-/// The form in which reasoning returns in a member of this name.
+/// Returns the form in which reasoning returns in a member with this name.
 fn replay_in(member: &str) -> Option<ReasoningReplay> {
     let forms = [
         ReasoningReplay::ReasoningContent,
@@ -74,8 +75,8 @@ const SHIPPED_MESSAGES: [&str; 3] = [
 ];
 const SHIPPED_CHAT: [&str; 2] = ["beta-5.2", "beta-5.5"];
 
-/// Capabilities that the config file, the preset or the shipped catalog states explicitly. Repair
-/// of requests that need no translation uses only these.
+/// Returns the capabilities that the config file, the preset or the shipped catalog states
+/// explicitly. The repair of requests that need no translation uses only these.
 pub fn known_capabilities(
     id: &str,
     protocol: Protocol,
@@ -115,14 +116,14 @@ pub fn known_capabilities(
     }
 }
 
-/// The keys that have an effect over these protocols alone, apart from `sampling`.
+/// The keys that have an effect with these protocols only, apart from `sampling`.
 macro_rules! keys_by_protocol {
     ($written:expr, $($key:ident: [$($protocol:ident),*],)*) => {
         [$((stringify!($key), $written.$key.is_some(), &[$(Protocol::$protocol),*][..]),)*]
     };
 }
 
-/// Keys that have no effect on a model with these upstream protocols.
+/// Returns the keys that have no effect on a model with these upstream protocols.
 pub fn misplaced_keys(
     protocols: [Option<Protocol>; 2],
     written: &Capabilities,
@@ -170,7 +171,7 @@ pub fn misplaced_keys(
         .collect()
 }
 
-/// Capabilities of the model over its vendor's responses API.
+/// Returns the capabilities of the model over its vendor's responses API.
 fn responses_model(base: ChatModel, written: &Capabilities) -> ResponsesModel {
     let model = chat_model(base, written);
     ResponsesModel {
@@ -275,7 +276,7 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
     }
 }
 
-/// The members of an object, each with its value as JSON.
+/// Returns the members of an object, each with its value as JSON.
 fn members(object: Option<&BTreeMap<String, serde_json::Value>>) -> Vec<(String, String)> {
     let members = object.into_iter().flatten();
     members
@@ -283,7 +284,7 @@ fn members(object: Option<&BTreeMap<String, serde_json::Value>>) -> Vec<(String,
         .collect()
 }
 
-/// The efforts, sorted and without duplicates.
+/// Returns the efforts, sorted and without duplicates.
 fn efforts(keys: &[EffortKey]) -> Vec<Effort> {
     let mut efforts: Vec<_> = keys
         .iter()
@@ -311,13 +312,14 @@ fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {
     }
 }
 
-/// The fewest tokens of a prompt that a messages vendor caches, for a model of which nobody says
-/// more: the most that any model needs. A shorter prompt would only raise what is reserved.
+/// Minimum number of tokens in a prompt that a messages vendor caches, for a model without a known
+/// minimum. It is the largest minimum of all models. Marking a shorter prompt would only raise the
+/// reservation.
 const DEFAULT_MIN_CACHE_TOKENS: u64 = 4_096;
 
-/// Capabilities of the shipped messages models. Manual thinking works up to the 4.6 generation;
-/// effort and adaptive thinking work from it on. From 4.6 on the vendor refuses a final assistant
-/// turn, from 4.7 on sampling parameters.
+/// Returns the capabilities of the shipped messages models. Manual thinking works up to the 4.6
+/// generation; effort and adaptive thinking work from it on. From 4.6 on the vendor refuses a final
+/// assistant turn, and from 4.7 on sampling parameters.
 fn shipped_messages_model(id: &str) -> MessagesModel {
     use Effort::{High, Low, Max, Medium, Xhigh};
     use ThinkingType::{Adaptive, Disabled, Enabled};
@@ -354,8 +356,9 @@ fn shipped_messages_model(id: &str) -> MessagesModel {
     }
 }
 
-/// Capabilities of the shipped chat models. Both reason, and accept neither sampling parameters nor
-/// stop sequences. On this protocol the newer one refuses function tools while it reasons.
+/// Returns the capabilities of the shipped chat models. Both reason, and accept neither sampling
+/// parameters nor stop sequences. In this protocol the newer one refuses function tools while it
+/// reasons.
 fn shipped_chat_model(id: &str) -> ChatModel {
     use Effort::{High, Low, Medium, None, Xhigh};
     let base = ChatModel {

@@ -1,9 +1,9 @@
 //! The catalog: models, their routes to vendors, and their prices.
 //!
-//! Immutable once built from the config. A reload builds a new catalog; a running request keeps the
-//! one it was admitted under. This module must not do I/O. Next: `catalog/endpoint.rs` (a vendor's
-//! addresses), `catalog/alias.rs` (aliases), `catalog/secret.rs` (keys, which are never printed),
-//! `crates/credits/src/price_list.rs` (price lists).
+//! The catalog is built from the config and immutable. A reload builds a new one; a running request
+//! keeps the catalog of its admission. This module must not do I/O. Next: `catalog/endpoint.rs` (a
+//! vendor's addresses), `catalog/alias.rs` (aliases), `catalog/secret.rs` (keys, which are never
+//! printed), `crates/credits/src/price_list.rs` (price lists).
 
 mod alias;
 mod endpoint;
@@ -26,7 +26,8 @@ pub use secret::Secret;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum length of a name that [`Catalog::near_names`] compares, in bytes: a client chooses it.
+/// Maximum length in bytes of a name that [`Catalog::near_names`] compares. The length must be
+/// bounded because a client chooses the name.
 const MAX_NEAR_BYTES: usize = 128;
 
 /// All configured models, in the order of the config file.
@@ -35,7 +36,7 @@ pub struct Catalog {
     models: Vec<Arc<CatalogModel>>,
     by_id: HashMap<String, Arc<CatalogModel>>,
     by_alias: HashMap<String, Arc<CatalogModel>>,
-    /// Aliases with a `*`, longest first.
+    /// Aliases with a `*`, the longest first.
     by_pattern: Vec<(AliasPattern, Arc<CatalogModel>)>,
 }
 
@@ -43,8 +44,8 @@ pub struct Catalog {
 #[derive(Debug)]
 pub struct CatalogModel {
     pub id: String,
-    /// Other names that clients may use, as written in the config: exact names and names with one
-    /// `*`.
+    /// Other names that clients may use, in the spelling of the config. They are exact names, or
+    /// names with one `*`.
     pub aliases: Vec<String>,
     pub vendor: Arc<CatalogVendor>,
     /// The vendor's name for the model.
@@ -53,23 +54,24 @@ pub struct CatalogModel {
     pub max_output_tokens: u64,
     /// Capabilities that translation uses.
     pub accepts: ModelCapabilities,
-    /// Capabilities that repair of requests without translation uses; none if `repair: false`.
+    /// Capabilities that the repair of requests without translation uses. None are known if the
+    /// config has `repair: false`.
     pub repairs: KnownCapabilities,
     pub price: Arc<PriceList>,
     /// Ids of the fallback models, in the order in which the gateway tries them.
     pub fallback: Vec<String>,
-    /// The same model over the responses API, if its chat vendor serves it there too.
+    /// The same model over the responses API. Set if its chat vendor also serves it there.
     pub by_responses: Option<Arc<CatalogModel>>,
 }
 
 impl CatalogModel {
-    /// The protocol that the gateway uses with the model's vendor.
+    /// Returns the protocol that the gateway uses with the model's vendor.
     pub fn protocol(&self) -> Protocol {
         self.accepts.protocol()
     }
 
-    /// True if the gateway passes requests of this surface through with a few edits. It translates
-    /// all others.
+    /// Returns whether the gateway passes requests of this surface through with a few edits. It
+    /// translates all others.
     pub fn passes_through(&self, surface: Protocol) -> bool {
         let says_all = !matches!(
             &self.accepts,
@@ -81,7 +83,7 @@ impl CatalogModel {
         self.protocol() == surface && says_all
     }
 
-    /// Selects the model's API variant for this request, of the two that a chat vendor may serve.
+    /// Selects the API variant of the model for this request, because a chat vendor may serve two.
     /// The gateway uses the client's own protocol, except where the chat API would switch reasoning
     /// off. The choice depends on the request alone, and may differ for the next turn.
     pub fn select_variant(
@@ -109,7 +111,7 @@ impl CatalogModel {
         }
     }
 
-    /// Rules for the repair of a request that needs no translation.
+    /// Returns the rules for repairing a request that needs no translation.
     pub fn repair_rules(&self) -> RepairRules<'_> {
         RepairRules {
             accepts: &self.accepts,
@@ -121,7 +123,7 @@ impl CatalogModel {
         }
     }
 
-    /// The field that the gateway sets if the client gave no output limit.
+    /// Returns the name of the output limit that the gateway sets if the client set none.
     pub fn output_limit_field(&self) -> &'static str {
         match &self.accepts {
             ModelCapabilities::Messages(_) => "max_tokens",
@@ -130,8 +132,8 @@ impl CatalogModel {
         }
     }
 
-    /// True if the model may reason without showing all of it. The visible output then says little
-    /// about the number of generated tokens.
+    /// Returns whether the model may reason without showing all of it. The visible output is then a
+    /// poor measure of the number of generated tokens.
     pub fn hides_reasoning(&self) -> bool {
         match &self.accepts {
             ModelCapabilities::Messages(model) => {
@@ -152,19 +154,19 @@ impl CatalogModel {
 pub struct CatalogVendor {
     pub name: String,
     pub protocol: Protocol,
-    /// What its server takes.
+    /// The members and features that its server accepts.
     pub profile: VendorProfile,
     pub endpoints: Vec<VendorEndpoint>,
     /// Whether all turns of a conversation use the same endpoint while it is healthy.
     pub sticky: bool,
-    /// Empty if no endpoint requires a key.
+    /// Key of the vendor. Empty if no endpoint requires one.
     pub api_key: Secret,
-    /// Name of the version header, and its value if the client sends none (messages vendors).
+    /// Name of the version header, and its value for clients that send none (messages vendors).
     pub version_header: Option<(String, String)>,
 }
 
 impl CatalogVendor {
-    /// True if every endpoint has a path for this call.
+    /// Returns whether every endpoint has a path for this call.
     pub fn serves(&self, usual_path: &str) -> bool {
         self.endpoints
             .iter()
@@ -197,13 +199,13 @@ impl Catalog {
         }
     }
 
-    /// The model with this id.
+    /// Returns the model with this id.
     pub fn by_id(&self, id: &str) -> Option<&Arc<CatalogModel>> {
         self.by_id.get(id)
     }
 
-    /// Finds the model with this name: by id, else by exact alias, else by the longest alias with a
-    /// `*`.
+    /// Returns the model with this name, which is looked up by id, then by exact alias, and then by
+    /// the longest alias with a `*`.
     pub fn find(&self, name: &str) -> Option<&Arc<CatalogModel>> {
         let by_pattern = || {
             self.by_pattern
@@ -221,15 +223,15 @@ impl Catalog {
         &self.models
     }
 
-    /// The price list of each model, by the model's id.
+    /// Returns the price list of each model, by the model's id.
     pub fn prices(&self) -> impl Iterator<Item = (&str, &PriceList)> {
         let models = self.models.iter();
         models.map(|model| (model.id.as_str(), &*model.price))
     }
 
-    /// Returns up to `max` names of models that a caller who wrote `name` may have meant, the
-    /// nearest first, among those that it `may_use`: names spelt alike, then names with a word in
-    /// common. A model is named once.
+    /// Returns up to `max` names that a client who wrote `name` may have meant, among the models
+    /// that it `may_use`. Names with a similar spelling come first, the nearest one before all
+    /// others, and then names with a word in common. A model is listed once.
     pub fn near_names(
         &self,
         name: &str,

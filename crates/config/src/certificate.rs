@@ -1,4 +1,4 @@
-//! Reads the certificate of `listen.tls` and its private key, and finds what is wrong with them.
+//! Reads the certificate of `listen.tls` and its private key, and finds their faults.
 //!
 //! `check` and the edge use the same function, so that a certificate that passes also serves. This
 //! file must not put any part of a key into a message.
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{Error, InconsistentKeys};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Maximum size of one file: chains have a few KiB.
+/// Maximum size of one file in bytes. Certificate chains have a few KiB.
 const MAX_PEM_BYTES: u64 = 1_048_576;
 
 /// A fault in one of the two files.

@@ -4,8 +4,8 @@
 //!
 //! An operator's shell lacks the vendors' keys: the documented installations give them only to the
 //! service. Therefore the commands do not read the keys, and faults elsewhere in the file do not
-//! stop a command. This file must not serve `run`, `edge`, `sidecar` and `check`, which need the
-//! whole file.
+//! stop a command. The commands `run`, `edge`, `sidecar` and `check` must not use this file,
+//! because they need the whole config file.
 
 use super::environment::environment;
 use super::fault::{ConfigError, ConfigFault};
@@ -27,7 +27,7 @@ const REQUIRED_SECTIONS: [&str; 2] = ["data_dir", "store"];
 pub struct CommandSettings {
     pub data_dir: PathBuf,
     pub store: StoreSettings,
-    /// How entries are sealed and where they are archived.
+    /// The settings for sealing and archiving entries.
     pub ledger: LedgerSettings,
     signup: Option<SignupSettings>,
     catalog: Catalog,
@@ -38,7 +38,7 @@ pub struct CommandSettings {
 }
 
 impl CommandSettings {
-    /// PostgreSQL, if the ledger is there.
+    /// Returns the settings of PostgreSQL, if the ledger is stored there.
     ///
     /// # Errors
     /// Returns the faults of the section `ledger`, if it has any.
@@ -47,6 +47,8 @@ impl CommandSettings {
         Ok(self.ledger.postgres.as_ref())
     }
 
+    /// Returns the section `signup`.
+    ///
     /// # Errors
     /// Returns the faults of the section `signup`, if it has any.
     pub fn signup(&self) -> Result<&SignupSettings, ConfigError> {
@@ -56,7 +58,7 @@ impl CommandSettings {
             .ok_or_else(|| self.faults_of(&["signup"]))
     }
 
-    /// Models and prices. The vendors' keys in it are placeholders.
+    /// Returns the models and prices. The vendors' keys are placeholders.
     ///
     /// # Errors
     /// Returns the faults of the sections `models` and `vendors`, if they have any.
@@ -65,7 +67,7 @@ impl CommandSettings {
         Ok(&self.catalog)
     }
 
-    /// The address that clients use, without a slash at its end.
+    /// Returns the address that clients use, without a slash at its end.
     ///
     /// # Errors
     /// Returns the faults of `base_url`, if it has any.
@@ -98,7 +100,7 @@ impl CommandSettings {
     }
 }
 
-/// Returns whether the key is in one of these sections, or the fault is about the file as a whole.
+/// Returns whether the key is in one of these sections, or the fault concerns the file as a whole.
 fn is_in(key: &str, sections: &[&str]) -> bool {
     let section = key.split(['.', '[']).next().unwrap_or_default();
     section.is_empty() || sections.contains(&section)
@@ -203,8 +205,8 @@ fn check_catalog(
     validator.models().catalog(models, &vendors)
 }
 
-/// Deserializes a section. `None` if it is missing, or if it has faults of form, which are already
-/// in the list of faults.
+/// Deserializes a section. Returns `None` if it is missing, or if it has faults of form, which are
+/// already in the list of faults.
 fn section<T: DeserializeOwned>(tree: &yaml::YamlNode, name: &str) -> Option<T> {
     serde_json::from_value(tree.section(name)?).ok()
 }

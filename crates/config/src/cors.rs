@@ -1,19 +1,21 @@
-//! The `cors` section: which web pages may call the API from a browser.
+//! The `cors` section, which lists the web pages that may call the API from a browser.
 
 use super::raw;
 use super::validator::NetworkSection;
 
-/// Maximum number of origins: each request of a browser is compared with all of them.
+/// Maximum number of origins. The number is bounded because each request of a browser is compared
+/// with all of them.
 const MAX_ORIGINS: usize = 256;
 
 /// Origins whose pages may call the API.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CorsOrigins {
-    /// No other site: responses carry no CORS headers.
+    /// No other site may call the API, and responses carry no CORS headers.
     #[default]
     None,
     Any,
-    /// Only these origins, `scheme://host[:port]` in lower case.
+    /// Only these origins may call the API. They have the form `scheme://host[:port]` in lower
+    /// case.
     Listed(Vec<String>),
 }
 

@@ -13,12 +13,12 @@ use llm_protocol::Protocol;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum numbers of query parameters and header fields added to each request.
+/// Maximum number of query parameters that are added to each request.
 const MAX_QUERY_PARAMETERS: usize = 16;
 const MAX_HEADERS: usize = 32;
 
-/// Ends of addresses of calls that generate nothing, or that the gateway does not use. `/models`
-/// alone is the base address of some vendors.
+/// Ends of addresses of calls that generate nothing, or that the gateway does not use. `/models` is
+/// not listed, because it is the base address of some vendors.
 const OTHER_CALLS: [&str; 5] = [
     "/v1/models",
     "/completions",
@@ -91,8 +91,8 @@ impl VendorSection<'_> {
         version_header: Option<&'a str>,
     ) -> VendorDefaults<'a> {
         let of_preset = preset.and_then(|preset| preset.auth.as_ref());
-        // By default local servers need no key. If the file has one, it is sent in the way that is
-        // usual for the protocol.
+        // By default local servers need no key. A key in the file is sent in the usual way of the
+        // protocol.
         let of_preset =
             of_preset.filter(|auth| **auth != raw::AuthKey::None || vendor.api_key.is_none());
         let auth = match vendor.auth.as_ref() {
@@ -173,7 +173,7 @@ impl VendorSection<'_> {
             );
             self.0.add_fault(path_key.as_str(), message);
         }
-        // A `url` with a path of its own replaces the path of the preset.
+        // A `url` with a path replaces the path of the preset.
         let of_preset = defaults
             .preset
             .and_then(|preset| preset.path.clone())
@@ -380,7 +380,7 @@ fn http_version(written: raw::HttpVersionKey) -> HttpVersion {
     }
 }
 
-/// Merges two lists by name; the values in `own` take precedence.
+/// Merges two lists by name. The values in `own` take precedence.
 fn merge_by_name(
     defaults: &[(String, Secret)],
     own: Vec<(String, Secret)>,
@@ -394,9 +394,9 @@ fn merge_by_name(
     defaults.into_iter().chain(own).collect()
 }
 
-/// Splits the path of a base address into the prefix without a final `/v1` and whether `/v1` must
-/// be added to it. A path with another version gets no `/v1`. SDKs of the messages protocol always
-/// add `/v1`, so there only a final version counts.
+/// Splits the path of a base address into the prefix without a final `/v1`, and whether `/v1` must
+/// be added to the prefix. A path with another version gets no `/v1`. SDKs of the messages protocol
+/// always add `/v1`, so for that protocol only a final version counts.
 fn split_base_path(path: &str, protocol: Protocol) -> (String, bool) {
     if let Some(prefix) = path.strip_suffix("/v1") {
         return (prefix.to_owned(), true);
@@ -409,7 +409,7 @@ fn split_base_path(path: &str, protocol: Protocol) -> (String, bool) {
     (path.to_owned(), !names_version)
 }
 
-/// True for `v1`, `v4`, `v1beta` and `v2alpha1`.
+/// Returns whether the segment is a version, such as `v1`, `v4`, `v1beta` or `v2alpha1`.
 fn is_version(segment: &str) -> bool {
     let Some(rest) = segment.strip_prefix('v') else {
         return false;

@@ -1,4 +1,4 @@
-//! Reads the environment of this process.
+//! Reads the environment variables of this process.
 //!
 //! This file must not interpret a value.
 

@@ -1,6 +1,6 @@
 //! The faults of a config file, each with its line and key, and the error that lists them.
 //!
-//! This file must not know how a file is read.
+//! This file must not read a file.
 
 use super::source::SourceFile;
 use std::fmt;
@@ -10,17 +10,17 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigFault {
     pub line: u64,
-    /// Path of the key, `models[2].price.input`; empty for the file as a whole.
+    /// Path of the key, such as `models[2].price.input`. Empty for the file as a whole.
     pub key: String,
     pub message: String,
 }
 
-/// Error for a config file that cannot be used: all of its faults.
+/// The error for a config file that cannot be used, with all of its faults.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
     pub file: PathBuf,
     pub faults: Vec<ConfigFault>,
-    /// The files that were read or should have been read.
+    /// The files that were read or would have been read.
     pub sources: Vec<SourceFile>,
 }
 

@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// File systems of the kernel, which store no files: `/proc` and `/sys`.
+/// Magic numbers of kernel file systems, which store no files: `/proc` and `/sys`.
 const KERNEL_FILE_SYSTEMS: [i64; 2] = [0x9fa0, 0x6265_6572];
 
 impl ConfigValidator {
@@ -64,7 +64,7 @@ impl ConfigValidator {
     }
 }
 
-/// Checks that the directory can be written, or created where it does not exist yet.
+/// Checks that the directory can be written, or created if it does not exist yet.
 fn check_data_dir(dir: &Path) -> Result<(), String> {
     let mut existing = dir;
     let metadata = loop {
@@ -109,7 +109,7 @@ fn check_log_file(path: &Path) -> Result<(), String> {
         }
         Ok(metadata) => {
             let (rights, verb) = match metadata.file_type().is_fifo() {
-                // The gateway opens a pipe so that it never waits for a reader.
+                // The gateway opens a pipe for reading too, so that it never waits for a reader.
                 true => (Access::READ_OK | Access::WRITE_OK, "read and write to"),
                 false => (Access::WRITE_OK, "write to"),
             };
@@ -130,7 +130,7 @@ fn check_log_file(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The folder that a path is in: of a bare name, the current one.
+/// Returns the folder of a path. The folder of a bare name is the current one.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),

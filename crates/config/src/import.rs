@@ -17,7 +17,7 @@ pub struct ConfigNames {
 }
 
 impl ConfigNames {
-    /// Reads the names only: the file may have faults, and its variables need not be set.
+    /// Reads only the names. The file may have faults, and its variables need not be set.
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else {
@@ -40,10 +40,11 @@ impl ConfigNames {
 }
 
 impl Preset {
-    /// The entry of the vendor and one entry per known model, without those that already exist.
+    /// Returns the entry of the vendor and one entry for each known model, except those that
+    /// already exist.
     pub fn to_yaml(&'static self, preset: &str, vendor: &str, existing: &ConfigNames) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = self.write_yaml(&mut text, preset, vendor, existing);
         text
     }

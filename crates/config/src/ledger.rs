@@ -1,6 +1,6 @@
-//! The section `ledger`: when entries are sealed, and when their segments are archived.
+//! The section `ledger`, with the settings for sealing entries and archiving segments.
 //!
-//! This file must not look at a ledger.
+//! This file must not open a ledger.
 
 use super::raw;
 use super::signup::SignupSettings;
@@ -16,25 +16,25 @@ const DAY_MS: i64 = 86_400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerSettings {
-    /// PostgreSQL, if the ledger is there; `None`: it is in the data directory.
+    /// PostgreSQL, if the ledger is stored there. `None` if the ledger is in the data directory.
     pub postgres: Option<PostgresLedger>,
     /// Number of entries of a full segment.
     pub segment_entries: u64,
     /// Number of whole days after which the entries of a day are sealed.
     pub seal_after_days: u32,
-    /// `None`: segments stay in the data directory.
+    /// Archiving of segments. `None` keeps all segments in the data directory.
     pub retention: Option<RetentionSettings>,
 }
 
 impl LedgerSettings {
-    /// Folder of archived segments.
+    /// Returns the folder of archived segments.
     pub fn archive(&self) -> Option<&Path> {
         let retention = self.retention.as_ref();
         retention.map(|retention| retention.archive.as_path())
     }
 }
 
-/// How PostgreSQL is reached, and what is required of it.
+/// The address of PostgreSQL, and the requirements on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresLedger {
     pub url: Secret,
@@ -48,7 +48,7 @@ pub struct RetentionSettings {
 }
 
 impl ConfigValidator {
-    /// `signup` has the length of a trial, if that section is valid.
+    /// Validates the section. `signup` has the length of a trial, if that section is valid.
     pub(super) fn ledger(
         &mut self,
         section: &raw::LedgerUpkeep,
@@ -87,7 +87,7 @@ impl ConfigValidator {
     }
 
     fn ledger_home(&mut self, section: &raw::LedgerUpkeep) -> Option<PostgresLedger> {
-        // A variable that is not set.
+        // The variable in the value is not set.
         let url = section.url.as_ref().filter(|url| !url.is_empty());
         match (section.kind, url) {
             (raw::LedgerKind::Sqlite, None) => None,
@@ -165,7 +165,7 @@ impl ConfigValidator {
         } else if matches!(self.file_checks, FileChecks::Edge | FileChecks::Sidecar)
             && !archive.is_dir()
         {
-            // The gateway serves without it.
+            // A missing folder does not keep the gateway from serving.
             let says = "is no folder at the moment, so segments stay in data_dir: create it, or \
                         mount its disk";
             self.add_warning(key, says);

@@ -1,9 +1,9 @@
 //! Turns the config file into [`Settings`]: resolves values, gives them types, validates them as a
 //! whole, and reports all faults together.
 //!
-//! The only place that reads the environment and the config file. This module must not open sockets
-//! or stores. Next: `raw.rs` (the keys), `vendors.rs`, `models.rs`, `price.rs`, `validator.rs`
-//! (what the sections share), `reader.rs` (how faults find their lines).
+//! No other crate reads the environment and the config file. This crate must not open sockets or
+//! stores. Next: `raw.rs` (the keys), `vendors.rs`, `models.rs`, `price.rs`, `validator.rs` (what
+//! the sections share), `reader.rs` (how faults find their lines).
 
 #![cfg_attr(
     test,
@@ -93,26 +93,26 @@ pub struct Settings {
     pub trust_proxy: TrustedProxies,
     pub sidecar: SocketAddr,
     pub admin: SocketAddr,
-    /// Names with a dot by which the admin listener is called.
+    /// Names with a dot under which the admin listener may be called.
     pub admin_names: Arc<[String]>,
-    /// Certificate chain and private key, PEM files.
+    /// Paths of the PEM files with the certificate chain and the private key.
     pub tls: Option<(PathBuf, PathBuf)>,
     pub base_url: String,
     pub data_dir: PathBuf,
     pub store: StoreSettings,
-    /// The shared store may be configured so that it can lose data.
+    /// Whether the shared store may have settings that can lose data.
     pub allow_volatile: bool,
-    /// How long an edge waits for an answer of the shared store.
+    /// Time that an edge waits for an answer of the shared store.
     pub store_reply_timeout: Duration,
     pub signup: SignupSettings,
-    /// `None`: the gateway sends no mail.
+    /// Mail server. `None` if the gateway sends no mail.
     pub mail: Option<MailSettings>,
-    /// `None`: no credits are sold.
+    /// Payment provider. `None` if no credits are sold.
     pub payments: Option<Arc<PaymentSettings>>,
     pub notifications: NotificationSettings,
     pub brand: BrandSettings,
     pub support: Option<SupportContact>,
-    /// When entries are sealed, and when segments are archived.
+    /// The settings for sealing entries and archiving segments.
     pub ledger: LedgerSettings,
     pub catalog: Catalog,
     /// Vendors without a key, whose models are not served.
@@ -121,16 +121,16 @@ pub struct Settings {
     pub rate_limits: RateLimits,
     pub limits: Limits,
     pub access_log: LogDestination,
-    /// Names of the messages protocol's version header that clients may use, lower case.
+    /// Names of the messages protocol's version header that clients may use, in lower case.
     pub version_headers: Vec<String>,
     pub traces: Option<TraceExportConfig>,
     /// Origins whose pages may call the API from a browser.
     pub cors: CorsOrigins,
     /// Whether to watch the files in `sources` and reload them after a change.
     pub auto_reload: bool,
-    /// The config file itself and the files that it names.
+    /// The config file itself, and the files that it names.
     pub sources: Vec<SourceFile>,
-    /// Flaws with which the gateway runs all the same.
+    /// Faults with which the gateway runs all the same.
     pub warnings: Vec<ConfigFault>,
 }
 
@@ -160,7 +160,7 @@ impl std::fmt::Display for SkippedVendor {
     }
 }
 
-/// Reads the file, with this process's environment, and looks at the files that it names.
+/// Reads the file with this process's environment, and checks the files that it names.
 ///
 /// # Errors
 /// Returns all faults of the file.
@@ -189,18 +189,18 @@ pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
 /// Maximum time to wait for the writer of a config file that is a pipe.
 const PIPE_READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// The JSON Schema of the config file.
+/// Returns the JSON Schema of the config file.
 pub fn schema() -> serde_json::Value {
     reader::schema()
 }
 
-/// The config reference, as Markdown.
+/// Returns the config reference as Markdown.
 pub fn reference() -> String {
     reference::markdown(&schema())
 }
 
 /// Parses `text`; `env` returns the value of an environment variable. Of the files that the text
-/// names, it looks only at those of `file:` values.
+/// names, only those of `file:` values are read.
 ///
 /// # Errors
 /// Returns all faults of the text.
@@ -319,8 +319,8 @@ impl ConfigValidator {
         })
     }
 
-    /// Returns the addresses of the edge, of the sidecar and of the admin API, each `None` if it
-    /// has a fault.
+    /// Returns the addresses of the edge, of the sidecar and of the admin API. An address with a
+    /// fault is `None`.
     fn listen_addresses(
         &mut self,
         config: &raw::Config,
@@ -380,7 +380,8 @@ impl ConfigValidator {
     }
 }
 
-/// Returns the vendors that are not used, by name. In a file without faults, those have no key.
+/// Returns the vendors that are not used, by name. In a file without faults, they are the vendors
+/// without a key.
 fn skipped_vendors(
     vendors: &HashMap<String, VendorEntry>,
     models: &[raw::Model],

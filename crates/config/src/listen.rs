@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// A listener: its key and its address.
 type Listener = (String, SocketAddr);
 
-/// Maximum number of trusted proxies or networks: each request is compared with all of them.
+/// Maximum number of trusted proxies or networks. The number is bounded because each request is
+/// compared with all of them.
 const MAX_PROXIES: usize = 256;
 
 impl NetworkSection<'_> {
@@ -55,7 +56,7 @@ impl NetworkSection<'_> {
         }
     }
 
-    /// Host names, without a port.
+    /// Parses the names of the admin listener, which are host names without a port.
     pub(super) fn parse_admin_names(&mut self, names: &[String]) -> Arc<[String]> {
         for (index, name) in names.iter().enumerate() {
             let is_name = |authority: Authority| authority.host() == name;
@@ -120,15 +121,15 @@ impl NetworkSection<'_> {
     }
 }
 
-/// Returns whether two listeners cannot both be opened: one of them listens on all addresses of the
-/// family.
+/// Returns whether two listeners cannot both be opened, because one of them listens on all
+/// addresses of the family.
 fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()
         && (one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
-/// What was probably meant by an address that is none, as the end of a sentence.
+/// Returns the address that was probably meant by an invalid one, as the end of a sentence.
 fn suggest_address(key: &str, text: &str) -> String {
     let is_public = key.starts_with("listen.edge");
     let own = if is_public { "0.0.0.0" } else { "127.0.0.1" };

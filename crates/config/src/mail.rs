@@ -1,4 +1,4 @@
-//! The section `mail`: the mail server, and the sender of the gateway's mail.
+//! The section `mail`, with the mail server and the sender of the gateway's mail.
 //!
 //! This file must not resolve a name or open a connection.
 
@@ -14,11 +14,11 @@ const MAX_NAME_CHARS: usize = 100;
 /// Maximum length of an address, in bytes (RFC 5321).
 const MAX_ADDRESS_BYTES: usize = 254;
 
-/// How the gateway reaches the mail server, and what it may send.
+/// The connection to the mail server, and the limits on mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailSettings {
     pub encryption: MailEncryption,
-    /// A name or an address, without brackets.
+    /// Host name or address, without brackets.
     pub host: String,
     pub port: u16,
     /// User and password at the server.
@@ -26,24 +26,24 @@ pub struct MailSettings {
     pub from: MailSender,
     /// Whether a new account gets its trial only after its e-mail was verified.
     pub verify_sign_ups: bool,
-    /// Maximum number of mails in an hour, all together.
+    /// Maximum number of mails in an hour, over all accounts.
     pub per_hour: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MailEncryption {
-    /// TLS from the first byte.
+    /// The connection uses TLS from the first byte.
     Tls,
-    /// The connection begins without TLS, and must switch to it before anything is sent.
+    /// The connection begins without TLS, and must switch to it before any data is sent.
     StartTls,
-    /// None: only to this machine.
+    /// The connection has no TLS, which is allowed to this machine only.
     Plain,
 }
 
 /// The sender of the gateway's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailSender {
-    /// Empty if only the address is shown.
+    /// Display name. Empty if only the address is shown.
     pub name: String,
     pub address: String,
 }
@@ -130,7 +130,7 @@ fn parse_server(url: &str) -> Result<(MailEncryption, String, u16), &'static str
     Ok((encryption, host.to_owned(), port))
 }
 
-/// Parses `Name <address>` or an address alone.
+/// Parses a sender of the form `Name <address>`, or an address alone.
 fn parse_sender(text: &str) -> Result<MailSender, &'static str> {
     const FORM: &str = "must be an address, such as \"Model gateway <gateway@example.com>\"";
     let (name, address) = match text.trim().strip_suffix('>') {

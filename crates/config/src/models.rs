@@ -1,6 +1,6 @@
 //! The `models` section: validates the models and builds the catalog.
 //!
-//! This file must not know how a request selects a model: that is `catalog.rs`. Next: `price.rs`,
+//! This file must not look up a model for a request: `catalog.rs` does. Next: `price.rs`,
 //! `capabilities.rs`, `aliases.rs`.
 
 use super::validator::ModelSection;
@@ -14,7 +14,8 @@ use llm_protocol::capabilities::repair_rules::KnownCapabilities;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of fallbacks of one model: the gateway quotes each of them at admission.
+/// Maximum number of fallbacks of one model. The number is small because the gateway quotes each of
+/// them at admission.
 pub const MAX_FALLBACKS: usize = 3;
 
 impl ModelSection<'_> {
@@ -51,8 +52,8 @@ impl ModelSection<'_> {
         }
     }
 
-    /// Checks that requests to at least one model can be clamped, if the file sets the lowest
-    /// limit.
+    /// Checks that requests to at least one model can be clamped, if the file sets the minimum
+    /// output.
     pub(super) fn check_min_output(&mut self, min_output_tokens: u64, models: &[raw::Model]) {
         const KEY: &str = "limits.min_output_tokens";
         let max_output = models.iter().map(|model| model.max_output_tokens).max();
@@ -168,7 +169,7 @@ impl ModelSection<'_> {
         }
     }
 
-    /// Compares a model with what the config file says of its vendor's messages.
+    /// Compares a model with the config file's settings for its vendor's messages.
     fn check_roles(&mut self, key: &str, model: &raw::Model, roles: raw::Roles) {
         let raw::Capabilities {
             system_role,
@@ -231,7 +232,7 @@ impl ModelSection<'_> {
     }
 }
 
-/// Enables web search for a messages model exactly if its price list has a price for it.
+/// Enables web search for a messages model if and only if its price list has a price for searches.
 fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> ModelCapabilities {
     if let ModelCapabilities::Messages(model) = &mut accepts {
         model.set_web_search(price.features.web_search.is_some());
@@ -239,8 +240,8 @@ fn set_search_by_price(mut accepts: ModelCapabilities, price: &PriceList) -> Mod
     accepts
 }
 
-/// Turns the gateway's cache markers off where the operator does not want them, or the vendor does
-/// not take them.
+/// Turns the gateway's cache markers off if the operator does not want them, or the vendor does not
+/// accept them.
 fn set_cache_marks(
     mut accepts: ModelCapabilities,
     cache_marks: raw::CacheMarks,
@@ -254,7 +255,7 @@ fn set_cache_marks(
     accepts
 }
 
-/// Builds a model. `known`: capabilities of the model from the vendor's preset.
+/// Builds a model. `known` has the model's capabilities from the vendor's preset.
 fn build_model(
     mut model: raw::Model,
     (vendor, profile): (&Arc<CatalogVendor>, &raw::Profile),

@@ -1,5 +1,5 @@
-//! The section `notifications`, and `support`: what the gateway sends account holders, and whom
-//! they ask.
+//! The section `notifications`, with the messages to account holders, and the key `support`, with
+//! the contact for their questions.
 //!
 //! This file must not open a connection.
 
@@ -7,7 +7,8 @@ use super::raw;
 use super::validator::ConfigValidator;
 use crate::address::Network;
 
-/// Maximum number of private networks: each address of a webhook is compared with all of them.
+/// Maximum number of private networks. The number is bounded because each address of a webhook is
+/// compared with all of them.
 const MAX_PRIVATE_NETWORKS: usize = 256;
 
 /// Maximum length of `support`, in characters.
@@ -21,16 +22,16 @@ pub struct NotificationSettings {
     pub private_networks: Vec<Network>,
 }
 
-/// Whom account holders ask, as pages show it.
+/// The contact for account holders' questions, which pages show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SupportContact {
     pub text: String,
-    /// The text is an address that a page may link to.
+    /// Whether the text is an address to which a page may link.
     pub is_link: bool,
 }
 
 impl SupportContact {
-    /// The text for readers: a mail address without its scheme.
+    /// Returns the text for readers, which is a mail address without its scheme.
     pub fn shown(&self) -> &str {
         self.text.strip_prefix("mailto:").unwrap_or(&self.text)
     }

@@ -1,7 +1,7 @@
-//! Makes a config of a file with faults of form, so that its other values can be checked in the
-//! same pass, and finds which faults of that pass only follow from a fault of form.
+//! Makes a config from a file with faults of form, so that its other values can be checked in the
+//! same pass. It also finds the faults of that pass that only follow from a fault of form.
 //!
-//! This file must not repair a file: a config made here is checked and never used.
+//! This file must not repair a file: the config is only checked and never used.
 
 use super::fault::ConfigFault;
 use super::shape::{is_of_unknown_key, resolve, value_schema};
@@ -16,11 +16,11 @@ const INDEPENDENT: [&str; 5] = [
     "rate_limits.key",
     "rate_limits.account",
 ];
-/// Sections in which an unknown key leaves all other keys as they are checked.
+/// Sections in which an unknown key does not affect the checks of other keys.
 const TOLERANT: [&str; 6] = ["", "limits", "listen", "models", "rate_limits", "vendors"];
 
-/// The values of the tree without those that have a fault. A required key has a value of the right
-/// type, and a list keeps its length.
+/// Returns the values of the tree without those that have a fault. A required key has a value of
+/// the right type, and a list keeps its length.
 pub(super) fn without_faults(tree: &YamlNode, root: &Value, faults: &[ConfigFault]) -> Value {
     PartialReader { root, faults }.object_of(tree, root, "")
 }
@@ -36,7 +36,7 @@ impl PartialReader<'_> {
             .unwrap_or_else(|| self.placeholder(schema))
     }
 
-    /// `None` if the value has a fault of its own.
+    /// Returns the value of a node, or `None` if the node has a fault.
     fn value(&self, node: &YamlNode, schema: &Value, path: &str) -> Option<Value> {
         if self.faults.iter().any(|fault| fault.key == path) {
             return None;
@@ -64,7 +64,7 @@ impl PartialReader<'_> {
                         .map(|value| (key.clone(), value)),
                 );
             } else if schema["additionalProperties"].is_object() {
-                // Other sections refer to the name, so it stays.
+                // Other sections refer to the name, so the entry must remain.
                 let value = self.object_of(node, &schema["additionalProperties"], &path);
                 object.insert(key.clone(), value);
             }
@@ -110,7 +110,7 @@ impl PartialReader<'_> {
     }
 }
 
-/// Returns whether `fault` may only be there because of one of the faults of form. `is_set`:
+/// Returns whether `fault` may exist only because of one of the faults of form. `is_set` says
 /// whether the file sets a key.
 pub(super) fn follows_from(
     fault: &ConfigFault,
@@ -121,11 +121,12 @@ pub(super) fn follows_from(
     of_form.iter().any(|cause| {
         let parent = parent(&cause.key);
         let hides = if is_of_unknown_key(cause) {
-            // It may be a misspelt one whose absence is the fault, here or in the whole object.
+            // An unknown key may be the misspelt form of the key whose absence is the fault, at
+            // this level or in the whole object.
             is_within(key, parent) && (!TOLERANT.contains(&section(parent)) || !is_set(key))
         } else {
-            // A fault in one value can cause faults in its siblings, because checks combine them;
-            // not in an independent object, and not in `api_key`, which no other check uses.
+            // A fault in one value can cause faults in its siblings, because checks combine them.
+            // Exceptions are independent objects, and `api_key`, which no other check uses.
             let is_alone = INDEPENDENT.contains(&parent) || cause.key.ends_with(".api_key");
             is_within(key, &cause.key) || !is_alone && is_within(key, parent)
         };
@@ -146,7 +147,7 @@ fn follows_elsewhere(
             let may_be_store = is_unknown && parent(&cause.key).is_empty() && !is_set("store");
             section(&cause.key) == "store" || may_be_store
         }
-        // Vendors decide what has an effect for a model.
+        // The vendors decide which keys have an effect for a model.
         "models" if fault.message.starts_with("has no effect") => {
             ["models", "vendors"].contains(&section(&cause.key))
         }
@@ -157,7 +158,7 @@ fn follows_elsewhere(
     }
 }
 
-/// Returns whether a model, all of them, or this key of one has the fault.
+/// Returns whether the fault concerns a model, all of them, or this key of one.
 fn is_of_models(fault: &ConfigFault, name: &str) -> bool {
     let Some(rest) = fault.key.strip_prefix("models") else {
         return false;

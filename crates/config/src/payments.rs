@@ -1,6 +1,6 @@
-//! The section `payments`: the provider, and what credits cost.
+//! The section `payments`, with the payment provider and the price of credits.
 //!
-//! Money of a currency is counted in its minor units, as the provider counts it: cents for `usd`,
+//! Amounts of money are in the minor units of the currency, as for the provider: cents for `usd`,
 //! whole yen for `jpy`. This module must not open a connection.
 
 use super::base_url::parse_base_url;
@@ -13,25 +13,25 @@ use std::net::IpAddr;
 
 /// Address of Stripe's API.
 const STRIPE_API: &str = "https://api.stripe.com";
-/// Largest amount of a payment that Stripe takes, in minor units.
+/// Maximum amount of a payment that Stripe accepts, in minor units.
 const MAX_MINOR: i64 = 99_999_999;
-/// Maximum number of presets, and of steps of the bonus.
+/// Maximum number of preset amounts, and of steps of the bonus.
 const MAX_STEPS: usize = 12;
-/// Maximum number of webhook secrets: the current one, and the one that replaces it.
+/// Maximum number of webhook secrets: the current one, and its successor.
 const MAX_WEBHOOK_SECRETS: usize = 2;
-/// Millionths of a percent in 100 percent.
+/// Number of millionths of a percent in 100 percent.
 const HUNDRED_PERCENT: i64 = 100_000_000;
 
-/// Currencies that Stripe charges in, apart from those in [`SPECIAL_CURRENCIES`]; they have two
-/// decimals (https://docs.stripe.com/currencies).
+/// Codes of the currencies with two decimals in which Stripe charges, apart from those in
+/// [`SPECIAL_CURRENCIES`] (https://docs.stripe.com/currencies).
 const TWO_DECIMALS: &str = "aed afn all amd ang aoa ars aud awg azn bam bbd bdt bgn bmd bnd bob brl bsd bwp byn bzd cad \
     cdf chf cny cop crc cve czk dkk dop dzd egp etb eur fjd fkp gbp gel gip gmd gtq gyd hkd hnl htg huf idr ils inr \
     jmd kes kgs khr kyd kzt lak lbp lkr lrd lsl mad mdl mkd mmk mnt mop mur mvr mwk mxn myr mzn nad ngn nio nok npr \
     nzd pab pen pgk php pkr pln qar ron rsd rub sar sbd scr sek sgd shp sle sos srd std szl thb tjs top try ttd twd \
     tzs uah usd uyu uzs wst xcd xcg yer zar zmw";
 
-/// Currencies with another number of decimals than two, and those of which only multiples of some
-/// minor units can be charged: code, decimals, and that step.
+/// Currencies with another number of decimals than two, and currencies in which only multiples of
+/// some minor units can be charged. Each row has the code, the decimals, and that step.
 const SPECIAL_CURRENCIES: [(&str, u32, i64); 23] = [
     ("bif", 0, 1),
     ("clp", 0, 1),
@@ -53,13 +53,13 @@ const SPECIAL_CURRENCIES: [(&str, u32, i64); 23] = [
     ("kwd", 3, 10),
     ("omr", 3, 10),
     ("tnd", 3, 10),
-    // They have no decimals any more, and Stripe still counts them with two.
+    // These currencies have no decimals any more, but Stripe still counts two.
     ("isk", 2, 100),
     ("ugx", 2, 100),
     ("huf", 2, 1),
 ];
 
-/// A currency that payments are made in.
+/// A currency for payments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Currency {
     code: [u8; 3],
@@ -68,7 +68,7 @@ pub struct Currency {
 }
 
 impl Currency {
-    /// Returns the currency of a code in lower case; `None` if payments cannot be made in it.
+    /// Returns the currency with a code in lower case, or `None` if payments cannot be made in it.
     pub fn from_code(code: &str) -> Option<Self> {
         let bytes: [u8; 3] = code.as_bytes().try_into().ok()?;
         let special = SPECIAL_CURRENCIES.iter().find(|(known, ..)| *known == code);
@@ -84,7 +84,7 @@ impl Currency {
         })
     }
 
-    /// The code in lower case, such as `usd`.
+    /// Returns the code in lower case, such as `usd`.
     pub fn code(&self) -> &str {
         std::str::from_utf8(&self.code).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl Currency {
     /// Parses an amount such as `10` or `10.50`, in minor units.
     ///
     /// # Errors
-    /// Returns what is wrong, for the person who wrote it.
+    /// Returns the fault as a text for the person who wrote the amount.
     pub fn parse(&self, text: &str) -> Result<i64, String> {
         let code = self.code().to_uppercase();
         let amount: Micro = text
@@ -130,7 +130,7 @@ impl Currency {
         }
     }
 
-    /// Millionths of the currency in a minor unit.
+    /// Returns the number of millionths of the currency in a minor unit.
     fn micro_per_minor(&self) -> i64 {
         10_i64.pow(6 - self.decimals)
     }
@@ -139,22 +139,22 @@ impl Currency {
 /// A step of the bonus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BonusStep {
-    /// Smallest amount, in minor units.
+    /// Minimum amount for the bonus, in minor units.
     pub from: i64,
-    /// Millionths of a percent.
+    /// Bonus in millionths of a percent.
     pub percent: i64,
 }
 
-/// Where the provider's API is.
+/// Address of the provider's API.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProviderAddress {
     pub is_https: bool,
-    /// A name or an address, without brackets.
+    /// Host name or address, without brackets.
     pub host: String,
     pub port: u16,
     /// The value of the header `host`.
     pub authority: String,
-    /// Path before that of the API, without a slash at its end.
+    /// Path in front of the API's paths, without a slash at its end.
     pub path: String,
 }
 
@@ -165,26 +165,26 @@ impl fmt::Debug for ProviderAddress {
     }
 }
 
-/// How credits are sold.
+/// The settings for selling credits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PaymentSettings {
     pub provider: raw::PaymentProviderName,
     pub secret_key: Secret,
-    /// One, or two while the operator replaces it.
+    /// One secret, or two while the operator replaces it.
     pub webhook_secrets: Vec<Secret>,
-    /// Whether `secret_key` moves money. `None`: the key does not say.
+    /// Whether `secret_key` moves money. `None` if the form of the key does not show that.
     pub is_live: Option<bool>,
     pub currency: Currency,
     /// Price of one credit, in millionths of the currency.
     pub credit_price: Micro,
-    /// Amounts that the page offers, in minor units, in their order in the file.
+    /// Amounts that the page offers, in minor units, in the order of the file.
     pub amounts: Vec<i64>,
-    /// Smallest and largest amount of a payment, in minor units.
+    /// Minimum amount of a payment, in minor units.
     pub min: i64,
     pub max: i64,
-    /// In the order of `from`.
+    /// Steps of the bonus, in ascending order of `from`.
     pub bonus: Vec<BonusStep>,
-    /// The most that one account can order in 24 hours, in minor units.
+    /// Maximum amount that one account can order in 24 hours, in minor units.
     pub per_account_per_day: i64,
     pub api: ProviderAddress,
 }
@@ -197,7 +197,7 @@ impl PaymentSettings {
         Micro::new(i64::try_from(credits).unwrap_or(MAX_MICRO))
     }
 
-    /// Returns the bonus credits that come with an amount, rounded down.
+    /// Returns the bonus credits for an amount, rounded down.
     pub fn bonus_for(&self, minor: i64) -> Micro {
         let step = self.bonus.iter().rev().find(|step| minor >= step.from);
         let percent = step.map_or(0, |step| step.percent);
@@ -207,7 +207,7 @@ impl PaymentSettings {
     }
 }
 
-/// Keys of Stripe: how they begin, and whether they move money.
+/// Prefixes of Stripe's keys, and whether such a key moves money.
 const STRIPE_KEYS: [(&str, bool); 4] = [
     ("sk_test_", false),
     ("rk_test_", false),
@@ -296,7 +296,7 @@ impl ConfigValidator {
                 "is so high that `min` buys nothing",
             );
         }
-        // Bonus included, a payment must not meet the bound at which amounts saturate.
+        // Even with the bonus, a payment must stay below the bound at which amounts saturate.
         if buys(settings.max).get() > MAX_MICRO / 4 {
             self.add_fault(
                 "payments.credit_price",
@@ -348,7 +348,7 @@ impl ConfigValidator {
         Some(bonus)
     }
 
-    /// Checks the form of the key. Returns whether it moves money, if it says.
+    /// Checks the form of the key. Returns whether the key moves money, if its form shows that.
     fn check_secret_key(&mut self, key: &Secret) -> Option<bool> {
         let (name, text) = ("payments.secret_key", key.reveal());
         let known = STRIPE_KEYS

@@ -1,8 +1,8 @@
 //! Presets: the addresses, authentication and models of well-known vendors.
 //!
-//! The table is `presets.yaml`, which is compiled in. A preset gives defaults only: keys in the
-//! config file take precedence. `model-gateway models import` prints the prices for the operator to
-//! accept; must not apply them.
+//! The table is `presets.yaml`, which is compiled in. A preset provides defaults only, because keys
+//! in the config file take precedence. `model-gateway models import` prints the prices for the
+//! operator; this file must not apply them.
 
 use super::raw;
 use crate::catalog::AliasPattern;
@@ -30,12 +30,12 @@ pub struct Preset {
     pub official: bool,
     /// Base address. `None` if each customer has a different one.
     pub url: Option<String>,
-    /// Without `url`: an example of the address that the operator must write.
+    /// Example of the address that the operator must write. Set if `url` is missing.
     pub needs_url: Option<String>,
     pub path: Option<String>,
     pub auth: Option<raw::AuthKey>,
     pub version_header: Option<raw::VersionHeader>,
-    /// The environment variable that the vendor's own tools read the key from. `None` for local
+    /// Environment variable from which the vendor's own tools read the key. `None` for local
     /// servers.
     pub api_key_env: Option<String>,
     /// Capabilities of every model of the vendor.
@@ -43,11 +43,11 @@ pub struct Preset {
     pub capabilities: raw::Capabilities,
     #[serde(default)]
     pub profile: raw::Profile,
-    /// Another preset with the same models.
+    /// Name of another preset with the same models.
     models_of: Option<String>,
-    /// Where the vendor publishes its prices.
+    /// Page on which the vendor publishes its prices.
     pub source: Option<String>,
-    /// The day on which limits and prices were read.
+    /// Day on which limits and prices were read.
     pub as_of: Option<String>,
     #[serde(default)]
     models: Vec<KnownModel>,
@@ -58,7 +58,7 @@ pub struct Preset {
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
     pub upstream_model: String,
-    /// Other names at the vendor, such as dated ones, each with one `*`.
+    /// Other names at the vendor, such as names with a date. Each has one `*`.
     #[serde(default)]
     also: Vec<String>,
     pub context_tokens: u64,
@@ -70,14 +70,14 @@ pub struct KnownModel {
     pub price: raw::Price,
 }
 
-/// Vendors that are not supported, with the reason and what to do instead.
+/// Names of vendors that are not supported, with the reason and an alternative.
 const UNSUPPORTED: [(&str, &str); 1] = [(
     "vertex",
     "Google Vertex AI is not supported: its keys are short-lived OAuth tokens. Use `preset: gemini` with an API key of \
      Google AI Studio, or a server in front of Vertex AI that speaks chat completions or messages",
 )];
 
-/// Why a vendor with this name is not supported; `None` for other names.
+/// Returns the reason why a vendor with this name is not supported, or `None` for other names.
 pub fn unsupported(name: &str) -> Option<&'static str> {
     UNSUPPORTED
         .into_iter()
@@ -90,7 +90,7 @@ fn table() -> Option<&'static PresetTable> {
     let read =
         || match serde_saphyr::from_str::<serde_json::Value>(TABLE).map(serde_json::from_value) {
             Ok(Ok(table)) => Some(table),
-            // A test parses the table, so a release never reaches this.
+            // A test parses the table, so a release never reaches this branch.
             Ok(Err(error)) => {
                 log::error!("the table of presets cannot be read: {error}");
                 None
@@ -103,12 +103,12 @@ fn table() -> Option<&'static PresetTable> {
     READ.get_or_init(read).as_ref()
 }
 
-/// The preset of this name.
+/// Returns the preset with this name.
 pub fn find(name: &str) -> Option<&'static Preset> {
     table()?.presets.get(name)
 }
 
-/// All names, sorted.
+/// Returns all names, sorted.
 pub fn names() -> impl Iterator<Item = &'static str> {
     table()
         .into_iter()
@@ -117,7 +117,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Preset {
-    /// The known models of the vendor.
+    /// Returns the known models of the vendor.
     pub fn models(&'static self) -> &'static [KnownModel] {
         &self
             .models_of
@@ -127,7 +127,7 @@ impl Preset {
             .models
     }
 
-    /// The known capabilities of the model with this upstream name.
+    /// Returns the known capabilities of the model with this upstream name.
     pub fn capabilities_of(&'static self, upstream_model: &str) -> raw::Capabilities {
         let is_it = |model: &&KnownModel| {
             model.upstream_model == upstream_model
@@ -151,15 +151,16 @@ impl Preset {
 }
 
 impl raw::Profile {
-    /// Returns whether `reasoning_effort` may be sent: a strict server with a switch of its own
-    /// takes it only if it says so.
+    /// Returns whether `reasoning_effort` may be sent. A strict server with a switch of its own
+    /// accepts it only if the profile says so.
     pub fn takes_effort(&self) -> bool {
         let has_switch = self.thinking.on.is_some() || self.thinking.off.is_some();
         let mut request = self.request.iter().flatten();
         !has_switch || self.strict != Some(true) || request.any(|name| name == "reasoning_effort")
     }
 
-    /// The paths of `state`, each with whether it begins at the message, not at a call.
+    /// Returns the paths of `state`, and for each one whether it begins at the message instead of
+    /// at a call.
     pub fn state_paths(&self) -> Vec<(bool, String)> {
         let split = |path: &String| match path.strip_prefix("message.") {
             Some(path) => (true, path.to_owned()),

@@ -1,7 +1,7 @@
-//! A model's price list: validates the keys of the config file and fills in those that are left
-//! out.
+//! Builds a model's price list: validates the keys of the config file, and fills in the missing
+//! ones.
 //!
-//! This file must not know how prices are applied.
+//! This file must not apply prices.
 
 use super::raw;
 use super::validator::ModelSection;
@@ -11,7 +11,7 @@ use llm_protocol::Protocol;
 use llm_protocol::usage::ServiceTier;
 use std::collections::BTreeMap;
 
-/// Price keys whose usage a vendor with these protocols never reports.
+/// Returns the price keys whose usage a vendor with these protocols never reports.
 pub fn misplaced_keys(protocols: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let keys: [(_, _, &[Protocol]); 9] = [
@@ -49,7 +49,7 @@ pub fn misplaced_keys(protocols: [Option<Protocol>; 2], price: &raw::Price) -> V
         .collect()
 }
 
-/// Names of the base-price tier, as requests and vendors' responses use them.
+/// Names of the tier with base prices in requests and vendors' responses.
 const BASE_PRICE_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
 
 /// Names of the region and of the speed with base prices, and the value that vendors report if
@@ -198,7 +198,7 @@ impl ModelSection<'_> {
         })
     }
 
-    /// Parses price factors. `base_names`: names that have the base prices.
+    /// Parses price factors. `base_names` are the names that have the base prices.
     fn factors(
         &mut self,
         key: &str,
@@ -229,7 +229,7 @@ impl ModelSection<'_> {
     }
 }
 
-/// The token prices, in the order of a price list.
+/// Returns the token prices in the order of a price list.
 fn rates(
     [input, cache_read, cache_write_5m, cache_write_1h, output]: [Option<Micro>; 5],
 ) -> Option<TokenPrices> {

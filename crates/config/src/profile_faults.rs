@@ -1,4 +1,4 @@
-//! What contradicts itself in the `profile` of a vendor: one table.
+//! Finds contradictions in the `profile` of a vendor, by one table.
 //!
 //! This file must not change a profile: `vendors.rs` does. Next: `vendors.rs`.
 
@@ -6,14 +6,14 @@ use super::raw;
 use llm_protocol::Protocol;
 use llm_protocol::profile::{self, VendorProfile};
 
-/// A profile as the table reads it.
+/// The facts about a profile on which the table depends.
 pub(super) struct ProfileFacts<'a> {
     pub protocol: Protocol,
-    /// As the config file has it, without a preset.
+    /// The profile in the config file, without a preset.
     pub own: &'a raw::Profile,
     pub thinking: &'a raw::ProfileThinking,
     pub has_placeholder: bool,
-    /// As it takes effect.
+    /// The effective profile.
     pub profile: &'a VendorProfile,
 }
 
@@ -36,12 +36,13 @@ pub fn is_chat_only(key: &str) -> bool {
     CHAT_ONLY.contains(&key)
 }
 
-/// Keys below `profile`, each with the name in it that is at fault, unless it is the key itself.
+/// Keys below `profile` with a fault. Each one has the faulty name in its value, unless the key
+/// itself is the fault.
 type Found = Vec<(&'static str, Option<String>)>;
 
 type FindFaults = fn(&ProfileFacts<'_>) -> Found;
 
-/// How to find a contradiction, and what to say of it.
+/// Functions that find a contradiction, with their messages.
 const CONTRADICTIONS: [(FindFaults, &str); 10] = [
     (
         |facts| {
@@ -126,7 +127,7 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
     (
         |facts| {
             let (own, roles) = (facts.own, facts.own.roles);
-            // In the order of the keys.
+            // The members have the order of the keys.
             let is_set = [
                 own.drop.is_some(),
                 own.strict.is_some(),
@@ -148,7 +149,7 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
 ];
 
 impl ProfileFacts<'_> {
-    /// What contradicts itself: the key below `profile`, and the message.
+    /// Returns the contradictions: the key below `profile`, and the message.
     pub fn contradictions(&self) -> Vec<(&'static str, String)> {
         let found = CONTRADICTIONS.iter().flat_map(|(find, why)| {
             let found = find(self).into_iter();
@@ -160,7 +161,7 @@ impl ProfileFacts<'_> {
         found.collect()
     }
 
-    /// The names of the members that switch reasoning, with the key of each.
+    /// Returns the names of the members that switch reasoning, each with its key.
     fn switches(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let raw::ProfileThinking { on, off } = self.thinking;
         let keyed = [("thinking.on", on), ("thinking.off", off)];

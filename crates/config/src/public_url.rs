@@ -1,4 +1,4 @@
-//! The key `base_url`: the address under which clients and browsers reach the gateway.
+//! Validates the key `base_url`, the address under which clients and browsers reach the gateway.
 //!
 //! This file must not resolve a name.
 
@@ -7,7 +7,7 @@ use super::validator::NetworkSection;
 use http::Uri;
 
 impl NetworkSection<'_> {
-    /// The public URL without a trailing slash.
+    /// Returns the public URL without a trailing slash.
     pub(super) fn public_url(&mut self, text: &str) -> String {
         if let Err(message) = check_public_url(text) {
             self.0.add_fault("base_url", message);

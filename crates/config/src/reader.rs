@@ -2,8 +2,8 @@
 //! line and key.
 //!
 //! Three steps: the text becomes a tree (`yaml.rs`), `${ENV}` is substituted (`variables.rs`), and
-//! the tree is checked against the JSON Schema of `raw.rs` (`shape.rs`). This file must not know
-//! what any key means.
+//! the tree is checked against the JSON Schema of `raw.rs` (`shape.rs`). This file must not depend
+//! on the meaning of a key.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, parse};
@@ -11,11 +11,12 @@ use super::{partial, raw, shape, variables};
 use serde_json::Value;
 
 /// Reads `text`, and returns the config with its tree and all faults of form: unset variables,
-/// unknown or missing keys, wrong types. With faults, the config lacks the values at fault, so it
-/// serves only to find more faults. `env` returns the value of an environment variable.
+/// unknown or missing keys, wrong types. A config with faults lacks the faulty values, so it serves
+/// only to find more faults. `env` returns the value of an environment variable.
 ///
 /// # Errors
-/// Returns the faults of form if nothing else can be checked: the text is not YAML, or no map.
+/// Returns the faults of form if no further check is possible, because the text is not YAML or not
+/// a map.
 pub fn read_config(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -56,7 +57,7 @@ pub fn read_tree(
     Ok((tree, faults))
 }
 
-/// The JSON Schema of the config file.
+/// Returns the JSON Schema of the config file.
 pub fn schema() -> Value {
     let mut schema = schemars::schema_for!(raw::Config).to_value();
     let limits = raw::Limits::default().bounds();

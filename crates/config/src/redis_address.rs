@@ -1,6 +1,7 @@
-//! Where the shared store is: one server, a cluster, or the primary that Sentinels name.
+//! The address of the shared store, which is one server, a cluster, or the primary that Sentinels
+//! name.
 //!
-//! This file must not connect.
+//! This file must not open a connection.
 
 /// Address of the shared store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +21,12 @@ pub struct SentinelAddress {
     pub user: Option<String>,
     pub password: Option<String>,
     pub database: i64,
-    /// Whether to use TLS for the primary, as for the Sentinels.
+    /// Whether to use TLS for the primary and for the Sentinels.
     pub tls: bool,
 }
 
 impl std::fmt::Debug for SentinelAddress {
-    /// Leaves out the credentials.
+    /// Formats the address without its credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,

@@ -1,8 +1,8 @@
-//! Renders the schema of the config file as a page: `model-gateway schema --reference`, kept in
-//! `docs/config.md`.
+//! Renders the schema of the config file as a page. `model-gateway schema --reference` prints it,
+//! and `docs/config.md` contains it.
 //!
-//! Supports the part of JSON Schema that schemars writes for `raw.rs`. This file must not add any
-//! fact that the schema does not have.
+//! The renderer supports the part of JSON Schema that schemars writes for `raw.rs`. This file must
+//! not add facts to the schema.
 
 use super::raw::Limits;
 use serde_json::Value;
@@ -17,7 +17,7 @@ const HEAD: &str = "# The config file, key by key
 names all faults of a file at once, except those that depend on a value with a fault: correct it and check again.
 ";
 
-/// The whole page, in Markdown.
+/// Returns the whole page in Markdown.
 pub fn markdown(schema: &Value) -> String {
     let mut page = ReferenceWriter {
         root: schema,
@@ -42,7 +42,7 @@ struct ReferenceWriter<'a> {
 }
 
 impl<'a> ReferenceWriter<'a> {
-    /// Writes the table of an object's keys, then the sections of the objects in it.
+    /// Writes the table of an object's keys, and then the sections of the objects in it.
     fn section(&mut self, path: &str, object: &'a Value) {
         let title = if path.is_empty() {
             "Top level".to_owned()
@@ -120,7 +120,7 @@ impl<'a> ReferenceWriter<'a> {
             Value::Object(_) => "see below".to_owned(),
             default => format!("`{default}`"),
         };
-        // An object's section begins with its description, and a number needs none.
+        // The section of an object begins with its description, and a number needs none.
         let has_choices = schema["enum"].is_array() || schema["oneOf"].is_array();
         let own = property["description"].as_str();
         let description = own
@@ -133,8 +133,8 @@ impl<'a> ReferenceWriter<'a> {
         ));
     }
 
-    /// Follows references, options, lists and maps to the schema of a key's value; also returns the
-    /// suffix for its path.
+    /// Follows references, options, lists and maps to the schema of a key's value. Returns that
+    /// schema, and the suffix for the value's path.
     fn resolve(&self, schema: &'a Value) -> (&'a Value, &'static str) {
         if let Some(name) = schema["$ref"]
             .as_str()
@@ -190,7 +190,7 @@ impl<'a> ReferenceWriter<'a> {
     }
 
     fn line(&mut self, line: &str) {
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.text, "{line}");
     }
 }
@@ -199,7 +199,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Escapes a text for a table cell: a bar would end the cell.
+/// Escapes a text for a cell of a table, because a bar would end the cell.
 fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

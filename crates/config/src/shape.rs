@@ -1,8 +1,8 @@
 //! Checks the tree of a config file against the JSON Schema of `raw.rs`, so that unknown keys,
 //! missing keys and wrong types are reported all together instead of one at a time.
 //!
-//! Supports the part of JSON Schema that schemars writes for `raw.rs`. This file must not know what
-//! a value means.
+//! The check supports the part of JSON Schema that schemars writes for `raw.rs`. This file must not
+//! depend on the meaning of a value.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, YamlValue, join};
@@ -128,8 +128,8 @@ impl SchemaValidator<'_> {
     }
 }
 
-/// Schema of the value that is written: schemars writes an optional key as "T or null". Of several
-/// alternatives, this is the one with this type.
+/// Returns the schema for a value. schemars writes an optional key as "T or null". Of several
+/// alternatives, the result is the one with the type of the value.
 pub(super) fn value_schema<'a>(root: &'a Value, schema: &'a Value, node: &YamlNode) -> &'a Value {
     let schema = resolve(root, schema);
     let Some(choices) = schema["anyOf"].as_array() else {
@@ -151,7 +151,7 @@ pub(super) fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// Values of an enum whose variants have descriptions.
+/// Returns the values of an enum whose variants have descriptions.
 fn one_of(root: &Value, schema: &Value) -> Option<Vec<Value>> {
     let choices = schema["oneOf"].as_array()?;
     Some(
@@ -171,7 +171,7 @@ fn type_fits(expected: &Value, found: &str) -> bool {
     }
 }
 
-/// Keys that were renamed: the path of the old one, and its new name.
+/// Renamed keys: the path of the old key, and its new name.
 pub(super) const RENAMED_KEYS: [(&str, &str); 5] = [
     ("watch", "auto_reload"),
     ("limits.drain_hidden_seconds", "drain_reasoning_seconds"),
@@ -180,7 +180,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 5] = [
     ("telemetry.traces.sample", "sample_ratio"),
 ];
 
-/// Returns whether the fault is about a key that does not exist.
+/// Returns whether the fault is about an unknown key.
 pub(super) fn is_of_unknown_key(fault: &ConfigFault) -> bool {
     [UNKNOWN_KEY, RENAMED_KEY]
         .into_iter()

@@ -1,4 +1,4 @@
-//! The `signup` section: who may sign up, and the trial credits of a new account.
+//! The `signup` section, which controls sign-ups and the trial credits of new accounts.
 
 use super::raw::{self, SignupMode};
 use super::validator::ConfigValidator;
@@ -8,9 +8,9 @@ use credits::money::Micro;
 pub struct SignupSettings {
     pub mode: SignupMode,
     pub trial_credits: Micro,
-    /// 0 = no trial.
+    /// Length of a trial in ms. 0 means no trial.
     pub trial_ms: i64,
-    /// 0 = no limit.
+    /// Maximum amount of trial credits per day. 0 means no limit.
     pub trial_budget_per_day: Micro,
     pub one_account_per_mailbox: bool,
 }

@@ -1,7 +1,7 @@
-//! The files that settings come from, and whether one has changed since it was read.
+//! Detects changes of the files from which settings come.
 //!
-//! The stamp is taken before the file is read: a write in between then shows as a change and is
-//! never missed. This file must not interpret a file's contents.
+//! The stamp is taken before the file is read, so that a write in between shows as a change. This
+//! file must not interpret a file's contents.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,16 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Which of the files that the config names are looked at.
+/// The files to check among those that the config names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileChecks {
-    /// All that an edge needs.
+    /// All files that an edge needs.
     Edge,
-    /// The files of a sidecar in a process of its own: it has no certificate and no access log.
+    /// The files of a sidecar in a separate process, which has no certificate and no access log.
     Sidecar,
     /// Only the files of `file:` values, which are part of the settings.
     Secrets,
-    /// None: the config is that of another machine. A `file:` value becomes a placeholder.
+    /// No files, because the config belongs to another machine. A `file:` value becomes a
+    /// placeholder.
     None,
 }
 
@@ -30,8 +31,8 @@ pub struct SourceFile {
 }
 
 /// Metadata of a file: device, inode and size, and the times of the last write to its contents and
-/// to its inode, in seconds and nanoseconds. Links are followed, so a link that now points to
-/// another file shows as a change. `None`: there is no such file.
+/// to its inode, in seconds and nanoseconds. Links are followed, so a link to another file shows as
+/// a change. `None` if the file does not exist.
 pub type FileStamp = Option<([u64; 3], [i64; 4])>;
 
 impl SourceFile {
@@ -53,7 +54,7 @@ impl SourceFile {
         }
     }
 
-    /// The same file with its current stamp.
+    /// Returns the same file with its current stamp.
     pub fn restat(&self) -> Self {
         Self::from_path(&self.path)
     }
@@ -63,7 +64,7 @@ impl SourceFile {
     }
 }
 
-/// Reads a config file. It may be a pipe, whose writer then has until `limit`.
+/// Reads a config file. The file may be a pipe, whose writer has time until `limit`.
 pub(super) fn read_config(path: &Path, limit: Duration) -> io::Result<String> {
     if std::fs::metadata(path)?.is_file() {
         return std::fs::read_to_string(path);
@@ -79,7 +80,7 @@ pub(super) fn read_config(path: &Path, limit: Duration) -> io::Result<String> {
     })
 }
 
-/// Describes in plain words why a file cannot be read.
+/// Returns a message about a file that cannot be read.
 pub(super) fn cannot_read(path: &Path, error: &std::io::Error) -> String {
     let path = path.display();
     match error.kind() {

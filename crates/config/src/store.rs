@@ -1,5 +1,4 @@
-//! The `store` section: the address of the shared store, given in exactly one of the possible
-//! forms.
+//! The `store` section, which has the address of the shared store in exactly one of several forms.
 
 use super::raw;
 use super::validator::ConfigValidator;
@@ -7,12 +6,12 @@ use crate::catalog::Secret;
 use crate::redis_address::{RedisAddress, SentinelAddress};
 use std::ops::RangeInclusive;
 
-/// Maximum number of Sentinels; the gateway queries them concurrently.
+/// Maximum number of Sentinels, which the gateway queries concurrently.
 const MAX_SENTINELS: usize = 16;
 /// Limits of `store.reply_timeout_ms`.
 const REPLY_TIMEOUT_MS: RangeInclusive<u64> = 20..=1_000;
 
-/// The store that decides on keys, balances and holds.
+/// The store that decides about keys, balances and holds.
 #[derive(Debug, Clone)]
 pub enum StoreSettings {
     /// This process and its `data_dir`.
@@ -33,7 +32,7 @@ impl StoreSettings {
         }
     }
 
-    /// Address of the shared store; `None` if there is no shared store.
+    /// Returns the address of the shared store, or `None` without one.
     pub fn address(&self) -> Option<RedisAddress> {
         match self {
             Self::Embedded => None,

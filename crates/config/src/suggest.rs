@@ -1,13 +1,13 @@
-//! Spelling suggestions ("did you mean").
+//! Finds spelling suggestions ("did you mean").
 //!
-//! This file must not know what the words mean.
+//! This file must not depend on the meaning of the words.
 
-/// The known word that is most similar to `word`, if one is similar enough.
+/// Returns the known word that is most similar to `word`, if one is similar enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     similar(word, known).first().copied()
 }
 
-/// The known words that are similar to `word`, the most similar one first.
+/// Returns the known words that are similar to `word`, the most similar one first.
 pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let word = word.to_lowercase();
     // Up to a third of the letters may differ, but at least one and at most three.
@@ -29,14 +29,15 @@ pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     near.into_iter().map(|(_, known)| known).collect()
 }
 
-/// `; did you mean "WORD"?`, or an empty text.
+/// Returns `; did you mean "WORD"?`, or an empty text without a suggestion.
 pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |suggestion| {
         format!("; did you mean {suggestion:?}?")
     })
 }
 
-/// Edit distance: insertions, deletions, substitutions and swaps of adjacent letters.
+/// Returns the edit distance, which counts insertions, deletions, substitutions and swaps of
+/// adjacent letters.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut before_last: Vec<usize> = Vec::new();

@@ -1,4 +1,4 @@
-//! The section `telemetry.traces`: where the gateway sends traces, and of which requests.
+//! The section `telemetry.traces`, with the collector of traces and the share of traced requests.
 //!
 //! This file must not open a connection.
 

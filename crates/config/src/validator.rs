@@ -1,7 +1,7 @@
 //! Collects the faults of a config file, and parses the values that more than one section has:
 //! amounts and secrets. Each section adds its own checks to [`ConfigValidator`].
 //!
-//! This file must not know a section.
+//! This file must not depend on a section.
 
 use super::fault::ConfigFault;
 use super::raw;
@@ -12,7 +12,7 @@ use base::regular_file::read_regular_text;
 use credits::money::Micro;
 use std::path::Path;
 
-/// Placeholder for an unset variable, for a vendor's key and for a value in a file that is not
+/// Placeholder for an unset variable, for a vendor's key, and for a value in a file that is not
 /// read. It is a valid address, so that a vendor whose address comes from the environment keeps its
 /// models.
 pub(super) const PLACEHOLDER: &str = "http://unset.invalid";
@@ -24,18 +24,18 @@ pub(super) struct ConfigValidator {
     pub(super) faults: Vec<ConfigFault>,
     pub(super) warnings: Vec<ConfigFault>,
     pub(super) sources: Vec<SourceFile>,
-    /// Puts a placeholder in place of each vendor's key, and does not read the keys.
+    /// Whether to put a placeholder in place of each vendor's key, without reading the keys.
     pub(super) withholds_vendor_keys: bool,
     pub(super) file_checks: FileChecks,
 }
 
-/// The sections by which clients, browsers and operators reach the gateway.
+/// Methods for the sections by which clients, browsers and operators reach the gateway.
 pub(super) struct NetworkSection<'a>(pub(super) &'a mut ConfigValidator);
 
-/// The section `vendors`, with its endpoints.
+/// Methods for the section `vendors`, with its endpoints.
 pub(super) struct VendorSection<'a>(pub(super) &'a mut ConfigValidator);
 
-/// The section `models`, with aliases and prices.
+/// Methods for the section `models`, with aliases and prices.
 pub(super) struct ModelSection<'a>(pub(super) &'a mut ConfigValidator);
 
 impl ConfigValidator {
@@ -71,7 +71,7 @@ impl ConfigValidator {
         });
     }
 
-    /// Adds a fault that does not keep the gateway from starting.
+    /// Adds a fault that does not prevent a start.
     pub(super) fn add_warning(&mut self, key: String, message: impl Into<String>) {
         self.warnings.push(ConfigFault {
             line: self.lines.line_of(&key),
@@ -80,8 +80,8 @@ impl ConfigValidator {
         });
     }
 
-    /// Checks a number of a section against the range that the schema has for it. `of` is the type
-    /// of the section in `raw.rs`.
+    /// Checks a number of a section against the range in the schema. `of` is the type of the
+    /// section in `raw.rs`.
     pub(super) fn check_range(&mut self, section: &str, (of, name): (&str, &str), value: u64) {
         let range = raw::RANGES
             .iter()
@@ -127,8 +127,8 @@ impl ConfigValidator {
         }
         self.sources.push(SourceFile::from_path(Path::new(path)));
         match read_regular_text(Path::new(path)) {
-            // An empty variable disables a vendor. An empty file is a fault: it was probably not
-            // written completely.
+            // An empty variable disables a vendor. An empty file is a fault, because it was
+            // probably not written completely.
             Ok(text) if text.trim().is_empty() => {
                 self.add_fault(key, format!("the file {path} is empty"));
                 None
@@ -142,7 +142,8 @@ impl ConfigValidator {
     }
 }
 
-/// The amount that was probably meant by one with a comma, a currency sign or separators.
+/// Returns the amount that was probably meant by a text with a comma, a currency sign or
+/// separators.
 fn plain_amount(text: &str) -> Option<Micro> {
     let signs = ['$', '€', '£', '¥', '_', ' ', '\'', '\u{a0}', '\u{202f}'];
     let text = text.replace(signs, "");
@@ -157,7 +158,7 @@ fn plain_amount(text: &str) -> Option<Micro> {
     };
     let text = match text.matches(',').count() {
         0 => text,
-        // One comma before three digits may be either.
+        // A single comma before three digits may be a decimal point or a separator.
         1 if !text.contains('.') && is_grouped(&text) => return None,
         1 if !text.contains('.') => text.replace(',', "."),
         _ if is_grouped(&text) => text.replace(',', ""),
@@ -166,7 +167,7 @@ fn plain_amount(text: &str) -> Option<Micro> {
     text.parse().ok().filter(|amount| *amount >= Micro::ZERO)
 }
 
-/// What a header field cannot carry, in words.
+/// Describes the character that a header field cannot contain.
 pub(super) fn header_fault(value: &str) -> Option<&'static str> {
     let value_has = |is_bad: fn(char) -> bool| value.contains(is_bad);
     if value_has(|letter| matches!(letter, '\n' | '\r')) {

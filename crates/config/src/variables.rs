@@ -1,13 +1,13 @@
-//! Substitutes environment variables in the values of the config file, and finds those that are
-//! written as a shell or another program writes them: the gateway would take them literally.
+//! Substitutes environment variables in the values of the config file. It also finds variables in
+//! the syntax of a shell or another program, which the gateway would use literally.
 //!
-//! This file must not put a value into a fault: it may be a secret.
+//! This file must not put a value into a fault, because the value may be a secret.
 
 use super::fault::ConfigFault;
 use super::yaml::{YamlNode, YamlValue, join};
 use serde_json::Value;
 
-/// Keys whose values are texts for readers, which may contain anything.
+/// Keys whose values are texts for readers, which may contain any character.
 const FREE_TEXTS: [&str; 3] = ["support", "mail.from", "brand.name"];
 
 /// Substitutes `${NAME}` and `${NAME:-default}` in every string. `env` returns the value of an
@@ -81,9 +81,9 @@ fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, St
     Ok(out)
 }
 
-/// Returns whether the whole text is a variable of a shell, of Windows, of a template or of another
-/// gateway, or whether a part of it between delimiters is one of a shell or a template. A password
-/// with a dollar sign inside a word is none.
+/// Returns whether the whole text is a variable in the syntax of a shell, of Windows, of a template
+/// or of another gateway, or whether a delimited part of the text is a variable of a shell or a
+/// template. A dollar sign inside a word, as in a password, does not count.
 fn names_foreign_variable(text: &str) -> bool {
     let text = text.trim();
     let is_name = |name: &str| {

@@ -14,7 +14,8 @@ use llm_protocol::profile::{USAGE_PATHS, VendorProfile, outermost};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Maximum number of endpoints of one vendor: each request looks at all of them.
+/// Maximum number of endpoints of one vendor. The number is bounded because each request examines
+/// all of them.
 const MAX_ENDPOINTS: usize = 32;
 /// Warning for a chat vendor without `stream_options`.
 const NO_STREAM_OPTIONS: &str = "without stream_options the gateway cannot ask for the usage of streams: they are billed by \
@@ -25,14 +26,15 @@ pub(super) struct VendorEntry {
     /// `None` if the vendor is disabled or has a fault.
     pub vendor: Option<Arc<CatalogVendor>>,
     pub preset: Option<&'static Preset>,
-    /// The vendor's profile as written, with the defaults of the preset and of the protocol.
+    /// The vendor's profile in the config file, completed by the defaults of the preset and of the
+    /// protocol.
     pub profile: raw::Profile,
-    /// The roles that the config file itself has.
+    /// The roles in the config file, without defaults.
     pub own_roles: raw::Roles,
 }
 
 impl VendorSection<'_> {
-    /// The vendors by name.
+    /// Returns the vendors by name.
     pub(super) fn vendors(
         &mut self,
         vendors: BTreeMap<String, raw::Vendor>,
@@ -166,7 +168,7 @@ impl VendorSection<'_> {
         }
     }
 
-    /// Returns the endpoints of the config file, else that of the preset.
+    /// Returns the endpoints of the config file, or else that of the preset.
     fn listed_endpoints(
         &mut self,
         key: &str,
@@ -193,7 +195,8 @@ impl VendorSection<'_> {
         listed
     }
 
-    /// What the vendor's server takes: by the config file, else the preset, else its protocol.
+    /// Returns the profile of the vendor's server. The config file takes precedence over the
+    /// preset, and the preset over the protocol.
     fn profile(
         &mut self,
         key: &str,
@@ -210,7 +213,7 @@ impl VendorSection<'_> {
         let state = written.state_paths();
         let placeholder = written.state_placeholder.as_deref();
         let mut request = written.request.unwrap_or_else(|| base.request.clone());
-        // What the config file says of a member wins over the preset.
+        // The config file's settings for a member take precedence over the preset.
         if let (None, Some(drop)) = (&own.request, &own.drop) {
             request.retain(|name| !drop.contains(name));
         }
@@ -265,7 +268,7 @@ impl VendorSection<'_> {
         profile
     }
 
-    /// Checks the words by which the gateway recognizes the vendor's error for a full context.
+    /// Checks the texts by which the gateway recognises the vendor's error for a full context.
     fn full_context_words(&mut self, key: &str, words: Option<Vec<String>>) -> Vec<String> {
         if let Some(words) = &words
             && (words.is_empty() || words.iter().any(|words| words.trim().is_empty()))
@@ -277,7 +280,8 @@ impl VendorSection<'_> {
         words.unwrap_or_default()
     }
 
-    /// The vendor's key. `None` if it has a fault or is empty, which disables the vendor.
+    /// Returns the vendor's key, or `None` if it has a fault or is empty, which disables the
+    /// vendor.
     fn api_key(&mut self, key: &str, written: Option<&str>, is_required: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_required {
@@ -308,7 +312,7 @@ impl VendorSection<'_> {
     }
 }
 
-/// What was written in the place of a vendor's key, and what to write instead.
+/// Describes the text that was written in place of a vendor's key, and the remedy.
 fn api_key_mistake(text: &str, is_whole_header: bool) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
     let is_shell_parameter =
@@ -333,7 +337,7 @@ fn api_key_mistake(text: &str, is_whole_header: bool) -> Option<&'static str> {
     }
 }
 
-/// A string at a dotted path, as the inside of a JSON object.
+/// Returns a string at a dotted path, as the inside of a JSON object.
 fn member_at(path: &str, value: &str) -> String {
     let nest = |inside: serde_json::Value, name: &str| serde_json::json!({ name: inside });
     let whole = path.rsplit('.').fold(value.into(), nest).to_string();
@@ -343,8 +347,8 @@ fn member_at(path: &str, value: &str) -> String {
     inside.unwrap_or_default().to_owned()
 }
 
-/// Adds what the protocol says of the roles: the vendor that defined chat takes instructions
-/// anywhere, and only some models of the vendor that defined messages take them in `messages`.
+/// Adds the roles that follow from the protocol. The vendor that defined chat accepts instructions
+/// anywhere, and only some models of the vendor that defined messages accept them in `messages`.
 fn default_roles(
     mut roles: raw::Roles,
     vendor: &raw::Vendor,
@@ -377,7 +381,7 @@ fn protocol_of(written: raw::VendorProtocol) -> Protocol {
     }
 }
 
-/// The endpoint of a preset that has an address.
+/// Returns the endpoint of a preset, if the preset has an address.
 fn preset_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
     Some(raw::Endpoint {
         url: preset.url.clone()?,

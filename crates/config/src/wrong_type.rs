@@ -1,5 +1,5 @@
-//! The texts for a value of the wrong type, and for a key that is missing: what is expected, in
-//! plain words, and where it can be guessed, what to write.
+//! The messages for values of a wrong type and for missing keys. They name the expected type and,
+//! if possible, a correction.
 //!
 //! This file must not print a value that could be a secret.
 
@@ -29,7 +29,7 @@ const EXAMPLES: [(&str, &str); 13] = [
     ("models.price.output", "\"1000\""),
 ];
 
-/// The text for a required key that the file lacks.
+/// Returns the message for a required key that the file lacks.
 pub(super) fn missing(path: &str) -> String {
     let plain = without_indexes(path);
     match EXAMPLES.iter().find(|(key, _)| *key == plain) {
@@ -51,7 +51,7 @@ fn without_indexes(path: &str) -> String {
     parts.collect()
 }
 
-/// The text for a value that is not of a type that `expected` names.
+/// Returns the message for a value whose type is not among those in `expected`.
 pub(super) fn message(node: &YamlNode, expected: &Value, path: &str) -> String {
     let names: Vec<_> = match expected {
         Value::String(name) => vec![name.as_str()],
@@ -105,8 +105,8 @@ pub(super) fn message(node: &YamlNode, expected: &Value, path: &str) -> String {
     format!("must be {}, not {found}{hint}", words.join(" or "))
 }
 
-/// The text for a whole number that the key's type cannot hold; the schema has the range. Numbers
-/// between are checked with their section.
+/// Returns the message for a whole number that the key's type cannot hold; the schema has that
+/// range. Narrower ranges are checked with the section.
 pub(super) fn range_fault(node: &YamlNode, schema: &Value) -> Option<String> {
     let YamlValue::Scalar(Value::Number(number)) = &node.kind else {
         return None;
@@ -121,7 +121,7 @@ pub(super) fn range_fault(node: &YamlNode, schema: &Value) -> Option<String> {
         "uint32" => u32::MAX.into(),
         _ => u64::MAX,
     };
-    // YAML has no larger whole number, so such a number is a fraction of the same size.
+    // YAML has no larger whole numbers, so such a number is parsed as a fraction of the same size.
     let is_huge = || number.as_f64().is_some_and(|number| number.abs() >= 1e18);
     let is_outside = match number.as_u64() {
         Some(number) => number > of_format,
@@ -145,7 +145,7 @@ fn plain_name(name: &str) -> &str {
     }
 }
 
-/// Returns whether the map is what YAML reads in `{{NAME}}`.
+/// Returns whether the map is the YAML interpretation of `{{NAME}}`.
 fn is_template(entries: &[(String, YamlNode)]) -> bool {
     entries.len() == 1
         && entries
@@ -153,7 +153,7 @@ fn is_template(entries: &[(String, YamlNode)]) -> bool {
             .all(|(_, node)| matches!(node.kind, YamlValue::Scalar(Value::Null)))
 }
 
-/// What to write for a number with a unit or with separators.
+/// Returns the correction for a number with a unit or with separators.
 fn whole_number(text: &str, path: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     let end = text

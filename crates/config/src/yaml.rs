@@ -1,6 +1,7 @@
-//! A YAML text as a tree that remembers the line of each value.
+//! Parses a YAML text into a tree that has the line of each value.
 //!
-//! This file must not know what any key means. Next: `reader.rs` (how the tree becomes a config).
+//! This file must not depend on the meaning of a key. Next: `reader.rs` (how the tree becomes a
+//! config).
 
 use super::fault::ConfigFault;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -8,7 +9,7 @@ use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 use std::fmt;
 
-/// A YAML value that knows the line it was written on.
+/// A YAML value with its line in the file.
 #[derive(Debug)]
 pub struct YamlNode {
     pub line: u64,
@@ -23,7 +24,8 @@ pub(super) enum YamlValue {
 }
 
 impl YamlNode {
-    /// Line of the deepest existing node along `path` (`models[2].price.input`), counted from 1.
+    /// Returns the line of the deepest existing node along `path` (such as
+    /// `models[2].price.input`), counted from 1.
     pub fn line_of(&self, path: &str) -> u64 {
         self.deepest(path).0.line
     }
@@ -33,7 +35,7 @@ impl YamlNode {
         self.deepest(path).1
     }
 
-    /// The deepest existing node along `path`, and whether it is the end of the path.
+    /// Returns the deepest existing node along `path`, and whether it is the end of the path.
     fn deepest(&self, path: &str) -> (&Self, bool) {
         let mut node = self;
         for step in path.split(['.', '[']) {
@@ -57,7 +59,7 @@ impl YamlNode {
         (node, true)
     }
 
-    /// The value of a top-level key.
+    /// Returns the value of a top-level key.
     pub fn section(&self, name: &str) -> Option<Value> {
         let YamlValue::Map(entries) = &self.kind else {
             return None;
@@ -161,7 +163,8 @@ pub fn parse(text: &str) -> Result<YamlNode, ConfigFault> {
         .map_err(|error| syntax_fault(text, &error))
 }
 
-/// The fault of a text that is not YAML, in plain words for the two most frequent slips.
+/// Returns the fault for a text that is not YAML. The two most frequent mistakes have special
+/// messages.
 fn syntax_fault(text: &str, error: &serde_saphyr::Error) -> ConfigFault {
     let line = error.location().map_or(1, |location| location.line());
     let indent = |line: &str| line.len() - line.trim_start().len();

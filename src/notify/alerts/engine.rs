@@ -1,10 +1,10 @@
-//! Decides when a rule fires: reads balances and spend of the accounts that have rules.
+//! Decides when a rule fires, by the balances and the spend of the accounts that have rules.
 //!
-//! A low balance fires once, and again after a top-up or after the balance was well above the
-//! amount. Spend fires once in each period. A rule that fired while its account had no destination
-//! is only a banner on the pages; it fires once more when there is one. Two processes that see the
-//! same never send twice: `fire_alert` decides in one transaction. This file must not send
-//! anything.
+//! A low-balance rule fires once, and again after a top-up or after the balance was well above the
+//! amount. A spend rule fires once in each period. If the account has no destination, a rule shows
+//! only a banner on the pages, and fires once more when a destination is added. Two processes never
+//! send the same alert twice, because `fire_alert` decides in one transaction. This file must not
+//! send messages.
 
 use super::rules::{AlertRules, DAY_MS, LOW_BALANCE_RULE, SPEND_RULE, SpendAlert};
 use crate::billing::{Billing, PostedFunds};
@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the rules are checked.
+/// Interval at which the rules are checked.
 const TICK_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of accounts per read.
 const ACCOUNTS_PER_PAGE: u32 = 500;
@@ -37,7 +37,7 @@ const HOURS_PER_DAY: i64 = 24;
 pub async fn run(context: NotifyContext) {
     let mut engine = AlertEngine::new(&context);
     loop {
-        // Reads of the databases may wait for a lock, and messages are sent on this thread.
+        // Reads of the databases may wait for a lock, and this thread also sends messages.
         let checked = tokio::task::spawn_blocking(move || {
             let report = engine.tick(now_ms());
             (engine, report)
@@ -64,9 +64,9 @@ pub async fn run(context: NotifyContext) {
 pub struct AlertTickReport {
     pub accounts: usize,
     pub fired: usize,
-    /// Accounts that could not be checked.
+    /// Number of accounts that could not be checked.
     pub failed: usize,
-    /// The first reason.
+    /// The reason for the first failed check.
     pub error: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl AlertTickReport {
     }
 }
 
-/// An account's spend, as of one position in the ledger.
+/// An account's spend up to a position in the ledger.
 #[derive(Debug, Clone, Copy)]
 struct RememberedSpend {
     seq: i64,
@@ -90,7 +90,7 @@ struct RememberedSpend {
     spent: Micro,
 }
 
-/// Where an account gets its alerts, beside the pages.
+/// The destinations of an account's alerts, apart from the pages.
 #[derive(Debug, Clone, Copy)]
 struct Destinations {
     mail: bool,
@@ -105,7 +105,8 @@ impl Destinations {
         }
     }
 
-    /// Returns whether a rule that has fired in this period has sent all that it can.
+    /// Returns whether a rule that has fired in this period has sent its message to all
+    /// destinations.
     fn are_served(self, before: &FiredAlertRow) -> bool {
         before.is_sent || !(self.mail || self.webhook)
     }
@@ -129,8 +130,8 @@ impl AlertEngine {
         }
     }
 
-    /// Checks the rules of all active accounts. An account that cannot be checked does not keep the
-    /// others from it.
+    /// Checks the rules of all active accounts. An account that cannot be checked does not affect
+    /// the others.
     ///
     /// # Errors
     /// Returns an error if the accounts cannot be listed.
@@ -212,7 +213,7 @@ impl AlertEngine {
             }
             return Ok(false);
         }
-        // It fires once for each sum of credits ever bought: a top-up makes it a new one.
+        // The rule fires once for each sum of credits ever bought, which a top-up changes.
         let credited = credited.get();
         let is_done = |before: &FiredAlertRow| {
             before.period_ms >= credited && destinations.are_served(before)
@@ -259,7 +260,7 @@ impl AlertEngine {
         self.fire(account, rule, destinations, event, mail, now_ms)
     }
 
-    /// Adds up an account's debits, unless none came since the last check.
+    /// Adds up an account's debits, unless no debit was added since the last check.
     fn spent_since(&mut self, account: &str, from_hour: i64) -> Result<Micro, StoreError> {
         let seq = self.billing.pages().last_ending_seq(account)?;
         if let Some(known) = self.spend.get(account)
@@ -286,7 +287,8 @@ impl AlertEngine {
         Ok(spent)
     }
 
-    /// Fires a rule in its period, with what it sends. Returns false if another process was faster.
+    /// Fires a rule in its period, and stores the messages. Returns false if another process has
+    /// fired it already.
     fn fire(
         &self,
         account: &str,
@@ -320,8 +322,8 @@ impl AlertEngine {
     }
 }
 
-/// Returns whether a balance is at least a tenth above the amount: one that goes up and down around
-/// the amount does not fire again and again.
+/// Returns whether a balance is at least a tenth above the amount, so that a balance that
+/// fluctuates around the amount does not fire repeatedly.
 fn is_well_above(balance: Micro, threshold: Micro) -> bool {
     balance.get().saturating_mul(10) >= threshold.get().saturating_mul(11)
 }

@@ -28,7 +28,7 @@ pub struct AlertRules {
     pub mail: bool,
 }
 
-/// Fires once in each period in which more than these credits are spent.
+/// A rule that fires once in each period in which more than these credits are spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpendAlert {
@@ -41,10 +41,10 @@ impl AlertRules {
         self.low_balance.is_none() && self.spend.is_none()
     }
 
-    /// Reads the stored text; an empty one has no rules.
+    /// Parses the stored text. An empty text has no rules.
     ///
     /// # Errors
-    /// Returns an error if this version does not know the text.
+    /// Returns an error if this version cannot parse the text.
     pub fn decode(text: &str) -> Result<Self, StoreError> {
         if text.is_empty() {
             return Ok(Self::default());
@@ -64,24 +64,24 @@ impl AlertRules {
     /// Reads the rules of an account.
     ///
     /// # Errors
-    /// Returns an error if the database fails, or if this version does not know the rules.
+    /// Returns an error if the database fails, or if this version cannot parse the rules.
     pub fn load(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
         Self::decode(&accounts.database().alerts().alerts(account)?)
     }
 }
 
-/// A rule that has fired and is not armed again.
+/// A rule that has fired and cannot fire again yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FiredAlert {
     pub rule: FiredRule,
     pub at_ms: i64,
     /// Start of the period in which more than the amount was spent.
     pub period_ms: i64,
-    /// Whether the account holder has dismissed its banner.
+    /// Whether the account holder has dismissed the banner.
     pub is_seen: bool,
-    /// State of the mail about it; `None`: there is none.
+    /// State of the alert's mail. `None` if there is no mail.
     pub mail: Option<String>,
-    /// State of the webhook's message about it; `None`: there is none.
+    /// State of the alert's webhook message. `None` if there is no message.
     pub delivery: Option<String>,
 }
 
@@ -137,7 +137,7 @@ impl FiredAlert {
         self.period_ms == period.first_day(now_ms).saturating_mul(DAY_MS)
     }
 
-    /// Where the alert went, beside the pages, and what became of it there.
+    /// Describes the destinations of the alert, apart from the pages, and the results.
     pub fn describe_notices(&self) -> String {
         let notices = [
             ("mail", &self.mail, ["queued", "failed"]),
@@ -149,7 +149,7 @@ impl FiredAlert {
                 let word = match state.as_deref()? {
                     state if state == waits => "waits",
                     state if state == failed => "failed",
-                    // Sent, or so old that its row is deleted.
+                    // The message was sent, or it is so old that its row was deleted.
                     _ => "sent",
                 };
                 Some(format!("by {by}: {word}"))
@@ -163,8 +163,8 @@ impl FiredAlert {
     }
 }
 
-/// Saves the rules of an account. A rule that changes can fire again. Returns false if there is no
-/// such account.
+/// Saves the rules of an account. A changed rule can fire again. Returns false if the account does
+/// not exist.
 ///
 /// # Errors
 /// Returns an error if the database fails.

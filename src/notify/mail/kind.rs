@@ -1,18 +1,18 @@
-//! What a mail is about, and for how long it is worth sending.
+//! The kinds of mail, and the time for which each one is worth sending.
 //!
-//! This file must not know a text.
+//! This file must not contain a text.
 
 use accounts::LinkPurpose;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// Time after which a mail that could not be sent fails.
+/// Time in ms after which a mail that could not be sent fails.
 pub(super) const LIFETIME_MS: i64 = 24 * HOUR_MS;
 
-/// The same for a link that resets a password: its holder has asked for another one by then.
+/// Lifetime in ms of a mail that resets a password. After that time, its recipient has probably
+/// requested another one.
 const RESET_LIFETIME_MS: i64 = HOUR_MS;
 
-/// What a mail is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MailKind {
     /// A link that sets a new password.
@@ -21,13 +21,14 @@ pub enum MailKind {
     Setup,
     /// A link that verifies the e-mail.
     Verify,
-    /// The balance is below a threshold: `balance`, `threshold`.
+    /// The balance is below a threshold. The values are `balance` and `threshold`.
     LowBalance,
-    /// The spend of a period is above a threshold: `spent`, `threshold`, `period`.
+    /// The spend of a period is above a threshold. The values are `spent`, `threshold` and
+    /// `period`.
     Spend,
-    /// The gateway no longer calls a webhook: `url`, `because`.
+    /// The gateway no longer calls a webhook. The values are `url` and `because`.
     WebhookDisabled,
-    /// An operator tries whether mail works.
+    /// An operator tests whether mail works.
     Test,
 }
 
@@ -58,7 +59,7 @@ impl MailKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// What the link in the mail is for, if it has one.
+    /// Returns the purpose of the link in the mail, if it has a link.
     pub(super) fn link_purpose(self) -> Option<LinkPurpose> {
         match self {
             Self::Reset => Some(LinkPurpose::Reset),
@@ -68,7 +69,7 @@ impl MailKind {
         }
     }
 
-    /// Time after which a mail of this kind that could not be sent fails.
+    /// Returns the time in ms after which a mail of this kind that could not be sent fails.
     pub(super) fn lifetime_ms(self) -> i64 {
         if self == Self::Reset {
             RESET_LIFETIME_MS

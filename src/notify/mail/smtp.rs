@@ -1,8 +1,8 @@
-//! One attempt to send a mail: connect, encrypt, log in, hand the mail over.
+//! Makes one attempt to send a mail: connects, encrypts, logs in, and hands the mail over.
 //!
-//! A fault of the connection or the login concerns every mail, so it is tried again. Only a
-//! server's refusal of this mail is permanent. This file must not put a password, a link or a token
-//! into an error: servers quote what they refuse.
+//! A fault of the connection or the login concerns every mail, so the mail is sent again later.
+//! Only a server's refusal of this mail is permanent. This file must not put a password, a link or
+//! a token into an error: servers quote the text that they refuse.
 
 use super::text::{MailText, printable};
 use config::{MailEncryption, MailSettings};
@@ -14,17 +14,17 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
 use std::time::Duration;
 
-/// A run of letters and digits of at least this length may be a part of a token.
+/// Minimum length of a run of letters and digits that may be a part of a token.
 const MIN_TOKEN_CHARS: usize = 16;
 
-/// Maximum length of a line in a mail without the line break (RFC 5322).
+/// Maximum length of a line in a mail, without the line break (RFC 5322).
 const MAX_LINE_BYTES: usize = 998;
 
-/// Why a mail was not sent. The text is for operators.
+/// The error of an attempt. The text is for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SendFailure {
     pub text: String,
-    /// Another attempt would fail too.
+    /// Whether another attempt would fail too.
     pub is_permanent: bool,
 }
 
@@ -44,8 +44,8 @@ impl SendFailure {
     }
 }
 
-/// Builds a mail. Attempts of one mail have the same Message-ID, so that a receiver can recognise a
-/// repetition.
+/// Builds a mail. All attempts of one mail have the same Message-ID, so that a receiver can
+/// recognise a repetition.
 pub(super) fn build(
     mail: &MailSettings,
     id: &str,
@@ -65,7 +65,7 @@ pub(super) fn build(
         .header(ContentType::TEXT_PLAIN)
         .body(plain_body(text.body))
         .map_err(|error| SendFailure::never(&error.to_string()))?;
-    // So that holiday notices do not answer it.
+    // This header keeps vacation notices from answering the mail.
     message.headers_mut().insert_raw(HeaderValue::new(
         HeaderName::new_from_ascii_str("Auto-Submitted"),
         "auto-generated".to_owned(),
@@ -73,8 +73,8 @@ pub(super) fn build(
     Ok(message)
 }
 
-/// Leaves the text as it is if every mail server takes it. Other encodings cut a link into lines,
-/// which some programs show so.
+/// Leaves the text unchanged if every mail server accepts it. Other encodings break a link into
+/// lines, which some programs display.
 fn plain_body(text: String) -> Body {
     let is_plain = text.is_ascii() && text.lines().all(|line| line.len() <= MAX_LINE_BYTES);
     if is_plain {
@@ -90,7 +90,7 @@ fn sender_domain(mail: &MailSettings) -> &str {
     parts.map_or("localhost", |(_, domain)| domain)
 }
 
-/// Sends a mail, within a time limit for all of it.
+/// Sends a mail within a time limit for the whole attempt.
 pub(super) async fn send(
     mail: &MailSettings,
     message: Message,
@@ -103,7 +103,7 @@ pub(super) async fn send(
         let sent = connection
             .send(message.envelope(), &message.formatted())
             .await;
-        // The mail is handed over, whatever the server says to the end of the connection.
+        // The mail is handed over, so errors at the end of the connection do not matter.
         connection.abort().await;
         sent.map(drop).map_err(|error| SendFailure {
             is_permanent: error.is_permanent(),
@@ -138,7 +138,7 @@ async fn connect(mail: &MailSettings, timeout: Duration) -> Result<AsyncSmtpConn
         AsyncSmtpConnection::connect_tokio1(server, Some(timeout), &hello, from_start, None)
             .await?;
     if let Some(tls) = after_hello {
-        // Fails if the server does not offer it: nothing is sent without encryption.
+        // The call fails if the server does not offer TLS, so no data is sent without encryption.
         connection.starttls(tls, &hello).await?;
     }
     if let Some((user, password)) = &mail.login {
@@ -153,7 +153,8 @@ fn describe(mail: &MailSettings, error: &Error) -> String {
     format!("{}:{}: {error}", mail.host, mail.port)
 }
 
-/// Masks what may be a part of a token: a server quotes a link that it takes for spam.
+/// Masks words that may be a part of a token, because a server may quote a link that it takes for
+/// spam.
 fn without_tokens(text: &str) -> String {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric();
     let mut out = String::with_capacity(text.len());

@@ -1,7 +1,7 @@
-//! The texts of mails: plain text in English, one paragraph for what happened and one for what to
-//! do.
+//! The texts of mails, in plain English. One paragraph describes the event, and one the action to
+//! take.
 //!
-//! This file must not know how a mail is sent.
+//! This file must not send mail.
 
 use super::kind::MailKind;
 use serde_json::Value;
@@ -17,8 +17,8 @@ pub(super) struct MailText {
 }
 
 impl MailText {
-    /// `detail`: a JSON object with the values of this kind. `link`: for kinds that have one.
-    /// `product`: name of the product.
+    /// Creates the text. `detail` is a JSON object with the values of this kind, `link` is set for
+    /// kinds that have one, and `product` is the name of the product.
     pub(super) fn new(
         kind: MailKind,
         detail: &str,
@@ -96,7 +96,7 @@ impl MailText {
     }
 }
 
-/// A text on one line, of limited length.
+/// Returns a text on one line, truncated to the maximum length.
 pub(super) fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })

@@ -1,6 +1,6 @@
-//! Which addresses a webhook may have, and which of them the gateway connects to.
+//! Decides which addresses a webhook may have, and to which of them the gateway connects.
 //!
-//! The gateway may stand in a network that account holders must not reach. So every address that a
+//! The gateway may be in a network that account holders must not reach. So every address that a
 //! name resolves to is checked, and the connection is made to a checked address, not to the name.
 //! This file must not resolve a name or open a connection.
 
@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 /// Maximum length of a webhook's URL, in characters.
 pub const MAX_URL_CHARS: usize = 500;
 
-/// The IPv4 networks that are not public (IANA's registry of special-purpose addresses), and those
-/// of multicast.
+/// The IPv4 networks that are not public (IANA's registry of special-purpose addresses), and
+/// multicast networks.
 const SPECIAL_V4: [&str; 15] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -36,11 +36,11 @@ const SPECIAL_V4: [&str; 15] = [
 /// IPv4 addresses (`64:ff9b::/96`).
 const PUBLIC_V6: &str = "2000::/3";
 
-/// The exceptions in [`PUBLIC_V6`]: protocol assignments with Teredo, documentation, and 6to4,
-/// which has an IPv4 address inside.
+/// Exceptions in [`PUBLIC_V6`]: protocol assignments with Teredo, documentation, and 6to4, which
+/// contains an IPv4 address.
 const SPECIAL_V6: [&str; 4] = ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"];
 
-/// The networks that are public, and those that are not although they are among them.
+/// The public networks, and the exceptions within them.
 struct AddressRegistry {
     public_v6: Vec<Network>,
     special: Vec<Network>,
@@ -56,22 +56,22 @@ static REGISTRY: LazyLock<AddressRegistry> = LazyLock::new(|| {
     }
 });
 
-/// Which addresses may be called.
+/// The rules about addresses that may be called.
 #[derive(Debug, Clone, Default)]
 pub struct AddressPolicy {
     private_networks: Vec<Network>,
 }
 
 impl AddressPolicy {
-    /// Allows public addresses, and those in `private_networks`.
+    /// Creates a policy that allows public addresses, and those in `private_networks`.
     pub fn new(private_networks: &[Network]) -> Self {
         Self {
             private_networks: private_networks.to_vec(),
         }
     }
 
-    /// Returns whether the gateway may connect to an address. Without TLS only to the listed
-    /// networks: a message on its way through the internet could be read.
+    /// Returns whether the gateway may connect to an address. Without TLS only the listed networks
+    /// are allowed, because a message could be read on its way through the internet.
     pub fn allows(&self, address: IpAddr, is_https: bool) -> bool {
         let has = |networks: &[Network]| networks.iter().any(|network| network.contains(address));
         if has(&self.private_networks) {
@@ -88,19 +88,19 @@ impl AddressPolicy {
 /// The URL of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookUrl {
-    /// As the account holder wrote it.
+    /// The URL in the account holder's spelling.
     pub text: String,
     pub is_https: bool,
-    /// A name or an address, without brackets.
+    /// Host name or address, without brackets.
     pub host: String,
     pub port: u16,
     /// The value of the header `host`.
     pub authority: String,
-    /// Path and query.
+    /// Path and query of the URL.
     pub target: String,
 }
 
-/// Why a webhook cannot have this URL.
+/// The reason why a webhook cannot have this URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WebhookUrlError {
     #[error("The URL must have at most {MAX_URL_CHARS} characters.")]
@@ -118,8 +118,9 @@ pub enum WebhookUrlError {
 }
 
 impl WebhookUrl {
-    /// Parses a URL. Refuses `http://` if the policy has no network for it, and an address that the
-    /// policy does not allow. A name is checked when a message is sent: it may change.
+    /// Parses a URL. The function refuses `http://` if the policy has no network for it, and an
+    /// address that the policy does not allow. A name is checked when a message is sent, because
+    /// its addresses may change.
     ///
     /// # Errors
     /// Returns an error for the account holder if this cannot be the URL of a webhook.
@@ -143,7 +144,7 @@ impl WebhookUrl {
             return Err(WebhookUrlError::UserInfo);
         }
         let default_port = if is_https { 443 } else { 80 };
-        // `port_u16` is also `None` for a port that is no number.
+        // `port_u16` also returns `None` for a port that is not a number.
         let port = match authority.as_str().strip_prefix(authority.host()) {
             Some("") => default_port,
             Some(rest) => rest

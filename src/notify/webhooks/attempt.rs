@@ -1,9 +1,10 @@
-//! One attempt to deliver a message: resolve, check, connect, post, read the status.
+//! Makes one attempt to deliver a message: resolves the name, checks the address, connects, posts,
+//! and reads the status.
 //!
-//! It resolves the name once and connects to an address of that answer, so that a name cannot
-//! resolve to a public address for the check and to a private one for the connection. It follows no
-//! redirect. Account holders see its errors, so these must not say what a name resolves to: that
-//! would show them the names of the gateway's own network.
+//! The name is resolved once, and the connection uses an address of that answer. A name thus cannot
+//! resolve to a public address for the check and to a private one for the connection. Redirects are
+//! not followed. Account holders see the errors, so errors must not contain the addresses of a
+//! name, which would reveal names of the gateway's own network.
 
 use super::address::{AddressPolicy, WebhookUrl};
 use async_trait::async_trait;
@@ -28,14 +29,15 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Time limit of an attempt, from the lookup of the name to the receiver's header.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of one connection.
+/// Time limit of opening one connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of a name's addresses to which an attempt connects.
 const MAX_CONNECTIONS: usize = 4;
-/// Maximum length of the receiver's header, and number of its fields.
+/// Maximum length of the receiver's header in bytes.
 const MAX_HEADER_BYTES: usize = 8_192;
 const MAX_HEADER_FIELDS: usize = 64;
-/// The status decides. A little of the body is read, so that receivers can end their answers.
+/// Maximum number of bytes to read of a body. The status decides, and reading a little of the body
+/// lets receivers end their answers.
 const MAX_BODY_BYTES: usize = 1_024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum length of an error, in characters.
@@ -47,7 +49,7 @@ pub trait ReceiverResolver: Send + Sync {
     async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
-/// The machine's own resolver, on a thread that may block.
+/// Uses the machine's own resolver, on a thread that may block.
 struct MachineResolver;
 
 #[async_trait]
@@ -61,20 +63,20 @@ impl ReceiverResolver for MachineResolver {
 #[derive(Debug, Clone)]
 pub struct SignedMessage {
     pub id: String,
-    /// Seconds since 1970.
+    /// Time of the signature in seconds since 1970.
     pub timestamp: i64,
     pub signature: String,
     pub body: String,
 }
 
-/// What an attempt led to.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptResult {
-    /// Status of the answer, if there was one.
+    /// Status of the answer, if any.
     pub status: Option<StatusCode>,
-    /// Empty if the message was delivered.
+    /// Error text. Empty if the message was delivered.
     pub error: String,
-    /// How long the receiver wants no further attempt.
+    /// Time in ms for which the receiver wants no further attempt.
     pub retry_after_ms: Option<i64>,
     pub took_ms: i64,
 }
@@ -93,10 +95,10 @@ enum AttemptError {
     Timeout(Duration),
 }
 
-/// Posts messages.
 pub struct WebhookClient {
     resolver: Arc<dyn ReceiverResolver>,
-    /// Made for the first receiver with TLS: reading the machine's certificates takes a while.
+    /// TLS settings. They are created for the first receiver with TLS, because reading the
+    /// machine's certificates takes a while.
     tls: OnceLock<Arc<ClientConfig>>,
     timeout: Duration,
 }
@@ -112,7 +114,8 @@ impl Default for WebhookClient {
 }
 
 impl WebhookClient {
-    /// A client with the resolver, the certificate authorities and the time limit of a test.
+    /// Creates a client with the resolver, the certificate authorities and the time limit of a
+    /// test.
     #[cfg(test)]
     pub fn in_test(
         resolver: Arc<dyn ReceiverResolver>,
@@ -127,7 +130,7 @@ impl WebhookClient {
         }
     }
 
-    /// Makes one attempt. Never waits for longer than [`ATTEMPT_TIMEOUT`].
+    /// Makes one attempt, which takes at most [`ATTEMPT_TIMEOUT`].
     pub async fn post(
         &self,
         url: &WebhookUrl,
@@ -183,14 +186,14 @@ impl WebhookClient {
         send(stream, url, message).await
     }
 
-    /// Returns the addresses of the host. A name with one address that is not allowed is refused as
-    /// a whole: its owner has no reason to mix them.
+    /// Returns the addresses of the host. A name with an address that is not allowed is refused as
+    /// a whole, because its owner has no reason to mix such addresses.
     async fn checked_addresses(
         &self,
         url: &WebhookUrl,
         policy: &AddressPolicy,
     ) -> Result<Vec<SocketAddr>, AttemptError> {
-        // The same error as for a name with private addresses: see the head of this file.
+        // The error is the same as for a name with private addresses: see the head of this file.
         let addresses = self
             .resolver
             .addresses(&url.host, url.port)
@@ -212,8 +215,8 @@ impl WebhookClient {
     }
 }
 
-/// TLS for clients that trust this machine's certificate authorities. Made once: reading them takes
-/// a while.
+/// Returns TLS settings for clients that trust this machine's certificate authorities. They are
+/// created once, because reading the certificates takes a while.
 ///
 /// # Errors
 /// Returns an error if no TLS version is supported.
@@ -279,7 +282,7 @@ async fn send(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| AttemptError::Http)?;
-    // Ends with this function, whichever way it returns.
+    // The driver ends with this function, whichever way it returns.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let response = sender
@@ -287,7 +290,7 @@ async fn send(
         .await
         .map_err(|_| AttemptError::Http)?;
     let (head, body) = response.into_parts();
-    // How the body ends does not matter.
+    // The end of the body does not matter.
     let _ = tokio::time::timeout(BODY_TIMEOUT, read_some(body)).await;
     Ok((head.status, head.headers))
 }
@@ -302,7 +305,8 @@ async fn read_some(mut body: Incoming) {
     }
 }
 
-/// The value of `retry-after`, in seconds or as a date. A number too large to be read means long.
+/// Returns the value of `retry-after` in ms, which is in seconds or a date. A number too large to
+/// be parsed counts as a long time.
 fn retry_after_ms(header: &HeaderMap, now_ms: i64) -> Option<i64> {
     let text = header.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

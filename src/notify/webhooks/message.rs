@@ -1,4 +1,4 @@
-//! What a message says: an event of an account, as JSON.
+//! The content of a message, which is an event of an account as JSON.
 //!
 //! The body is written once, so every attempt sends the same bytes. This file must not hold a
 //! secret.
@@ -24,7 +24,7 @@ pub enum WebhookEvent {
     Test,
 }
 
-/// The body, in the order in which Standard Webhooks shows it.
+/// The body, with the members in the order of Standard Webhooks.
 #[derive(Serialize)]
 struct WebhookBody {
     #[serde(rename = "type")]
@@ -34,7 +34,7 @@ struct WebhookBody {
 }
 
 impl WebhookEvent {
-    /// The value of `type`.
+    /// Returns the value of `type`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::LowBalance { .. } => "credits.low_balance",
@@ -43,7 +43,7 @@ impl WebhookEvent {
         }
     }
 
-    /// The body of the message. `base_url` is the gateway's address.
+    /// Returns the body of the message. `base_url` is the gateway's address.
     pub fn body(&self, account: &str, base_url: &str, now_ms: i64) -> String {
         let mut data = json!({
             "account_id": account,
@@ -70,7 +70,7 @@ impl WebhookEvent {
             timestamp: rfc3339(now_ms),
             data,
         };
-        // Texts and numbers alone, so this never fails.
+        // The body has only texts and numbers, so serialization cannot fail.
         serde_json::to_string(&body).unwrap_or_default()
     }
 }

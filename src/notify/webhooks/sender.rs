@@ -1,8 +1,8 @@
-//! Sends the messages that are due, and decides what follows an attempt: nothing, another one, or
-//! the end of the webhook.
+//! Sends due messages, and decides after an attempt whether another one follows or the webhook is
+//! disabled.
 //!
-//! At most [`MAX_CONCURRENT`] attempts run at a time, one per account, so that one receiver that
-//! hangs delays only its own account. This file must not know what a message says.
+//! At most [`MAX_CONCURRENT`] attempts run at a time, one per account, so that a receiver that
+//! hangs delays only its own account. This file must not depend on the content of a message.
 
 use super::address::{AddressPolicy, WebhookUrl};
 use super::attempt::{ATTEMPT_TIMEOUT, AttemptResult, SignedMessage, WebhookClient};
@@ -27,10 +27,10 @@ use tokio::task::{Id, JoinSet};
 
 /// Maximum number of attempts at a time.
 const MAX_CONCURRENT: usize = 8;
-/// How often the sender looks for messages that are due.
+/// Interval at which the sender looks for due messages.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time before the next attempt, by the number of those made. After the last one, the gateway gives
-/// the message up.
+/// Delays in ms before the next attempt, by the number of attempts so far. After the last one, the
+/// gateway gives the message up.
 const RETRY_DELAYS_MS: [i64; 7] = [
     5_000,
     60_000,
@@ -40,16 +40,16 @@ const RETRY_DELAYS_MS: [i64; 7] = [
     6 * 3_600_000,
     12 * 3_600_000,
 ];
-/// Each delay is made longer or shorter by up to this share, so that a receiver that comes back
-/// does not get all at once.
+/// Maximum percentage by which each delay is changed at random, so that a receiver that returns
+/// does not get all messages at once.
 const JITTER_PERCENT: i64 = 10;
-/// The longest wait that a receiver can ask for.
+/// Maximum wait in ms that a receiver can ask for.
 const MAX_RETRY_AFTER_MS: i64 = 3_600_000;
-/// No other process takes a message for this time after an attempt began.
+/// Time in ms after the begin of an attempt for which no other process takes the message.
 const LEASE_MS: i64 = 15_000;
-/// After failures alone for this time, the webhook is disabled.
+/// Time in ms without a success after which a failing webhook is disabled.
 const MAX_FAILING_MS: i64 = 3 * 86_400_000;
-/// How often old messages are deleted, and the gauge is set.
+/// Interval in ms at which old messages are deleted, and the gauge is set.
 const HOUSEKEEPING_INTERVAL_MS: i64 = 10_000;
 
 const _: () = assert!(LEASE_MS > ATTEMPT_TIMEOUT.as_millis() as i64);
@@ -65,25 +65,24 @@ pub async fn run(context: NotifyContext) {
     .await
 }
 
-/// What to do with a message after an attempt to deliver it.
+/// The step after an attempt to deliver a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeliveryStep {
     Delivered,
-    /// Another attempt, after this time.
+    /// Another attempt follows after this time in ms.
     Retry(i64),
-    /// No further attempt.
+    /// No further attempt follows.
     GiveUp,
-    /// Disable the webhook: the receiver has said that it wants no more messages.
+    /// The webhook is disabled, because the receiver has refused further messages.
     Disable,
 }
 
-/// The task that sends.
 pub struct WebhookSender {
     db: Arc<AppDb>,
     settings: Arc<ArcSwap<Settings>>,
     client: Arc<WebhookClient>,
     running: JoinSet<()>,
-    /// The accounts of the attempts that run.
+    /// The accounts of the running attempts.
     busy: HashMap<Id, String>,
     housekeeping_at_ms: i64,
 }
@@ -128,7 +127,7 @@ impl WebhookSender {
         }
     }
 
-    /// Begins the attempts that are due.
+    /// Begins the due attempts.
     async fn step(&mut self, now_ms: i64) -> Result<(), StoreError> {
         while let Some(ended) = self.running.try_join_next_with_id() {
             self.forget(Some(ended));
@@ -176,7 +175,7 @@ impl WebhookSender {
         Ok(())
     }
 
-    /// Makes the attempts that are due at a moment, to their ends.
+    /// Makes all attempts that are due at a given time, and waits for their ends.
     #[cfg(test)]
     pub async fn send_due(&mut self, now_ms: i64) {
         self.step(now_ms).await.unwrap();
@@ -186,7 +185,7 @@ impl WebhookSender {
     }
 }
 
-/// Makes one attempt and records what it led to.
+/// Makes one attempt and records the result.
 async fn deliver(
     db: Arc<AppDb>,
     client: Arc<WebhookClient>,
@@ -195,7 +194,8 @@ async fn deliver(
 ) -> Result<(), StoreError> {
     let (rows, account) = (Arc::clone(&db), delivery.account.clone());
     let webhook = blocking(move || rows.webhooks().webhook(&account)).await?;
-    // Removing or disabling a webhook ends its messages, so this one was taken just before.
+    // Removing or disabling a webhook ends its messages, so this message was taken just before
+    // that.
     let Some(webhook) = webhook.filter(|webhook| webhook.disabled.is_none()) else {
         return Ok(());
     };
@@ -206,7 +206,7 @@ async fn deliver(
             let message = signed(&delivery, &webhook, began_ms);
             client.post(&url, &policy, &message).await
         }
-        // The config file no longer allows what it allowed when the URL was set.
+        // The config file no longer allows the URL, although it did when the URL was set.
         Err(error) => AttemptResult {
             status: None,
             error: error.to_string(),
@@ -236,7 +236,7 @@ fn signed(delivery: &DueDelivery, webhook: &WebhookRow, now_ms: i64) -> SignedMe
     }
 }
 
-/// Decides what follows the attempt number `attempts`.
+/// Decides about the step after attempt number `attempts`.
 fn next_step(result: &AttemptResult, attempts: u32, random: u32) -> DeliveryStep {
     if result.error.is_empty() {
         return DeliveryStep::Delivered;

@@ -1,7 +1,7 @@
-//! What account holders do with their webhook: set, rotate, remove, test, send again.
+//! The operations of account holders on their webhook: set, rotate, remove, test, and send again.
 //!
-//! A secret leaves this file once, when it is made. This file must not send anything: a message is
-//! a row, which `webhooks/sender.rs` sends.
+//! A secret is returned once, when it is created. This file must not send a message: a message is a
+//! row, which `webhooks/sender.rs` sends.
 
 use super::address::WebhookUrl;
 use super::message::WebhookEvent;
@@ -15,13 +15,13 @@ use ledger::StoreError;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// Maximum number of messages of an account that wait. The oldest give way.
+/// Maximum number of waiting messages of an account. A further one replaces the oldest.
 pub const MAX_PENDING: u32 = 100;
-/// How long ended messages stay in the log.
+/// Time in ms for which delivered and failed messages are kept in the log.
 pub const LOG_MS: i64 = 7 * 86_400_000;
 /// Maximum number of messages in the log that an account holder sees.
 pub const MAX_LOG_ROWS: u32 = 200;
-/// After a rotation, messages are signed with the old secret too, for this time.
+/// Time in ms after a rotation for which messages are also signed with the old secret.
 pub const OLD_SECRET_MS: i64 = 24 * 3_600_000;
 
 /// A webhook without its secrets.
@@ -30,15 +30,15 @@ pub struct WebhookState {
     pub url: String,
     /// Identifies the secret without revealing it: 16 hex digits of its hash.
     pub secret_id: String,
-    /// When the URL was set.
+    /// Time in ms since 1970 at which the URL was set.
     pub created_at_ms: i64,
-    /// Until when messages are signed with the old secret too.
+    /// Time in ms since 1970 until which messages are also signed with the old secret.
     pub old_secret_until_ms: Option<i64>,
-    /// When the webhook was disabled, and why.
+    /// Time and reason, if the webhook is disabled.
     pub disabled: Option<(i64, String)>,
 }
 
-/// The webhooks of all accounts. Cheap to clone.
+/// The webhooks of all accounts. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Webhooks {
     db: Arc<AppDb>,
@@ -51,6 +51,8 @@ impl Webhooks {
         }
     }
 
+    /// Returns the webhook of an account.
+    ///
     /// # Errors
     /// Returns an error if the database fails.
     pub fn find(&self, account: &str) -> Result<Option<WebhookState>, StoreError> {
@@ -64,11 +66,11 @@ impl Webhooks {
         }))
     }
 
-    /// Sets the URL and enables the webhook. Returns the secret if the webhook is new; one that was
-    /// there keeps its secret.
+    /// Sets the URL and enables the webhook. Returns the secret of a new webhook. An existing
+    /// webhook keeps its secret.
     ///
     /// # Errors
-    /// Returns an error if there is no such account, or if the database fails.
+    /// Returns an error if the account does not exist, or if the database fails.
     pub fn set(
         &self,
         account: &str,
@@ -85,7 +87,7 @@ impl Webhooks {
                 "there is no account {account}"
             )));
         }
-        // Of two forms that were sent at once, one made the webhook.
+        // If two forms were sent at once, only one of them created the webhook.
         let is_new = self
             .db
             .webhooks()
@@ -94,9 +96,9 @@ impl Webhooks {
         Ok(is_new.then(|| secret_text(&secret)))
     }
 
-    /// Replaces the secret that has the id `replaced`, and returns the new one. `None` if the
-    /// webhook does not have it: the same request sent twice must not end the secret that the
-    /// receiver has.
+    /// Replaces the secret with the id `replaced`, and returns the new one. Returns `None` if the
+    /// webhook has another secret, because a request that is sent twice must not invalidate the
+    /// receiver's secret.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -119,7 +121,7 @@ impl Webhooks {
         Ok(is_rotated.then(|| secret_text(&secret)))
     }
 
-    /// Removes the webhook and its secrets. Returns false if there is none.
+    /// Removes the webhook and its secrets. Returns false without a webhook.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -127,7 +129,7 @@ impl Webhooks {
         self.db.webhooks().remove_webhook(account, now_ms)
     }
 
-    /// Queues a test message. Returns false if there is no webhook, or a disabled one.
+    /// Queues a test message. Returns false if the webhook does not exist or is disabled.
     ///
     /// # Errors
     /// Returns an error if the database fails.

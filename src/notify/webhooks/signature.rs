@@ -1,25 +1,25 @@
-//! The signature of a message: Standard Webhooks, version `v1`.
+//! Signs messages according to Standard Webhooks, version `v1`.
 //!
-//! This file must not know where a secret is stored.
+//! This file must not store a secret.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Prefix by which a receiver's library knows a secret.
+/// Prefix by which a receiver's library recognises a secret.
 const SECRET_PREFIX: &str = "whsec_";
 
-/// A secret as its account holder gives it to the receiver.
+/// Returns a secret in the form in which its account holder gives it to the receiver.
 pub fn secret_text(secret: &[u8; 32]) -> String {
     format!("{SECRET_PREFIX}{}", STANDARD.encode(secret))
 }
 
-/// Returns the value of `webhook-signature`: one signature with each secret. `timestamp` is in
-/// seconds since 1970.
+/// Returns the value of `webhook-signature`, which has one signature for each secret. `timestamp`
+/// is in seconds since 1970.
 pub fn sign(secrets: &[[u8; 32]], id: &str, timestamp: i64, body: &str) -> String {
     let signature = |secret: &[u8; 32]| {
-        // HMAC accepts keys of any length, so this never fails.
+        // HMAC accepts keys of any length, so this call cannot fail.
         let mut mac = Hmac::<Sha256>::new_from_slice(secret).ok()?;
         mac.update(format!("{id}.{timestamp}.{body}").as_bytes());
         let code = STANDARD.encode(mac.finalize().into_bytes());

@@ -1,6 +1,6 @@
 //! Aliases that stand for many names, such as `claude-opus-*`.
 //!
-//! This file must not check whether aliases contradict one another: that is `aliases.rs`.
+//! This file must not check whether aliases contradict one another: `aliases.rs` does.
 
 /// An alias with one `*`, which matches any text, including none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct AliasPattern {
 }
 
 impl AliasPattern {
-    /// Parses an alias; `None` if the text has no `*` or more than one.
+    /// Parses an alias. Returns `None` unless the text has exactly one `*`.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.split_once('*')?;
         (!after.contains('*')).then(|| Self {
@@ -24,7 +24,7 @@ impl AliasPattern {
             .is_some_and(|rest| rest.ends_with(&*self.after))
     }
 
-    /// Length in bytes, without the `*`.
+    /// Returns the length in bytes, without the `*`.
     pub fn length(&self) -> usize {
         self.before.len() + self.after.len()
     }

@@ -19,33 +19,33 @@ pub struct VendorEndpoint {
     /// Whether to add `/v1` to the prefix. False if the base address already contains an API
     /// version.
     pub adds_v1: bool,
-    /// Overrides the whole path of generation requests.
+    /// Path that replaces the whole path of generation requests.
     pub path: Option<String>,
-    /// Query parameters added to every request, not yet percent-encoded.
+    /// Query parameters that are added to every request, before percent-encoding.
     pub query: Vec<(String, Secret)>,
-    /// Header fields added to every request; names in lower case.
+    /// Header fields that are added to every request, with names in lower case.
     pub headers: Vec<(String, Secret)>,
     pub auth: EndpointAuth,
     pub http_version: HttpVersion,
     pub weight: u32,
-    /// Maximum number of concurrent requests; `None`: no limit.
+    /// Maximum number of concurrent requests. `None` means no limit.
     pub max_concurrent: Option<u32>,
     pub health_check: Option<ActiveHealthCheck>,
 }
 
-/// How the gateway sends the vendor's key.
+/// The way in which the gateway sends the vendor's key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EndpointAuth {
-    /// `authorization: Bearer KEY`
+    /// The header `authorization: Bearer KEY`.
     Bearer,
     /// A header field with this lower-case name, whose value is the key alone.
     Header(String),
-    /// No key.
+    /// The endpoint needs no key.
     None,
 }
 
 impl EndpointAuth {
-    /// How the SDKs of this protocol send the key.
+    /// Returns the way in which the SDKs of this protocol send the key.
     pub fn default_for(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Messages => Self::Header("x-api-key".into()),
@@ -54,14 +54,14 @@ impl EndpointAuth {
     }
 }
 
-/// The HTTP versions offered to an endpoint.
+/// The HTTP versions that the gateway offers to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HttpVersion {
-    /// With TLS: HTTP/2 or HTTP/1.1, negotiated by ALPN. Without TLS: HTTP/1.1.
+    /// HTTP/2 or HTTP/1.1, negotiated by ALPN. Without TLS, HTTP/1.1.
     #[default]
     Auto,
     Http1,
-    /// HTTP/2 only: by ALPN with TLS, by prior knowledge (h2c) without.
+    /// HTTP/2 only: by ALPN with TLS, and by prior knowledge (h2c) without TLS.
     Http2,
 }
 
@@ -71,7 +71,7 @@ const MESSAGES: &str = "/messages";
 const RESPONSES: &str = "/responses";
 
 impl VendorEndpoint {
-    /// The endpoint's name in metrics and logs.
+    /// Returns the endpoint's name in metrics and logs.
     pub fn label(&self) -> String {
         format!(
             "{}{}",
@@ -80,9 +80,9 @@ impl VendorEndpoint {
         )
     }
 
-    /// Path and query of a call. `usual` is the standard path, such as `/v1/chat/completions`.
-    /// `None` if this endpoint overrides its path in a way that does not determine the path of this
-    /// call.
+    /// Returns path and query of a call. `usual` is the standard path, such as
+    /// `/v1/chat/completions`. Returns `None` if this endpoint overrides its path in a way that
+    /// does not determine the path of this call.
     pub fn target(&self, usual: &str) -> Option<String> {
         let mut target = self.resolve_path(usual)?;
         for (index, (name, value)) in self.query.iter().enumerate() {
@@ -94,7 +94,7 @@ impl VendorEndpoint {
         Some(target)
     }
 
-    /// True if the paths of calls other than generation are known.
+    /// Returns whether the paths of calls other than generation are known.
     pub fn has_other_paths(&self) -> bool {
         self.resolve_path("/v1/models").is_some()
     }
@@ -105,7 +105,7 @@ impl VendorEndpoint {
             let version = if self.adds_v1 { "/v1" } else { "" };
             return Some(format!("{}{version}{below}", self.prefix));
         };
-        // Other calls are siblings of the overridden path.
+        // Other calls have the same parent path as the overridden path.
         let base = [CHAT, MESSAGES, RESPONSES]
             .into_iter()
             .find_map(|suffix| path.strip_suffix(suffix));
@@ -117,8 +117,8 @@ impl VendorEndpoint {
         }
     }
 
-    /// The URL of a call, for display. It hides the values of query parameters, which may be
-    /// secrets, except `api-version`.
+    /// Returns the URL of a call, for display. The values of query parameters are hidden, because
+    /// they may be secrets, except `api-version`.
     pub fn display_url(&self, usual: &str) -> Option<String> {
         let path = self.resolve_path(usual)?;
         let scheme = if self.tls { "https" } else { "http" };
@@ -147,14 +147,15 @@ fn push_escaped(target: &mut String, text: &str) {
     }
 }
 
-/// How the gateway probes an endpoint, independently of clients' requests.
+/// The settings of the gateway's probes of an endpoint, which do not depend on clients' requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ActiveHealthCheck {
-    /// The whole path: the endpoint's prefix is not prepended.
+    /// Path of the probe. The endpoint's prefix is not added.
     pub path: String,
     pub interval: Duration,
     pub timeout: Duration,
-    /// Number of consecutive responses with a status below 400.
+    /// Number of consecutive responses with a status below 400 after which the endpoint counts as
+    /// healthy.
     pub passes_after: u32,
     pub fails_after: u32,
 }

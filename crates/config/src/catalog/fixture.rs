@@ -1,5 +1,5 @@
-//! The model, vendor and endpoint that tests start from. They hold only required values; each test
-//! sets the values that it depends on.
+//! The model, vendor and endpoint with which tests begin. They have only required values, and each
+//! test sets the values on which it depends.
 
 use super::{
     CatalogModel, CatalogVendor, EndpointAuth, HttpVersion, PriceList, Secret, VendorEndpoint,
