@@ -3,10 +3,11 @@
 //!
 //! The ledger decides whether a payment counts, by the reference of its entry; orders and events in
 //! `app.db` follow it. So an event can come twice, late, out of order or not at all. Off without
-//! the section `payments` of the config. Must not know a page. Next: `payments/service.rs`
-//! (orders), `payments/provider.rs` (what a provider does), `payments/stripe.rs` (the one there
-//! is), `payments/checkout.rs` (an order gets its checkout), `payments/settle.rs` (what an event
-//! changes), `payments/poller.rs` (orders whose events are lost).
+//! the section `payments` of the config. This module must not know a page. Next:
+//! `payments/service.rs` (orders), `payments/provider.rs` (what a provider does),
+//! `payments/stripe.rs` (the one there is), `payments/checkout.rs` (an order gets its checkout),
+//! `payments/settle.rs` (what an event changes), `payments/poller.rs` (orders whose events are
+//! lost).
 
 mod checkout;
 mod client;

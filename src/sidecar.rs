@@ -2,10 +2,10 @@
 //!
 //! This file lists the areas, whose files list their routes, and the middleware in front of them.
 //! The sidecar listens on a private address; the edge forwards every request to it that is not
-//! below `/v1`. Must not know Pingora, SQL or argon2. Next: `sidecar/state.rs` (what the pages
-//! share), `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs` (middleware for
-//! every request and response), `sidecar/page.rs` (the frame of all pages), `sidecar/display.rs`
-//! (numbers, times and amounts), then one file per area.
+//! below `/v1`. This module must not depend on Pingora, SQL or argon2. Next: `sidecar/state.rs`
+//! (what the pages share), `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs`
+//! (middleware for every request and response), `sidecar/page.rs` (the frame of all pages),
+//! `sidecar/display.rs` (numbers, times and amounts), then one file per area.
 
 mod account;
 mod activity;
@@ -74,9 +74,9 @@ use tokio::sync::watch;
 /// Maximum size of a form's body.
 const MAX_FORM_BYTES: usize = 65_536;
 
-/// The areas of the sidecar: groups of pages that belong together. A new area is a line here, a
-/// file with its routes, a line in `menu.rs` if the menu shows it, and a file in `tests/matrix/`
-/// with the status of each of its routes for every role.
+/// Lists the areas of the sidecar: groups of pages that belong together. A new area needs a line
+/// here, a file with its routes, a line in `menu.rs` if the menu shows it, and a file in
+/// `tests/matrix/` with the status of each of its routes for every role.
 const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     account::routes,
     activity::routes,
@@ -111,7 +111,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .fold(Router::new(), |router, area| router.merge(area()))
         .fallback(error_page::not_found)
         .method_not_allowed_fallback(error_page::method_not_allowed)
-        // Middleware in front of the routes, the last one outermost.
+        // The middleware in front of the routes follows; the last layer is the outermost.
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),
@@ -125,8 +125,8 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .with_state(app)
 }
 
-/// Serves the pages, on `listener` and to the edge of this process, until `shutdown`. Then it ends
-/// the live streams and finishes running requests.
+/// Serves the pages on `listener`, and to the edge of this process, until `shutdown`. Afterwards,
+/// live streams are ended and running requests are finished.
 ///
 /// # Errors
 /// Returns an error if the listener fails.
@@ -158,7 +158,7 @@ pub async fn serve_edges(
     serve_with(PageListener::new(listener, None), state, more, shutdown).await
 }
 
-/// Records the refusals of peers other than the edge of this process.
+/// Records the refusals of all peers except the edge of this process, which records its own.
 async fn observe_other_peers(request: Request, next: Next) -> Response {
     match request.extensions().get::<ConnectInfo<PeerAddress>>() {
         Some(peer) if !peer.0.is_own_edge() => {

@@ -2,7 +2,7 @@
 //!
 //! The order is stored before the provider knows it, and its address is shown only once the order
 //! knows the checkout. A checkout that the order does not know is expired: nobody could be credited
-//! for a payment there. Must not credit anything.
+//! for a payment there. This file must not credit anything.
 
 use super::error::PaymentError;
 use super::provider::{CheckoutRequest, ProviderError};

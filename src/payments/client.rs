@@ -1,6 +1,6 @@
 //! One request to the payment provider's API, on a connection of its own.
 //!
-//! Must not log a header or a body: they have the secret key, and people.
+//! This file must not log a header or a body: they have the secret key, and people.
 
 use super::provider::ProviderError;
 use crate::notify::webhooks::machine_tls_config;

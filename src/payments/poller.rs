@@ -2,7 +2,7 @@
 //! minute, five minutes, an hour and a day, then once a day; about refunds of a paid one once a day
 //! at first.
 //!
-//! The process that keeps the ledger runs it. Must not decide what an answer changes.
+//! The process that keeps the ledger runs it. This file must not decide what an answer changes.
 
 use super::checkout::order_title;
 use super::error::PaymentError;

@@ -1,6 +1,6 @@
 //! What a payment provider does for the gateway: a page for a payment, events about it, refunds.
 //!
-//! Amounts are in minor units of the currency. Must not name a provider.
+//! Amounts are in minor units of the currency. This file must not name a provider.
 
 use async_trait::async_trait;
 use http::HeaderMap;

@@ -1,6 +1,6 @@
 //! Access to orders and to the provider that the settings name.
 //!
-//! Must not change an order.
+//! This file must not change an order.
 
 use super::error::PaymentError;
 use super::provider::{EventError, PaymentProvider, ProviderEvent};

@@ -2,8 +2,9 @@
 //! takes them back.
 //!
 //! Every change is an entry of the ledger with a reference that the payment decides, so it counts
-//! once, from whichever process and however often. `app.db` learns of it afterwards. Must not trust
-//! an event about more than what happened: account, amount and credits are those of the order.
+//! once, from whichever process and however often. `app.db` learns of it afterwards. This file must
+//! not trust an event about more than what happened: account, amount and credits are those of the
+//! order.
 
 use super::error::PaymentError;
 use super::provider::{

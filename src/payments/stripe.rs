@@ -1,6 +1,7 @@
 //! Stripe: Checkout sessions, the events of a webhook endpoint, refunds.
 //!
-//! The only file that knows Stripe's API (https://docs.stripe.com/api). Must not change an order.
+//! The only file that knows Stripe's API (https://docs.stripe.com/api). This module must not change
+//! an order.
 
 use super::client;
 use super::provider::{

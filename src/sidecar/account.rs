@@ -1,7 +1,8 @@
 //! Sign-up, sign-in and sign-out, and the password check for all other forms (`try_password`).
 //!
 //! An unknown e-mail and a wrong password get the same response after the same time. The role alone
-//! decides where sign-in leads, whatever the URL contains. Must not know how a password is stored.
+//! decides where sign-in leads, whatever the URL contains. This file must not decide how a password
+//! is stored.
 
 use super::authz::may_view;
 use super::blocking::run_blocking;
@@ -41,8 +42,8 @@ const SIGN_IN_EMAIL: AttemptLimit = AttemptLimit {
     count: 5,
     window_ms: 60_000,
 };
-/// Limit per e-mail over all addresses, but for those that the account holder signed in from
-/// before: an attacker with many networks uses it up.
+/// Limit per e-mail over all addresses, except those from which the account holder signed in
+/// before. An attacker with many networks can use up this limit, but not the holder's.
 const SIGN_IN_EMAIL_ANYWHERE: AttemptLimit = AttemptLimit {
     count: 100,
     window_ms: 60_000,
@@ -52,7 +53,7 @@ const SIGN_IN_ADDRESS: AttemptLimit = AttemptLimit {
     window_ms: 60_000,
 };
 
-/// All public, but for signing out.
+/// Lists the routes. All of them are public except sign-out.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/sign-up", get(sign_up_page).post(sign_up))
@@ -64,7 +65,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 struct SignInForm {
     email: String,
     password: String,
-    /// Invitation code, if sign-up requires one.
+    /// Invitation code; sign-up may require one.
     #[serde(default)]
     invite: String,
 }
@@ -124,8 +125,7 @@ fn describe_trial(signup: &SignupSettings) -> Option<String> {
     })
 }
 
-/// Formats a duration as `7 days`, `36 hours` or `90 seconds`: in the largest unit that fits
-/// exactly.
+/// Formats a duration in the largest unit that divides it: `7 days`, `36 hours` or `90 seconds`.
 fn format_duration(ms: i64) -> String {
     let units = [
         (86_400_000, "day"),
@@ -165,8 +165,8 @@ async fn sign_up(
         ));
     }
     let now_ms = now_ms();
-    // Tests and first trials sign up from the machine itself, so loopback does not count. It does
-    // count if it is a proxy, as far as one can see: anyone may be behind it.
+    // Tests and first trials sign up from the machine itself, so a loopback address does not count.
+    // If the address is known to be a proxy, it counts, because anyone may be behind the proxy.
     let counted = !address.to_canonical().is_loopback()
         || headers.contains_key(UNNAMED_CLIENT_HEADER)
         || !is_local(&settings.base_url);
@@ -245,7 +245,7 @@ async fn sign_up(
     }
 }
 
-/// Describes an error for the person who signs up. Internal errors become a page error.
+/// Describes an error for the person who signs up. An internal error becomes an error page.
 fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
     Ok(match error {
         AccountError::BadEmail => (
@@ -274,7 +274,7 @@ fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), P
     })
 }
 
-/// Seconds until the trial budget of the next day.
+/// Returns the seconds until midnight UTC, when the trial budget of the next day begins.
 fn seconds_to_midnight(now_ms: i64) -> i64 {
     (86_400_000 - now_ms.rem_euclid(86_400_000)) / 1_000 + 1
 }
@@ -327,11 +327,11 @@ async fn sign_in(
 
 const TOO_MANY_ATTEMPTS: &str = "Too many attempts. Wait a moment, then try again.";
 
-/// Result of a password check.
+/// The result of a password check.
 pub enum PasswordOutcome {
     Right(Account),
     Wrong,
-    /// The password was not checked.
+    /// Too many attempts were made, so the password was not checked.
     TooOften {
         seconds: i64,
     },
@@ -368,7 +368,7 @@ async fn try_password(
     let checked = match app.hashing.run(address, trust, check).await {
         Ok(checked) => checked?,
         Err(error) => {
-            // No password was tried.
+            // No password was tried, so the attempt does not count.
             release(counted);
             return Err(error);
         }
@@ -407,7 +407,7 @@ pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(
 }
 
 /// Requires the user's password like [`require_password`], unless the user typed it within the last
-/// minutes. The pages that follow do not ask for it again.
+/// minutes. The pages that follow do not ask for the password again.
 pub async fn require_recent_password(
     app: &SidecarState,
     form: &mut SignedForm,
@@ -419,10 +419,10 @@ pub async fn require_recent_password(
     Ok(())
 }
 
-/// Counts an attempt to sign in, and returns the limits that it counts against; or the seconds to
-/// wait. It counts before the hash, so that concurrent attempts cannot bypass the limits. What
-/// comes from other networks does not count against a network that the account holder signed in
-/// from before.
+/// Counts an attempt to sign in and returns the limits that it counts against, or the seconds to
+/// wait. Counting precedes hashing, so that concurrent attempts cannot bypass the limits. Attempts
+/// from other networks do not count against a network from which the account holder signed in
+/// before.
 pub fn count_sign_in(
     app: &SidecarState,
     email: &str,
@@ -449,8 +449,8 @@ pub fn count_sign_in(
     Ok(Ok(counted))
 }
 
-/// Whether the account holder signed in from this network before, since this process started or
-/// with a session that is still open.
+/// Returns whether the account holder signed in from this network before: since this process
+/// started, or with a session that is still open.
 fn is_known_network(
     app: &SidecarState,
     email: &str,
@@ -477,8 +477,8 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
     response
 }
 
-/// Starts a new session, even if there was one. A token that was known before the sign-in is not
-/// valid after it.
+/// Starts a new session, even if there is one already. Thus a token that was known before the
+/// sign-in is not valid afterwards.
 pub async fn start_session(
     app: &SidecarState,
     account: &str,
@@ -498,7 +498,8 @@ pub async fn start_session(
         browser::describe(headers),
     );
     let new = run_blocking(move || {
-        // This may be the account of a sign-up that failed half way.
+        // This sign-in may belong to an account whose sign-up failed half way, so the sign-up is
+        // completed here.
         complete_sign_ups(&accounts, billing.ledger(), now_ms())?;
         open_without_credit(&accounts, billing.ledger(), &account, now_ms())?;
         if let Some(old) = old {

@@ -1,5 +1,5 @@
-//! Billed responses and refused requests: a filtered table, the CSV download of the responses, and
-//! a page for each. An account never sees another account's responses.
+//! Billed responses and refused requests as a filtered table, as a CSV download, and with one page
+//! each. An account never sees another account's responses.
 
 mod download;
 mod list;
@@ -40,7 +40,6 @@ use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Rows per page.
 const ROWS_PER_PAGE: u32 = 50;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
@@ -50,7 +49,6 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/dashboard/activity/{request_id}", get(receipt))
 }
 
-/// An option of a filter.
 struct FilterOption {
     value: String,
     name: String,
@@ -68,19 +66,18 @@ struct ActivityPage {
     query: ActivityQuery,
     is_filtered: bool,
     fault: Option<&'static str>,
-    /// What the responses of the filter cost together, whatever page is shown.
+    /// Sum of the costs of all responses that match the filter, not only of this page.
     total: Option<ActivityTotal>,
     rows: Vec<ActivityRow>,
     older: Option<String>,
     max_rows: String,
-    /// The refused requests of the last days by status and code; `None` if this gateway keeps none.
+    /// Refused requests of the last days by status and code; `None` if this gateway keeps none.
     refused: Option<RefusedSummary>,
 }
 
-/// The number of refused requests.
 struct RefusedSummary {
     total: String,
-    /// Status with code, and number.
+    /// Pairs of a status with its code, and the number of requests.
     counts: Vec<(String, String)>,
     days: i64,
     max_listed: String,
@@ -102,7 +99,7 @@ async fn list(
     show_list(&app, &user, ViewedAccount::own(&user.account.id), query)
 }
 
-/// The responses of `viewed`, for its holder or an operator.
+/// Shows the responses of `viewed`, for its holder or an operator.
 pub fn show_list(
     app: &SidecarState,
     user: &CurrentUser,
@@ -156,7 +153,7 @@ pub fn show_list(
     Ok(html(status, &page))
 }
 
-/// Returns the page of a response or of a conversation with this id.
+/// Returns the page of the response or conversation with this id.
 fn find(app: &SidecarState, viewed: &ViewedAccount, id: &str) -> Result<Option<String>, PageError> {
     let account = &viewed.id;
     if app.billing.receipts().receipt(account, id)?.is_some() {
@@ -194,7 +191,7 @@ fn refused_summary(app: &SidecarState, account: &str) -> Result<Option<RefusedSu
     }))
 }
 
-/// Adds up the debits that match the filter. The ledger has no sums by outcome.
+/// Adds up the debits that match the filter, because the ledger has no sums by outcome.
 fn total(
     app: &SidecarState,
     account: &str,
@@ -236,8 +233,8 @@ fn key_choices(
     Ok(keys.into_iter().map(choice).collect())
 }
 
-/// Models of the catalog, and the chosen one: a model that was removed from the catalog may still
-/// have billed responses.
+/// Returns the models of the catalog and the chosen one, since a model that was removed from the
+/// catalog may still have billed responses.
 fn model_choices(app: &SidecarState, chosen: &str) -> Vec<FilterOption> {
     let settings = app.settings.load();
     let mut ids: Vec<_> = settings

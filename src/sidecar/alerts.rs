@@ -1,8 +1,8 @@
-//! The alerts page: the rules, the webhook, and what became of its messages.
+//! The alerts page shows the alert rules, the webhook, and the delivery log of its messages.
 //!
-//! The secret of a webhook is on the page for a few minutes after it was made, for the session that
-//! made it (`alerts/fresh_secrets.rs`). Must not decide when a rule fires, and must not send
-//! anything: `notify` does.
+//! For a few minutes, the page shows a new webhook secret to the session that created it
+//! (`alerts/fresh_secrets.rs`). This module must not decide when a rule fires, and must not send
+//! messages; `notify` does both.
 
 mod form;
 pub mod fresh_secrets;
@@ -34,12 +34,12 @@ use ledger::StoreError;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Test messages of an account.
+/// Limit on the test messages of an account.
 const TEST_LIMIT: AttemptLimit = AttemptLimit {
     count: 6,
     window_ms: HOUR_MS,
 };
-/// Messages that an account sends again.
+/// Limit on the messages that an account sends again.
 const RESEND_LIMIT: AttemptLimit = AttemptLimit {
     count: 60,
     window_ms: HOUR_MS,
@@ -65,24 +65,24 @@ struct AlertsPage {
     frame: Frame,
     csrf: String,
     done: Option<&'static str>,
-    /// The form with a fault, and the fault.
+    /// The submitted form and its fault, if the form was refused.
     fault: Option<(AlertsForm, String)>,
     rules: AlertRulesForm,
-    /// The rules that have fired, and what became of their notices.
+    /// Rules that have fired: the time, and the fate of the notices.
     fired: Vec<(FiredAlert, Timestamp, String)>,
-    /// There are rules, and nothing to send alerts to.
+    /// True if there are rules but no destination for their alerts.
     has_no_destination: bool,
     mail: AlertMail,
     email: String,
     offers_webhooks: bool,
     has_webhook: bool,
-    /// When the webhook was disabled, and why.
+    /// Time and reason of the webhook's disabling, if it was disabled.
     disabled: Option<(Timestamp, String)>,
-    /// Until when messages are signed with the old secret too.
+    /// Time until which messages are signed with the old secret too.
     old_secret_until: Option<Timestamp>,
     url: String,
     max_url_chars: usize,
-    /// The secret, a short time after it was made.
+    /// The new secret, shown for a short time after its creation.
     secret: Option<String>,
     log: Vec<DeliveryView>,
     log_days: i64,
@@ -95,22 +95,21 @@ enum AlertsForm {
     Webhook,
 }
 
-/// Whether alerts can be sent as mail.
+/// Availability of alerts by mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AlertMail {
     Ready,
     Unverified,
-    /// The gateway has no mail server.
     Off,
 }
 
-/// A message of the log.
+/// One message in the delivery log.
 struct DeliveryView {
     id: String,
     created: Timestamp,
     event: String,
     state: &'static str,
-    /// When the next attempt is due, after one that failed.
+    /// Time of the next attempt, if an attempt failed and another one is due.
     next: Option<Timestamp>,
     attempts: u32,
     status: String,
@@ -147,7 +146,7 @@ impl AlertsPage {
         self.mail == AlertMail::Unverified
     }
 
-    /// When the low balance alert fired last, and where it went.
+    /// Returns the time and the destination of the last low-balance alert.
     fn low_balance_fired(&self) -> Option<(Timestamp, &str)> {
         self.fired_of(FiredRule::LowBalance)
     }
@@ -161,7 +160,7 @@ impl AlertsPage {
         of_rule.map(|(_, at, notices)| (*at, notices.as_str()))
     }
 
-    /// Values and texts of the periods, and the chosen one.
+    /// Returns value, label and selection of each period.
     fn periods(&self) -> Vec<(&'static str, bool)> {
         PERIODS
             .iter()
@@ -202,7 +201,7 @@ impl From<DeliveryLogRow> for DeliveryView {
     }
 }
 
-/// Maps a known value from the URL to a message. Text from the URL is never shown.
+/// Maps a known value from the URL to a message, so that text from the URL is never shown.
 fn done_message(done: Option<&str>) -> Option<&'static str> {
     match done? {
         "rules" => Some("Your alerts were saved. The gateway checks them every 10 seconds."),
@@ -372,9 +371,9 @@ fn form_account(user: &CurrentUser) -> String {
     user.account.id.clone()
 }
 
-/// Keeps the secret that `make` returns, if any, for the next pages of this session. All of it runs
-/// to its end even if the client disconnects: a browser whose user clicks twice drops the first
-/// request, and the second one makes no secret.
+/// Keeps the secret that `make` returns, if any, for the next pages of this session. The work runs
+/// to its end even if the client disconnects: when a user clicks twice, the browser drops the first
+/// request, and the second one creates no secret.
 async fn make_secret(
     app: &Arc<SidecarState>,
     user: &CurrentUser,
@@ -418,7 +417,7 @@ async fn rotate(
         let once = &webhook.secret_id;
         return Ok(confirm::page_once("Alerts", &form, question, once));
     }
-    // The same form sent again finds another secret, and changes nothing.
+    // If the same form is sent again, its secret is no longer the current one, so nothing changes.
     let make = move |account: &str| webhooks.rotate(account, &replaced, now_ms());
     make_secret(&app, &form.user, make).await?;
     Ok(Redirect::to("/dashboard/alerts?done=rotated").into_response())

@@ -1,8 +1,9 @@
-//! The static files of the pages, which are part of the program, compressed if the client can read
-//! that.
+//! Serves the static files of the pages, which are part of the program. They are compressed if the
+//! client accepts a coding.
 //!
 //! Only these files are compressed, never a page: the length of a compressed page that holds a
-//! secret beside text from a request reveals the secret bit by bit (BREACH). Must not know a page.
+//! secret beside text from a request reveals the secret bit by bit (BREACH). This file must not
+//! depend on a page.
 
 use super::error::PageError;
 use super::state::SidecarState;
@@ -19,10 +20,11 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::sync::{Arc, LazyLock};
 
-/// Quality of Brotli, of 11. The last two steps take ten times as long for a few percent.
+/// Quality of Brotli, of at most 11. The last two levels take ten times as long and save a few
+/// percent.
 const BROTLI_QUALITY: i32 = 9;
 
-/// A coding of a static file, the one that makes the smaller files first.
+/// Codings of static files, in descending order of compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AssetCoding {
     Brotli,
@@ -59,15 +61,15 @@ impl AssetCoding {
     }
 }
 
-/// The bytes of a file as they are sent.
+/// The bytes of a file in one coding.
 struct AssetVariant {
-    /// `None` for the file as it is.
+    /// Coding of the bytes; `None` for the uncompressed file.
     coding: Option<AssetCoding>,
     etag: String,
     bytes: Bytes,
 }
 
-/// A hash of a file's contents, for its name.
+/// Returns a hash of a file's contents, for its name.
 pub fn short_hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     let bytes = digest.iter().take(8);
@@ -78,7 +80,7 @@ pub fn short_hash(bytes: &[u8]) -> String {
 pub struct Asset {
     pub name: String,
     content_type: &'static str,
-    /// The file as it is, then its codings.
+    /// The uncompressed file, followed by its codings.
     variants: Vec<AssetVariant>,
 }
 
@@ -97,7 +99,7 @@ impl Asset {
             bytes: bytes.clone(),
         };
         let coded = AssetCoding::ALL.into_iter().filter_map(|coding| {
-            // Writing to memory does not fail. If it did, the plain file would be sent.
+            // Writing to memory does not fail. If it failed, the uncompressed file would be sent.
             let encoded = coding.encode(&bytes).ok()?;
             let etag = format!("\"{hash}-{}\"", coding.name());
             (encoded.len() < bytes.len()).then(|| AssetVariant {
@@ -121,7 +123,7 @@ impl Asset {
         Self::new(stem, "js", "text/javascript; charset=utf-8", bytes)
     }
 
-    /// The variant that the client prefers: of those with the highest quality, the smallest.
+    /// Returns the variant that the client prefers: the smallest of those with the highest quality.
     fn select(&self, accepted: &AcceptedCodings) -> Option<&AssetVariant> {
         self.variants.iter().min_by_key(|variant| {
             let quality = accepted.quality(variant.coding);
@@ -151,8 +153,9 @@ impl AcceptedCodings {
         Self(items.collect())
     }
 
-    /// Zero means: not to be sent. The file as it is has the lowest quality above zero if the
-    /// header does not name it, and it is sent if nothing else may be.
+    /// Returns the quality of a coding in thousandths; zero excludes the coding. If the header does
+    /// not name the uncompressed file, it has the lowest quality above zero. If every variant is
+    /// excluded, the uncompressed file is sent all the same.
     fn quality(&self, coding: Option<AssetCoding>) -> u16 {
         let quality_of = |wanted: &str| {
             let found = self.0.iter().find(|(name, _)| name == wanted);
@@ -167,7 +170,7 @@ impl AcceptedCodings {
     }
 }
 
-/// Parses `0.85` as 850. What is not a quality counts as zero, so that the coding is not used.
+/// Parses `0.85` as 850. An invalid quality counts as zero, so that the coding is not used.
 fn parse_quality(text: &str) -> u16 {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_short = fraction.len() <= 3 && fraction.bytes().all(|byte| byte.is_ascii_digit());
@@ -179,8 +182,8 @@ fn parse_quality(text: &str) -> u16 {
     }
 }
 
-/// The font of the pages; `scripts/subset-font` makes the file. Vendored; the license is next to it
-/// in `inter-LICENSE`.
+/// The vendored font of the pages, which `scripts/subset-font` creates. Its license is in
+/// `inter-LICENSE` next to it.
 pub static FONT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/vendor/inter-5.3.0.woff2");
     Asset::new("inter", "woff2", "font/woff2", &bytes[..])
@@ -192,7 +195,6 @@ pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
 });
 pub static SCRIPT: LazyLock<Asset> =
     LazyLock::new(|| Asset::script("app", &include_bytes!("../../dashboard/static/app.js")[..]));
-/// The built-in logo.
 pub static MARK: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/mark.svg");
     Asset::new("mark", "svg", "image/svg+xml", &bytes[..])
@@ -218,7 +220,7 @@ pub static AUDIT_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     Asset::script("audit", &bytes[..])
 });
 
-/// All static files. A new file is a line here.
+/// Lists all static files. A new file needs a line here.
 static ASSETS: [&LazyLock<Asset>; 9] = [
     &DOCS_SCRIPT,
     &FONT,
@@ -231,7 +233,7 @@ static ASSETS: [&LazyLock<Asset>; 9] = [
     &AUDIT_SCRIPT,
 ];
 
-/// Public.
+/// Lists the routes, which are all public.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new().route("/dashboard/static/{file}", get(asset))
 }

@@ -1,5 +1,5 @@
-//! Authorization for the operator pages: who may view them and who may make changes. Nobody else
-//! learns that they exist.
+//! Authorization for the operator pages: viewers and administrators may read them, and
+//! administrators may make changes. Nobody else learns that these pages exist.
 //!
 //! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or,
 //! if it changes something, an [`OperatorForm`] (an administrator only). All other signed-in users
@@ -13,26 +13,25 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use std::sync::Arc;
 
-/// A signed-in viewer or administrator.
 pub struct Operator {
     pub user: CurrentUser,
-    /// Actor for the audit log.
+    /// Actor named in the audit log.
     pub by: Actor,
 }
 
-/// A form that an administrator sent from one of our pages.
+/// A form that an administrator sent from a page of the gateway.
 pub struct OperatorForm {
     pub form: SignedForm,
-    /// Actor for the audit log.
+    /// Actor named in the audit log.
     pub by: Actor,
 }
 
-/// Whether the account may view the operator pages.
+/// Returns whether the account may view the operator pages.
 pub fn may_view(account: &Account) -> bool {
     account.status == AccountStatus::Active && matches!(account.role, Role::Viewer | Role::Admin)
 }
 
-/// Whether the account may make changes on the operator pages.
+/// Returns whether the account may make changes on the operator pages.
 pub fn may_administer(account: &Account) -> bool {
     account.status == AccountStatus::Active && account.role == Role::Admin
 }

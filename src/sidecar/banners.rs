@@ -1,8 +1,8 @@
-//! The banners above every page of an account holder: what keeps requests from being answered, and
-//! alerts that have fired.
+//! The banners above every page of an account holder. They name conditions that keep requests from
+//! being answered, and alerts that have fired.
 //!
-//! A banner goes when its condition ends, or when its reader dismisses it. Must not decide whether
-//! a request is refused, or whether a rule fires.
+//! A banner disappears when its condition ends or its reader dismisses it. This file must not
+//! decide whether a request is refused, or whether a rule fires.
 
 use super::display::format_time;
 use super::state::SidecarState;
@@ -13,24 +13,23 @@ use accounts::{Account, AccountStatus, ApiKeyStatus};
 use credits::money::Micro;
 use ledger::StoreError;
 
-/// The codes of requests that the account's credits did not cover.
+/// Error codes of requests that the account's credits did not cover.
 const CREDIT_CODES: [&str; 2] = ["insufficient_credits", "trial_expired"];
-/// Age of a refusal up to which pages name it: a day.
+/// Age in ms up to which pages mention a refusal: one day.
 const MAX_REFUSAL_AGE_MS: i64 = 86_400_000;
 
-/// A sentence above a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Banner {
-    /// For tests and styles.
+    /// Name of the banner, for tests and styles.
     pub id: &'static str,
-    /// Whether requests are refused until something changes.
+    /// True if requests are refused until the account holder acts.
     pub is_bad: bool,
     pub text: String,
-    /// Where to read more: address and words.
+    /// Address and text of a link to more information.
     pub link: (String, &'static str),
-    /// Whether the page names whom to ask.
+    /// True if the page names the support contact.
     pub names_support: bool,
-    /// The alert rule that its reader can dismiss.
+    /// Name of the alert rule that the reader can dismiss.
     pub dismisses: Option<&'static str>,
 }
 
@@ -47,7 +46,8 @@ impl Banner {
     }
 }
 
-/// Returns the banners for an account. A suspended one has its own, in the frame.
+/// Returns the banners for an account. A suspended account has a different one, in the frame of the
+/// page.
 pub fn load(app: &SidecarState, account: &Account, now_ms: i64) -> Result<Vec<Banner>, StoreError> {
     if account.status == AccountStatus::Suspended {
         return Ok(Vec::new());
@@ -63,7 +63,7 @@ pub fn load(app: &SidecarState, account: &Account, now_ms: i64) -> Result<Vec<Ba
     Ok(banners)
 }
 
-/// Says that requests are refused for want of credits, or most of them.
+/// Returns the banner for an account whose credits are too low for all or most requests.
 fn credit_banner(
     app: &SidecarState,
     account: &str,
@@ -75,7 +75,8 @@ fn credit_banner(
     let balance = app.billing.balance(account, now_ms)?;
     let settings = app.settings.load();
     let reserve = app.billing.pages().usual_reserve(account, &settings)?;
-    // What running requests have reserved comes back, in part: that is no want of credits yet.
+    // Reservations of running requests are partly released later, so the account does not lack
+    // credits yet.
     if balance.balance >= reserve.credits && balance.balance.is_positive() {
         return refusal_banner(app, account, now_ms);
     }
@@ -103,8 +104,8 @@ fn credit_banner(
     }))
 }
 
-/// Says that a request was refused for want of credits: for a day, unless another one was answered
-/// since, or credits came.
+/// Returns the banner for a request that was refused for lack of credits. The banner disappears
+/// after one day, or as soon as another request was answered or credits were added.
 fn refusal_banner(
     app: &SidecarState,
     account: &str,
@@ -142,8 +143,8 @@ fn refusal_banner(
     }))
 }
 
-/// Whether an account without a trial has had credits or has a key: an administrator may have
-/// neither, and then misses nothing.
+/// Returns whether an account without a trial has ever had credits or a key. An administrator may
+/// have neither, and then needs no banner.
 fn has_ever_used(app: &SidecarState, account: &str, now_ms: i64) -> Result<bool, StoreError> {
     let funds = app.billing.posted_funds(account, now_ms)?;
     if funds.is_some_and(|funds| funds.credited > Micro::ZERO) {
@@ -155,7 +156,8 @@ fn has_ever_used(app: &SidecarState, account: &str, now_ms: i64) -> Result<bool,
     Ok(keys.iter().any(works))
 }
 
-/// The alerts that have fired, while their condition holds and nobody has dismissed them.
+/// Returns banners for alerts that have fired, as long as their condition holds and nobody has
+/// dismissed them.
 fn alert_banners(
     app: &SidecarState,
     account: &str,
@@ -199,7 +201,7 @@ fn alert_banners(
     Ok(banners)
 }
 
-/// Says that alerts do not reach the webhook that they should.
+/// Returns the banner for a webhook that does not receive its alerts.
 fn webhook_banner(app: &SidecarState, account: &str) -> Result<Option<Banner>, StoreError> {
     let is_offered = app.settings.load().notifications.webhooks;
     let disabled = Webhooks::new(&app.accounts)

@@ -1,6 +1,6 @@
 //! Runs slow work of a handler outside the threads that serve requests.
 //!
-//! Must not limit how much of it runs: `hash_limiter.rs` does, for passwords.
+//! This file must not limit concurrent work; for passwords, `hash_limiter.rs` does.
 
 use super::error::PageError;
 

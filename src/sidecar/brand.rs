@@ -1,7 +1,7 @@
-//! Name, logo and accent colour of the product on pages, and the files that they load for it.
+//! Provides the product's name, logo and accent colour for pages, and serves the brand's files.
 //!
-//! The built-in accent is in `style.css`. Another one is a style of its own, in shades that can be
-//! read on every surface of the design. Must not know a page.
+//! The built-in accent is in `style.css`. A configured accent is a separate style, in shades that
+//! are legible on every surface of the design. This file must not depend on a page.
 
 use super::assets::{MARK, short_hash};
 use super::error::PageError;
@@ -14,27 +14,28 @@ use axum::routing::get;
 use config::BrandSettings;
 use std::sync::Arc;
 
-/// The colour of the mark, which another accent replaces.
+/// The mark's colour in its file; a configured accent replaces it.
 const MARK_COLOUR: &str = "#3b5bdb";
 const MARK_SOURCE: &str = include_str!("../../dashboard/static/mark.svg");
 
-/// Contrast that text needs (WCAG 2.2, AA).
+/// Minimum contrast of text (WCAG 2.2, AA).
 const MIN_CONTRAST: f64 = 4.5;
 
 const WHITE: Rgb = Rgb([0xff; 3]);
-/// The darkest light surface, and the lightest dark one: `--sunk` and `--hover` in `style.css`.
+/// The darkest light surface, as `--sunk` in `style.css`. The next constant is the lightest dark
+/// surface, `--hover`.
 const LIGHT_SURFACE: Rgb = Rgb([0xf3, 0xf5, 0xf8]);
 const DARK_SURFACE: Rgb = Rgb([0x1b, 0x20, 0x27]);
 const DARK_CARD: Rgb = Rgb([0x15, 0x19, 0x1f]);
 const DARK_INK: Rgb = Rgb([0x0b, 0x0e, 0x14]);
 
-/// What the frame of a page shows of the brand.
+/// The parts of the brand that the frame of a page shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageBrand {
     pub name: String,
-    /// Address of the logo, which is also the icon of the tab.
+    /// Address of the logo, which is also the icon of the browser tab.
     pub logo: String,
-    /// Address of the style with the accent, if it is not the built-in one.
+    /// Address of the style with the configured accent; `None` for the built-in accent.
     pub style: Option<String>,
 }
 
@@ -52,7 +53,7 @@ impl PageBrand {
     }
 }
 
-/// A file that depends on the settings. Its name has a hash of its contents.
+/// A file that depends on the settings. Its name contains a hash of its contents.
 struct BrandFile {
     name: String,
     content_type: &'static str,
@@ -70,7 +71,7 @@ impl BrandFile {
     }
 }
 
-/// The logo of the settings, or the built-in one in their colour.
+/// Returns the configured logo, or the built-in one in the configured accent.
 fn logo(settings: &BrandSettings) -> Option<BrandFile> {
     if let Some(logo) = &settings.logo {
         let (extension, content_type) = (logo.kind.extension(), logo.kind.content_type());
@@ -94,7 +95,7 @@ fn style(settings: &BrandSettings) -> Option<BrandFile> {
     ))
 }
 
-/// Public.
+/// Lists the routes, which are all public.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new().route("/dashboard/brand/{file}", get(file))
 }
@@ -127,7 +128,7 @@ impl Rgb {
         format!("#{red:02x}{green:02x}{blue:02x}")
     }
 
-    /// This colour with `percent` of another one.
+    /// Mixes this colour with `percent` of another one.
     fn mix(self, other: Self, percent: u16) -> Self {
         let mut mixed = self.0;
         for (channel, other) in mixed.iter_mut().zip(other.0) {
@@ -137,7 +138,7 @@ impl Rgb {
         Self(mixed)
     }
 
-    /// Relative luminance (WCAG 2.2), 0 to 1.
+    /// Returns the relative luminance (WCAG 2.2), from 0 to 1.
     fn luminance(self) -> f64 {
         let linear = |channel: u8| {
             let value = f64::from(channel) / 255.0;
@@ -151,13 +152,13 @@ impl Rgb {
         0.0722f64.mul_add(blue, 0.2126f64.mul_add(red, 0.7152 * green))
     }
 
-    /// 1 to 21.
+    /// Returns the contrast ratio (WCAG 2.2), from 1 to 21.
     fn contrast(self, other: Self) -> f64 {
         let (one, two) = (self.luminance(), other.luminance());
         (one.max(two) + 0.05) / (one.min(two) + 0.05)
     }
 
-    /// The first shade on the way to `target` that can be read on the surfaces that it is for.
+    /// Returns the first shade on the way to `target` that is legible on all its `surfaces`.
     fn shade(self, target: Self, surfaces: impl Fn(Self) -> [Self; 2]) -> Self {
         let shades = (0..=100).map(|percent| self.mix(target, percent));
         let is_readable = |shade: &Self| {
@@ -169,7 +170,7 @@ impl Rgb {
     }
 }
 
-/// Background of the current entry of the navigation.
+/// Returns the background colour of the current navigation entry.
 fn light_tint(accent: Rgb) -> Rgb {
     accent.mix(WHITE, 92)
 }

@@ -1,10 +1,11 @@
 //! Names a browser and its system in two words, so that users recognize their sessions.
 //!
-//! Stores only names from this file, never text from the header.
+//! Only names from this file are stored, never text from the header.
 
 use axum::http::{HeaderMap, header};
 
-/// Browsers by their `User-Agent` token. Each also sends tokens of browsers further down the list.
+/// Browsers by their `User-Agent` token. Browsers also send tokens of browsers further down, so the
+/// first match counts.
 const BROWSERS: [(&str, &str); 8] = [
     ("Edg", "Edge"),
     ("OPR/", "Opera"),

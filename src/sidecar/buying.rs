@@ -1,9 +1,10 @@
-//! Credits that an account holder buys: the form, the payments, a receipt, and the provider's
-//! webhook.
+//! The pages on which an account holder buys credits: the form, the payments, a receipt, and the
+//! payment provider's webhook.
 //!
-//! Where no credits are sold, these pages do not exist. The form's answer is a page of the gateway
-//! that leads on to the provider: browsers let a form lead only to where it was sent. Must not
-//! decide what a payment buys, and must not enter anything: `payments` does.
+//! If no credits are sold, these pages do not exist. The form's answer is a page of the gateway
+//! that links to the provider, because the content security policy forbids a form to redirect to
+//! another site. This file must not decide how many credits a payment buys, and must not post
+//! entries; `payments` does both.
 
 use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
@@ -30,13 +31,12 @@ use credits::money::Micro;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Payments that the page lists.
 const MAX_PAYMENTS: u32 = 100;
-/// Seconds after which a page that waits for a payment asks again: at first, and for a payment that
-/// takes long.
+/// Seconds after which a page that waits for a payment reloads: first for a new order, then for an
+/// old one.
 const WAIT_SECONDS: u32 = 1;
 const LONG_WAIT_SECONDS: u32 = 15;
-/// Age of an order from which on its payment takes long.
+/// Age of an order in ms above which its payment counts as slow.
 const LONG_WAIT_MS: i64 = 10 * 60_000;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
@@ -62,11 +62,10 @@ struct CreditsPage {
     presets: Vec<PresetView>,
     bonus: Vec<BonusView>,
     payments: Vec<PaymentView>,
-    /// The order that the page is about, after the holder ordered or paid.
+    /// Notice about the order that the holder has just placed or paid.
     notice: Option<OrderNotice>,
 }
 
-/// An amount that the page offers.
 struct PresetView {
     amount: String,
     shown: String,
@@ -74,7 +73,7 @@ struct PresetView {
     bonus: Option<Credits>,
 }
 
-/// A step of the bonus.
+/// One step of the bonus scale.
 struct BonusView {
     from: String,
     percent: String,
@@ -93,11 +92,11 @@ struct PaymentView {
     bonus: Option<Credits>,
     status: &'static str,
     is_paid: bool,
-    /// Where the payment can still be made.
+    /// Address at which the payment can still be made, if it is open.
     checkout_url: Option<String>,
 }
 
-/// What the page says about an order.
+/// Message about an order above the list.
 struct OrderNotice {
     is_waiting: bool,
     is_paid: bool,
@@ -118,12 +117,12 @@ struct PaymentReceiptPage {
 struct CreditsQuery {
     #[serde(default)]
     amount: String,
-    /// The order that the user comes back from.
+    /// Id of the order from whose payment the user returns.
     #[serde(default)]
     order: String,
     #[serde(default)]
     canceled: String,
-    /// The user has just ordered.
+    /// Id of the order that the user has just placed.
     #[serde(default)]
     pay: String,
 }
@@ -228,7 +227,7 @@ async fn show(
     let mut page = credits_page(&app, &user, &settings, &query.amount)?;
     page.notice = order.as_ref().map(|order| OrderNotice::new(order, &query));
     let refresh = match (&page.notice, &order) {
-        // The browser goes on to the provider by itself, and the page has a link.
+        // The browser proceeds to the provider by itself; the page also has a link for the user.
         (
             Some(OrderNotice {
                 link: Some(url), ..
@@ -368,7 +367,7 @@ async fn receipt(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// The provider's webhook. It has no session: the signature is what counts.
+/// Handles the provider's webhook. It has no session, because the signature authenticates it.
 async fn webhook(
     State(app): State<Arc<SidecarState>>,
     headers: HeaderMap,
@@ -391,7 +390,7 @@ async fn webhook(
     let id = event.id.clone();
     match run_blocking(move || payments.handle_event(&event, now_ms)).await? {
         Ok(_) => Ok((StatusCode::OK, "ok\n").into_response()),
-        // The provider sends the event again.
+        // An error makes the provider send the event again.
         Err(error) => {
             log::warn!("payments: cannot handle the event {id} yet: {error}");
             Ok((

@@ -1,5 +1,5 @@
-//! The public documentation: how to call the gateway, the models with their prices, billing and
-//! errors, as pages; and the catalog as JSON.
+//! The public documentation as pages: calling the gateway, models with prices, billing, and errors.
+//! The catalog is also available as JSON.
 
 mod errors;
 mod limitations;
@@ -29,7 +29,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Public.
+/// Lists the routes, which are all public.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/docs", get(|app, user| docs(app, user, DocsPart::Start)))
@@ -52,25 +52,25 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/docs/models.json", get(models_json))
 }
 
-/// The variant of the model that handles a plain request of this surface.
+/// Returns the variant of the model that handles a plain request of this surface.
 fn route_for_surface(model: &Arc<CatalogModel>, surface: Protocol) -> &Arc<CatalogModel> {
     model.select_variant(surface, &RequestSummary::default())
 }
 
-/// The surfaces of a model, first those without translation.
+/// Returns the surfaces of a model, with the untranslated ones first.
 fn surfaces(model: &Arc<CatalogModel>) -> [Protocol; 3] {
     let mut surfaces = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
     surfaces.sort_by_key(|surface| !route_for_surface(model, *surface).passes_through(*surface));
     surfaces
 }
 
-/// The surface on which a plain request to the model needs no translation, if there is one.
+/// Returns a surface on which a plain request to the model needs no translation, if there is one.
 pub fn native_surface(model: &Arc<CatalogModel>) -> Protocol {
     let [first, ..] = surfaces(model);
     first
 }
 
-/// The protocols that the gateway uses with the model's vendor.
+/// Returns the protocols that the gateway uses with the model's vendor.
 fn vendor_protocols(model: &CatalogModel) -> Vec<Protocol> {
     let also = model.by_responses.as_ref().map(|model| model.protocol());
     std::iter::once(model.protocol()).chain(also).collect()
@@ -83,7 +83,7 @@ struct SurfaceLimitations {
     members: Vec<Limitation>,
 }
 
-/// Limitations by surface, for surfaces that need translation.
+/// Returns the limitations of each surface that needs translation.
 fn limitations_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
     let translated = surfaces(model)
         .into_iter()
@@ -99,7 +99,8 @@ fn limitations_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> 
         .collect()
 }
 
-/// Limitations by surface, for surfaces without translation, whose requests are repaired.
+/// Returns the limitations of each surface that needs no translation but whose requests are
+/// repaired.
 fn repairs_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
     let own = surfaces(model)
         .into_iter()
@@ -129,7 +130,6 @@ struct TokenClassRow {
     prices: Vec<String>,
 }
 
-/// A page of the documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DocsPart {
     Start,
@@ -140,7 +140,7 @@ enum DocsPart {
 }
 
 impl DocsPart {
-    /// In the order in which the navigation shows them.
+    /// All pages in navigation order.
     const ALL: [Self; 5] = [
         Self::Start,
         Self::Clients,
@@ -159,7 +159,7 @@ impl DocsPart {
         }
     }
 
-    /// As the navigation shows it.
+    /// Returns the page's title in the navigation.
     fn title(self) -> &'static str {
         match self {
             Self::Start => "Start",
@@ -185,16 +185,16 @@ struct DocsPage {
     part: DocsPart,
     base_url: String,
     models: Vec<Arc<CatalogModel>>,
-    /// A request in several languages.
+    /// A first request in several languages.
     first_calls: Vec<FirstCall>,
-    /// Name of the reader's key for them, if they are signed in and have one.
+    /// Name of the reader's key for the examples, if the reader is signed in and has a key.
     key_name: Option<String>,
     clients: Vec<ClientGroup>,
     live_keys_max: i64,
     errors: Vec<errors::ErrorRow>,
 }
 
-/// The limitations of all surfaces, first of those without translation.
+/// Returns the limitations of all surfaces, with the untranslated ones first.
 fn all_limitations(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
     let mut all = repairs_by_surface(model);
     all.extend(limitations_by_surface(model));
@@ -280,7 +280,7 @@ async fn docs(
     html_for_anyone(&page, user.as_ref())
 }
 
-/// The first key of the reader that a client can have.
+/// Returns the reader's first key that a client can use.
 fn first_key(app: &SidecarState, account: &str) -> Option<ApiKey> {
     let keys = app.accounts.api_keys().keys(account);
     let keys = keys.map_err(|error| {

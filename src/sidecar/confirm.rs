@@ -1,8 +1,9 @@
-//! The step between a form and a change that cannot be undone: a page that says what will happen
-//! and repeats the form. It needs no JavaScript and no route of its own.
+//! Asks for a confirmation between a form and a change that cannot be undone. The page names the
+//! consequence and repeats the form, without JavaScript and without a separate route.
 //!
 //! A handler that finds the form unconfirmed (`SignedForm::is_confirmed`) answers with [`page`].
-//! Its button sends the same form to the same address, confirmed. Must not know what is confirmed.
+//! The button of that page sends the same form, confirmed, to the same address. This file must not
+//! depend on the kind of change.
 
 use super::page::{Frame, html};
 use super::session::SignedForm;
@@ -10,10 +11,9 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-/// The question that the page asks.
 pub struct Confirmation<'a> {
     pub title: &'static str,
-    /// What happens after the confirmation.
+    /// Consequence of the confirmation, as a sentence.
     pub consequence: String,
     pub button: &'static str,
     /// Path of the page to which the user returns without the change.
@@ -34,8 +34,8 @@ pub fn page(menu_title: &'static str, form: &SignedForm, question: Confirmation<
     respond(menu_title, form, question, form.repeatable_fields())
 }
 
-/// Asks for a confirmation of what must happen once, however often its form is sent. The form's
-/// field `once` has the value by which the handler knows a repetition.
+/// Asks for a confirmation of a change that must happen once, however often its form is sent. The
+/// form's field `once` contains the value by which the handler recognizes a repetition.
 pub fn page_once(
     menu_title: &'static str,
     form: &SignedForm,

@@ -1,7 +1,7 @@
-//! Conversations: a client resends the whole history with every turn. These pages show its cost and
-//! the savings through caching.
+//! The pages of conversations. A client resends the whole history with every turn, so the pages
+//! show the cost of that and the savings through caching.
 //!
-//! The key of a conversation reveals nothing of its content.
+//! A conversation's id reveals nothing about its content.
 
 use super::display::{self, Credits, Timestamp, group_digits};
 use super::error::PageError;
@@ -22,10 +22,9 @@ use credits::money::Micro;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Conversations per page.
 const ROWS_PER_PAGE: u32 = 50;
 
-/// Maximum number of turns shown of a conversation: the latest ones.
+/// Maximum number of turns that a page shows; the latest ones are shown.
 const MAX_TURNS: u32 = 200;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
@@ -43,7 +42,7 @@ struct ConversationsPage {
     older: Option<String>,
 }
 
-/// One turn: numbers for the chart, and their texts.
+/// One turn: numbers for the chart, and their texts for the table.
 struct TurnRow {
     number: u64,
     request_id: String,
@@ -67,7 +66,7 @@ struct ConversationPage<'v> {
     viewed: &'v ViewedAccount,
     row: Conversation,
     turns: Vec<TurnRow>,
-    /// Some turns are not shown.
+    /// True if older turns are not shown.
     is_cut: bool,
     /// Ratio of the tokens sent by the last turn shown to those sent by the first, in tenths.
     growth: Option<String>,
@@ -118,7 +117,7 @@ async fn show(
     show_conversation(&app, &user, &ViewedAccount::own(&user.account.id), id)
 }
 
-/// A conversation of `viewed`, for its holder or an operator.
+/// Shows a conversation of `viewed`, for its holder or an operator.
 pub fn show_conversation(
     app: &SidecarState,
     user: &CurrentUser,
@@ -139,7 +138,7 @@ pub fn show_conversation(
         .billing
         .pages()
         .activity(account, &filter, None, MAX_TURNS)?;
-    // Failed requests are not turns.
+    // Failed requests do not count as turns.
     receipts.retain(|receipt| {
         !matches!(
             receipt.detail.outcome,

@@ -1,7 +1,7 @@
 //! CSV files (RFC 4180) that people open in a spreadsheet. A file is read piece by piece while it
 //! is sent, so that memory use does not depend on its size.
 //!
-//! Must not know a page.
+//! This file must not depend on a page.
 
 use super::stream_slots::StreamSlot;
 use axum::body::{Body, Bytes};
@@ -21,9 +21,9 @@ use tokio::task::JoinHandle;
 type CsvReader<P> = dyn Fn(P) -> CsvPiece<P> + Send + Sync;
 type CsvPiece<P> = Result<(String, Option<P>), StoreError>;
 
-/// A CSV file while it is sent.
+/// A CSV file that is being sent.
 pub struct CsvFile<P> {
-    /// Counts as one of the account's streams.
+    /// Holds one of the account's stream slots while the file is sent.
     _slot: StreamSlot,
     read: Arc<CsvReader<P>>,
     next: CsvStage<P>,
@@ -37,7 +37,8 @@ enum CsvStage<P> {
 }
 
 impl<P: Send + Unpin + 'static> CsvFile<P> {
-    /// A file with the line `head`, and the rows that `read` returns from the position `start` on.
+    /// Builds a file with the header line `head` and the rows that `read` returns, starting at the
+    /// position `start`.
     pub fn new(
         slot: StreamSlot,
         head: &'static str,
@@ -87,8 +88,8 @@ impl<P: Send + Unpin + 'static> Stream for CsvFile<P> {
                     let (text, next) = match read {
                         Ok(piece) => piece,
                         Err(error) => {
-                            // The connection is cut, so that an incomplete file does not look
-                            // complete.
+                            // The connection is closed early, so that an incomplete file does not
+                            // look complete.
                             log::error!("sidecar: cannot read the rows of a CSV file: {error}");
                             return Poll::Ready(Some(Err(error)));
                         }
@@ -104,11 +105,11 @@ impl<P: Send + Unpin + 'static> Stream for CsvFile<P> {
     }
 }
 
-/// Letters with which a spreadsheet's formula begins. Some spreadsheets skip tabs and line breaks
-/// before them, and some take the full-width forms of East Asian keyboards.
+/// Characters with which a spreadsheet formula begins. Some spreadsheets skip leading tabs and line
+/// breaks, and some accept the full-width forms of East Asian keyboards.
 const FORMULA_STARTS: [char; 11] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
 
-/// Writes a text cell. It escapes a text that a spreadsheet would take for a formula.
+/// Writes a text cell. A text that a spreadsheet would take for a formula is escaped.
 pub fn write_quoted(text: &mut String, word: &str) {
     text.push('"');
     if word.starts_with(FORMULA_STARTS) {

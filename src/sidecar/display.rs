@@ -1,29 +1,28 @@
-//! Numbers, times and amounts as pages show them.
+//! Formats numbers, times and amounts for pages.
 //!
 //! [`Timestamp`], [`Credits`] and [`BalanceAmount`] write an element with the exact value, which a
-//! browser shows when the pointer is over it. An element cannot stand in an attribute: use `text()`
-//! and `exact()` there. Must not know a page.
+//! browser shows when the pointer is over the element. An attribute cannot contain an element, so
+//! use `text()` and `exact()` in attributes. This file must not depend on a page.
 
 use askama::filters::HtmlSafe;
 use base::clock::rfc3339;
 use credits::money::Micro;
 use std::fmt;
 
-/// Decimals of an amount in micro-credits.
 const MICRO_DECIMALS: u32 = 6;
 
-/// Decimals of a cost.
+/// Number of decimals of a cost.
 const COST_DECIMALS: u32 = 4;
 
-/// Decimals of a balance.
+/// Number of decimals of a balance.
 const BALANCE_DECIMALS: u32 = 2;
 
-/// A time, in ms since 1970. Pages show it in UTC; their script replaces that by the local time.
+/// A time in ms since 1970. Pages show UTC, which their script replaces by the local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The time in UTC, for attributes and texts.
+    /// Returns the time in UTC, for attributes and texts.
     pub fn text(self) -> String {
         format_time(self.0)
     }
@@ -37,13 +36,13 @@ impl fmt::Display for Timestamp {
                 out,
                 "<time datetime=\"{start}Z\" title=\"{text}\">{text}</time>"
             ),
-            // A time that no calendar has.
+            // The number is outside the range of the calendar.
             None => out.write_str(&text),
         }
     }
 }
 
-// Consists of digits and letters from this file.
+// The output consists of digits and letters from this file.
 impl HtmlSafe for Timestamp {}
 
 /// A cost, rounded so that a reader can compare it: `0.4079` for 0.407863. The exact amount is the
@@ -54,12 +53,13 @@ pub struct Credits(pub Micro);
 impl Credits {
     pub const ZERO: Self = Self(Micro::ZERO);
 
-    /// The exact amount, for attributes, receipts and what programs read.
+    /// Returns the exact amount, for attributes, receipts and programs.
     pub fn exact(self) -> String {
         self.0.to_string()
     }
 
-    /// Four decimals, rounded half away from zero; six if it would be shown as zero.
+    /// Rounds to four decimals, half away from zero. If the result would be zero, the amount has
+    /// six decimals.
     fn rounded(self) -> String {
         let micro = self.0.get();
         let exact = micro.unsigned_abs();
@@ -86,7 +86,7 @@ impl fmt::Display for Credits {
     }
 }
 
-// Consists of digits and letters from this file.
+// The output consists of digits and letters from this file.
 impl HtmlSafe for Credits {}
 
 fn write_amount(out: &mut fmt::Formatter<'_>, exact: &str, shown: &str) -> fmt::Result {
@@ -99,8 +99,8 @@ fn write_amount(out: &mut fmt::Formatter<'_>, exact: &str, shown: &str) -> fmt::
     )
 }
 
-/// A balance: `299.99` for 299.999128. It is rounded down, so that a page never shows more than
-/// there is. The exact amount is the value and the title of its element.
+/// A balance such as `299.99` for 299.999128. It is rounded down, so that a page never shows more
+/// than the account has. The exact amount is the value and the title of its element.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BalanceAmount(pub Micro);
 
@@ -117,17 +117,17 @@ impl fmt::Display for BalanceAmount {
     }
 }
 
-// Consists of digits and letters from this file.
+// The output consists of digits and letters from this file.
 impl HtmlSafe for BalanceAmount {}
 
-/// An exact amount whose text is complete and whose picture is short, for numbers that change while
-/// the page is open: the style hides the digits after the first decimals and sets thousands apart.
-/// `showAmount` in `app.js` does the same.
+/// An exact amount for numbers that change while the page is open. The text has all digits; the
+/// style hides those after the first decimals and sets thousands apart. `showAmount` in `app.js`
+/// does the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveAmount<'a> {
-    /// As from [`Credits::exact`].
+    /// The amount as [`Credits::exact`] formats it.
     pub exact: &'a str,
-    /// Number of decimals that are visible.
+    /// Number of visible decimals.
     pub decimals: usize,
 }
 
@@ -159,7 +159,7 @@ impl fmt::Display for LiveAmount<'_> {
     }
 }
 
-// Consists of digits and letters from this file: `exact` comes from an amount.
+// The output consists of digits and letters from this file, and `exact` comes from an amount.
 impl HtmlSafe for LiveAmount<'_> {}
 
 /// Formats `200000` as `200 000`, with narrow no-break spaces.
@@ -175,7 +175,7 @@ pub fn group_digits(number: u64) -> String {
     text
 }
 
-/// `part` as a percentage of `whole`, rounded down.
+/// Returns `part` as a percentage of `whole`, rounded down.
 pub fn percent(part: u64, whole: u64) -> u64 {
     let percent = u128::from(part) * 100 / u128::from(whole).max(1);
     u64::try_from(percent.min(100)).unwrap_or(100)

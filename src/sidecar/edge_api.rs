@@ -1,9 +1,9 @@
-//! The API that edges call for account holders' requests: credits, receipts and usage, which only
-//! this process's ledger knows.
+//! The API that edges call for account holders' requests. It returns credits, receipts and usage,
+//! which only the ledger of this process has.
 //!
-//! The edge has authenticated the key, and names the account in a header. It removes such a header
-//! from clients' requests, and only edges can reach this address. Must not be served if edge and
-//! ledger are one process.
+//! The edge has authenticated the key and names the account in a header. The edge removes such a
+//! header from clients' requests, and only edges can reach this address. This API must not be
+//! served if edge and ledger run in one process.
 
 use super::state::Sidecar;
 use crate::billing::json;
@@ -17,7 +17,7 @@ use base::clock;
 use ledger::StoreError;
 use serde_json::{Value, json};
 
-/// Header with the account that an edge asks about.
+/// Name of the header in which an edge sends the account.
 pub const ACCOUNT_HEADER: &str = "x-gateway-account";
 
 pub fn router(state: Sidecar) -> Router {
@@ -70,7 +70,8 @@ async fn usage(
         return missing_account();
     };
     let query = query.unwrap_or_default();
-    // The edge has checked the query: it is refused here only if the two run different versions.
+    // The edge has already checked the query. A fault can occur here only if the two processes run
+    // different versions.
     let query = match UsageReportQuery::parse(&query, clock::now_ms()) {
         Ok(query) => query,
         Err(error) => {

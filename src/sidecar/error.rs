@@ -1,6 +1,6 @@
 //! The failures that a handler of the sidecar returns. `error_page.rs` turns them into responses.
 //!
-//! Must not know a page.
+//! This file must not depend on a page.
 
 use accounts::AccountError;
 use axum::extract::rejection::FormRejection;
@@ -9,13 +9,13 @@ use ledger::StoreError;
 
 #[derive(Debug)]
 pub enum PageError {
-    /// No one is signed in.
+    /// Nobody is signed in.
     SignIn,
     NotFound,
     MethodNotAllowed,
     /// Another site's page requested a change.
     CrossSite,
-    /// A form without its session's token.
+    /// The form lacks the token of its session.
     StaleForm,
     BadForm,
     TooLarge,
@@ -25,10 +25,9 @@ pub enum PageError {
     ViewerOnly,
     /// An administrator tried to lock themselves out.
     OwnAccount,
-    /// What the page shows is in a segment of the ledger that cannot be read; the text is for the
-    /// log only.
+    /// The requested data is in a ledger segment that cannot be read. The text is for the log only.
     Archived(String),
-    /// Internal error; the text is for the log only.
+    /// An internal error occurred. The text is for the log only.
     Internal(String),
 }
 

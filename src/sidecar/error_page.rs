@@ -1,5 +1,5 @@
-//! The only place that turns a failure of the sidecar into a response: a page that says what to do
-//! and reveals no internals. Internal errors are logged here, once.
+//! Turns each failure of the sidecar into a response: a page with advice that reveals no internals.
+//! No other file does this. Internal errors are logged here, once.
 
 use super::error::PageError;
 use super::page::{Frame, html};
@@ -19,11 +19,11 @@ struct ErrorPage {
     frame: Frame,
     heading: &'static str,
     text: &'static str,
-    /// Finds the error in the log.
+    /// Number by which an operator finds the error in the log.
     reference: Option<String>,
 }
 
-/// A random number that an error page and the log line of the error share.
+/// Returns a random number that an error page and the error's log line share.
 fn new_reference() -> Option<String> {
     let mut bytes = [0; 4];
     getrandom::fill(&mut bytes).ok()?;
@@ -120,8 +120,8 @@ impl IntoResponse for PageError {
     }
 }
 
-/// Handles unknown paths. An API client with a wrong base URL gets an error in a format that it can
-/// parse.
+/// Handles unknown paths. An API client with a wrong base URL receives an error in a format that it
+/// can parse.
 pub async fn not_found(
     State(app): State<Arc<SidecarState>>,
     method: Method,
@@ -156,7 +156,8 @@ pub async fn not_found(
     response
 }
 
-/// Whether the client is a program: it sends a key or JSON, or accepts JSON and no HTML.
+/// Returns whether the client is a program. A program sends a key or JSON, or accepts JSON and no
+/// HTML.
 fn is_api_client(headers: &HeaderMap) -> bool {
     let says = |name: header::HeaderName, kind: &str| {
         headers

@@ -1,8 +1,8 @@
-//! A copy of all data of an account, as one JSON document. It is sent while it is read, so only one
-//! page of the ledger is in memory, whatever its length.
+//! Exports all data of an account as one JSON document. The document is sent while it is read, so
+//! only one page of the ledger is in memory at a time.
 //!
-//! It contains no secrets: of a key only the data that the account holder sees anyway; nothing of
-//! passwords, session tokens and the webhook's secret.
+//! The document contains no passwords, session tokens or webhook secrets, and only those data of a
+//! key that the account holder sees on pages.
 
 use super::error::PageError;
 use super::session::CurrentUser;
@@ -23,7 +23,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Entries per read.
 const ENTRIES_PER_PAGE: u32 = 200;
 
 pub async fn export(
@@ -50,7 +49,7 @@ pub async fn export(
         "webhook_messages": webhooks.log(&account.id)?.iter().map(message).collect::<Vec<_>>(),
     })
     .to_string();
-    // The entries are the last member of the document.
+    // The closing brace is removed, because the entries follow as the last member of the document.
     head.pop();
     head += ",\"entries\":[";
     let entries = AccountExport {
@@ -92,7 +91,7 @@ fn refused_request(refused: &RefusedRequest) -> Value {
     })
 }
 
-/// A webhook without its secret.
+/// Returns a webhook without its secret.
 fn webhook(webhook: &WebhookState) -> Value {
     let disabled = webhook.disabled.as_ref();
     json!({
@@ -110,7 +109,7 @@ fn message(row: &DeliveryLogRow) -> Value {
     })
 }
 
-/// The document, in parts.
+/// Reads the document in parts.
 struct AccountExport {
     app: Arc<SidecarState>,
     account: String,
@@ -165,7 +164,7 @@ impl Stream for AccountExport {
                 return Poll::Ready(None);
             }
         };
-        // An incomplete document is recognizable, because the body does not end properly.
+        // An incomplete document is recognizable, because the body ends without its terminator.
         let cut = |problem| {
             let why = match &problem {
                 PageError::Internal(why) => why,

@@ -1,7 +1,8 @@
-//! How a form ends without its change: with a fault that its page shows, or with another answer.
+//! Represents the end of a form that changed nothing: its page shows a fault, or another answer is
+//! sent.
 //!
-//! The handler of a form leaves by `?` wherever it stops, and [`respond`] builds the page once.
-//! Must not know a page.
+//! A handler returns early with `?`, and [`respond`] builds the page in one place. This file must
+//! not depend on a page.
 
 use super::error::PageError;
 use super::page::html;
@@ -9,20 +10,20 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-/// Why a form changed nothing.
+/// Reason for which a form changed nothing.
 pub enum FormStop {
-    /// The page of the form shows this text.
+    /// The page of the form is shown again, with this status and text.
     Fault(StatusCode, String),
     Error(PageError),
 }
 
 impl FormStop {
-    /// The form has a value that cannot be used.
+    /// Returns the stop for a form with an unusable value.
     pub fn invalid(fault: impl Into<String>) -> Self {
         Self::Fault(StatusCode::UNPROCESSABLE_ENTITY, fault.into())
     }
 
-    /// The state of the gateway forbids what the form asks for.
+    /// Returns the stop for a form that the current state of the gateway forbids.
     pub fn conflict(fault: impl Into<String>) -> Self {
         Self::Fault(StatusCode::CONFLICT, fault.into())
     }

@@ -1,10 +1,10 @@
-//! Limits how many passwords are hashed: one at a time, on a blocking thread. The networks of
-//! clients take turns.
+//! Hashes one password at a time, on a blocking thread. The networks of clients take turns.
 //!
 //! A hash takes a core for some 50 ms. Only one runs at a time, so that the other cores serve
-//! requests. A network that sends many requests delays only its own. When the queue is full, the
-//! network with the most requests loses one. If every network has one, the latest without an
-//! earlier successful sign-in makes room for a client that had one. Must not know what is hashed.
+//! requests. A network that sends many requests delays only itself. When the queue is full, the
+//! network with the most requests loses one. If every network has one request, the latest client
+//! without an earlier sign-in gives way to a client with one. This file must not depend on the
+//! hash.
 
 use super::blocking::run_blocking;
 use super::error::PageError;
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Maximum number of requests that wait for a hash. Over the limit: 503.
+/// Maximum number of requests that wait for a hash. Further requests get a 503.
 const MAX_WAITING_HASHES: usize = 32;
 
 /// Limits the password hashes.
@@ -24,7 +24,7 @@ pub struct PasswordHashLimiter(Arc<Mutex<HashQueue>>);
 #[derive(Default)]
 struct HashQueue {
     is_running: bool,
-    /// The networks with requests that wait, in the order of their turns.
+    /// Networks with waiting requests, in the order of their turns.
     networks: VecDeque<(IpAddr, VecDeque<WaitingHash>)>,
 }
 
@@ -33,18 +33,18 @@ struct WaitingHash {
     trust: HashTrust,
 }
 
-/// What is known of the client who waits.
+/// Trust in a waiting client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HashTrust {
     Stranger,
-    /// It had the right password before, in this account and from this network.
+    /// The client had the right password before, for this account and from this network.
     Known,
 }
 
 impl HashQueue {
-    /// Adds a request of a network. If the queue is full, it takes the place of the last request of
-    /// the network with the most; a known client else that of the latest stranger. Returns `None`
-    /// if there is none.
+    /// Adds a request of a network. If the queue is full, the request takes the place of the last
+    /// one of the network with the most. Otherwise, a known client takes the place of the latest
+    /// stranger. Returns `None` if no place can be freed.
     fn enter(
         &mut self,
         network: IpAddr,
@@ -74,7 +74,7 @@ impl HashQueue {
         Some(receiver)
     }
 
-    /// Ends the wait of the latest stranger of another network, for a known client.
+    /// Ends the wait of the latest stranger of another network, to free a place for a known client.
     fn displace_stranger(&mut self, network: IpAddr, trust: HashTrust) -> Option<()> {
         if trust == HashTrust::Stranger {
             return None;
@@ -104,7 +104,7 @@ impl HashQueue {
         self.networks.retain(|(_, requests)| !requests.is_empty());
     }
 
-    /// Takes the first request of the network whose turn it is; `None` if none waits.
+    /// Takes the first request of the network whose turn it is; `None` if no request waits.
     fn next(&mut self) -> Option<oneshot::Sender<HashPermit>> {
         let (network, mut requests) = self.networks.pop_front()?;
         let next = requests.pop_front().map(|waiting| waiting.turn);
@@ -115,7 +115,7 @@ impl HashQueue {
     }
 }
 
-/// The right to compute a hash. Dropping it passes it on.
+/// The right to compute a hash. Dropping the permit passes it to the next request.
 struct HashPermit(Arc<Mutex<HashQueue>>);
 
 impl Drop for HashPermit {
@@ -127,7 +127,7 @@ impl Drop for HashPermit {
             next
         };
         if let Some(next) = next {
-            // If the client has disconnected, this drops the permit, which passes it on.
+            // If the client has disconnected, the failed send drops the permit, which passes it on.
             drop(next.send(Self(Arc::clone(&self.0))));
         }
     }
@@ -138,8 +138,8 @@ fn lock(queue: &Mutex<HashQueue>) -> MutexGuard<'_, HashQueue> {
 }
 
 impl PasswordHashLimiter {
-    /// Runs a hash for a client. The permit moves with the work, so a client that disconnects does
-    /// not make room for a second hash.
+    /// Runs a hash for a client. The permit moves with the work, so a disconnected client does not
+    /// free the place for a second hash.
     pub async fn run<T: Send + 'static>(
         &self,
         client: IpAddr,

@@ -1,6 +1,6 @@
-//! The names of an account's keys, for pages that know keys by their id.
+//! Reads the names of an account's keys, for pages that have only their ids.
 //!
-//! Must not show a key's settings.
+//! This file must not show a key's settings.
 
 use accounts::{Accounts, ApiKey, ApiKeyStatus};
 use ledger::StoreError;
@@ -10,17 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyName {
     pub name: String,
-    /// `gw-sk-Ab12…wxyz`.
+    /// The shortened text of the key: `gw-sk-Ab12…wxyz`.
     pub shown: String,
     pub is_revoked: bool,
 }
 
-/// Names of keys by their ids.
 #[derive(Default)]
 pub struct KeyNames(BTreeMap<String, KeyName>);
 
 impl KeyNames {
-    /// Reads the names of the keys `ids` of an account, each once.
+    /// Reads the names of the keys `ids` of an account, each id once.
     pub fn load<'a>(
         accounts: &Accounts,
         account: &str,
@@ -37,7 +36,7 @@ impl KeyNames {
         Ok(Self(names))
     }
 
-    /// Returns a key's name; for a key that is not found, `shown` stands for it.
+    /// Returns a key's name. If the key is not found, the name is `shown`.
     pub fn get(&self, id: &str, shown: &str) -> KeyName {
         self.0.get(id).cloned().unwrap_or_else(|| KeyName {
             name: shown.to_owned(),

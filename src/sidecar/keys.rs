@@ -1,9 +1,9 @@
 //! API keys: creating a key (with ready-to-paste configuration), the list of keys with spend and
 //! limits, and the page of one key: settings, pause, rotation, revocation.
 //!
-//! A key in plain text is only on the page to which creation and rotation redirect
-//! (`keys/created.rs`); caches must not store that page. A key of an administrator can post
-//! credits, so creating it requires the password. Must not decide what a setting means.
+//! Only the page to which creation and rotation redirect (`keys/created.rs`) shows a key in plain
+//! text, and caches must not store that page. A key of an administrator can post credits, so
+//! creating one requires the password. This module must not decide the effect of a setting.
 
 mod created;
 mod row;
@@ -61,10 +61,10 @@ struct KeysPage {
     csrf: String,
     keys: Vec<KeyListRow>,
     created: Option<CreatedKey>,
-    /// The page of a new key no longer shows it.
+    /// True if the page of a new key no longer shows the key.
     is_gone: bool,
     fault: Option<String>,
-    /// Number of the form: the same form sent again creates no second key.
+    /// Nonce of the form. The same form sent again creates no second key.
     once: String,
     name: String,
     name_chars_max: usize,
@@ -73,9 +73,9 @@ struct KeysPage {
     clients: Vec<ClientGroup>,
     /// Id of the chosen client; empty if none is.
     client: String,
-    /// Creating a key that is not for inference alone requires the password again.
+    /// True if creating a key requires the password again; keys for inference alone do not.
     asks_password: bool,
-    /// For an administrator: whether the new key is for inference alone.
+    /// For an administrator, true if the new key is for inference alone.
     inference_only: Option<bool>,
 }
 
@@ -87,9 +87,8 @@ struct CreatedKey {
     setup: Option<NewKeySetup>,
     /// Time until which the replaced key works.
     old_until: Option<Timestamp>,
-    /// Whether edges accept the key already.
+    /// True if edges accept the key already.
     in_store: bool,
-    /// Minutes for which the page shows the key.
     minutes: i64,
 }
 
@@ -101,7 +100,7 @@ struct KeyPage {
     key: KeyListRow,
     choices: KeyFormOptions,
     rates: Vec<RateInForce>,
-    /// Number of the rotation's form: the same form sent again creates no second key.
+    /// Nonce of the rotation's form. The same form sent again creates no second key.
     once: String,
     overlaps: [(&'static str, &'static str); 4],
     asks_password: bool,
@@ -109,7 +108,7 @@ struct KeyPage {
     fault: Option<String>,
 }
 
-/// Options for the time that a key works after its rotation.
+/// Options for the time for which a key works after its rotation.
 const ROTATION_OVERLAPS: [(&str, &str); 4] = [
     ("0", "no time (refused at once)"),
     ("1", "1 hour"),
@@ -122,7 +121,7 @@ const HOUR_MS: i64 = 60 * MINUTE_MS;
 
 fn rows(app: &SidecarState, user: &CurrentUser) -> Result<Vec<KeyListRow>, PageError> {
     let now_ms = now_ms();
-    // Playground keys come and go; only those that work are of interest.
+    // Playground keys are short-lived, so the list shows only those that work.
     let is_over = |key: &ApiKey| {
         key.is_of_playground()
             && (key.status == ApiKeyStatus::Revoked || key.settings.has_expired(now_ms))
@@ -162,7 +161,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct KeysQuery {
-    /// Client that the form selects at first.
+    /// Id of the client that the form selects at first.
     client: String,
 }
 
@@ -195,7 +194,7 @@ async fn create(
             scope: inference_only.then_some(KeyScope::Inference),
             ..set.map_err(FormStop::invalid)?
         };
-        // A key for inference alone can do no more than that of any account holder.
+        // A key for inference alone has no more rights than a key of an account holder.
         if is_admin && !inference_only {
             require_recent_password(&app, &mut form).await?;
         }
@@ -225,7 +224,7 @@ async fn create(
     })
 }
 
-/// The page of a new key.
+/// Shows the page of a new key.
 async fn show_created(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
@@ -235,7 +234,7 @@ async fn show_created(
         return Err(PageError::NotFound);
     }
     let shown = app.new_keys.key(&ticket, now_ms());
-    // A key that was revoked in the meantime is of no use.
+    // A key that was revoked in the meantime is not shown.
     let is_live = |key: &TicketedKey| find_own_key(&app, &user, &key.new.key_id).is_ok();
     match shown.filter(|key| is_live(key)) {
         Some(key) => {
@@ -283,7 +282,7 @@ fn render_created_key(
     ))
 }
 
-/// Describes an error for the key holder. Internal errors become a page error.
+/// Describes an error for the key holder. An internal error becomes an error page.
 fn key_stop(error: AccountError) -> FormStop {
     match error {
         AccountError::BadKeyName => FormStop::invalid(format!(
@@ -325,9 +324,11 @@ async fn show(
     Ok(html(StatusCode::OK, &key_page(&app, &user, &id)?))
 }
 
-/// Returns the settings `typed` in the form; those without a field are as in `before`.
+/// Returns the settings `typed` in the form. A setting without a field keeps its value from
+/// `before`.
 fn typed_over(typed: KeySettings, before: &KeySettings, keeps_expiry: bool) -> KeySettings {
-    // No `..`: a new setting must be named here, or the form would drop it silently.
+    // The pattern has no `..`, so that a new setting must be named here. Otherwise, the form would
+    // silently drop the new setting.
     let KeySettings {
         expires_at_ms,
         spend_limit,
@@ -350,7 +351,7 @@ fn typed_over(typed: KeySettings, before: &KeySettings, keeps_expiry: bool) -> K
     }
 }
 
-/// Applies the settings in the form; settings without a field stay unchanged.
+/// Applies the settings of the form. A setting without a field stays unchanged.
 async fn change(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,
@@ -427,7 +428,7 @@ async fn rotate(
                 accounts
                     .api_keys()
                     .rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms())?;
-            // The new key must not be lost because the old one cannot be read.
+            // If the old key cannot be read, the new key must still be shown.
             let old = accounts.api_keys().key(Some(&account), &key).ok().flatten();
             let expires_at_ms = old.and_then(|(_, old)| old.settings.expires_at_ms);
             Ok(TicketedKey {

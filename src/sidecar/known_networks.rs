@@ -1,21 +1,21 @@
-//! The networks from which an account's password was right before: they have their own share of
-//! the limits on attempts.
+//! Remembers the networks from which an account's password was right before. These networks have
+//! their own share of the limits on attempts.
 //!
-//! So attempts from other networks cannot lock the account holder out. A bounded table of this
-//! process. Must not see a password.
+//! Thus attempts from other networks cannot lock the account holder out. The table is bounded and
+//! lives in this process. This file must not see a password.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of e-mails, and of networks of each. The one whose last success is the oldest
-/// gives way.
+/// Maximum number of e-mails in the table, and of networks per e-mail. At the limit, the entry
+/// whose last success is the oldest is evicted.
 const MAX_EMAILS: usize = 10_000;
 const MAX_NETWORKS: usize = 8;
 
 #[derive(Default)]
 pub struct KnownNetworks {
-    /// By e-mail: each network with its last success, in ms, the newest last.
+    /// Maps an e-mail to its networks with the time of the last success in ms; the newest is last.
     networks: Mutex<HashMap<String, Vec<(IpAddr, i64)>>>,
 }
 

@@ -1,7 +1,7 @@
-//! The ledger audit that an administrator starts: how far the running one is, and the last result.
-//! At most one runs, and the last result stays until the next one.
+//! Holds the progress of the ledger audit that an administrator started, and the last result. At
+//! most one audit runs at a time, and the last result stays until the next one.
 //!
-//! Must not audit anything itself; `operator/verify.rs` does.
+//! This file must not audit anything itself; `operator/verify.rs` does.
 
 use super::display::Timestamp;
 use crate::billing::AuditProgress;
@@ -22,7 +22,7 @@ pub(super) struct LedgerAuditState {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunningAudit {
     pub(super) since_ms: i64,
-    /// `None` until the first entries are checked.
+    /// Progress; `None` until the first entries are checked.
     pub(super) progress: Option<AuditProgress>,
 }
 
@@ -43,7 +43,7 @@ impl LedgerAuditRunner {
             .clone()
     }
 
-    /// Marks an audit as started; false if one is already running.
+    /// Marks an audit as started. Returns false if an audit is already running.
     pub(super) fn try_start(&self, now_ms: i64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = state.running.is_none();
@@ -56,7 +56,7 @@ impl LedgerAuditRunner {
         is_free
     }
 
-    /// Records how far the running audit is.
+    /// Records the progress of the running audit.
     pub(super) fn set_progress(&self, progress: AuditProgress) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &mut state.running {

@@ -1,10 +1,10 @@
-//! What someone does who cannot sign in: a one-time link sets a password, or shows that an e-mail
+//! One-time links for people who cannot sign in. A link sets a password, or proves that an e-mail
 //! reaches the account holder.
 //!
-//! Mail scanners open links too, so opening one changes nothing: sending the form uses it up. An
-//! unknown, used, replaced or expired link gets one answer. The first proof of a mailbox comes with
-//! a new password, unless the holder is signed in: `crates/accounts/src/links.rs` says what it
-//! ends. Must not store a token or log it.
+//! Mail scanners open links too, so opening a link changes nothing; only sending the form uses the
+//! link up. Unknown, used, replaced and expired links get the same answer. The first proof of a
+//! mailbox requires a new password, unless the holder is signed in. `crates/accounts/src/links.rs`
+//! describes the credentials that it ends. This file must not store a token or log it.
 
 use super::account::{start_session, with_retry_after};
 use super::blocking::run_blocking;
@@ -37,13 +37,14 @@ use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Links that one network address may try in vain.
+/// Limit on the invalid links that one network address may try.
 const LINK_ADDRESS: AttemptLimit = AttemptLimit {
     count: 20,
     window_ms: 60_000,
 };
 
-/// Mails with a link that one network address, and one e-mail from anywhere, may ask for.
+/// Limit on the mails with a link that one network address may request. The next constant limits
+/// the requests for one e-mail from all addresses.
 const FORGOT_ADDRESS: AttemptLimit = AttemptLimit {
     count: 10,
     window_ms: 3_600_000,
@@ -53,13 +54,13 @@ const FORGOT_EMAIL: AttemptLimit = AttemptLimit {
     window_ms: 3_600_000,
 };
 
-/// How many mails that verify its e-mail address an account may request.
+/// Limit on the verification mails that an account may request.
 const VERIFICATIONS: AttemptLimit = AttemptLimit {
     count: 3,
     window_ms: 3_600_000,
 };
 
-/// All public, but for the mail that verifies an e-mail.
+/// Lists the routes. All are public except the request for a verification mail.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/account/verify", post(send_verification))
@@ -71,10 +72,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 #[template(path = "forgot.html")]
 struct ForgotPage {
     frame: Frame,
-    /// The gateway sends mail.
+    /// True if the gateway sends mail.
     has_mail: bool,
     email: String,
-    /// The form was accepted.
+    /// True if the form was accepted.
     is_done: bool,
     fault: Option<&'static str>,
 }
@@ -90,16 +91,16 @@ struct LinkPage {
 }
 
 enum LinkState {
-    /// The form for a password.
+    /// The link leads to the form for a new password.
     Password {
         email: String,
         is_first: bool,
         confirms_email: bool,
-        /// Whether [`Credentials`] end unless the holder keeps them. Otherwise they stay.
+        /// True if [`Credentials`] end unless the holder keeps them.
         ends_credentials: bool,
         credentials: Credentials,
     },
-    /// The form that verifies the e-mail.
+    /// The link leads to the form that verifies the e-mail.
     Verify {
         email: String,
     },
@@ -109,13 +110,13 @@ enum LinkState {
     TooMany,
 }
 
-/// What was made in the name of an account, as the page of a link lists it.
+/// Credentials created in the name of an account, as the page of a link lists them.
 struct Credentials {
     /// Live keys, newest first, at most [`MAX_LISTED_KEYS`].
     keys: Vec<ApiKey>,
     /// Number of further live keys.
     more_keys: usize,
-    /// The URL of the webhook.
+    /// URL of the webhook, if there is one.
     webhook: Option<String>,
 }
 
@@ -145,7 +146,7 @@ impl Credentials {
 struct LinkForm {
     #[serde(default)]
     password: String,
-    /// What becomes of the keys and the webhook: `keep` or `end`; empty if a box is not ticked.
+    /// The holder's choice for keys and webhook: `keep` or `end`; empty if no box is ticked.
     #[serde(default)]
     credentials: String,
 }
@@ -178,9 +179,9 @@ async fn forgot_page(State(app): State<Arc<SidecarState>>) -> Response {
     html(StatusCode::OK, &build_forgot_page(&app))
 }
 
-/// Answers the same, after the same work, whether the e-mail has an account or not: the mail is
-/// queued after the answer. Attempts over the limit of an e-mail are dropped in silence, since the
-/// mails of the others are on their way.
+/// Sends the same answer after the same work, whether or not the e-mail has an account. The mail is
+/// queued after the answer. Requests over the limit of an e-mail are dropped silently, because
+/// earlier mails are on their way.
 async fn forgot(
     State(app): State<Arc<SidecarState>>,
     ClientIp(address): ClientIp,
@@ -220,7 +221,7 @@ fn queue_reset_mail(accounts: &Accounts, email: &str, now_ms: i64) {
     let queued = || -> Result<(), AccountError> {
         let found = accounts.find(email)?;
         let active = |account: &Account| account.status == AccountStatus::Active;
-        // An id is no e-mail.
+        // A form with an id instead of an e-mail finds no account.
         let Some(account) = found.filter(|account| account.email == email && active(account))
         else {
             return Ok(());
@@ -248,21 +249,20 @@ fn page(app: &SidecarState, status: StatusCode, state: LinkState, fault: Option<
     html(status, &page)
 }
 
-/// The answer to every link that cannot be used.
+/// Returns the answer to every unusable link.
 fn gone(app: &SidecarState) -> Response {
     page(app, StatusCode::GONE, LinkState::Gone, None)
 }
 
-/// A link that can be used.
 struct FoundLink {
     link: OneTimeLink,
     email: String,
-    /// Whether the form sets a password; otherwise it only confirms the e-mail.
+    /// True if the form sets a password; otherwise, the form only confirms the e-mail.
     sets_password: bool,
     credentials: Credentials,
 }
 
-/// Finds a link that can be used; otherwise returns the answer.
+/// Finds a usable link. Otherwise, the error is the answer to send.
 async fn find(
     app: &Arc<SidecarState>,
     token: &str,
@@ -297,7 +297,7 @@ async fn find(
     Ok(Ok(found))
 }
 
-/// The form of a link.
+/// Returns the form of a link.
 fn form_state(found: FoundLink) -> LinkState {
     let FoundLink { link, email, .. } = found;
     if found.sets_password {
@@ -348,7 +348,7 @@ async fn submit(
             let is_done = accounts
                 .one_time_links()
                 .verify_email_by_link(&token, now_ms())?;
-            // Its trial may have waited for this.
+            // The trial of this account may have waited for the verified e-mail.
             complete_sign_ups(&accounts, billing.ledger(), now_ms())?;
             Ok::<_, StoreError>(is_done)
         });
@@ -376,7 +376,7 @@ async fn submit(
     };
     match app.hashing.run(address, HashTrust::Stranger, work).await? {
         Ok(Some(account)) => {
-            // The holder may have tried wrong passwords before.
+            // The holder may have tried wrong passwords before, so their count is cleared.
             let prefix = client_prefix(address);
             app.login_backoff.record_success(&found.email, prefix);
             start_session(&app, &account, address, &headers, "/dashboard").await
@@ -394,7 +394,7 @@ async fn submit(
     }
 }
 
-/// Sends the account holder a link that verifies the e-mail, unless that is done.
+/// Sends the account holder a verification link, unless the e-mail is already verified.
 async fn send_verification(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,

@@ -1,6 +1,6 @@
 //! Accepts connections to the pages: on the private address, and from the edge in this process.
 //!
-//! Must not know the requests on them.
+//! This file must not depend on the requests.
 
 use crate::local_link::LocalAcceptor;
 use axum::extract::connect_info::Connected;
@@ -10,12 +10,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Address of the peer; loopback for an edge in this process.
+/// Address of the peer, which is loopback for an edge in this process.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
 impl PeerAddress {
-    /// It is the edge of this process.
+    /// Returns whether the peer is the edge of this process.
     pub fn is_own_edge(self) -> bool {
         self.0 == LOCAL_EDGE_ADDRESS
     }
@@ -34,13 +34,14 @@ impl<L> PageListener<L> {
         Self { tcp, edge }
     }
 
-    /// The edge is part of this process.
+    /// Returns whether the edge runs in this process.
     pub fn has_own_edge(&self) -> bool {
         self.edge.is_some()
     }
 }
 
-/// Accepts TCP connections. axum's own waits a second if no file descriptor is available.
+/// A source of TCP connections. The listener of axum is not used, because it waits for a second
+/// when no file descriptor is available.
 pub trait TcpSource: Listener<Io = TcpStream, Addr = SocketAddr> {}
 
 impl<L: Listener<Io = TcpStream, Addr = SocketAddr>> TcpSource for L {}

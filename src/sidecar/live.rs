@@ -1,8 +1,8 @@
-//! The live overview: an event stream that sends the balance and the latest responses whenever they
-//! change.
+//! Streams the live overview: server-sent events with the balance and the latest responses whenever
+//! they change.
 //!
-//! Each stream reads the balance four times a second (microseconds each), so it shows a debit by
-//! any process within a second. Streams are counted, end with their session, and end when the
+//! Each stream reads the balance four times a second, so it shows a debit by any process within a
+//! second. A read takes microseconds. Streams are counted, end with their session, and end when the
 //! sidecar shuts down.
 
 use super::activity::{ActivityRow, latest};
@@ -35,14 +35,14 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 const READ_INTERVAL_MS: u64 = 250;
 
-/// Reads between two checks of the session: every 2 s.
+/// Number of reads between two checks of the session: every 2 s.
 const READS_PER_SESSION_CHECK: u64 = 8;
 
-/// Reads between two computations of the spending totals: every second.
+/// Number of reads between two computations of the spending totals: every second.
 const READS_PER_SUM: u64 = 4;
 
-/// Reads without an event after which the stream sends a heartbeat: 5 s. The page marks its numbers
-/// as stale after 12 s of silence.
+/// Number of reads without an event after which the stream sends a heartbeat: 5 s. The page marks
+/// its numbers as stale after 12 s of silence.
 const READS_PER_HEARTBEAT: u64 = 20;
 
 /// An account's values on the overview, formatted for display.
@@ -54,9 +54,9 @@ pub struct BalanceView {
     pub trial: String,
     pub today: String,
     pub pace: String,
-    /// The part of the trial's credits that is left, 0 to 100; empty without a running trial.
+    /// Percentage of the trial's credits that is left; empty without a running trial.
     pub trial_percent: String,
-    /// For key, client and first answer: `1` if it is there, else `0`.
+    /// One digit each for key, client and first answer: `1` if done, else `0`.
     pub steps: String,
 }
 
@@ -85,11 +85,11 @@ fn balance_amount(exact: &str) -> LiveAmount<'_> {
     LiveAmount { exact, decimals: 2 }
 }
 
-/// How far a new account is: on the way to its first answer.
+/// Progress of a new account on the way to its first answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstSteps {
     pub has_key: bool,
-    /// With the first answer, a client is set up too.
+    /// True after the first answer, which implies that a client is set up.
     pub has_answer: bool,
 }
 
@@ -124,12 +124,12 @@ pub struct SpendingSnapshot {
     granted: Option<Micro>,
     pace: SpendRate,
     steps: FirstSteps,
-    /// What a usual request reserves, and the last response that it is computed from.
+    /// Reserve of a usual request, and the last response from which it is computed.
     reserve: (Micro, i64),
 }
 
 impl SpendingSnapshot {
-    /// `former`: the snapshot before this one, whose parts that did not change are used again.
+    /// Loads the values. Parts of the `former` snapshot that did not change are reused.
     pub fn load(
         app: &SidecarState,
         account: &str,
@@ -196,7 +196,7 @@ impl SpendingSnapshot {
     }
 }
 
-/// The latest responses, as a fragment of the page.
+/// Renders the latest responses as a fragment of the page.
 #[derive(Template)]
 #[template(path = "rows.html")]
 struct LatestRowsFragment {
@@ -214,12 +214,13 @@ struct LiveStream {
     last: Option<BalanceView>,
     /// Position of the latest response that was sent.
     last_ending: Option<i64>,
-    /// Reads since the last event.
+    /// Number of reads since the last event.
     silent: u64,
 }
 
 impl LiveStream {
-    /// Returns the next event, if there is one. `Err` ends the stream, and the page reconnects.
+    /// Returns the next event, if there is one. `Err` ends the stream, after which the page
+    /// reconnects.
     fn next_event(&mut self) -> Result<Option<Event>, ()> {
         let now_ms = now_ms();
         if *self.closing.borrow() {
@@ -251,7 +252,7 @@ impl LiveStream {
                 .map(|rows| Event::default().event("responses").json_data(rows)),
         };
         let event = event.or_else(|| {
-            // A page that receives nothing for longer knows that its numbers are stale.
+            // A page that receives nothing for longer marks its numbers as stale.
             (self.silent >= READS_PER_HEARTBEAT)
                 .then(|| Ok(Event::default().event("beat").data("")))
         });
@@ -271,7 +272,8 @@ impl LiveStream {
         Ok(Some(self.last.insert(shown)))
     }
 
-    /// The latest responses as HTML, if there is a new one. The template escapes all values.
+    /// Returns the latest responses as HTML, if there is a new one. The template escapes all
+    /// values.
     fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
         let last = self
             .app
@@ -327,7 +329,7 @@ pub async fn live(
     let mut response = Sse::new(live)
         .keep_alive(KeepAlive::default())
         .into_response();
-    // For a proxy in front that would otherwise buffer the events.
+    // The header keeps a reverse proxy from buffering the events.
     let name = HeaderName::from_static("x-accel-buffering");
     response
         .headers_mut()

@@ -1,24 +1,24 @@
-//! Delays after repeated wrong passwords: the wait doubles with each one, up to a quarter of an
-//! hour.
+//! Delays sign-in after repeated wrong passwords. The wait doubles with each wrong password, up to
+//! a quarter of an hour.
 //!
-//! It counts per account and client address together, so that an attacker who guesses passwords
-//! cannot keep the account holder out from elsewhere; `throttle.rs` limits attempts on an account
-//! from all addresses. It locks nobody out: a wait ends by itself, attempts during it do not
-//! prolong it, and the right password ends it.
+//! Wrong passwords count per pair of account and client address, so that an attacker cannot keep
+//! the account holder out at another address. `throttle.rs` limits the attempts on an account from
+//! all addresses. A wait locks nobody out: it ends by itself, and attempts during the wait do not
+//! prolong it.
 //!
-//! Kept by hand: `governor` limits a rate, and has no wait that doubles.
+//! The crate `governor` is not used, because it limits a rate and has no wait that doubles.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Wrong passwords without a wait.
+/// Number of wrong passwords that cause no wait.
 const FREE_ATTEMPTS: u32 = 5;
 
 const MIN_WAIT_MS: i64 = 2_000;
 const MAX_WAIT_MS: i64 = 15 * 60_000;
 
-/// Time without an attempt after which a streak is forgotten.
+/// Time in ms without an attempt after which a streak is forgotten.
 const STREAK_EXPIRY_MS: i64 = 60 * 60_000;
 
 /// Maximum number of entries. When the table is full, the least recently used entry is evicted.
@@ -53,7 +53,7 @@ impl LoginBackoff {
     pub fn check(&self, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
         let streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
         let streak = streaks.get(&(email.to_owned(), address));
-        // At most the full wait, even if the clock was set back.
+        // The wait is limited to its full length, even if the clock was set back.
         let wait_ms = streak.map_or(0, |streak| {
             (streak.last_ms + streak.wait_ms() - now_ms).min(streak.wait_ms())
         });

@@ -1,13 +1,13 @@
-//! The navigation: one line per entry, in the order in which pages show it.
+//! The navigation as a table with one line per entry, in display order.
 //!
 //! Account holders and operators have a mode each, with entries of its own. The path of a page
-//! decides which mode it belongs to and which entry is current. Must not know a page.
+//! decides which mode it belongs to and which entry is current. This file must not depend on a
+//! page.
 
-/// An entry of the navigation.
 pub struct MenuEntry {
     pub text: &'static str,
     pub path: &'static str,
-    /// Name of its picture in `style.css`.
+    /// Name of the entry's icon in `style.css`.
     pub icon: &'static str,
 }
 
@@ -17,18 +17,17 @@ pub struct MenuGroup {
     pub entries: &'static [MenuEntry],
 }
 
-/// A mode that an operator can switch to.
+/// A mode of the navigation between which an operator can switch.
 pub struct MenuMode {
     pub text: &'static str,
     pub path: &'static str,
 }
 
-/// The navigation of a page.
 pub struct Menu {
     pub groups: &'static [MenuGroup],
-    /// The modes of the user, if there is more than one.
+    /// Modes of the user; empty if there is only one.
     pub modes: &'static [MenuMode],
-    /// First page of the mode, to which the product's name leads.
+    /// First page of the mode, to which the product's name links.
     pub home: &'static str,
     /// Path of the current entry.
     current: Option<&'static str>,
@@ -74,7 +73,7 @@ const MONEY: MenuGroup = MenuGroup {
     entries: &[SPENDING, STATEMENT, ALERTS],
 };
 
-/// The group where credits are sold.
+/// The menu group for accounts of a gateway that sells credits.
 const MONEY_AND_CREDITS: MenuGroup = MenuGroup {
     entries: &[CREDITS, SPENDING, STATEMENT, ALERTS],
     ..MONEY
@@ -109,12 +108,12 @@ const OPERATOR: &[MenuGroup] = &[
     },
 ];
 
-/// Path of the pages for operators, and of the first of them.
+/// Path prefix of the operator pages, which is also the path of the first one.
 const OPERATOR_PATH: &str = "/dashboard/operator";
 /// Path of the first page for account holders.
 const HOLDER_PATH: &str = "/dashboard";
 
-/// Where a user begins.
+/// Returns the path of a user's first page.
 pub fn first_path(is_operator: bool) -> &'static str {
     match is_operator {
         true => OPERATOR_PATH,
@@ -134,12 +133,12 @@ const MODES: &[MenuMode] = &[
 ];
 
 impl Menu {
-    /// The navigation for someone who is not signed in.
+    /// Returns the navigation of a visitor who is not signed in.
     pub fn public(path: &str) -> Self {
         Self::new(PUBLIC, path)
     }
 
-    /// The navigation of a signed-in user, on the page at `path`.
+    /// Returns the navigation of a signed-in user for the page at `path`.
     pub fn signed_in(is_operator: bool, sells_credits: bool, path: &str) -> Self {
         let operates = is_operator && is_below(path, OPERATOR_PATH);
         let groups = match (operates, sells_credits) {
@@ -160,7 +159,7 @@ impl Menu {
         let current = entries
             .map(|entry| entry.path)
             .filter(|entry| is_below(path, entry))
-            // A page of no entry does not belong to the first page of its mode.
+            // A page without an entry does not belong to the first page of its mode.
             .filter(|entry| ![HOLDER_PATH, OPERATOR_PATH].contains(entry) || path == *entry)
             .max_by_key(|entry| entry.len());
         Self {
@@ -171,7 +170,7 @@ impl Menu {
         }
     }
 
-    /// Whether the page is one for operators.
+    /// Returns whether the page is one for operators.
     pub fn is_of_operators(&self) -> bool {
         self.home == OPERATOR_PATH
     }
@@ -180,7 +179,7 @@ impl Menu {
         self.current == Some(entry.path)
     }
 
-    /// Whether the page belongs to the mode.
+    /// Returns whether the page belongs to the mode.
     pub fn is_in(&self, mode: &MenuMode) -> bool {
         mode.path == self.home
     }

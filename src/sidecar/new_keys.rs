@@ -1,8 +1,8 @@
-//! The keys that their pages show at the moment, and the tickets that open those pages.
+//! Stores the new keys that pages currently show, and the tickets that open those pages.
 //!
-//! A ticket opens nothing outside the session that created the key. The key in plain text is in
-//! memory for as long as its page shows it, about [`KEY_SHOWN_MS`]; a restart forgets it. Must not
-//! write it anywhere, and must not know a form or a page.
+//! A ticket is valid only in the session that created the key. The key in plain text stays in
+//! memory for about [`KEY_SHOWN_MS`], and a restart forgets it. This file must not write a key to
+//! disk or to a log, and must not depend on a form or a page.
 
 use super::display::Timestamp;
 use accounts::NewKey;
@@ -15,23 +15,23 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// Time for which the page of a new key shows it: 5 minutes.
+/// Time in ms for which the page of a new key shows it: 5 minutes.
 pub const KEY_SHOWN_MS: i64 = 5 * 60_000;
 
-/// Maximum number of keys that pages show at a time; one more drops the oldest.
+/// Maximum number of keys in the table. At the limit, the oldest is dropped.
 const MAX_SHOWN_KEYS: usize = 1_000;
 
-/// Maximum number of them that one session created, so that no session drops those of others.
+/// Maximum number of keys of one session, so that no session displaces the keys of others.
 const MAX_SHOWN_KEYS_PER_SESSION: usize = 20;
 
-/// Interval at which keys whose time is over are removed from memory, while there are any.
+/// Interval at which expired keys are removed from memory, while there are any.
 const REMOVAL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Bytes of a form's number, and of each half of a ticket: a hash of the form, and a hash of the
-/// first half. Both are hashes with the session's token.
+/// Bytes of a nonce, and of each half of a ticket. The first half is a hash of the form, and the
+/// second one a hash of the first. Both hashes include the session's token.
 const TICKET_HALF_BYTES: usize = 8;
 
-/// A key that its page shows.
+/// A key that a page currently shows.
 pub struct TicketedKey {
     pub new: NewKey,
     /// Time until which the replaced key works.
@@ -40,19 +40,19 @@ pub struct TicketedKey {
     pub client: String,
 }
 
-/// The keys that pages show at the moment, by their tickets.
+/// The keys that pages currently show, by their tickets.
 #[derive(Clone, Default)]
 pub struct NewKeyTickets {
     table: Arc<Mutex<TicketTable>>,
-    /// Held while a key is created: of the same form sent twice at once, one creates it.
+    /// Held while a key is created, so that a form sent twice at once creates one key.
     creating: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Default)]
 struct TicketTable {
-    /// Oldest first.
+    /// Entries in the order of creation, the oldest first.
     entries: VecDeque<TicketEntry>,
-    /// A task removes the entries whose time is over.
+    /// True if a task that removes expired entries is running.
     has_remover: bool,
 }
 
@@ -62,7 +62,7 @@ struct TicketEntry {
     key: Arc<TicketedKey>,
 }
 
-/// A form that asks for a key.
+/// The request of a form for a key.
 #[derive(Clone)]
 pub struct KeyRequest {
     pub ticket: String,
@@ -70,7 +70,7 @@ pub struct KeyRequest {
     pub session: [u8; 32],
 }
 
-/// A random number for a form: the same form sent again has the same one.
+/// Returns a random nonce for a form. The same form sent again has the same nonce.
 ///
 /// # Errors
 /// Returns an error if the system has no randomness.
@@ -80,7 +80,7 @@ pub fn new_nonce() -> Result<String, getrandom::Error> {
     Ok(encode_hex(&bytes))
 }
 
-/// Whether a form's field has the form of such a number.
+/// Returns whether a form's field has the shape of a nonce.
 pub fn is_nonce(text: &str) -> bool {
     text.len() == 2 * TICKET_HALF_BYTES
         && text
@@ -96,9 +96,9 @@ fn encode_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The ticket for a form of this session. The fields are part of it: a form that was changed and
-/// sent again asks for another key, whose page has another URL. Logs mask a ticket: it is as long
-/// as a token.
+/// Returns the ticket for a form of this session. The fields are part of the ticket, so a form that
+/// was changed and sent again requests another key, whose page has another URL. A ticket is as long
+/// as a token, so logs mask it.
 pub fn ticket(session_token: &str, nonce: &str, fields_hash: &[u8; 32]) -> String {
     let fields = encode_hex(fields_hash);
     let text = format!("new key form of {session_token}, number {nonce}, fields {fields}");
@@ -106,21 +106,21 @@ pub fn ticket(session_token: &str, nonce: &str, fields_hash: &[u8; 32]) -> Strin
     sign_form(session_token, &encode_hex(&hash[..TICKET_HALF_BYTES]))
 }
 
-/// Completes a ticket: appends the half that proves which session it belongs to.
+/// Completes a ticket by appending the half that proves its session.
 fn sign_form(session_token: &str, form: &str) -> String {
     let text = format!("new key ticket of {session_token} for {form}");
     let hash = Sha256::digest(text.as_bytes());
     format!("{form}{}", encode_hex(&hash[..TICKET_HALF_BYTES]))
 }
 
-/// Whether the ticket is of a form of this session, no matter how long ago.
+/// Returns whether the ticket belongs to a form of this session, regardless of its age.
 pub fn is_own_ticket(session_token: &str, text: &str) -> bool {
     text.get(..2 * TICKET_HALF_BYTES)
         .is_some_and(|form| sign_form(session_token, form) == text)
 }
 
 impl NewKeyTickets {
-    /// The key of a ticket, if its page still shows it.
+    /// Returns the key of a ticket, if the key's page still shows it.
     pub fn key(&self, ticket: &str, now_ms: i64) -> Option<Arc<TicketedKey>> {
         let table = self.lock_table();
         let is_shown =
@@ -134,7 +134,7 @@ impl NewKeyTickets {
         Arc::clone(&self.creating).lock_owned().await
     }
 
-    /// Shows a key. `runtime` removes it when its time is over.
+    /// Adds a key. A task on `runtime` removes the key when its time is over.
     pub fn insert(&self, request: KeyRequest, key: TicketedKey, now_ms: i64, runtime: &Handle) {
         let mut table = self.lock_table();
         table.remove_expired(now_ms);
@@ -157,7 +157,7 @@ impl NewKeyTickets {
         }
     }
 
-    /// Removes keys whose time is over, until there are none left.
+    /// Removes expired keys until none are left.
     async fn remove_in_time(self, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;
@@ -177,7 +177,7 @@ impl NewKeyTickets {
 
 impl TicketTable {
     fn remove_expired(&mut self, now_ms: i64) {
-        // A time later than any new one is left from before the clock was set back.
+        // A time later than any new one was stored before the clock was set back.
         let latest_ms = now_ms.saturating_add(KEY_SHOWN_MS);
         self.entries
             .retain(|entry| (now_ms + 1..=latest_ms).contains(&entry.until_ms));

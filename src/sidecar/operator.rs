@@ -1,5 +1,5 @@
-//! The operator pages: what all accounts spend, and accounts to read and to change, in the name of
-//! an administrator.
+//! The operator pages: the spending of all accounts, and reading and changing accounts in the name
+//! of an administrator.
 //!
 //! `operator/overview.rs` adds up all accounts, `operator/search.rs` finds what has an id,
 //! `operator/list.rs` lists accounts, `operator/new_account.rs` opens one, `operator/account.rs`
@@ -7,8 +7,7 @@
 //! `operator/reading.rs` shows its activity, receipts and spending. `operator/service.rs` shows the
 //! state of the gateway, `operator/models.rs` and `operator/prices.rs` prices,
 //! `operator/invites.rs` manages invitations, `operator/audit.rs` shows the audit log. Every
-//! handler takes an `Operator` or an `OperatorForm` (`authz.rs`); for all other users these pages
-//! do not exist (404).
+//! handler takes an `Operator` or an `OperatorForm` (`authz.rs`), so all other users get a 404.
 
 mod account;
 mod audit;
@@ -40,7 +39,7 @@ use keys::KeyStatusChange;
 use status::set_status;
 use std::sync::Arc;
 
-/// Each handler takes an `Operator` or an `OperatorForm`.
+/// Lists the routes. Each handler takes an `Operator` or an `OperatorForm`.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/operator", get(overview::show))
@@ -111,7 +110,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/dashboard/operator/prices/{version}", get(prices::show))
         .route("/dashboard/operator/search", get(search::show))
         .route("/dashboard/operator/audit", get(audit::show))
-        // The address of the audit log before.
+        // The audit log had this address in earlier versions.
         .route("/dashboard/operator/log", get(redirect_to_audit))
         .route(
             "/dashboard/operator/activity/{request_id}",

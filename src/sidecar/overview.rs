@@ -1,4 +1,4 @@
-//! The first page of the dashboard: the live balance, the trial, the spending, and the latest
+//! The first page of the dashboard, with the live balance, the trial, the spending, and the latest
 //! responses.
 
 use super::activity::{ActivityRow, latest};
@@ -30,7 +30,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/dashboard/live", get(live))
 }
 
-/// Leads to the first page of a user; a visitor who may sign up, to the form for that.
+/// Redirects users to their first page, and visitors to sign-up if it is open.
 async fn redirect_to_first_page(
     State(app): State<Arc<SidecarState>>,
     OptionalUser(user): OptionalUser,
@@ -52,9 +52,9 @@ struct OverviewPage {
     rows: Vec<ActivityRow>,
     month: MonthlySpending,
     base_url: String,
-    /// The user has just signed up with a mailbox that already had its trial.
+    /// True if the user has just signed up with a mailbox that already had its trial.
     had_trial: bool,
-    /// The e-mail to confirm before the trial's credits come.
+    /// E-mail that must be confirmed before the trial's credits are granted.
     unverified: Option<String>,
 }
 
@@ -68,8 +68,8 @@ async fn overview(
     user: CurrentUser,
     query: Result<Query<OverviewQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    // The page shows a fixed text, never text from the URL, and only if it is true: not to an
-    // account that has a trial.
+    // The page shows a fixed text instead of text from the URL, and only if the account has no
+    // trial.
     let had_trial = query
         .ok()
         .and_then(|Query(query)| query.trial)

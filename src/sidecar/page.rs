@@ -1,4 +1,4 @@
-//! Parts common to all pages: the frame with its navigation.
+//! Parts that all pages share: the frame and its navigation.
 
 use super::assets::{Asset, CHART_SCRIPT, FONT, SCRIPT, STYLE};
 use super::authz::may_view;
@@ -17,20 +17,19 @@ use axum::response::{Html, IntoResponse, Response};
 use config::{BrandSettings, SupportContact};
 use std::sync::Arc;
 
-/// What a frame takes from the request that its page answers.
+/// Values that a frame takes from the request.
 #[derive(Clone)]
 struct PageContext {
-    /// Path of the request.
     path: String,
     brand: PageBrand,
 }
 
 tokio::task_local! {
-    /// The context of the request that the current task answers.
+    /// Context of the request that the current task answers.
     static CONTEXT: PageContext;
 }
 
-/// Middleware: sets the context of the pages.
+/// Sets the context of the pages, as a middleware.
 pub async fn set_context(
     State(app): State<Arc<SidecarState>>,
     request: Request,
@@ -44,7 +43,7 @@ pub async fn set_context(
 }
 
 impl PageContext {
-    /// Outside of a request, the context of no page.
+    /// Returns the current context. Outside of a request, the context is empty.
     fn current() -> Self {
         CONTEXT.try_with(Self::clone).unwrap_or_else(|_| Self {
             path: String::new(),
@@ -53,29 +52,28 @@ impl PageContext {
     }
 }
 
-/// Values of the frame template.
 pub struct Frame {
     pub title: &'static str,
-    /// Name of the style, and of the scripts in the order in which they run.
+    /// Name of the style file. The names of the scripts follow in the order in which they run.
     pub style: &'static str,
     pub scripts: Vec<&'static str>,
     pub brand: PageBrand,
-    /// Name of the font's file.
+    /// Name of the font file.
     pub font: &'static str,
     pub menu: Menu,
     pub viewer: Option<FrameUser>,
     pub banners: Vec<Banner>,
-    /// Passwords and keys cross a network unencrypted.
+    /// True if passwords and keys cross a network unencrypted.
     pub insecure: bool,
-    /// Whom to ask for help, on pages that know the settings.
+    /// Support contact, on pages that have access to the settings.
     pub support: Option<SupportContact>,
-    /// Whether the gateway sells credits.
+    /// True if the gateway sells credits.
     pub sells_credits: bool,
-    /// Number of entries that the page may lack, because the ledger's index is behind.
+    /// Number of entries that the page may lack, because the ledger's index lags behind.
     pub index_lag: u64,
 }
 
-/// The signed-in user, as the frame shows it.
+/// Data of the signed-in user for the frame.
 pub struct FrameUser {
     pub email: String,
     pub csrf: String,
@@ -109,7 +107,7 @@ impl Frame {
         };
         let path = PageContext::current().path;
         let menu = Menu::signed_in(may_view(&user.account), user.sells_credits, &path);
-        // An operator's own credits are of no concern there.
+        // Operator pages omit banners, which concern the operator's own credits.
         let banners = match menu.is_of_operators() {
             true => Vec::new(),
             false => user.banners.clone(),
@@ -125,18 +123,19 @@ impl Frame {
         }
     }
 
-    /// Whether the signed-in user's account is suspended, so that its keys do not work.
+    /// Returns whether the signed-in user's account is suspended, so that its keys do not work.
     pub fn is_suspended(&self) -> bool {
         self.viewer.as_ref().is_some_and(|viewer| viewer.suspended)
     }
 
-    /// The frame of a public page, with the menu of the reader's account if there is a session.
+    /// Returns the frame of a public page, with the menu of the reader's account if there is a
+    /// session.
     pub fn for_anyone(title: &'static str, user: Option<&CurrentUser>) -> Self {
         user.map_or_else(|| Self::public(title), |user| Self::new(title, user))
     }
 
-    /// Where an account holder gets credits: the page that sells them, or the address at which the
-    /// operator can be asked, if the settings have one.
+    /// Returns the link to more credits: the page that sells them, or else the operator's address
+    /// from the settings.
     pub fn credits_link(&self) -> Option<&str> {
         if self.sells_credits {
             return Some(CREDITS_PATH);
@@ -145,8 +144,8 @@ impl Frame {
         contact.is_link.then_some(contact.text.as_str())
     }
 
-    /// Says how many of the newest entries are not indexed. A page that reads the index asks for
-    /// the number after that.
+    /// Sets the number of the newest entries that are not indexed yet. A page that reads the index
+    /// determines the number afterwards.
     #[must_use]
     pub fn with_index_lag(self, index_lag: u64) -> Self {
         Self { index_lag, ..self }
@@ -157,7 +156,7 @@ impl Frame {
         self.with_script(&CHART_SCRIPT)
     }
 
-    /// Adds a script that only some pages need. It can use what `app.js` defines.
+    /// Adds a script for only some pages. The script can use the functions of `app.js`.
     #[must_use]
     pub fn with_script(mut self, script: &'static Asset) -> Self {
         self.scripts.push(&script.name);
@@ -165,24 +164,24 @@ impl Frame {
     }
 }
 
-/// Renders a page.
 pub fn html(status: StatusCode, page: &impl Template) -> Response {
     match page.render() {
         Ok(text) => (status, Html(text)).into_response(),
         Err(error) => {
-            // Not a `PageError`: that would render a page again.
+            // A `PageError` would render a page again, so the error is logged here.
             log::error!("sidecar: cannot render a page: {error}");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
 
-/// Builds the response of a page with [`Frame::for_anyone`].
+/// Builds the response for a page with the frame of [`Frame::for_anyone`].
 pub fn html_for_anyone(page: &impl Template, user: Option<&CurrentUser>) -> Response {
     let mut response = html(StatusCode::OK, page);
     let vary = HeaderValue::from_static("cookie");
     response.headers_mut().insert(header::VARY, vary);
-    // A page with a menu has the user's e-mail and form token. It gets `no-store`, like all others.
+    // A page with a menu contains the user's e-mail and form token, so it gets `no-store` like all
+    // others.
     match user {
         Some(_) => response,
         None => with_no_cache(response),

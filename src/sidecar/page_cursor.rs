@@ -1,19 +1,20 @@
-//! The place in the ledger where the next page of a table begins, as its link has it: `AT.SEQ`.
+//! Formats and parses the position in the ledger at which the next page of a table begins. The text
+//! in links is `AT.SEQ`.
 //!
-//! Must not read the ledger.
+//! This file must not read the ledger.
 
 use super::error::PageError;
 use crate::billing::activity::ActivityCursor;
 
-/// Returns the text of a place, for a link.
+/// Formats a position for a link.
 pub fn format_cursor(ActivityCursor { at_ms, seq }: ActivityCursor) -> String {
     format!("{at_ms}.{seq}")
 }
 
-/// Parses the text of a place. The empty text is the first page.
+/// Parses the text of a position. The empty text is the first page.
 ///
 /// # Errors
-/// Returns "not found" for a text that no link has.
+/// Returns "not found" for malformed text.
 pub fn parse_cursor(text: &str) -> Result<Option<ActivityCursor>, PageError> {
     if text.is_empty() {
         return Ok(None);

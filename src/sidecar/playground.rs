@@ -2,7 +2,7 @@
 //!
 //! The page's script sends the requests to the edge, like any client, with a key that it asks for
 //! here and keeps in memory only. Without the script, the page shows the request as a curl line.
-//! Must not send a request to a model.
+//! This file must not send requests to models.
 
 use super::assets::PLAYGROUND_SCRIPT;
 use super::blocking::run_blocking;
@@ -31,16 +31,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a playground key may spend if the user sets nothing else: 5 credits.
+/// Default spending limit of a playground key, in credits.
 const USUAL_KEY_CREDITS: &str = "5";
 
-/// Maximum that a playground key may spend: 100 credits.
+/// Maximum spending limit of a playground key: 100 credits.
 const MAX_KEY_CREDITS: Micro = Micro::new(100_000_000);
 
-/// Longest answer if the user sets nothing else, in tokens.
+/// Default maximum length of an answer, in tokens.
 const USUAL_OUTPUT_TOKENS: u64 = 512;
 
-/// Limit on new playground keys of one account: each leaves a row in `app.db`.
+/// Limit on the new playground keys of one account, because each key leaves a row in `app.db`.
 const KEYS_PER_ACCOUNT: AttemptLimit = AttemptLimit {
     count: 60,
     window_ms: 3_600_000,
@@ -58,7 +58,7 @@ struct PlaygroundPage {
     frame: Frame,
     csrf: String,
     models: Vec<PlaygroundModel>,
-    /// Request to the chosen model, as a line for a shell; `None` without models.
+    /// Request to the chosen model as a shell command; `None` without models.
     curl: Option<String>,
     output_tokens: u64,
     key_credits: &'static str,
@@ -68,7 +68,7 @@ struct PlaygroundPage {
 struct PlaygroundModel {
     id: String,
     surface: Protocol,
-    /// Highest temperature; `None` if the model takes none.
+    /// Highest temperature; `None` if the model accepts no temperature.
     max_temperature: Option<u8>,
     max_output_tokens: u64,
     about: String,
@@ -140,7 +140,7 @@ async fn show(
     html(StatusCode::OK, &page)
 }
 
-/// A request to the model in its own protocol, as a line for a shell.
+/// Returns a request to the model in its own protocol, as a shell command.
 fn curl_line(base_url: &str, model: &Arc<CatalogModel>, output_tokens: u64) -> String {
     let surface = native_surface(model);
     let question = "Say hello.";
@@ -167,12 +167,13 @@ fn curl_line(base_url: &str, model: &Arc<CatalogModel>, output_tokens: u64) -> S
     )
 }
 
-/// One word of a shell command.
+/// Quotes one word of a shell command.
 fn single_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Creates the playground key of this session. The script expects JSON, also of a refusal.
+/// Creates the playground key of this session. The response is JSON for the page's script, even for
+/// a refusal.
 async fn create_key(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,

@@ -1,7 +1,7 @@
-//! The account page: account data, sessions, password change, export and account deletion.
+//! The account page with account data, sessions, password change, export and account deletion.
 //!
 //! An action that cannot be undone, or that would lock the account holder out, requires the
-//! password. Must not know how it is stored.
+//! password. This file must not depend on the storage of accounts.
 
 use super::account::require_password;
 use super::blocking::run_blocking;
@@ -49,13 +49,14 @@ struct ProfilePage {
     email: String,
     status: &'static str,
     created: Timestamp,
-    /// When the e-mail was verified, and whether the holder can ask for a mail that does it.
+    /// Time at which the e-mail was verified. The next field tells whether the holder can request a
+    /// verification mail.
     verified: Option<Timestamp>,
     may_verify: bool,
     sessions: Vec<ProfileSessionRow>,
     has_others: bool,
     done: Option<&'static str>,
-    /// The form with a fault, and the fault.
+    /// The submitted form and its fault, if the form was refused.
     fault: Option<(ProfileForm, String)>,
     min_chars: usize,
     max_chars: usize,
@@ -104,7 +105,7 @@ struct ProfileQuery {
     done: Option<String>,
 }
 
-/// Maps a known value from the URL to a message. Text from the URL is never shown.
+/// Maps a known value from the URL to a message, so that text from the URL is never shown.
 fn done_message(done: Option<&str>) -> Option<&'static str> {
     match done? {
         "password" => Some("Your password was changed. All your other sessions have ended."),
@@ -263,8 +264,8 @@ async fn change_password(
     })
 }
 
-/// Ends all sessions and starts a new one, so that anyone who knows the old password or has a
-/// stolen cookie is signed out.
+/// Ends all sessions and starts a new one, so that anyone with the old password or a stolen cookie
+/// is signed out.
 async fn replace_password(
     app: &SidecarState,
     headers: &HeaderMap,

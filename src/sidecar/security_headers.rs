@@ -1,5 +1,5 @@
-//! Middleware for every request and response: refuses changes requested by another site's page, and
-//! sets headers that make an injected script useless.
+//! Middleware for all requests and responses. It refuses changes that another site's page requests,
+//! and sets headers that make injected scripts useless.
 
 use super::error::PageError;
 use super::state::SidecarState;
@@ -67,9 +67,10 @@ pub async fn require_same_origin(
     Ok(next.run(request).await)
 }
 
-/// Browsers report the origin of a request: `Sec-Fetch-Site` on https and loopback, `Origin` on
-/// every POST. A request with neither header does not come from a browser, so it cannot misuse a
-/// user's cookie. A signed-in form needs its token in any case.
+/// Returns whether a request comes from the gateway's own pages. Browsers report the origin in
+/// `Sec-Fetch-Site` on https and loopback, and in `Origin` on every POST. A request with neither
+/// header does not come from a browser, so it cannot misuse a user's cookie. A signed-in form needs
+/// its token in any case.
 fn is_same_origin(headers: &HeaderMap, base_url: &str) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
@@ -88,7 +89,7 @@ fn is_same_origin(headers: &HeaderMap, base_url: &str) -> bool {
         || matches!((own_host, host), (Some(own), Some(host)) if own.eq_ignore_ascii_case(host))
 }
 
-/// Scheme and authority of a URL.
+/// Returns the scheme and authority of a URL.
 fn origin_of(url: &str) -> &str {
     let start = url.find("://").map_or(0, |index| index + 3);
     let end = url

@@ -2,7 +2,7 @@
 //! [`OptionalUser`] and [`SignedForm`].
 //!
 //! A handler that changes something takes a `SignedForm`, which requires a live session and the
-//! form's own token. Must not know where sessions are stored.
+//! form's own token. This file must not depend on the storage of sessions.
 
 use super::banners::{self, Banner};
 use super::blocking::run_blocking;
@@ -22,33 +22,31 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// The signed-in account holder.
 pub struct CurrentUser {
     pub account: Account,
     pub token: String,
-    /// Result of [`site_url`].
+    /// Address of the site as [`site_url`] returns it.
     pub site: String,
     /// Token for the forms of this session.
     pub csrf: String,
-    /// The connection is plain HTTP to an address of another machine.
+    /// True if the connection is plain HTTP to another machine.
     pub insecure: bool,
-    /// The user typed the password a short while ago.
+    /// True if the user typed the password a short while ago.
     pub confirmed: bool,
-    /// Whom the user can ask for help.
+    /// Contact that the user can ask for help.
     pub support: Option<SupportContact>,
-    /// What stands above every page.
+    /// Banners above every page.
     pub banners: Vec<Banner>,
-    /// Whether the gateway sells credits.
+    /// True if the gateway sells credits.
     pub sells_credits: bool,
 }
 
-/// The signed-in account holder, on a page that anyone may read.
+/// The signed-in account holder, on a page that visitors may read too.
 pub struct OptionalUser(pub Option<CurrentUser>);
 
-/// A form that a signed-in user sent from one of our pages.
+/// A form that a signed-in user sent from a page of the gateway.
 pub struct SignedForm {
     pub user: CurrentUser,
-    /// Address of the client.
     pub address: IpAddr,
     fields: HashMap<String, String>,
 }
@@ -58,13 +56,13 @@ impl SignedForm {
         self.fields.get(name).map_or("", String::as_str)
     }
 
-    /// Whether the form comes from the page that asks for a confirmation (`confirm.rs`).
+    /// Returns whether the form comes from the page that asks for a confirmation (`confirm.rs`).
     pub fn is_confirmed(&self) -> bool {
         self.field(CONFIRMED_FIELD) == "yes"
     }
 
-    /// The fields that a page may repeat, in order: not the token, which the page has itself, and
-    /// no password, which must not stand in a page.
+    /// Returns the fields that a page may repeat, in order. The token is omitted because the page
+    /// has its own, and passwords are omitted because a page must not contain them.
     pub fn repeatable_fields(&self) -> Vec<(&str, &str)> {
         let mut fields: Vec<_> = self
             .fields
@@ -78,7 +76,8 @@ impl SignedForm {
         fields
     }
 
-    /// Names of the ticked boxes: the rest of each sent field name after `prefix`, in order.
+    /// Returns the names of the ticked boxes in order. A name is the part of a field's name after
+    /// `prefix`.
     pub fn checked_boxes(&self, prefix: &str) -> Vec<String> {
         let mut names: Vec<_> = self
             .fields
@@ -91,15 +90,15 @@ impl SignedForm {
     }
 }
 
-/// Field by which a form says that the user has confirmed it.
+/// Name of the field that marks a form as confirmed by the user.
 const CONFIRMED_FIELD: &str = "confirmed";
 
-/// Header by which the edge reports that the client address is that of a trusted proxy that did not
-/// name its client.
+/// Name of the header by which the edge reports that the client address belongs to a trusted proxy
+/// which did not name its client.
 pub const UNNAMED_CLIENT_HEADER: &str = "x-gateway-unnamed";
 
-/// Client address: the value from the edge, which removes any value from the client; otherwise the
-/// address of the connection.
+/// Address of the client. The edge sends the address in a header and removes any such header from
+/// clients. Without the header, the address is that of the connection.
 pub struct ClientIp(pub IpAddr);
 
 impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
@@ -123,7 +122,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             run_blocking(move || accounts.logins().touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
-        // No page fails because its banners cannot be read.
+        // A page must not fail because its banners cannot be read.
         let banners = banners::load(app, &session.account, now_ms).unwrap_or_else(|error| {
             log::warn!("sidecar: cannot read the banners of a page: {error}");
             Vec::new()
@@ -152,7 +151,7 @@ impl FromRequestParts<Arc<SidecarState>> for OptionalUser {
         Ok(Self(
             match CurrentUser::from_request_parts(parts, app).await {
                 Ok(user) => Some(user),
-                // A public page does not fail because the session cannot be read.
+                // A public page must not fail because the session cannot be read.
                 Err(PageError::Internal(error)) => {
                     log::warn!("sidecar: cannot read the session of a public page: {error}");
                     None
@@ -219,9 +218,8 @@ impl<S: Sync> FromRequestParts<S> for ClientIp {
     }
 }
 
-/// URL of the site as the user sees it: the configured URL, with https if the edge reports that the
-/// user came by https. (The edge trusts only trusted proxies for this, and removes any value from
-/// clients.)
+/// Returns the URL of the site as the user sees it: the configured URL, with https if the edge
+/// reports that the user came by https. The edge accepts this report only from trusted proxies.
 pub fn site_url(headers: &HeaderMap, base_url: &str) -> String {
     let by_https = headers
         .get("x-forwarded-proto")
@@ -232,7 +230,7 @@ pub fn site_url(headers: &HeaderMap, base_url: &str) -> String {
     }
 }
 
-/// Session token of a request.
+/// Returns the session token of a request.
 pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
     let name = cookie_name(site);
     headers
@@ -245,14 +243,14 @@ pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
         .map(|cookie| cookie.value().to_owned())
 }
 
-/// Cookie for a new session; with an empty token, a cookie that ends the session.
+/// Returns the cookie for a new session. With an empty token, the cookie ends the session.
 pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError> {
     let cookie = Cookie::build((cookie_name(site), token.to_owned()))
         .http_only(true)
         .same_site(SameSite::Lax)
         .path("/")
         .secure(site.starts_with("https://"));
-    // Without a max-age, the cookie ends with the browser; the server ends the session after 7
+    // Without a max-age, the cookie ends with the browser. The server ends the session after 7
     // days.
     let cookie = if token.is_empty() {
         cookie.max_age(cookie::time::Duration::ZERO)
@@ -263,8 +261,8 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError>
         .map_err(|error| PageError::Internal(error.to_string()))
 }
 
-/// Name of the session cookie. The prefix binds the cookie to this host and to https; plain HTTP
-/// cannot use it.
+/// Returns the name of the session cookie. The prefix binds the cookie to this host and to https;
+/// plain HTTP cannot use it.
 fn cookie_name(site: &str) -> &'static str {
     if site.starts_with("https://") {
         "__Host-gw"
@@ -273,12 +271,13 @@ fn cookie_name(site: &str) -> &'static str {
     }
 }
 
-/// Plain HTTP to an address of another machine: others can read the input on the way.
+/// Returns whether users reach the gateway by plain HTTP over a network, where others can read
+/// their input.
 pub fn is_insecure(base_url: &str) -> bool {
     base_url.starts_with("http://") && !is_local(base_url)
 }
 
-/// Whether only this machine reaches the gateway at its address.
+/// Returns whether the gateway's address is reachable only from this machine.
 pub fn is_local(base_url: &str) -> bool {
     let uri = base_url.parse::<axum::http::Uri>().ok();
     let host = uri.as_ref().and_then(|uri| uri.host()).unwrap_or_default();

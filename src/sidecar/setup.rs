@@ -1,9 +1,10 @@
-//! Set-up pages: the list of clients, and for each client the files and lines that point it at this
-//! gateway, with the models of the chosen key.
+//! Set-up pages: the list of clients, and for each client the configuration for this gateway, with
+//! the models of the chosen key.
 //!
-//! The files read the key from the environment, because the gateway does not store its text; only
-//! the page of a new key has it. The public pages below `/docs` show the files for the whole
-//! catalog. Must not know what a client reads: that is in `client_guides.rs`.
+//! The configuration reads the key from the environment, because the gateway does not store its
+//! text. Only the page of a new key contains the key. The public pages below `/docs` show the files
+//! for the whole catalog. This file must not define a client's configuration; `client_guides.rs`
+//! does.
 
 use super::display::Credits;
 use super::error::PageError;
@@ -27,17 +28,17 @@ use config::catalog::CatalogModel;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Client of a new key whose form names none: it works on every machine.
+/// Default client on the page of a new key, because it works on every machine.
 const DEFAULT_CLIENT: &str = "curl";
 
-/// Clients whose guides are a request in a language, and the language.
+/// Guides that consist of a request in a language, with the language's name.
 const FIRST_CALL_LANGUAGES: [(&str, &str); 3] = [
     ("curl", "curl"),
     ("openai-python", "Python"),
     ("openai-node", "Node.js"),
 ];
 
-/// Public below `/docs`, else for account holders.
+/// Lists the routes: public ones below `/docs`, and those for account holders.
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/docs/clients/{client}", get(show_public))
@@ -45,13 +46,13 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/dashboard/setup/{client}", get(show))
 }
 
-/// Clients of one kind, as lists and forms show them.
+/// Clients of one kind, for lists and forms.
 pub struct ClientGroup {
     pub title: &'static str,
     pub clients: Vec<&'static ClientGuide>,
 }
 
-/// All clients, by kind.
+/// Returns all clients by kind.
 pub fn client_groups() -> Vec<ClientGroup> {
     let groups = ClientKind::ALL.into_iter().map(|kind| ClientGroup {
         title: kind.title(),
@@ -62,7 +63,7 @@ pub fn client_groups() -> Vec<ClientGroup> {
     groups.collect()
 }
 
-/// The files, lines and notes of one client, ready to paste.
+/// Files, lines and notes of one client, ready to paste.
 #[derive(Template)]
 #[template(path = "setup_files.html")]
 pub struct GuideView {
@@ -71,11 +72,11 @@ pub struct GuideView {
     terminal: String,
     notes: Vec<String>,
     turns: &'static [UsualTurn],
-    /// A row for each model that the files name for something.
+    /// Turn costs, with a row for each model that the files use.
     costs: Vec<TurnCosts>,
 }
 
-/// What the usual turns cost with one model.
+/// Costs of typical turns with one model.
 struct TurnCosts {
     role: &'static str,
     model: String,
@@ -104,7 +105,7 @@ impl GuideView {
         }
     }
 
-    /// Leaves out what a turn costs: one request in a language is no turn of an agent.
+    /// Removes the turn costs, because a request in a language is not a turn of an agent.
     fn without_costs(self) -> Self {
         Self {
             costs: Vec::new(),
@@ -112,7 +113,7 @@ impl GuideView {
         }
     }
 
-    /// True if files or lines read the key from the environment.
+    /// Returns whether files or lines read the key from the environment.
     fn reads_variable(&self) -> bool {
         let texts = self.files.iter().map(|file| &file.text);
         texts
@@ -126,14 +127,14 @@ impl GuideView {
     }
 }
 
-/// A request in one language, as the documentation shows it.
+/// A request in one language, for the documentation.
 pub struct FirstCall {
     pub name: &'static str,
     pub view: GuideView,
 }
 
 impl FirstCall {
-    /// The guides of the languages, for a model that `key` may use.
+    /// Returns the guides of the languages, for a model that `key` may use.
     pub fn all(settings: &Settings, key: Option<&ApiKey>) -> Vec<Self> {
         let models = match key {
             Some(key) => allowed_models(settings, key),
@@ -150,14 +151,14 @@ impl FirstCall {
     }
 }
 
-/// The part about a client on the page of a new key.
+/// The section about a client on the page of a new key.
 pub struct NewKeySetup {
     pub name: &'static str,
     pub view: GuideView,
 }
 
 impl NewKeySetup {
-    /// The guide of `client`, with the text of the key; `None` if the key can use no model.
+    /// Builds the guide of `client` with the text of the key; `None` if the key can use no model.
     pub fn new(settings: &Settings, key: &ApiKey, text: &str, client: &str) -> Option<Self> {
         let guide = client_guides::find_guide(client)
             .or_else(|| client_guides::find_guide(DEFAULT_CLIENT))?;
@@ -171,15 +172,15 @@ impl NewKeySetup {
     }
 }
 
-/// The keys that the account holder can put into a client, in the order of the page of keys. The
-/// text of a key of the playground is in a browser's memory only.
+/// Returns the keys that the account holder can put into a client, in the order of the page of
+/// keys. Playground keys are omitted, because their text exists only in a browser's memory.
 fn usable_keys(app: &SidecarState, account: &str) -> Result<Vec<ApiKey>, PageError> {
     let mut keys = app.accounts.api_keys().keys(account)?;
     keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
     Ok(keys)
 }
 
-/// Models of the catalog that the key may use.
+/// Returns the models of the catalog that the key may use.
 fn allowed_models(settings: &Settings, key: &ApiKey) -> Vec<Arc<CatalogModel>> {
     let models = settings.catalog.models().iter();
     models
@@ -193,7 +194,7 @@ fn allowed_models(settings: &Settings, key: &ApiKey) -> Vec<Arc<CatalogModel>> {
 struct SetupPage {
     frame: Frame,
     groups: Vec<ClientGroup>,
-    /// Query of the links: the key that the list was opened for.
+    /// Query of the links, with the key for which the list was opened.
     query: String,
 }
 
@@ -222,12 +223,12 @@ async fn list(
 struct SetupClientPage {
     frame: Frame,
     client: &'static ClientGuide,
-    /// The page is in the dashboard, where account holders choose among their keys.
+    /// True if the page is in the dashboard, where account holders choose among their keys.
     in_dashboard: bool,
     keys: Vec<KeyChoice>,
-    /// Models of the chosen key; the chosen one is marked.
+    /// Models of the chosen key. The chosen model is marked.
     models: Vec<ModelChoice>,
-    /// The model in the address, if the key cannot use it.
+    /// Model in the URL, if the key cannot use it.
     unusable_model: Option<String>,
     key_variable: &'static str,
     view: Option<GuideView>,
@@ -237,7 +238,7 @@ struct KeyChoice {
     id: String,
     name: String,
     shown: String,
-    /// Why the gateway refuses the key; `None` if it accepts it.
+    /// Reason for which the gateway refuses the key; `None` if it accepts the key.
     refusal: Option<&'static str>,
     is_chosen: bool,
 }
@@ -259,7 +260,7 @@ fn require_guide(client: &str) -> Result<&'static ClientGuide, PageError> {
 }
 
 impl SetupClientPage {
-    /// The public page, with the files of the guide for one of the models.
+    /// Builds the public page, with the files of the guide for one of the models.
     fn new(
         frame: Frame,
         settings: &Settings,

@@ -1,7 +1,8 @@
-//! Spending: the page that divides it by model, by key or by time, and what the overview shows.
+//! Shows spending, by model, by key or by time, on a page of its own and on the overview.
 //!
-//! All times are UTC, and the pages say so. Must not read entries, of which the ledger keeps sums;
-//! only for what caches saved it has none, and the page reads the latest entries.
+//! All times are UTC, and the pages say so. This module must read the ledger's sums instead of
+//! entries. The exception is cache savings, for which no sums exist, so the page reads the latest
+//! entries.
 
 mod colours;
 mod month;
@@ -34,10 +35,12 @@ pub use rate::{SpendRate, format_time_left};
 pub use report::SpendingReport;
 use std::sync::Arc;
 
-/// Maximum number of sums that one page adds up: ten years by month, of several hundred keys.
+/// Maximum number of sums that one page adds up. It suffices for ten years by month, with several
+/// hundred keys.
 const MAX_USAGE_ROWS: u32 = 50_000;
 
-/// Maximum number of responses of which a page adds up what caches saved: some milliseconds.
+/// Maximum number of responses whose cache savings a page adds up. Reading them takes some
+/// milliseconds.
 const MAX_SAVINGS_RESPONSES: u16 = 1_000;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
@@ -57,15 +60,15 @@ struct SpendingPage {
     savings: CacheSavings,
 }
 
-/// What caches saved in the latest responses of a report's time.
+/// Cache savings in the latest responses of a report's period.
 #[derive(Default)]
 struct CacheSavings {
     saved: Credits,
-    /// There are more responses than were counted.
+    /// True if more responses exist than were counted.
     is_cut: bool,
 }
 
-/// The models of the catalog, in the order that decides their colours on charts.
+/// Returns the catalog's models, in the order that determines their colours on charts.
 pub fn model_order(settings: &Settings) -> Vec<&str> {
     let models = settings.catalog.models().iter();
     models.map(|model| model.id.as_str()).collect()
@@ -80,7 +83,7 @@ async fn spending(
     show_spending(&app, &user, ViewedAccount::own(&user.account.id), query)
 }
 
-/// The spending of `viewed`, for its holder or an operator.
+/// Shows the spending of `viewed`, for its holder or an operator.
 pub fn show_spending(
     app: &SidecarState,
     user: &CurrentUser,
@@ -117,7 +120,7 @@ pub fn show_spending(
     Ok(html(status, &page))
 }
 
-/// Reads the sums; the inner error is a text for the user.
+/// Reads the sums. The inner error is a text for the user.
 fn load(
     app: &SidecarState,
     account: &str,

@@ -1,6 +1,6 @@
-//! The services behind the pages, and what the handlers share while the sidecar runs.
+//! Holds the services behind the pages, and the state that handlers share while the sidecar runs.
 //!
-//! Must not know a page or a request.
+//! This file must not depend on a page or a request.
 
 use super::alerts::fresh_secrets::FreshSecrets;
 use super::hash_limiter::PasswordHashLimiter;
@@ -20,20 +20,20 @@ use config::Settings;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
-/// Maximum number of mails for forgotten passwords that are being queued. Over the limit: 503.
+/// Maximum number of password-reset mails that are being queued. Further requests get a 503.
 const MAX_FORGOTTEN: usize = 16;
 
-/// Dependencies of the sidecar.
+/// Dependencies that the caller of the sidecar provides.
 #[derive(Clone)]
 pub struct Sidecar {
     pub accounts: Accounts,
     pub billing: Billing,
     pub settings: Arc<ArcSwap<Settings>>,
-    /// The vendors' endpoints, if this process calls them.
+    /// Registry of the vendors' endpoints, if this process calls vendors.
     pub endpoint_registry: Option<Arc<EndpointRegistry>>,
-    /// The requests that edges refused, if one runs in this process.
+    /// Requests that edges refused, if an edge runs in this process.
     pub refused: Option<RefusedRequests>,
-    /// The audit that runs, and the last result.
+    /// The running audit and the last result.
     pub(super) audits: Arc<LedgerAuditRunner>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct SidecarState {
     pub(super) login_backoff: LoginBackoff,
     pub(super) known_networks: KnownNetworks,
     pub(super) hashing: PasswordHashLimiter,
-    /// Limits the mails for forgotten passwords that are being queued.
+    /// Limits the password-reset mails that are being queued.
     pub(super) forgotten: Arc<Semaphore>,
     pub(super) audits: Arc<LedgerAuditRunner>,
     pub(super) new_keys: NewKeyTickets,
@@ -87,7 +87,7 @@ pub(super) struct SidecarState {
     pub(super) payments: Payments,
     /// New webhook secrets that their sessions may see again.
     pub(super) fresh_secrets: FreshSecrets,
-    /// True once the sidecar shuts down; event streams then end.
+    /// True once the sidecar shuts down, which ends all event streams.
     pub(super) closing: watch::Receiver<bool>,
 }
 

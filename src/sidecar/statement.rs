@@ -1,8 +1,8 @@
-//! The statement: an account's balance by month with all that changed it, and every change as a
-//! line, on a page, on paper and as a CSV file.
+//! Shows the statement of an account, on a page, on paper and as a CSV file. It contains the
+//! balance and the changes by month, and each change as a line.
 //!
-//! All times are UTC, and the pages say so. Amounts are exact: rounded ones would not add up on
-//! paper. Must not add up entries.
+//! All times are UTC, and the pages say so. Amounts are exact, because rounded ones would not add
+//! up on paper. This module must not add up entries.
 
 mod query;
 
@@ -28,10 +28,9 @@ use query::{StatementPeriod, StatementQuery, day_text, month_text};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Lines per page.
 const LINES_PER_PAGE: u32 = 200;
 
-/// Lines per read of a download.
+/// Number of lines that a download reads at a time.
 const LINES_PER_READ: u32 = 1_000;
 
 const CSV_HEADER: &str = "time,kind,reference,reason,request_id,change,balance_after\r\n";
@@ -48,11 +47,11 @@ struct StatementPage {
     frame: Frame,
     query: StatementQuery,
     fault: Option<&'static str>,
-    /// The months of the form's fields.
+    /// First month in the form. The last month follows.
     from: String,
     to: String,
     months: Vec<StatementMonth>,
-    /// The changes do not add up to the balance.
+    /// True if the changes do not add up to the balance.
     is_wrong: bool,
     lines: Vec<StatementRow>,
     /// Cursor of the next page.
@@ -62,15 +61,15 @@ struct StatementPage {
     made: Timestamp,
 }
 
-/// A line of the statement as the page shows it.
+/// A line of the statement, formatted for the page.
 struct StatementRow {
-    /// `None` for the responses of a day.
+    /// Time of the change; `None` for the sum of a day's responses.
     at: Option<Timestamp>,
     day: String,
     kind: &'static str,
     reference: String,
     reason: String,
-    /// Where the line leads: a receipt, or the responses of a day.
+    /// Address and text of the line's link: a receipt, or the responses of a day.
     link: Option<(String, String)>,
     change: Credits,
     balance_after: Option<Credits>,
@@ -92,7 +91,7 @@ async fn statement(
     let mut page = empty_page(&app, &user, query, now_ms);
     let statement = app.billing.receipts().statement(account)?;
     let (from_day, to_day) = period.days();
-    // One more line than is shown, to know whether there is another page.
+    // One more line than the page shows is read, to know whether another page follows.
     let limit = LINES_PER_PAGE + 1;
     let lines = app
         .billing
@@ -136,7 +135,7 @@ fn empty_page(
     }
 }
 
-/// The form again, with what is wrong: for the page, and for a file that cannot be made.
+/// Shows the form again with its fault, for the page and for a file that cannot be created.
 fn refuse_period(
     app: &SidecarState,
     user: &CurrentUser,
@@ -194,7 +193,7 @@ fn file_name(period: &StatementPeriod) -> String {
     }
 }
 
-/// What a kind of entry is called.
+/// Returns the label of a kind of entry.
 fn kind_label(kind: &str) -> &'static str {
     match kind {
         "trial" => "Trial",
@@ -211,7 +210,7 @@ fn kind_label(kind: &str) -> &'static str {
     }
 }
 
-/// The reference of an entry, if a person chose it.
+/// Returns the reference of an entry, if a person chose it.
 fn shown_reference<'a>(kind: &str, reference: &'a str) -> &'a str {
     match kind {
         "trial" | "lapse" => "",

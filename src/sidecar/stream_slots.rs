@@ -1,6 +1,6 @@
 //! Limits the open event streams and downloads, per account and in total.
 //!
-//! Must not know what a stream sends.
+//! This file must not depend on the content of a stream.
 
 use config::Limits;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// Acquires a slot; `None` if the account or the process has reached its limit.
+    /// Acquires a slot; `None` if the account or the process is at its limit.
     pub fn try_acquire(
         streams: &Arc<StreamCounts>,
         account: &str,

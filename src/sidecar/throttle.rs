@@ -1,19 +1,21 @@
-//! Limits the attempts per e-mail and per address: a bounded table of times.
+//! Limits the attempts per e-mail and per address, with a bounded table of times.
 //!
-//! Each entry is one number, the time at which its allowance is full again (GCRA): with 5 a minute,
-//! five attempts may come at once, and one more every 12 s. Must not know what is attempted.
+//! Each entry is the time at which its allowance is full again (GCRA). With 5 attempts a minute,
+//! five may come at once, and one more every 12 s. This file must not depend on the kind of
+//! attempt.
 //!
-//! Kept by hand: `governor` does not limit the number of keys and cannot take an attempt back.
+//! The crate `governor` is not used, because it does not limit the number of keys and cannot take
+//! an attempt back.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of entries. When the table is full, the entry that is full again the earliest is
-/// evicted.
+/// Maximum number of entries. When the table is full, the entry whose allowance is full the soonest
+/// is evicted.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Subject and kind of an attempt.
+/// Kind and subject of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ThrottleKey {
     EmailSigningIn(String),
@@ -29,7 +31,7 @@ pub enum ThrottleKey {
     AccountResending(String),
 }
 
-/// `count` attempts in `window_ms`.
+/// A limit of `count` attempts in `window_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptLimit {
     pub count: i64,
@@ -61,8 +63,8 @@ impl Throttle {
             .unwrap_or_else(PoisonError::into_inner);
         let step = rate.step_ms();
         let window = step.saturating_mul(rate.count.max(1));
-        // A time beyond a fully used allowance is only possible if the clock was set back. Ignore
-        // it then.
+        // Only a clock that was set back can yield a time beyond a fully used allowance. Such an
+        // entry is ignored.
         let known = table
             .get(key)
             .copied()
@@ -79,7 +81,7 @@ impl Throttle {
         Ok(())
     }
 
-    /// Takes back a counted attempt that succeeded.
+    /// Takes back a counted attempt, because it succeeded.
     pub fn release(&self, key: &ThrottleKey, rate: AttemptLimit) {
         let mut table = self
             .full_at_ms

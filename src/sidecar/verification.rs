@@ -1,12 +1,11 @@
-//! The mail that verifies an e-mail: a sign-up sends it, and account holders ask for it.
+//! Queues the mail that verifies an e-mail, for sign-ups and at an account holder's request.
 //!
-//! Must not know who may ask.
+//! This file must not decide who may request the mail.
 
 use crate::notify::mail::{self, MailKind};
 use accounts::{AccountError, Accounts};
 use serde_json::json;
 
-/// Queues the mail with the link that verifies the account's e-mail.
 pub fn queue_verification(
     accounts: &Accounts,
     account: &str,

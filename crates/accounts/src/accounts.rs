@@ -1,6 +1,6 @@
 //! The accounts in `app.db`: who they are, and whether they may call.
 //!
-//! Must not know money: an account's ledger is in `billing`. Next: `api_key.rs` (the keys
+//! This file must not know money: an account's ledger is in `billing`. Next: `api_key.rs` (the keys
 //! of an account), `sign_up.rs` (how an account is opened).
 
 use super::error::AccountError;

@@ -1,7 +1,7 @@
 //! The API keys of accounts in `app.db`: they authenticate requests; their holders create, change,
 //! rotate and revoke them.
 //!
-//! Must not know the format of a key: that is `key.rs`.
+//! This file must not know the format of a key: that is `key.rs`.
 
 use super::error::AccountError;
 use super::id::new_id;

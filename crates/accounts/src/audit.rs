@@ -3,7 +3,7 @@
 //! action is missing from the log, and the log says what really happened.
 //!
 //! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
-//! Must not receive a secret: a line contains ids, amounts, references and reasons.
+//! This file must not receive a secret: a line contains ids, amounts, references and reasons.
 
 use super::accounts::{Account, AccountStatus, Accounts};
 use super::error::{AccountError, ActError};

@@ -2,8 +2,8 @@
 //! and closing of accounts in `db/account_lifecycle.rs`, the administrators' actions in
 //! `db/audit.rs`.
 //!
-//! Inserts the values it receives: ids, times, hashes and rules come from `lib.rs`. Must not
-//! see a key, a password or a session token in plain text. Read next: `db/rows.rs` (the
+//! Inserts the values it receives: ids, times, hashes and rules come from `lib.rs`. This module
+//! must not see a key, a password or a session token in plain text. Read next: `db/rows.rs` (the
 //! rows), `db/database.rs` (the connections).
 
 pub mod account_lifecycle;

@@ -4,7 +4,7 @@
 //! The ledger keeps its entries, under an id that identifies nobody. Running requests are finished
 //! and billed. If the account had a trial, `app.db` keeps a keyed hash of its e-mail, so that its
 //! mailbox gets no second trial. Only somebody with `app.db` can test addresses against this hash.
-//! Must not look at money.
+//! This file must not look at money.
 
 use super::accounts::Accounts;
 use super::audit::{Actor, AuditChange, AuditedAccounts};

@@ -1,6 +1,6 @@
 //! The accounts as lists, and their numbers: for operators, and for what a start completes.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::Account;
 use super::views::AccountDirectory;

@@ -1,6 +1,6 @@
 //! Ids of accounts and keys.
 //!
-//! Must not know what an id names.
+//! This file must not know what an id names.
 
 use super::error::AccountError;
 

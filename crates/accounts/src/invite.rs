@@ -1,8 +1,8 @@
 //! Invitations: codes that each open one account if sign-up is by invitation only.
 //!
 //! A code is 128 random bits; the database has only its SHA-256. The transaction that opens the
-//! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. Must
-//! not know HTTP.
+//! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. This
+//! file must not know HTTP.
 
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
@@ -82,7 +82,7 @@ impl Invitations<'_> {
             .collect())
     }
 
-    /// Whether an invitation, by its id or its code, can still be used.
+    /// Returns whether an invitation, by its id or its code, can still be used.
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -2,8 +2,8 @@
 //! their CRC-32.
 //!
 //! With the checksum, the gateway can refuse a typo or a vendor's key without a look-up, and secret
-//! scanners can recognise a key. Must not know accounts or stores. A key in plain text exists only
-//! here and in [`GeneratedKey::text`].
+//! scanners can recognise a key. This file must not know accounts or stores. A key in plain text
+//! exists only here and in [`GeneratedKey::text`].
 
 use sha2::{Digest, Sha256};
 

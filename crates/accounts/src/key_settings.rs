@@ -1,8 +1,8 @@
 //! Settings of a key and rates of an account, as stored: one JSON text, in `app.db` and in the
 //! shared store; an empty text sets nothing.
 //!
-//! Unreadable settings must not be ignored: reading them returns an error. Must not validate or
-//! enforce them: that is `settings.rs` and `principal.rs`.
+//! Unreadable settings must not be ignored: reading them returns an error. This file must not
+//! validate or enforce them: that is `settings.rs` and `principal.rs`.
 
 use credits::limits::SpendLimit;
 use ledger::StoreError;

@@ -3,8 +3,9 @@
 //! An edge needs only [`ApiKeys::authenticate`]; with a shared store, it reads the keys there. The
 //! owner of a key is cached (`crates/ledger/src/sqlite/row_cache.rs`): a change by this process (a
 //! revocation, a suspension) applies to the next request, a change by another process at most a
-//! millisecond later. Must not know HTTP or money. Read next: `accounts.rs` and `api_key.rs`,
-//! `key.rs` (the format of a key), `sign_up.rs`, `session.rs`, `db.rs` and `db/rows.rs` (the rows).
+//! millisecond later. This module must not know HTTP or money. Read next: `accounts.rs` and
+//! `api_key.rs`, `key.rs` (the format of a key), `sign_up.rs`, `session.rs`, `db.rs` and
+//! `db/rows.rs` (the rows).
 
 #![cfg_attr(
     test,

@@ -1,7 +1,7 @@
 //! Limits of accounts, keys and invitations that error messages name.
 //!
-//! Must not import anything: every other file here may use it. A limit that one file alone uses is
-//! in that file.
+//! This file must not import anything: every other file here may use it. A limit that one file
+//! alone uses is in that file.
 
 /// Maximum number of live keys per account.
 pub const MAX_LIVE_KEYS: i64 = 100;

@@ -7,7 +7,7 @@
 //! Anyone can sign up with another person's e-mail address. So the first proof of the mailbox ends
 //! what was made before it: the password, the sessions, and the keys and the webhook unless the
 //! holder says that they are theirs. A holder who is signed in and confirms the e-mail keeps
-//! everything. Must not know HTTP or mail.
+//! everything. This file must not know HTTP or mail.
 
 use super::audit::AuditChange;
 use super::views::OneTimeLinks;

@@ -1,6 +1,6 @@
 //! The queue of mail to account holders: `notify/mail.rs` fills and empties it.
 //!
-//! Must not know the text of a mail, or how it is sent.
+//! This file must not know the text of a mail, or how it is sent.
 
 use super::AccountError;
 use super::views::MailQueue;

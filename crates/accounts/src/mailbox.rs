@@ -3,8 +3,8 @@
 //!
 //! A mail server reads an address by a grammar: `"bob"@x` and `bob@x` are one mailbox to it. So the
 //! gateway takes only addresses that have one spelling, and that spelling names the account, is
-//! hashed for the trial and receives the mail. Must not change an account's name: its e-mail stays
-//! as its holder entered it.
+//! hashed for the trial and receives the mail. This file must not change an account's name: its
+//! e-mail stays as its holder entered it.
 
 use super::error::AccountError;
 use idna::AsciiDenyList;
@@ -45,8 +45,8 @@ pub fn email_key(text: &str) -> String {
     })
 }
 
-/// Whether the part before the @ is a dot-atom (RFC 5322, 3.2.3), which has no second spelling. One
-/// that begins with a hyphen is refused too: a mailer may take it for an option.
+/// Returns whether the part before the @ is a dot-atom (RFC 5322, 3.2.3), which has no second
+/// spelling. One that begins with a hyphen is refused too: a mailer may take it for an option.
 fn is_plain_local(local: &str) -> bool {
     let is_letter =
         |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);

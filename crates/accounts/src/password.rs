@@ -2,7 +2,7 @@
 //! it runs).
 //!
 //! It is slow on purpose. Async code calls it on a blocking thread, and limits the number of
-//! concurrent calls. Must not know accounts or stores.
+//! concurrent calls. This file must not know accounts or stores.
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
@@ -30,7 +30,7 @@ pub fn is_allowed(password: &str, email: &str) -> bool {
         && !is_of_email(password, email)
 }
 
-/// Whether the password is the e-mail or its part before the `@`, in upper or lower case.
+/// Returns whether the password is the e-mail or its part before the `@`, in upper or lower case.
 fn is_of_email(password: &str, email: &str) -> bool {
     let (password, email) = (password.trim().to_lowercase(), email.to_lowercase());
     password == email

@@ -1,7 +1,7 @@
 //! The keys with which the playground of the dashboard sends requests: one per session, for an
 //! hour, for inference alone, with a spend limit.
 //!
-//! A session that ends takes its key with it. Must not know HTTP.
+//! A session that ends takes its key with it. This file must not know HTTP.
 
 use super::api_key::{ApiKey, ApiKeyStatus};
 use super::error::AccountError;
@@ -27,7 +27,7 @@ pub struct NewPlaygroundKey {
 }
 
 impl ApiKey {
-    /// Whether the playground made the key for itself.
+    /// Returns whether the playground made the key for itself.
     pub fn is_of_playground(&self) -> bool {
         self.settings.playground_session.is_some()
     }

@@ -1,7 +1,8 @@
 //! Who changed a price, and when: the config file does, and the audit log says so.
 //!
 //! At a start and after a reload, the prices in force are compared with those of the last such
-//! lines. So a change is found that was made while no gateway ran. Must not price anything.
+//! lines. So a change is found that was made while no gateway ran. This file must not price
+//! anything.
 
 use super::accounts::Accounts;
 use super::views::AuditLog;

@@ -1,6 +1,6 @@
 //! The account and the key that pay for a request, and why a key is refused.
 //!
-//! Must not look keys up: `api_key.rs` and `shared_credit/keys.rs` do.
+//! This file must not look keys up: `api_key.rs` and `shared_credit/keys.rs` do.
 
 use crate::key_settings::{KeySettings, RateSettings};
 use ledger::StoreError;

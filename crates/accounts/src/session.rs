@@ -1,7 +1,7 @@
 //! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the database. A session ends
 //! after 12 hours without use, or after 7 days.
 //!
-//! Must not know cookies or HTTP: that is `sidecar/session.rs`.
+//! This file must not know cookies or HTTP: that is `sidecar/session.rs`.
 
 use super::accounts::Account;
 use super::audit::{AuditChange, AuditedAccounts};

@@ -1,8 +1,8 @@
 //! Settings of a key, made by its owner: its expiry, its spending limit, its models, its rates.
 //!
-//! The type and its JSON text are in `key_settings.rs`, so that the ledger ingest can read
-//! them too. Unreadable settings must not be ignored: the key is refused. Must not know which code
-//! enforces the limits.
+//! The type and its JSON text are in `key_settings.rs`, so that the ledger ingest can read them
+//! too. Unreadable settings must not be ignored: the key is refused. This file must not know which
+//! code enforces the limits.
 
 use super::error::AccountError;
 use crate::key_settings::{KeySettings, RateSettings};

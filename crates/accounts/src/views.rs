@@ -1,6 +1,6 @@
 //! The calls of the accounts, grouped by subject. Functions take the whole [`Accounts`].
 //!
-//! Must not contain behaviour: each is implemented in a file of its own.
+//! This file must not contain behaviour: each is implemented in a file of its own.
 
 use super::accounts::Accounts;
 

@@ -1,4 +1,4 @@
-//! The filtered rows as a CSV file.
+//! Sends the filtered rows as a CSV file.
 
 use super::query::ActivityQuery;
 use super::row::key_names;
@@ -17,10 +17,9 @@ use base::clock::rfc3339;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Maximum number of rows in a file. If there are more, the last line says so.
+/// Maximum number of rows in a file. The last line says so if rows are missing.
 pub const MAX_ROWS: u32 = 100_000;
 
-/// Rows per read.
 const CHUNK_ROWS: u32 = 500;
 
 const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
@@ -37,7 +36,7 @@ pub async fn download(
     show_download(&app, &user, user.account.id.clone(), &query)
 }
 
-/// The file of an account's responses, for its holder or an operator, who is `user`.
+/// Sends the file of an account's responses to `user`, who is its holder or an operator.
 pub fn show_download(
     app: &Arc<SidecarState>,
     user: &CurrentUser,
@@ -54,7 +53,7 @@ pub fn show_download(
         left: MAX_ROWS,
     };
     let file = CsvFile::new(slot, CSV_HEADER, start, move |position| {
-        // One more row than the file may have, to know whether it was cut.
+        // One more row than the file may have is read, to know whether the file was cut.
         let max_rows = CHUNK_ROWS.min(position.left.saturating_add(1));
         let receipts = billing
             .pages()
@@ -65,10 +64,10 @@ pub fn show_download(
     Ok(file.into_response("responses.csv"))
 }
 
-/// How far a download is.
+/// Progress of a download.
 struct DownloadPosition {
     before: Option<ActivityCursor>,
-    /// Rows that the file may still have.
+    /// Number of rows that the file may still have.
     left: u32,
 }
 
@@ -96,8 +95,8 @@ fn encode_rows(
     (text, next)
 }
 
-/// The value of the outcome column. Programs read it, so it stays as it is when a page's label
-/// changes.
+/// Returns the value of the outcome column. Programs read the column, so its values stay the same
+/// when a page's label changes.
 fn outcome_value(outcome: RequestOutcome) -> &'static str {
     match outcome {
         RequestOutcome::Completed => "completed",

@@ -1,7 +1,7 @@
-//! The rows of an account's activity, newest first: responses, which the ledger has, and refused
-//! requests, which it does not have.
+//! The rows of an account's activity, newest first. The responses come from the ledger, the refused
+//! requests from `refused.db`.
 //!
-//! Must not render a page.
+//! This file must not render a page.
 
 use super::query::ListFilter;
 use super::row::{ActivityRow, row};
@@ -16,14 +16,13 @@ use ledger::StoreError;
 /// Number of rows that the overview shows.
 const LATEST_ROWS: u32 = 5;
 
-/// A row before it is formatted.
 enum Item {
     Response(Box<Receipt>),
     Refused(Box<RefusedRequest>),
 }
 
-/// Lists at most `limit` rows below `before`, and the position of the last of them if there are
-/// more.
+/// Lists at most `limit` rows below `before`. If there are more, the position of the last row is
+/// returned too.
 pub fn list(
     app: &SidecarState,
     viewed: &ViewedAccount,
@@ -32,7 +31,7 @@ pub fn list(
     limit: u32,
 ) -> Result<(Vec<ActivityRow>, Option<ActivityCursor>), StoreError> {
     let account = &viewed.id;
-    // One more than is shown, to know whether there is another page.
+    // One more row than the page shows is read, to know whether another page follows.
     let more = limit.saturating_add(1);
     let mut items = Vec::new();
     if let Some(filter) = &filter.responses {
@@ -75,14 +74,14 @@ pub fn list(
     Ok((rows.collect(), older))
 }
 
-/// The latest responses and refused requests.
+/// Returns the latest responses and refused requests for the overview.
 pub fn latest(app: &SidecarState, viewed: &ViewedAccount) -> Result<Vec<ActivityRow>, StoreError> {
     let (rows, _) = list(app, viewed, &ListFilter::default(), None, LATEST_ROWS)?;
     Ok(rows)
 }
 
-/// The position of a refused request among all rows: its numbers lie below those of the ledger, so
-/// that one cursor fits both.
+/// Returns the position of a refused request among all rows. Its sequence numbers lie below those
+/// of the ledger, so one cursor fits both.
 fn position(RefusedCursor { at_ms, seq }: RefusedCursor) -> ActivityCursor {
     ActivityCursor {
         at_ms,
@@ -90,7 +89,7 @@ fn position(RefusedCursor { at_ms, seq }: RefusedCursor) -> ActivityCursor {
     }
 }
 
-/// Where the refused requests continue below a position.
+/// Returns the cursor of the refused requests that follow a position.
 fn refused_cursor(ActivityCursor { at_ms, seq }: ActivityCursor) -> RefusedCursor {
     RefusedCursor {
         at_ms,

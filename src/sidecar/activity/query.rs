@@ -1,6 +1,6 @@
-//! The filters of the table and of the download, as the URL names them.
+//! Parses the filters of the table and of the download from the URL.
 //!
-//! Must not read the ledger.
+//! This file must not read the ledger.
 
 use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
 use crate::refused_requests::RefusedFilter;
@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// The outcome of requests that the gateway refused, which have no response.
+/// Value of the outcome filter for requests that the gateway refused, which have no response.
 pub const REFUSED: &str = "refused";
 
-/// What a list has. `None`: nothing of this kind.
+/// The parts of a filtered list. A part that is `None` has no rows in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListFilter {
     pub responses: Option<ActivityFilter>,
@@ -39,7 +39,7 @@ pub struct ActivityQuery {
     pub(super) outcome: String,
     pub(super) from: String,
     pub(super) to: String,
-    /// A request's or a conversation's id to go to.
+    /// Id of a request or a conversation whose page to open.
     pub(super) q: String,
     /// Position of the last row of the previous page.
     pub(super) before: String,
@@ -47,7 +47,7 @@ pub struct ActivityQuery {
 
 impl ActivityQuery {
     /// # Errors
-    /// Returns what is wrong with the filter, as a text for the user.
+    /// Returns the fault of the filter as a text for the user.
     pub(super) fn filter(&self) -> Result<ListFilter, &'static str> {
         let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let day = |text: &str| match text {

@@ -1,4 +1,4 @@
-//! The receipt of one response: usage, prices, cost, and the reason for the cost.
+//! Shows the receipt of one response: usage, prices, cost, and the reason for the cost.
 
 use super::refused;
 use super::row::{ActivityRow, key_names, row};
@@ -21,19 +21,19 @@ use credits::pricing::{self, Unit};
 use llm_protocol::usage::Usage;
 use std::sync::Arc;
 
-/// A row of a receipt, for one class of usage; its credits are exact.
+/// A row of a receipt for one class of usage. Its credits are exact.
 struct ReceiptRow {
     class: &'static str,
-    /// Number of the compaction pass, from 1 on, if the row is for a pass.
+    /// Number of the compaction pass, starting at 1; `None` for the response itself.
     pass: Option<usize>,
     count: String,
     price: String,
-    /// The price is per thousand uses, not per million tokens.
+    /// True if the price applies to a thousand uses instead of a million tokens.
     per_thousand: bool,
     credits: String,
 }
 
-/// Credits that came back.
+/// Credits that an operator returned.
 struct RefundView {
     at: Timestamp,
     credits: String,
@@ -48,21 +48,21 @@ struct ReceiptPage<'r> {
     viewed: &'r ViewedAccount,
     receipt: &'r Receipt,
     row: ActivityRow,
-    /// Reason for the cost.
+    /// Reason for the cost, as a sentence.
     why: &'static str,
     lines: Vec<ReceiptRow>,
-    /// The calculation in one line, if all rows are tokens at their base price.
+    /// The calculation in one line; `None` unless all rows are tokens at their base price.
     formula: Option<String>,
-    /// Sum of the rows before rounding.
+    /// Sum of the rows before rounding, in credits.
     exact: String,
-    /// What the cache saved, and what it cost beyond that.
+    /// Credits that the cache saved, after deducting what writing to the cache cost.
     saved: Option<String>,
     surcharge: Option<String>,
-    /// Threshold of the long-context tier that applied.
+    /// Input size in tokens above which the long-context prices apply, if they applied.
     above_input_tokens: Option<String>,
-    /// What came back later.
+    /// Credits that were returned later.
     refunds: Vec<RefundView>,
-    /// The billed service tier, region or speed: key, name and factor.
+    /// Factors of the billed service tier, region or speed: key, name and factor.
     factors: Vec<(&'static str, String, String)>,
 }
 
@@ -79,7 +79,7 @@ pub async fn receipt(
     )
 }
 
-/// The receipt of a response of `viewed`, for its holder or an operator.
+/// Shows the receipt of a response of `viewed`, for its holder or an operator.
 pub fn show_receipt(
     app: &SidecarState,
     user: &CurrentUser,
@@ -97,7 +97,7 @@ pub fn show_receipt(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// What the operator gave back later, with the names of the administrators.
+/// Returns the refunds that operators granted later, with the names of the administrators.
 fn refunds(app: &SidecarState, receipt: &Receipt) -> Result<Vec<RefundView>, PageError> {
     let mut views = Vec::new();
     for refund in &receipt.refunds {
@@ -184,7 +184,7 @@ fn factors(usage: &Usage, price: &PriceList) -> Vec<(&'static str, String, Strin
     billed.collect()
 }
 
-/// Explains in plain words why a response cost what it cost.
+/// Explains in plain words the reason for a response's cost.
 fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
         (RequestOutcome::Completed, false) => {

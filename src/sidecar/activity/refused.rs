@@ -1,7 +1,7 @@
-//! The page of a refused request, which stands where an answered one has its receipt; and of an id
-//! that nothing is known of.
+//! Shows a refused request at the address at which an answered request has its receipt. An unknown
+//! id has a page here too.
 //!
-//! Must not decide why a request is refused.
+//! This file must not decide why a request is refused.
 
 use super::row::ActivityRow;
 use crate::refused_requests::{KEPT_DAYS, MAX_LISTED, RefusedRequest};
@@ -38,10 +38,10 @@ struct UnknownRequestPage<'v> {
     max_listed: String,
 }
 
-/// The page of a request without a receipt.
+/// Shows the page of a request without a receipt.
 ///
 /// # Errors
-/// Returns "not found" if the text is no id of a request.
+/// Returns "not found" if the text is not a request id.
 pub fn page(
     app: &SidecarState,
     user: &CurrentUser,

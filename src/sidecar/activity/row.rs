@@ -1,4 +1,4 @@
-//! One response as a row of a table, on the activity page, the overview and the receipt.
+//! Converts one response to a table row, for the activity page, the overview and the receipt.
 
 use super::query::REFUSED;
 use crate::billing::Receipt;
@@ -10,7 +10,6 @@ use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
 use ledger::StoreError;
 
-/// A response in a table.
 pub struct ActivityRow {
     pub request_id: String,
     pub receipt_url: String,
@@ -19,20 +18,20 @@ pub struct ActivityRow {
     pub surface: &'static str,
     pub key: KeyName,
     pub outcome: &'static str,
-    /// The outcome, for programs.
+    /// The outcome's name for programs and styles.
     pub outcome_id: &'static str,
-    /// Status and code of a request that was refused.
+    /// Status and code of a refused request; `None` if the request was answered.
     pub refusal: Option<String>,
-    /// The response was delivered incompletely or not at all.
+    /// True if the response was delivered incompletely or not at all.
     pub is_odd: bool,
     pub tokens_in: String,
     pub cached: String,
     pub tokens_out: String,
     pub credits: Credits,
     pub estimated: bool,
-    /// Time from admission to the end.
+    /// Time from admission to the end of the response.
     pub took: Option<String>,
-    /// Time from admission to the first token, if the response was streamed.
+    /// Time from admission to the first token; `None` if the response was not streamed.
     pub first_token: Option<String>,
 }
 

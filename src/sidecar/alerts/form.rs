@@ -1,16 +1,16 @@
-//! The form of the alert rules: its texts, and the rules that they mean.
+//! Converts the form of the alert rules: from rules to texts, and from texts to rules.
 //!
-//! Must not save anything.
+//! This file must not save anything.
 
 use crate::notify::alerts::{AlertRules, SpendAlert};
 use crate::sidecar::session::SignedForm;
 use credits::limits::Period;
 use credits::money::Micro;
 
-/// The periods that a spend alert can have.
+/// Periods that a spend alert can have.
 pub const PERIODS: [Period; 3] = [Period::Day, Period::Week, Period::Month];
 
-/// The fields of the form, as typed.
+/// Fields of the form, as typed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlertRulesForm {
     pub low_balance: String,
@@ -61,7 +61,7 @@ impl AlertRulesForm {
     }
 }
 
-/// An amount above zero; `None` if the field is empty.
+/// Parses an amount above zero. An empty field is `None`.
 fn amount(field: &str, text: &str) -> Result<Option<Micro>, String> {
     if text.is_empty() {
         return Ok(None);

@@ -1,14 +1,14 @@
-//! New webhook secrets, for as long as the session that made one may see it again, so that a reload
-//! of the page neither loses the secret nor makes another one.
+//! Keeps new webhook secrets in memory for as long as the session that created one may see it. Thus
+//! a reload of the page neither loses the secret nor creates another one.
 //!
-//! Must not write a secret anywhere else.
+//! This file must not write a secret to disk or to a log.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Time for which a secret is shown again: 5 min.
+/// Time for which a new secret is shown, in ms: 5 min.
 pub const SHOWN_MS: i64 = 5 * 60_000;
-/// Maximum number of secrets. The oldest gives way.
+/// Maximum number of secrets in memory. At the limit, the oldest is evicted.
 const MAX_SECRETS: usize = 1_000;
 
 struct FreshSecret {
@@ -23,7 +23,7 @@ struct FreshSecret {
 pub struct FreshSecrets(Mutex<VecDeque<FreshSecret>>);
 
 impl FreshSecrets {
-    /// Keeps a secret for one session. Every other one of the account is outdated.
+    /// Keeps a secret for one session, and drops the older secrets of the account.
     pub fn put(&self, session: String, account: &str, secret: String, now_ms: i64) {
         self.forget(account);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,19 +1,18 @@
-//! The table of errors that a client can receive, and what to do about each. The statuses come from
-//! the failure definitions.
+//! The table of errors that a client can receive, with advice for each. The statuses come from the
+//! failure definitions.
 
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 
-/// A row of the table.
 pub struct ErrorRow {
-    /// Status, by surface if they differ: `503, messages 529`.
+    /// The HTTP status; if it differs by surface, as in `503, messages 529`.
     pub status: String,
     pub code: &'static str,
     pub when: &'static str,
     pub action: &'static str,
 }
 
-/// For failures without a code, which only the form of the error type distinguishes.
+/// Row label for failures without a code, which clients recognize by their error type alone.
 const NO_CODE: &str = "none";
 
 const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[

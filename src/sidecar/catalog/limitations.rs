@@ -1,6 +1,7 @@
 //! Lists the parameters that a model does not support, by surface. For a translated surface the
 //! list comes from the translation tables, so the page cannot promise anything that translation
-//! does not do. For the vendor's own protocol it comes from what the model is known to refuse.
+//! does not do. For the vendor's own protocol, the list contains the members that the model is
+//! known to refuse.
 
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::KnownCapabilities;
@@ -11,17 +12,17 @@ use llm_protocol::capabilities::{
 use llm_protocol::translate;
 use serde::Serialize;
 
-/// Request members with the same limitation.
+/// Request members that share a limitation.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Limitation {
     pub members: Vec<&'static str>,
     pub what: &'static str,
 }
 
-/// Limitations for requests of this surface that are translated for a model with these
+/// Returns the limitations of requests of this surface that are translated for a model with these
 /// capabilities.
 pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -> Vec<Limitation> {
-    // `taken`: a member that the tables list for every model, but that this model does accept.
+    // The tables list the `taken` member for every model, but this model accepts it.
     let (own, taken) = match accepts {
         ModelCapabilities::Messages(model) => {
             let may_search = model.server_tools.iter().any(|tool| tool == "web_search");
@@ -46,7 +47,7 @@ pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -
         .collect();
     let of = |outcome: FieldMapping| {
         let rows = translate::field_mappings(surface).iter();
-        // Only top-level members: nested ones would fill the page.
+        // Only top-level members are listed, because nested ones would fill the page.
         let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
         top.map(|(path, _)| *path)
             .filter(|path| !listed.contains(path))
@@ -68,8 +69,8 @@ pub fn translation_limitations(surface: Protocol, accepts: &ModelCapabilities) -
         .collect()
 }
 
-/// Limitations for requests of the model's own protocol: members that the model is known to refuse,
-/// and that the gateway removes or rewrites.
+/// Returns the limitations of requests in the model's own protocol: members that the model is known
+/// to refuse, and that the gateway removes or rewrites.
 pub fn repair_limitations(
     accepts: &ModelCapabilities,
     known: &KnownCapabilities,
@@ -159,7 +160,7 @@ fn responses_model_limitations(model: &ResponsesModel, surface: Protocol) -> Vec
             ]
         }
         Protocol::Messages => vec!["stop_sequences", "top_k"],
-        // The model's own surface, if its server supports only part of it.
+        // This is the model's own surface, of which its server supports only a part.
         Protocol::Responses => Vec::new(),
     };
     let mut losses = vec![Limitation { members, what }];
@@ -217,7 +218,7 @@ fn messages_model_limitations(model: &MessagesModel, surface: Protocol) -> Vec<L
 fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitation> {
     let loss =
         |lost: bool, members: Vec<&'static str>, what| lost.then_some(Limitation { members, what });
-    // Members that only this surface has.
+    // Only the Messages surface has these members.
     let is_messages = surface == Protocol::Messages;
     let thinking = || vec![if is_messages { "thinking" } else { "reasoning" }];
     [

@@ -1,8 +1,8 @@
-//! The way from a form to the page of its new key: POST, redirect, GET. A reload of the page, or
+//! Leads from a form to the page of its new key by POST, redirect and GET. A reload of the page, or
 //! the same form sent twice, creates no second key. A form that was changed and sent again creates
-//! another key, with a page of its own.
+//! another key with its own page.
 //!
-//! Must not keep a key: `new_keys.rs` does, while the page shows it.
+//! This file must not store a key; `new_keys.rs` does so while the page shows the key.
 
 use super::super::blocking::run_blocking;
 use super::super::error::PageError;
@@ -15,7 +15,7 @@ use base::clock::now_ms;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
-/// A number for a form.
+/// Returns a nonce for a form.
 ///
 /// # Errors
 /// Returns an error if the system has no randomness.
@@ -23,7 +23,7 @@ pub fn new_nonce() -> Result<String, PageError> {
     new_keys::new_nonce().map_err(|error| PageError::Internal(error.to_string()))
 }
 
-/// The request for a key in a form. A form without a number is a new one.
+/// Returns the key request of a form. A form without a nonce gets a new one.
 ///
 /// # Errors
 /// Returns an error if the system has no randomness.
@@ -45,7 +45,8 @@ pub fn key_request(form: &SignedForm) -> Result<KeyRequest, PageError> {
     })
 }
 
-/// Creates the key that the form asks for, unless it did so before, and redirects to its page.
+/// Creates the key that the form requests, unless the same form did so before. The response
+/// redirects to the key's page.
 ///
 /// # Errors
 /// Returns the error of `create`.
@@ -57,8 +58,8 @@ pub async fn create_once(
     let tickets = app.new_keys.clone();
     let creation = tickets.lock_creation().await;
     let runtime = Handle::current();
-    // All of it runs to its end even if the client disconnects: a browser whose user clicks twice
-    // drops the first request and sends a second one.
+    // The work runs to its end even if the client disconnects: when a user clicks twice, the
+    // browser drops the first request and sends a second one.
     let work = move || {
         let now_ms = now_ms();
         let ticket = request.ticket.clone();

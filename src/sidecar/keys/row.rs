@@ -1,6 +1,6 @@
-//! A key as the pages show it, and the look-up of a key of the signed-in user.
+//! Converts a key to a row of the pages, and finds keys of the signed-in user.
 //!
-//! Must not change a key.
+//! This file must not change a key.
 
 use super::super::display::{Credits, Timestamp};
 use super::super::error::PageError;
@@ -17,15 +17,15 @@ pub struct KeyListRow {
     pub shown: String,
     pub status: &'static str,
     pub live: bool,
-    /// The playground made the key for itself: it has no settings.
+    /// True if the playground created the key; such a key has no settings.
     pub is_of_playground: bool,
-    /// The key holder has disabled the key.
+    /// True if the key holder has disabled the key.
     pub disabled: bool,
     pub created: Timestamp,
     pub revoked: Option<Timestamp>,
     pub used: Option<Timestamp>,
     pub spent: Credits,
-    /// Description of the key's settings.
+    /// Descriptions of the key's settings.
     pub limits: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
-//! A key's settings in forms: the options offered, the values typed, and a description of the
-//! settings and the rate limits in force.
+//! Handles a key's settings in forms: the options offered, the values typed, and descriptions of
+//! the settings and rate limits in force.
 //!
-//! Must not decide what a setting does.
+//! This file must not decide the effect of a setting.
 
 use super::super::display::{format_time, group_digits};
 use super::super::error::PageError;
@@ -20,7 +20,7 @@ const KEEP_EXPIRY: &str = "keep";
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Options for the time until a key expires, in days.
+/// Options for the time until a key expires: the value is in days.
 const EXPIRIES: [(&str, &str); 6] = [
     ("", "never"),
     ("1", "after 1 day"),
@@ -30,14 +30,14 @@ const EXPIRIES: [(&str, &str); 6] = [
     ("365", "after 365 days"),
 ];
 
-/// The rate limits: the name of each form field, and what it limits.
+/// Rate limits: the form field's name, and the limited quantity.
 const RATES: [(&str, &str); 3] = [
     ("requests_per_minute", "Requests per minute"),
     ("tokens_per_minute", "Tokens per minute"),
     ("concurrent", "Concurrent requests"),
 ];
 
-/// The values in the order of [`RATES`].
+/// Returns the values in the order of [`RATES`].
 fn own_rates(rates: &RateSettings) -> [Option<u64>; 3] {
     let RateSettings {
         requests_per_minute,
@@ -55,11 +55,10 @@ fn default_rates(rates: &Rates) -> [u64; 3] {
     ]
 }
 
-/// The values typed into the form.
 #[derive(Default)]
 pub struct KeySettingsForm {
     expires_days: String,
-    /// Current expiry, if there is one; the form then offers to keep it.
+    /// Current expiry, if there is one. The form then offers to keep it.
     expires_at_ms: Option<i64>,
     credits: String,
     period: String,
@@ -99,11 +98,11 @@ impl KeySettingsForm {
         self.expires_days == KEEP_EXPIRY
     }
 
-    /// Parses the form. `bound_to`: models of the current key, which may no longer be in the
-    /// catalog.
+    /// Parses the form. The models `bound_to` the current key are valid even if they are no longer
+    /// in the catalog.
     ///
     /// # Errors
-    /// Returns what is wrong, as a text for the user.
+    /// Returns the fault as a text for the user.
     pub fn parse(
         &self,
         app: &SidecarState,
@@ -184,23 +183,22 @@ pub struct SelectOption {
     pub chosen: bool,
 }
 
-/// A field for a rate limit.
 pub struct RateField {
     pub name: &'static str,
     pub label: &'static str,
     pub value: String,
-    /// The limit of a key without one of its own.
+    /// The rate limit that applies if the field is empty.
     pub default: String,
 }
 
-/// The options of the form, with the values typed.
+/// Options of the form, with the values typed.
 pub struct KeyFormOptions {
     pub expiries: Vec<SelectOption>,
     pub credits: String,
     pub periods: Vec<SelectOption>,
     pub models: Vec<SelectOption>,
     pub rates: Vec<RateField>,
-    /// Some setting is in force, so the form section is initially open.
+    /// True if a setting is in force, so that the form section is initially open.
     pub is_set: bool,
 }
 
@@ -240,8 +238,8 @@ impl KeyFormOptions {
             .iter()
             .map(|one| model(&one.id))
             .collect();
-        // Models that are no longer in the catalog keep their boxes. Otherwise the form would not
-        // send them, and a key that is restricted to them alone would lose its restriction list.
+        // Models that are no longer in the catalog keep their boxes. Otherwise, the form would not
+        // send them, and a key restricted to such models would lose its restriction.
         let unoffered = typed.models.iter().filter(|id| !is_offered(id));
         let unoffered: Vec<_> = unoffered
             .map(|id| choice(id, format!("{id} (no longer offered)"), true))
@@ -283,7 +281,7 @@ fn describe_rate(limit: u64) -> String {
     }
 }
 
-/// The rate limits of a key, each with its origin.
+/// Returns the rate limits of a key, each with its origin.
 ///
 /// # Errors
 /// Returns an error if the limits of the account cannot be read.
@@ -310,7 +308,7 @@ pub fn rates_in_force(
         .collect())
 }
 
-/// Describes the settings of a key, with its spend in the period of its limit.
+/// Describes the settings of a key, including its spend in the period of its limit.
 pub fn describe_settings(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
     let expires = settings
         .expires_at_ms

@@ -1,6 +1,7 @@
-//! Disabling, enabling and revoking a key. What stops a client asks first.
+//! Disabling, enabling and revoking a key. Disabling and revoking stop clients, so they ask for a
+//! confirmation.
 //!
-//! Must not show a key.
+//! This file must not show a key.
 
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};

@@ -1,9 +1,9 @@
-//! One account on the operator pages: its balance, usage, keys and latest entries, postings to it,
-//! and a link that sets its password. `operator/status.rs`, `people.rs`, `refund.rs`, `rates.rs`,
+//! Shows one account on the operator pages: balance, usage, keys, latest entries, postings, and a
+//! link that sets the password. `operator/status.rs`, `people.rs`, `refund.rs`, `rates.rs`,
 //! `trial.rs` and `keys.rs` change it too.
 //!
-//! All of these changes require the administrator's password once in ten minutes. The ledger
-//! decides which postings are allowed.
+//! All changes require the administrator's password once in ten minutes. The ledger decides which
+//! postings are allowed.
 
 use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
@@ -39,16 +39,14 @@ use serde::Deserialize;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Maximum number of entries shown.
 const MAX_ENTRY_ROWS: u32 = 20;
 
-/// Days of the usage shown, today included. Days are UTC.
+/// Number of days of usage on the page, including today. Days are UTC.
 const USAGE_DAYS: i64 = 30;
 
 /// Maximum number of days by which one form extends a trial.
 pub const MAX_EXTENSION_DAYS: i64 = 365;
 
-/// Maximum number of models in the usage shown.
 const MAX_USAGE_ROWS: usize = 8;
 
 const DAY_MS: i64 = 86_400_000;
@@ -60,15 +58,15 @@ struct AccountEntryRow {
     reference: String,
     change: String,
     balance_after: String,
-    /// The entry is the end of a request, which has a receipt.
+    /// True if the entry is the end of a request, which has a receipt.
     is_ending: bool,
-    /// The entry is a debit of this account, which can be refunded.
+    /// True if the entry is a debit of this account, which can be refunded.
     is_debit: bool,
     /// Actor and reason, if an operator posted the entry.
     details: String,
 }
 
-/// What an account spent on a model in the time of the usage shown.
+/// Spending of an account on one model within [`USAGE_DAYS`].
 struct UsageByModel {
     model: String,
     credits: Credits,
@@ -92,7 +90,7 @@ fn role_choices(chosen: Role) -> Vec<RoleChoice> {
     [Role::Member, Role::Viewer, Role::Admin].map(choice).into()
 }
 
-/// A link that was just created. It cannot be shown again.
+/// A link that was just created and cannot be shown again.
 struct NewLinkView {
     url: String,
     expires: Timestamp,
@@ -104,33 +102,33 @@ pub struct OperatorAccountPage {
     frame: Frame,
     csrf: String,
     account: Account,
-    /// The user is an administrator and may make changes.
+    /// True if the user is an administrator and may make changes.
     may_act: bool,
     roles: Vec<RoleChoice>,
-    /// It is the user's own account.
+    /// True if the account is the user's own.
     is_own: bool,
     balance: String,
     held: String,
     available: String,
     trial: String,
-    /// In the last [`USAGE_DAYS`] days, the most expensive first.
+    /// Usage in the last [`USAGE_DAYS`] days, with the most expensive model first.
     usage: Vec<UsageByModel>,
     spent: Credits,
     usage_days: i64,
     keys: Vec<ApiKey>,
     entries: Vec<AccountEntryRow>,
-    /// The trial runs, so it can be extended.
+    /// True if a trial is running, so that it can be extended.
     has_trial: bool,
     max_extension_days: i64,
     pub trial_fault: Option<String>,
     pub rates: RatesForm,
     pub rates_fault: Option<String>,
-    /// A key that was just created, in plain text. It cannot be shown again.
+    /// A new key in plain text, which cannot be shown again.
     pub new_key: Option<NewKey>,
     pub new_key_name: String,
     pub new_key_fault: Option<String>,
     key_name_max: usize,
-    /// A posting requires the password again.
+    /// True if a posting requires the password again.
     asks_password: bool,
     pub done: Option<String>,
     fault: Option<String>,
@@ -139,7 +137,7 @@ pub struct OperatorAccountPage {
     pub refund: RefundForm,
     pub role_fault: Option<String>,
     pub delete_fault: Option<String>,
-    /// Why suspending or resuming the account failed.
+    /// Reason for which suspending or resuming the account failed.
     pub status_fault: Option<String>,
     new_link: Option<NewLinkView>,
     link_fault: Option<String>,
@@ -149,7 +147,6 @@ pub struct OperatorAccountPage {
     reason_max: usize,
 }
 
-/// The values of the form for rate limits.
 #[derive(Default, Clone)]
 pub struct RatesForm {
     pub requests_per_minute: String,
@@ -168,7 +165,6 @@ impl From<RateSettings> for RatesForm {
     }
 }
 
-/// The values of the form for refunds.
 #[derive(Default, Clone)]
 pub struct RefundForm {
     pub request_id: String,
@@ -269,7 +265,7 @@ fn entry_row(app: &SidecarState, entry: &LedgerEntry) -> Result<AccountEntryRow,
     })
 }
 
-/// What the account spent in the last days, by model, and in all.
+/// Returns the account's spending in the last days, by model and in total.
 fn usage(
     app: &SidecarState,
     account: &str,
@@ -301,7 +297,7 @@ fn usage(
     Ok((shown.collect(), Credits(spent)))
 }
 
-/// Finds an account by its id only: an e-mail must not be in a URL.
+/// Finds an account by its id only, because an e-mail must not be in a URL.
 pub fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
     app.accounts
         .find(id)?
@@ -311,10 +307,10 @@ pub fn find(app: &SidecarState, id: &str) -> Result<Account, PageError> {
 
 #[derive(Deserialize)]
 pub struct AccountPageQuery {
-    /// Id of the request that the form for refunds begins with.
+    /// Id of the request with which the refund form is prefilled.
     #[serde(default)]
     request: String,
-    /// Number of an entry that the page shows, also if it is not one of the latest.
+    /// Number of an entry to show, even if it is not one of the latest.
     entry: Option<i64>,
 }
 
@@ -346,7 +342,7 @@ pub async fn show(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// A posting from a well-formed form.
+/// A posting that the form describes without a fault.
 struct PostingOrder {
     kind: PostingKind,
     amount: Micro,
@@ -359,7 +355,7 @@ enum PostingKind {
     Grant,
     TopUp,
     Adjust,
-    /// An adjustment whose amount is written without its sign.
+    /// Deduction of an amount that the form contains without a sign.
     Deduct,
 }
 
@@ -482,7 +478,7 @@ async fn post_order(
     show_posting(app, &form.user, account, posted, "Posted")
 }
 
-/// The page after a posting. `verb`: what happened to the credits.
+/// Shows the page after a posting. The `verb` names the change of the credits, such as "added".
 pub fn show_posting(
     app: &SidecarState,
     user: &CurrentUser,
@@ -509,7 +505,7 @@ pub fn show_posting(
     Ok(html(status, &page))
 }
 
-/// Asks before a change of an account.
+/// Asks for a confirmation of a change to an account.
 pub fn ask(
     form: &SignedForm,
     id: &str,
@@ -526,7 +522,8 @@ pub fn ask(
     confirm::page("Operator", form, question)
 }
 
-/// Responds with the page itself instead of a redirect: the link cannot be read again later.
+/// Creates a link that sets the password. The response is the page itself instead of a redirect,
+/// because the link cannot be read again later.
 pub async fn create_link(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,

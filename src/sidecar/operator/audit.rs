@@ -1,7 +1,7 @@
-//! The audit log as a page: what administrators and the config file did, as sentences, newest
-//! first.
+//! Shows the audit log as a page of sentences, newest first: actions of administrators and changes
+//! of the config file.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
@@ -25,22 +25,21 @@ use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Lines per page.
 const ROWS_PER_PAGE: u32 = 50;
 
 /// The filters of the page. An empty value means no filter.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct AuditLogQuery {
-    /// E-mail or id of the person who acted, or another actor as the page shows it.
+    /// E-mail or id of the actor, or another actor's name on the page.
     by: String,
-    /// E-mail or id of the account that a line is about.
+    /// E-mail or id of the account that was changed.
     account: String,
-    /// A name of [`ACTS`].
+    /// Name of an action in [`ACTS`].
     act: String,
-    /// A name of an [`OutcomeKind`].
+    /// Name of an [`OutcomeKind`].
     outcome: String,
-    /// Day in UTC.
+    /// Day in UTC, as `2026-11-21`.
     day: String,
     before: Option<i64>,
 }
@@ -50,10 +49,10 @@ struct AuditLine {
     at: Timestamp,
     who: String,
     what: String,
-    /// What became of it, unless it was done.
+    /// The outcome, unless the action succeeded.
     badge: Option<OutcomeBadge>,
     address: String,
-    /// Page of the account that the line is about.
+    /// Address of the page of the account that was changed.
     account_url: Option<String>,
 }
 
@@ -81,7 +80,7 @@ impl OutcomeBadge {
     }
 }
 
-/// A choice of a filter.
+/// One option of a filter.
 struct FilterChoice {
     value: &'static str,
     text: &'static str,
@@ -109,7 +108,7 @@ impl AuditLogQuery {
             .any(|text| !text.is_empty())
     }
 
-    /// The inner error is a text for the user.
+    /// Parses the filter. The inner error is a text for the user.
     fn filter(&self, accounts: &Accounts) -> Result<Result<AuditFilter, &'static str>, StoreError> {
         let person = |text: &str| -> Result<Option<String>, StoreError> {
             let text = text.trim();

@@ -1,4 +1,4 @@
-//! Invitations: creates codes, which are shown once, and lists the state of existing ones.
+//! Creates invitation codes, which are shown once, and lists the state of existing ones.
 
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Invitations per page.
 const ROWS_PER_PAGE: u32 = 50;
 
 #[derive(Deserialize)]
@@ -36,15 +35,15 @@ pub struct InviteListQuery {
 struct InvitesPage {
     frame: Frame,
     csrf: String,
-    /// The user is an administrator and may make changes.
+    /// True if the user is an administrator and may make changes.
     may_act: bool,
     mode: &'static str,
-    /// What the mode of sign-up makes of an invitation.
+    /// Effect of an invitation in the current sign-up mode.
     meaning: &'static str,
-    /// An invitation opens an account now.
+    /// True if an invitation currently allows a sign-up.
     in_force: bool,
     rows: Vec<Invite>,
-    /// E-mails of the accounts that the rows name.
+    /// E-mails of the accounts in the rows, by account id.
     emails: BTreeMap<String, String>,
     now_ms: i64,
     older: Option<String>,
@@ -55,7 +54,7 @@ struct InvitesPage {
     days_max: i64,
 }
 
-/// The name of a mode of sign-up, and what an invitation does in it.
+/// Returns the name of a sign-up mode, and the effect of an invitation in it.
 fn describe_mode(mode: SignupMode) -> (&'static str, &'static str) {
     match mode {
         SignupMode::Invite => (
@@ -114,7 +113,7 @@ fn page(
 }
 
 impl InvitesPage {
-    /// The e-mail of an account; for another actor, its name.
+    /// Returns the e-mail of an account. Another actor is returned unchanged.
     fn person<'p>(&'p self, id: &'p str) -> &'p str {
         self.emails.get(id).map_or(id, String::as_str)
     }
@@ -144,12 +143,13 @@ pub async fn show(
     Ok(html(StatusCode::OK, &page(&app, &user, before.as_deref())?))
 }
 
-/// Responds with the page itself instead of a redirect: the codes cannot be read again later.
+/// Creates invitations. The response is the page itself instead of a redirect, because the codes
+/// cannot be read again later.
 pub async fn create(
     State(app): State<Arc<SidecarState>>,
     OperatorForm { form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
-    // A value that is not a number becomes 0, which is out of range.
+    // Text that is not a number becomes 0, which is out of range.
     let count = form.field("count").trim().parse().unwrap_or(0);
     let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
     let accounts = app.accounts.clone();

@@ -1,8 +1,8 @@
-//! The keys of an account, for administrators: create, disable, enable and revoke. What stops a
-//! client asks first.
+//! Creates, disables, enables and revokes an account's keys, for administrators. Disabling and
+//! revoking stop a client, so they ask for a confirmation.
 //!
-//! Must not show a key but the one that was just created, and must not change a key of another
-//! account than that of the page.
+//! This file must show no key except a new one, and must not change a key of an account other than
+//! the page's.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
@@ -23,7 +23,7 @@ use base::clock::now_ms;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Ids of an account and of a key.
+/// Path parameters: the ids of an account and of a key.
 type KeyPath = Path<(String, String)>;
 
 #[derive(Clone, Copy)]
@@ -33,7 +33,8 @@ pub enum KeyStatusChange {
     Revoke,
 }
 
-/// Responds with the page itself instead of a redirect: the key cannot be read again later.
+/// Creates a key. The response is the page itself instead of a redirect, because the key cannot be
+/// read again later.
 pub async fn create(
     State(app): State<Arc<SidecarState>>,
     Path(id): Path<String>,

@@ -1,7 +1,8 @@
-//! The list of accounts: who they are, what they have and what they spent lately; in an order that
-//! the reader chooses, and those that match a term.
+//! Lists the accounts with their e-mails, balances and recent spending. The reader chooses the
+//! order and a search term.
 //!
-//! Reads all accounts to order them: fast enough for 100 000. Must not change anything.
+//! All accounts are read to sort them, which is fast enough for 100 000. This file must not change
+//! anything.
 
 use super::super::authz::{Operator, may_administer};
 use super::super::blocking::run_blocking;
@@ -26,18 +27,17 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Accounts per page.
 const ROWS_PER_PAGE: usize = 50;
 
-/// Maximum length of a search term; an e-mail has at most 254 characters.
+/// Maximum number of characters of a search term; an e-mail has at most 254.
 pub const MAX_TERM_CHARS: usize = 254;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Days of the sums, today included. Days are UTC.
+/// Number of days that the sums cover, including today. Days are UTC.
 const SUM_DAYS: i64 = 30;
 
-/// The orders of the list: value in the URL, and the text of its link.
+/// Orders of the list: the value in the URL, and the text of the link.
 const ORDERS: [(AccountOrder, &str, &str); 4] = [
     (AccountOrder::Opened, "opened", "Newest first"),
     (AccountOrder::Email, "email", "By e-mail"),
@@ -45,7 +45,6 @@ const ORDERS: [(AccountOrder, &str, &str); 4] = [
     (AccountOrder::Spent, "spent", "By spending"),
 ];
 
-/// What the accounts are ordered by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AccountOrder {
     Opened,
@@ -57,11 +56,11 @@ enum AccountOrder {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct AccountOrderQuery {
-    /// A part of an e-mail, of an id or of the text that a key is shown with.
+    /// A part of an e-mail, of an id or of a key's shortened text.
     q: String,
-    /// A value of [`ORDERS`]; any other one means the first of them.
+    /// A value of [`ORDERS`]; any other text selects the first order.
     sort: String,
-    /// From 1; any other text means 1.
+    /// Page number, starting at 1; any other text selects page 1.
     page: String,
 }
 
@@ -71,7 +70,7 @@ struct AccountFundsRow {
     spent: Credits,
 }
 
-/// A link that chooses an order or a page.
+/// A link to an order or a page of the list.
 struct ListLink {
     text: &'static str,
     url: String,
@@ -86,7 +85,7 @@ struct AccountsPage {
     sort: &'static str,
     fault: Option<String>,
     max_chars: usize,
-    /// The user is an administrator and may make changes.
+    /// True if the user is an administrator and may make changes.
     may_act: bool,
     rows: Vec<AccountFundsRow>,
     found: String,
@@ -151,7 +150,7 @@ pub async fn show(
     Ok(html(status, &page))
 }
 
-/// A page of the accounts that match a term, and the number of all that do.
+/// Returns a page of the accounts that match a term, and the number of all matches.
 fn rows(
     accounts: &Accounts,
     billing: &Billing,
@@ -167,7 +166,7 @@ fn rows(
     };
     let (first_day, today) = (first_day(now_ms), now_ms.div_euclid(DAY_MS));
     match order {
-        // Ids ascend with the time of creation.
+        // Ids ascend with the time of creation, so reversing them puts the newest first.
         AccountOrder::Opened => found.reverse(),
         AccountOrder::Email => found.sort_by(|one, other| one.email.cmp(&other.email)),
         AccountOrder::Balance => {
@@ -176,7 +175,7 @@ fn rows(
             found.sort_by_key(|account| Reverse(balances.get(&account.id).copied()));
         }
         AccountOrder::Spent => {
-            // A request that ends during this page can count on the next day.
+            // A request that ends while this page is built can count on the next day.
             let reports = billing.reports();
             let spent = reports.spend_by_account(first_day, today + 2, u32::MAX)?;
             let spent: BTreeMap<_, _> = spent
@@ -205,7 +204,7 @@ fn rows(
     Ok((rows.collect(), count))
 }
 
-/// First of the days that the sums cover, in days since 1970 UTC.
+/// Returns the first day that the sums cover, in days since 1970 UTC.
 fn first_day(now_ms: i64) -> i64 {
     now_ms.div_euclid(DAY_MS) - SUM_DAYS + 1
 }

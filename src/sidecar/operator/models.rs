@@ -1,6 +1,6 @@
-//! The models and their prices in force.
+//! Shows the models with the prices in force.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::super::authz::Operator;
 use super::super::error::PageError;

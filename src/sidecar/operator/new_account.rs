@@ -1,6 +1,8 @@
-//! Opening an account for somebody: it has no password, so the page shows a link that sets one.
+//! Opens an account for somebody else. The account has no password, so the page shows a link that
+//! sets one.
 //!
-//! Must not show the link a second time. Whoever lost it makes a reset link on the account's page.
+//! This file must not show the link a second time. An administrator who lost the link creates a
+//! reset link on the account's page.
 
 use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
@@ -39,7 +41,7 @@ struct NewAccountPage {
     fault: Option<String>,
     email: String,
     role: Role,
-    /// Credits of the trial; `None`: the config file has no trial.
+    /// Credits of the trial; `None` if the config file defines no trial.
     trial_credits: Option<String>,
     trial: bool,
 }

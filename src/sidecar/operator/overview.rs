@@ -1,8 +1,8 @@
-//! The first page of operators: what all accounts spent, on which model, vendor or account, how
-//! requests ended in this process, and the search for an id.
+//! The first page of operators. It shows the spending of all accounts by model, vendor or account,
+//! the outcomes of requests in this process, and the search for an id.
 //!
-//! All sums are those that the ledger keeps by day. Must not change anything, and must not read
-//! entries.
+//! All sums come from the ledger's daily totals. This file must not change anything, and must not
+//! read entries.
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
@@ -31,20 +31,20 @@ use std::time::Duration;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Days of the write-offs that the page adds up, today included. Days are UTC.
+/// Number of days of write-offs in the sum, including today. Days are UTC.
 const WRITEOFF_DAYS: i64 = 30;
 
-/// Number of accounts in the list of those that spent most, which the chart by account shows too.
+/// Number of accounts in the list of top spenders, which the chart by account shows too.
 const TOP_ACCOUNTS: u32 = 7;
 
-/// The choices of the page: value in the URL, text, days.
+/// Time ranges of the page: value in the URL, text, and number of days.
 const RANGES: [(&str, &str, i64); 3] = [
     ("7d", "7 days", 7),
     ("30d", "30 days", 30),
     ("90d", "90 days", 90),
 ];
 
-/// The divisions of the page: value in the URL, text.
+/// Groupings of the page: value in the URL, and text.
 const GROUPS: [(&str, &str, SpendingGroup); 3] = [
     ("model", "By model", SpendingGroup::Model),
     ("vendor", "By vendor", SpendingGroup::Vendor),
@@ -59,7 +59,6 @@ pub struct OperatorOverviewQuery {
     by: String,
 }
 
-/// Sums over all accounts.
 struct Totals {
     active: String,
     suspended: String,
@@ -69,7 +68,7 @@ struct Totals {
     writeoffs: Credits,
 }
 
-/// A row of the table of groups.
+/// One row of the table of groups.
 struct GroupRow {
     name: String,
     url: Option<String>,
@@ -98,14 +97,14 @@ struct OperatorOverviewPage {
     report: SpendingReport,
     rows: Vec<GroupRow>,
     top: Vec<TopAccount>,
-    /// How requests ended since this process started; `None` if it serves no requests.
+    /// Outcomes of requests since this process started; `None` if the process serves no requests.
     requests: Option<Vec<RequestsRow>>,
     range_text: &'static str,
     is_by_vendor: bool,
     is_by_account: bool,
 }
 
-/// The requests of a model since this process started.
+/// Outcomes of one model's requests since this process started.
 struct RequestsRow {
     model: String,
     requests: String,
@@ -113,12 +112,12 @@ struct RequestsRow {
     failed_percent: u64,
     has_failed: bool,
     refused: String,
-    /// Time within which half of the requests ended.
+    /// Median of the durations, as text.
     median: String,
     p95: String,
 }
 
-/// What the page reads of the ledger and of `app.db`.
+/// Data that the page reads from the ledger and from `app.db`.
 struct Loaded {
     totals: Totals,
     rows: Vec<UsageRow>,
@@ -226,7 +225,7 @@ fn load(
     let today = now_ms.div_euclid(DAY_MS);
     let reports = app.billing.reports();
     let first = today - days.max(WRITEOFF_DAYS) + 1;
-    // A request that ends during this page can count on the next day.
+    // A request that ends while this page is built can count on the next day.
     let totals = reports.daily_totals(first, today + 2)?;
     let spenders = reports.spend_by_account(today - days + 1, today + 2, TOP_ACCOUNTS)?;
     let mut emails = BTreeMap::new();
@@ -313,7 +312,7 @@ fn requests_row(sum: ModelRequests) -> RequestsRow {
     }
 }
 
-/// The vendor of each model, as the config file has it now.
+/// Returns the vendor of each model according to the current config file.
 fn vendors_of_models(settings: &Settings) -> BTreeMap<String, String> {
     let models = settings.catalog.models().iter();
     models

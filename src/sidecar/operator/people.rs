@@ -1,7 +1,7 @@
-//! The role of an account, and its deletion. Both ask before they happen.
+//! Changes the role of an account, and deletes an account. Both actions ask for a confirmation.
 //!
-//! Must not take the rights of the last administrator who can sign in, and must not delete the
-//! account of the administrator who asks: its own page does.
+//! This file must not take the rights of the last administrator who can sign in, and must not
+//! delete the account of the acting administrator, for which the account page exists.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
@@ -92,7 +92,7 @@ pub async fn delete(
     })
 }
 
-/// Requires the typed e-mail, as the holder's own page does.
+/// Deletes an account. The form must repeat the e-mail, as on the holder's own page.
 async fn delete_account(
     app: &Arc<SidecarState>,
     account: &Account,

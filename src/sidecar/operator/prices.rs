@@ -1,7 +1,7 @@
-//! A price list by its id: its prices, which models had it, and from when to when.
+//! Shows a price list by its id: the prices, and the models and periods to which they applied.
 //!
-//! The times are those of the lines in the audit log that the gateway writes when the config file
-//! has another price. Must not change anything.
+//! The periods come from the audit log, in which the gateway records each price change of the
+//! config file. This file must not change anything.
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
@@ -18,11 +18,11 @@ use credits::price_list::{PriceList, TokenPrices};
 use llm_protocol::usage::ServerTool;
 use std::sync::Arc;
 
-/// When a model had the list.
+/// Period in which a price list applied to a model.
 struct PricePeriod {
     model: String,
     from: Timestamp,
-    /// `None`: it has it now.
+    /// End of the period; `None` if the list is still in force.
     until: Option<Timestamp>,
 }
 
@@ -38,9 +38,9 @@ struct PricePage {
     frame: Frame,
     version: String,
     rows: Vec<PriceRow>,
-    /// Latest first.
+    /// Periods in descending order of time.
     periods: Vec<PricePeriod>,
-    /// When the ledger got the list.
+    /// Time at which the ledger stored the list.
     stored: Option<Timestamp>,
 }
 
@@ -53,7 +53,7 @@ pub async fn show(
     let stored = run_blocking(move || billing.pages().price_list(&id)).await??;
     let accounts = app.accounts.clone();
     let changes = run_blocking(move || accounts.audit_log().price_changes()).await??;
-    // A process with a shared store may not have stored it yet.
+    // If processes share a store, this process may not have stored the list yet.
     let settings = app.settings.load();
     let in_force = settings.catalog.prices().map(|(_, price)| price);
     let in_force = in_force.into_iter().find(|price| price.version == version);
@@ -72,7 +72,7 @@ pub async fn show(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// The times in which a model had the list, latest first.
+/// Returns the periods in which a model had the list, latest first.
 fn periods(changes: &[PriceChange], version: &str) -> Vec<PricePeriod> {
     let is_it = |price: &Option<PriceList>| price.as_ref().is_some_and(|it| it.version == version);
     let mut periods: Vec<PricePeriod> = Vec::new();
@@ -144,7 +144,7 @@ fn price_rows(price: &PriceList) -> Vec<PriceRow> {
     rows
 }
 
-/// The prices of tokens by their kinds, as pages name them.
+/// Returns the token prices by kind of token, with the names that pages use.
 pub fn token_prices(rates: &TokenPrices) -> [(&'static str, String); 5] {
     [
         ("input", rates.input),

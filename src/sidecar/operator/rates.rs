@@ -1,6 +1,7 @@
-//! The rate limits of an account, which replace those of the config file for all its keys together.
+//! Changes the rate limits of an account. They replace those of the config file for all keys of the
+//! account together.
 //!
-//! Must not decide what a limit means.
+//! This file must not decide the effect of a limit.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;

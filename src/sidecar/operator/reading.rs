@@ -1,8 +1,8 @@
-//! What operators read of any account: its responses, their receipts, its spending and its
-//! conversations, on the pages that its holder has.
+//! Shows operators the responses, receipts, spending and conversations of any account, on the same
+//! pages as its holder's.
 //!
-//! The audit log says who read what of which account: one line a day, however often the page is
-//! loaded. Must not change anything else.
+//! The audit log records one line a day for each operator, page and account, however often a page
+//! is loaded. This file must not change anything else.
 
 use super::super::activity::{ActivityQuery, show_download, show_list, show_receipt};
 use super::super::authz::Operator;
@@ -56,7 +56,7 @@ pub async fn receipt(
     show_receipt(&app, &user, &viewed, &request_id)
 }
 
-/// The account that sent a request which has ended or was refused.
+/// Returns the account that sent a request which has ended or was refused.
 pub fn account_of_request(
     app: &SidecarState,
     request_id: &str,

@@ -1,7 +1,7 @@
-//! Refunds: the form by which an administrator returns the cost of a response, or a part of it.
+//! Handles the form by which an administrator refunds the cost of a response in full or in part.
 //!
-//! The ledger decides what can be refunded; this file asks before it does so. Must not refund a
-//! request of another account than that of the page.
+//! The ledger decides how much can be refunded, and this file asks for a confirmation first. This
+//! file must not refund a request of an account other than the page's.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
@@ -35,10 +35,10 @@ fn submitted(form: &SignedForm) -> RefundForm {
     }
 }
 
-/// A refund from a well-formed form.
+/// A refund that the form describes without a fault.
 struct RefundOrder {
     request_id: String,
-    /// `None` refunds all that is left of the charge.
+    /// Credits to refund; `None` refunds the rest of the charge.
     amount: Option<Micro>,
     reference: String,
 }
@@ -67,7 +67,8 @@ impl RefundOrder {
         })
     }
 
-    /// The question before the refund; or why there is nothing to ask.
+    /// Returns the consequence that the confirmation page names, or the reason why no refund is
+    /// possible.
     fn consequence(&self, charge: &RequestCharge) -> Result<String, String> {
         let RequestCharge {
             charged, refunded, ..

@@ -1,10 +1,10 @@
-//! The words of the operator pages for a role.
+//! Describes roles for the operator pages.
 //!
-//! Must not check a right.
+//! This file must not check a right.
 
 use accounts::Role;
 
-/// What a role lets its holder do, in a word or two; `None` for an account holder.
+/// Describes the rights of a role in a word or two; `None` for an account holder.
 pub fn describe_role(role: Role) -> Option<&'static str> {
     match role {
         Role::Member => None,

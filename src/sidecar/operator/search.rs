@@ -1,7 +1,8 @@
-//! The search for an id: whatever a client, an account holder or a log line names, the page goes to
-//! where it is shown, or says what the text would be the id of.
+//! Searches for an id that a client, an account holder or a log line mentions. The search redirects
+//! to the page that shows the object. If nothing is found, the answer names the kind of object that
+//! the text would identify.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
@@ -33,24 +34,24 @@ pub struct SearchQuery {
 struct SearchPage {
     frame: Frame,
     q: String,
-    /// What the text is or would be the id of, and what is known of it.
+    /// Kind of object that the text identifies or would identify, and its state.
     answer: String,
-    /// When the request began, if the answer is a running request.
+    /// Start of the request, if the answer is a running request.
     since: Option<Timestamp>,
     link: Option<(String, String)>,
 }
 
-/// What was found.
+/// Result of a search.
 enum Found {
-    /// The page that shows it.
+    /// Path of the page that shows the object.
     Page(String),
-    /// A request that runs now.
+    /// The object is a running request.
     Running { account: String, at_ms: i64 },
-    /// Nothing; what the text would be.
+    /// Nothing was found; the text names the kind of object.
     Nothing(&'static str),
 }
 
-/// What an id is by its first characters, and what to do if nothing has it.
+/// Kinds of ids by their first characters, with advice for an id that nothing has.
 const KINDS: [(&str, &str); 8] = [
     (
         "req_",
@@ -135,7 +136,8 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
         .iter()
         .find(|(prefix, _)| term.starts_with(prefix))
         .map(|(_, text)| *text);
-    // A whole key is replaced by what pages show of it: it must not be in a URL of the answer.
+    // A whole key is replaced by its shortened text, because a URL in the answer must not contain
+    // the key.
     let shown = parse_key(term).then(|| shown_key_text(term));
     let term = shown.as_deref().unwrap_or(term);
     if account_of_request(app, term)?.is_some() {

@@ -1,7 +1,7 @@
-//! A line of the audit log as a sentence: who did what to whom, with e-mails and the names of keys.
+//! Converts a line of the audit log to a sentence with e-mails and names of keys.
 //!
-//! A line has ids and JSON, so that it never changes and its hash holds. Must not write, and must
-//! show a line that it does not know.
+//! A stored line has ids and JSON, so that it never changes and its hash stays valid. This file
+//! must not write to the log, and must show lines of unknown actions too.
 
 use super::super::display::format_time;
 use super::prices::token_prices;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Maximum number of models whose new prices a sentence names.
 const MAX_MODELS: usize = 5;
 
-/// The actions and what a filter calls them.
+/// Actions, with their names in the filter.
 pub const ACTS: [(&str, &str); 29] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
@@ -51,7 +51,7 @@ pub const ACTS: [(&str, &str); 29] = [
     ("ledger.rebuild-aggregates", "Totals rebuilt"),
 ];
 
-/// The outcomes and what a filter calls them.
+/// Outcomes, with their names in the filter.
 pub const OUTCOMES: [(OutcomeKind, &str); 5] = [
     (OutcomeKind::Done, "Done"),
     (OutcomeKind::Refused, "Refused"),
@@ -60,15 +60,15 @@ pub const OUTCOMES: [(OutcomeKind, &str); 5] = [
     (OutcomeKind::Unknown, "Unknown"),
 ];
 
-/// The e-mails of accounts and the names of keys that lines name by their ids.
+/// E-mails of accounts and names of keys, by the ids in lines.
 pub struct AuditNames {
     emails: BTreeMap<String, String>,
-    /// Name, account.
+    /// Name and account id of each key.
     keys: BTreeMap<String, (String, String)>,
 }
 
 impl AuditNames {
-    /// Reads what `rows` need, each once.
+    /// Reads the names that `rows` need, each once.
     pub fn load(accounts: &Accounts, rows: &[AuditRow]) -> Result<Self, StoreError> {
         let mut names = Self {
             emails: BTreeMap::new(),
@@ -100,7 +100,7 @@ impl AuditNames {
         Ok(())
     }
 
-    /// The e-mail of an account, who runs commands, or the text itself.
+    /// Returns the e-mail of an account, "the command line" for a command, or the text itself.
     pub fn person(&self, id: &str) -> String {
         match (self.emails.get(id), id) {
             (Some(email), _) => email.clone(),
@@ -117,7 +117,7 @@ impl AuditNames {
         }
     }
 
-    /// The account that a line is about.
+    /// Returns the id of the account that a line concerns.
     pub fn account(&self, row: &AuditRow) -> Option<String> {
         let of_key = self
             .keys
@@ -135,7 +135,8 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or(Value::Null)
 }
 
-/// Returns what happened, without who did it; or what was tried, and what became of it.
+/// Returns the action of a line without its actor. If the action did not succeed, the text says
+/// what was tried and why it failed.
 pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
     let is_done = row.outcome.kind == OutcomeKind::Done;
     let line = Line {
@@ -154,7 +155,7 @@ pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
         return what;
     }
     let outcome = AuditOutcome {
-        // The text of an error names accounts by their ids, and may end with a detail as JSON.
+        // The text of an error names accounts by their ids, and may end with details as JSON.
         why: (row.outcome.why.split(" {").next().unwrap_or_default())
             .replace(&row.object, &line.whom()),
         ..row.outcome.clone()
@@ -162,7 +163,7 @@ pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
     format!("tried to {what}: {outcome}")
 }
 
-/// How a sentence writes its verbs: what was done, or what was tried.
+/// Verb form of a sentence, for an action that was done or only tried.
 #[derive(Clone, Copy)]
 enum Tense {
     Past,
@@ -196,7 +197,7 @@ impl Line<'_> {
         self.after[name].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The account that the line is about.
+    /// Returns the account that the line concerns.
     fn whom(&self) -> String {
         self.names.person(&self.row.object)
     }
@@ -273,7 +274,7 @@ impl Line<'_> {
                 };
                 format!("read {what} of {whom}")
             }
-            // A line of another version of the program.
+            // The line comes from another version of the program.
             act => format!("account.{act} {whom}"),
         }
     }
@@ -355,14 +356,14 @@ impl Line<'_> {
                     self.verb("rebuild", "rebuilt")
                 )
             }
-            // A line of an earlier version, after that of the action.
+            // Earlier versions wrote a separate line for a refusal, after that of the action.
             "refused" => {
                 let (act, why) = (self.word("act"), self.word("why"));
                 let title = ACTS.iter().find(|(name, _)| *name == act);
                 let title = title
                     .map_or(act.as_str(), |(_, title)| title)
                     .to_lowercase();
-                // The text of an error may end with a detail as JSON.
+                // The text of an error may end with details as JSON.
                 let why = why.split(" {").next().unwrap_or_default();
                 format!("was refused ({title}, {}): {why}", self.whom())
             }
@@ -379,7 +380,7 @@ fn time(ms: &Value) -> String {
     ms.as_i64().map_or_else(|| "none".to_owned(), format_time)
 }
 
-/// The rates of keys and accounts: member, and its name in a sentence.
+/// Rates of keys and accounts: the JSON member, and its name in a sentence.
 const RATES: [(&str, &str); 3] = [
     ("requests_per_minute", "requests a minute"),
     ("tokens_per_minute", "tokens a minute"),
@@ -413,7 +414,7 @@ fn list(parts: &[String]) -> String {
     }
 }
 
-/// A limit as `2 credits a day`.
+/// Formats a limit as `2 credits a day`.
 fn limit_text(limit: &Value) -> Option<(String, String)> {
     let period = match limit["period"].as_str()? {
         "total" => "credits in total".to_owned(),
@@ -422,7 +423,7 @@ fn limit_text(limit: &Value) -> Option<(String, String)> {
     Some((limit["credits"].as_str()?.to_owned(), period))
 }
 
-/// What a change of a key's settings set, without its limit.
+/// Describes the changes of a key's settings, except its spending limit.
 fn settings_changes(before: &Value, after: &Value) -> Vec<String> {
     let mut parts = Vec::new();
     if before.is_null() {
@@ -454,7 +455,7 @@ fn settings_changes(before: &Value, after: &Value) -> Vec<String> {
 }
 
 fn key_set(key: &str, old: &Value, new: &Value, tense: Tense) -> String {
-    // Lines of an earlier version do not say what was before.
+    // Lines of earlier versions lack the previous settings.
     if old.is_null() {
         return format!("set {key}: {}", list(&settings_changes(&Value::Null, new)));
     }
@@ -495,7 +496,7 @@ fn key_set(key: &str, old: &Value, new: &Value, tense: Tense) -> String {
     }
 }
 
-/// What changed in the prices. `is_first`: no line was before.
+/// Describes changes of prices. `is_first` is true if no earlier line exists.
 fn prices(changes: &[PriceChange], is_first: bool) -> String {
     let count = |count: usize| match count {
         1 => "1 model".to_owned(),

@@ -1,5 +1,5 @@
-//! The state of the gateway: endpoints and their health, holds, mail, and the last ledger audit,
-//! which `operator/verify.rs` starts.
+//! Shows the state of the gateway: endpoints and their health, holds, mail, and the last ledger
+//! audit, which `operator/verify.rs` starts.
 
 use super::super::assets::AUDIT_SCRIPT;
 use super::super::authz::{Operator, OperatorForm, may_administer};
@@ -26,19 +26,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum number of debits with implausible usage shown.
 const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
 
 struct EndpointRow {
     vendor: String,
     address: String,
     weight: u32,
-    /// Number of running requests; `None` if this process does not know.
+    /// Number of running requests; `None` if this process sends no requests.
     running: Option<String>,
     health: String,
-    /// `2 of 40 failed`; empty if no attempt has ended, or this process does not know.
+    /// Failure ratio such as `2 of 40 failed`; empty if no attempt has ended, or if this process
+    /// sends no requests.
     recent: String,
-    /// `180 ms · 2 400 ms`: median and 95th percentile of the time to the first byte.
+    /// Median and 95th percentile of the time to the first byte, such as `180 ms · 2 400 ms`.
     first_byte: String,
     last_failure: Option<LastFailure>,
 }
@@ -54,14 +54,14 @@ struct HoldsView {
 struct ServicePage {
     frame: Frame,
     csrf: String,
-    /// The user is an administrator and may make changes.
+    /// True if the user is an administrator and may make changes.
     may_act: bool,
     endpoints: Vec<EndpointRow>,
-    /// Whether this process sends requests to vendors, and so knows how they end.
+    /// True if this process sends requests to vendors, and so knows their outcomes.
     sends_requests: bool,
     holds: Option<HoldsView>,
-    /// Debits for which the vendor reported more usage than the request can have caused, each with
-    /// its account.
+    /// Debits with their accounts, for which the vendor reported more usage than the request can
+    /// have caused.
     implausible: Vec<(String, Receipt)>,
     running: Option<RunningAuditView>,
     last: Option<LedgerAuditResult>,
@@ -70,13 +70,13 @@ struct ServicePage {
 
 /// The state of the mail queue.
 struct MailView {
-    /// The mail server; `None`: the gateway sends no mail.
+    /// Address of the mail server; `None` if the gateway sends no mail.
     server: Option<String>,
     from: String,
     queued: u64,
     oldest: Option<Timestamp>,
     last_error: String,
-    /// A test mail was queued; the address that gets it.
+    /// Address to which a test mail was queued.
     tested: Option<String>,
 }
 
@@ -115,7 +115,7 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
     }
 }
 
-/// Describes how the attempts of the last minutes ended.
+/// Describes the outcomes of the attempts in the last minutes.
 fn describe_recent(state: &EndpointState) -> String {
     let recent = &state.recent;
     match recent.ended {
@@ -140,7 +140,7 @@ fn describe_first_byte(state: &EndpointState) -> String {
     }
 }
 
-/// Describes whether an endpoint receives requests, and if not, why.
+/// Describes whether an endpoint receives requests; if not, the text gives the reason.
 fn describe_health(state: &EndpointState) -> String {
     let mut words = Vec::new();
     match state.breaker {
@@ -187,7 +187,7 @@ pub async fn show(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// Queues a mail to the administrator who asks for it.
+/// Queues a test mail to the administrator who requests it.
 pub async fn test_mail(
     State(app): State<Arc<SidecarState>>,
     OperatorForm { form, by }: OperatorForm,

@@ -1,6 +1,6 @@
-//! Suspending and resuming an account. Suspending stops a client, so it asks first.
+//! Suspends and resumes an account. Suspending stops a client, so it asks for a confirmation.
 //!
-//! Must not suspend the administrator who asks for it, or the last one.
+//! This file must not suspend the acting administrator, or the last one.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;

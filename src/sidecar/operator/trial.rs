@@ -1,6 +1,6 @@
-//! A later end of a running trial.
+//! Extends a running trial.
 //!
-//! Must not begin a trial again: after its end, its credits have expired.
+//! This file must not restart a trial, because its credits have expired.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;

@@ -1,7 +1,7 @@
-//! Starts the ledger audit of the service page, which runs in the background with a part of one
-//! core, and describes how far it is and what it found.
+//! Starts the ledger audit of the service page, and describes its progress and findings. The audit
+//! runs in the background with a part of one core.
 //!
-//! Must not run on a thread that serves requests.
+//! This file must not run on a thread that serves requests.
 
 use super::super::authz::OperatorForm;
 use super::super::display::{Timestamp, group_digits};
@@ -15,17 +15,16 @@ use base::clock::now_ms;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Maximum number of findings shown.
 const MAX_FINDINGS: usize = 20;
 
-/// The share of one core that an audit uses while the gateway serves requests, in percent.
+/// Percentage of one core that an audit uses while the gateway serves requests.
 const CPU_PERCENT: u32 = 30;
 
-/// How far the running audit is.
+/// Progress of the running audit.
 pub(super) struct RunningAuditView {
     pub since: Timestamp,
     pub done: u64,
-    /// Never zero.
+    /// Total number of entries, which is never zero.
     pub total: u64,
     pub text: String,
 }
@@ -50,15 +49,15 @@ impl RunningAuditView {
     }
 }
 
-/// Starts an audit, unless one is running; the page shows how far it is.
+/// Starts an audit unless one is running. The page then shows its progress.
 pub async fn verify(
     State(app): State<Arc<SidecarState>>,
     OperatorForm { by, .. }: OperatorForm,
 ) -> Result<Response, PageError> {
     let began = now_ms();
     if app.audits.try_start(began) {
-        // Not one of the threads for blocking work: an audit can take many minutes, and the end of
-        // the process must not wait for it.
+        // The work runs on a thread of its own. An audit can take many minutes, and the end of the
+        // process would wait for a thread of the blocking pool.
         let work = Arc::clone(&app);
         let run = move || {
             let mut end = AuditEnd {
@@ -83,7 +82,7 @@ pub async fn verify(
     Ok(Redirect::to("/dashboard/operator/service").into_response())
 }
 
-/// Ends the audit when it is dropped: also if its thread panics.
+/// Ends the audit when it is dropped, even if its thread panics.
 struct AuditEnd<'a> {
     runner: &'a LedgerAuditRunner,
     result: LedgerAuditResult,

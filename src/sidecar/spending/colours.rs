@@ -1,21 +1,21 @@
-//! The colour of a model or key on charts. It belongs to the name, not to the rank: otherwise the
-//! colours would change places whenever the spending does.
+//! Assigns chart colours to models and keys. A colour depends on the name instead of the rank,
+//! because ranks change with the spending.
 //!
-//! Must not know a page.
+//! This file must not depend on a page.
 
-/// Number of colours for names; the next one is for all others together.
+/// Number of colours for names. The next number is the colour of all others together.
 const COLOURS: usize = 11;
 
-/// The colour of what all other models or keys cost together.
+/// Colour number of the sum of all other models or keys.
 pub const OTHERS_COLOUR: usize = COLOURS + 1;
 
-/// Returns the number of a colour, from 1, for each of `names`. A name in `order`, such as the list
-/// of the catalog, has the colour of its position; any other has one from its letters. A colour
-/// that another name of the same chart has goes to the name that comes first in the alphabet; the
-/// other gets the next free one.
+/// Returns a colour number, starting at 1, for each of `names`. A name in `order`, such as the list
+/// of the catalog, has the colour of its position; any other name has a colour from its hash. If
+/// two names of a chart collide, the alphabetically first keeps the colour and the other gets the
+/// next free one.
 pub fn assign_colours(names: &[&str], order: &[&str]) -> Vec<usize> {
     let mut sorted: Vec<_> = (0..names.len()).collect();
-    // Names of the catalog first: their positions differ, so they seldom meet.
+    // Names of the catalog come first, because their positions differ and so seldom collide.
     sorted.sort_by_key(|index| {
         let name = names.get(*index).copied().unwrap_or_default();
         (!order.contains(&name), name)
@@ -40,7 +40,7 @@ pub fn assign_colours(names: &[&str], order: &[&str]) -> Vec<usize> {
     colours
 }
 
-/// FNV-1a: the same in every process.
+/// Returns the FNV-1a hash, which is the same in every process.
 fn hash(name: &str) -> usize {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

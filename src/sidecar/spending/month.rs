@@ -1,7 +1,7 @@
-//! The last 30 days by day and by model, as the overview shows them. All times are UTC, and the
-//! page says so.
+//! Computes the spending of the last 30 days by day and by model, for the overview. All times are
+//! UTC, and the page says so.
 //!
-//! Must not read the ledger: the caller passes hourly totals.
+//! This file must not read the ledger: the caller passes hourly totals.
 
 use super::colours::{OTHERS_COLOUR, assign_colours};
 use crate::billing::activity::SpendTotals;
@@ -10,7 +10,7 @@ use crate::sidecar::display::{Credits, group_digits, percent};
 use base::clock::rfc3339;
 use credits::money::Micro;
 
-/// Maximum number of series with their own colour on a chart; all others share one more.
+/// Maximum number of chart series with their own colour. All others share one more series.
 pub const MAX_CHART_SERIES: usize = 7;
 
 /// Number of days on the charts, including today.
@@ -20,7 +20,7 @@ const DAY_HOURS: i64 = 24;
 
 /// Spending of the last `CHART_DAYS` days.
 pub struct MonthlySpending {
-    /// Models by cost, the most expensive first; each is a column of `days`.
+    /// Models in descending order of cost. Each is a column of `days`.
     pub models: Vec<ModelSpending>,
     /// Days in ascending order, including days without spending.
     pub days: Vec<DailySpending>,
@@ -33,12 +33,12 @@ pub struct ModelSpending {
     pub credits: Credits,
     pub responses: String,
     pub tokens_in: String,
-    /// Share of the input that came from a cache.
+    /// Percentage of the input that came from a cache.
     pub cached_percent: u64,
     pub tokens_out: String,
-    /// Share of the total spending.
+    /// Percentage of the total spending.
     pub percent: u64,
-    /// Number of its colour, from 1.
+    /// Number of the model's colour, starting at 1.
     pub colour: usize,
 }
 
@@ -51,8 +51,8 @@ pub struct DailySpending {
 }
 
 impl MonthlySpending {
-    /// The curve of the credits per day from the first day of use on, as the path of an SVG that is
-    /// 100 wide and 30 high. `None` before the second day.
+    /// Returns the credits per day, starting at the first day of use, as an SVG path in a box 100
+    /// wide and 30 high. `None` before the second day.
     pub fn sparkline(&self) -> Option<String> {
         let micro = |day: &DailySpending| day.total.0.or_zero().get().unsigned_abs();
         let first = self.days.iter().position(|day| micro(day) > 0)?;
@@ -69,12 +69,13 @@ impl MonthlySpending {
     }
 }
 
-/// The first hour of the period of `CHART_DAYS` days that ends today.
+/// Returns the first hour of the period of `CHART_DAYS` days that ends today.
 pub fn first_hour_of_month(now_ms: i64) -> i64 {
     (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (CHART_DAYS - 1)).saturating_mul(DAY_HOURS)
 }
 
-/// `order`: the models of the catalog, which have the colours of their positions.
+/// Adds up the spending by day and model. The `order` contains the models of the catalog, whose
+/// positions determine the colours.
 pub fn monthly_spending(spent: &[HourlySpend], order: &[&str], now_ms: i64) -> MonthlySpending {
     let mut sums: Vec<(String, SpendTotals)> = Vec::new();
     for HourlySpend { model, sum, .. } in spent {

@@ -1,6 +1,6 @@
-//! What the URL of the spending page asks for: a range of time, and what to divide it by.
+//! Parses the URL of the spending page: a range of time, and a grouping.
 //!
-//! Must not read the ledger.
+//! This file must not read the ledger.
 
 use crate::billing::usage::{HOUR_MS, UsageInterval, UsageSpan};
 use askama::filters::urlencode_strict;
@@ -10,16 +10,17 @@ use serde::Deserialize;
 const DAY_MS: i64 = 86_400_000;
 const DAY_HOURS: i64 = 24;
 
-/// Up to this many days, a report has a row for each hour.
+/// Maximum number of days for which a report has a row for each hour.
 const MAX_DAYS_BY_HOUR: i64 = 2;
 
-/// Up to this many days, a report has a row for each day. Beyond, for each month.
+/// Maximum number of days for which a report has a row for each day. Longer reports have a row for
+/// each month.
 const MAX_DAYS_BY_DAY: i64 = 92;
 
-/// Ten years.
+/// Maximum number of months of a report: ten years.
 const MAX_MONTHS: i64 = 120;
 
-/// The page's query. An empty value means the first choice.
+/// The page's query. An empty value selects the default.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct SpendingQuery {
@@ -29,15 +30,15 @@ pub struct SpendingQuery {
     by: String,
 }
 
-/// What a report divides the spending by.
+/// Grouping of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpendingGroup {
     Model,
     Key,
     Time,
-    /// For operators: over all accounts. The rows have its name in the place of the model.
+    /// By vendor over all accounts, for operators. The vendor's name is in place of the model's.
     Vendor,
-    /// For operators, like `Vendor`.
+    /// By account over all accounts, for operators.
     Account,
 }
 
@@ -49,7 +50,7 @@ impl SpendingGroup {
     ];
 }
 
-/// The ranges that a link chooses: the value in the URL, and the text.
+/// Ranges that a link selects: the value in the URL, and the text.
 const RANGES: [(&str, &str); 5] = [
     ("24h", "24 hours"),
     ("7d", "7 days"),
@@ -61,27 +62,27 @@ const RANGES: [(&str, &str); 5] = [
 const DEFAULT_RANGE: &str = "30d";
 const CUSTOM_RANGE: &str = "custom";
 
-/// A link that chooses a range or a group.
+/// A link to a range or a grouping.
 pub struct SpendingChoice {
     pub text: &'static str,
     pub url: String,
     pub chosen: bool,
 }
 
-/// The time that a report covers.
+/// Period that a report covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpendingPeriod {
     pub span: UsageSpan,
     pub interval: UsageInterval,
-    /// First and last day, for the page and for links to the activity.
+    /// First and last day, for the page and for links to the activity page.
     pub first_day: String,
     pub last_day: String,
-    /// The period has not ended: new responses belong to it.
+    /// True if the period has not ended, so that further responses may fall into it.
     pub is_open: bool,
 }
 
 impl SpendingPeriod {
-    /// A period of whole days: `to` is the day after the last one.
+    /// Returns a period of whole days. The day `to` is exclusive.
     fn from_days(from: i64, to: i64, today: i64) -> Self {
         let days = to - from;
         let (span, interval) = if days <= MAX_DAYS_BY_HOUR {
@@ -101,7 +102,7 @@ impl SpendingPeriod {
         }
     }
 
-    /// The days up to, and with, today.
+    /// Returns the period of the last `days` days, including today.
     pub fn from_last_days(days: i64, now_ms: i64) -> Self {
         let today = now_ms.div_euclid(DAY_MS);
         Self {
@@ -111,7 +112,7 @@ impl SpendingPeriod {
         }
     }
 
-    /// The hours up to, and with, the current one.
+    /// Returns the period of the last `hours` hours, including the current one.
     fn from_last_hours(hours: i64, now_ms: i64) -> Self {
         let hour = now_ms.div_euclid(HOUR_MS);
         let first = hour - (hours - 1);
@@ -124,7 +125,7 @@ impl SpendingPeriod {
         }
     }
 
-    /// Start, and end exclusive, in ms since 1970.
+    /// Returns the start and the exclusive end in ms since 1970.
     pub(super) fn times_ms(&self) -> (i64, i64) {
         match self.span {
             UsageSpan::Hours(from, to) => (from * HOUR_MS, to * HOUR_MS),
@@ -142,7 +143,7 @@ impl SpendingQuery {
         }
     }
 
-    /// The value of the group in the URL.
+    /// Returns the value of the grouping in the URL.
     pub(super) fn group_value(&self) -> &str {
         if self.by.is_empty() {
             "model"
@@ -152,7 +153,7 @@ impl SpendingQuery {
     }
 
     /// # Errors
-    /// Returns what is wrong with the query, as a text for the user.
+    /// Returns the fault of the query as a text for the user.
     pub(super) fn read(
         &self,
         now_ms: i64,
@@ -193,7 +194,7 @@ impl SpendingQuery {
         if from > last {
             return Err("The first day must not be after the last day.");
         }
-        // East of Greenwich, tomorrow has begun.
+        // In time zones east of Greenwich, tomorrow may have begun.
         if last > today + 1 {
             return Err("The last day must not be in the future.");
         }
@@ -229,15 +230,16 @@ impl SpendingQuery {
     }
 }
 
-/// The day of the same date ten years before a last day: the earliest first day. From 29 February,
-/// that is 1 March if there was none. `None` if no calendar has it.
+/// Returns the earliest first day, which is the same date ten years before the last day. For 29
+/// February, the result is 1 March if that year has no leap day. `None` if the date is outside the
+/// calendar.
 fn earliest_first_day(last: i64) -> Option<i64> {
     let month = month_number(last.saturating_mul(DAY_MS));
     let first_of = |month| Some(month_start_ms(month)?.div_euclid(DAY_MS));
     Some(first_of(month - MAX_MONTHS)? + last - first_of(month)?)
 }
 
-/// Writes the query of a URL.
+/// Encodes the query of a URL.
 pub fn encode(fields: &[(&str, &str)]) -> String {
     let field = |(name, value): &(&str, &str)| {
         let value = urlencode_strict(value).map_or_else(|_| String::new(), |it| it.to_string());

@@ -1,6 +1,7 @@
-//! The current rate of spending: today, and per hour. All times are UTC, and the pages say so.
+//! Computes the current rate of spending, today and per hour. All times are UTC, and the pages say
+//! so.
 //!
-//! Must not read the ledger: the caller passes hourly totals.
+//! This file must not read the ledger: the caller passes hourly totals.
 
 use crate::billing::usage::{HOUR_MS, HourlySpend};
 use base::clock::rfc3339;
@@ -9,7 +10,7 @@ use credits::money::Micro;
 const DAY_HOURS: i64 = 24;
 const MINUTE_MS: i64 = 60_000;
 
-/// Spending since midnight, and in the previous hour plus the elapsed part of this one.
+/// Spending since midnight UTC, and in the previous hour plus the elapsed part of the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpendRate {
     pub today: Micro,
@@ -18,7 +19,7 @@ pub struct SpendRate {
 }
 
 impl SpendRate {
-    /// The first hour that [`SpendRate::new`] needs.
+    /// Returns the first hour that [`SpendRate::new`] needs.
     pub fn first_hour(now_ms: i64) -> i64 {
         let hour = now_ms.div_euclid(HOUR_MS);
         (hour - hour.rem_euclid(DAY_HOURS)).min(hour - 1)
@@ -37,15 +38,15 @@ impl SpendRate {
         }
     }
 
-    /// Describes the rate of spending, and how long `available` lasts at it: not at all, if a usual
-    /// request reserves more (`reserve`).
+    /// Describes the rate of spending, and the time for which `available` lasts. If a usual request
+    /// reserves more than that (`reserve`), the text says that credits are too low.
     pub fn describe(&self, available: Micro, reserve: Micro, now_ms: i64) -> String {
         let since = rfc3339(self.since_ms);
         let since = since.get(11..16).unwrap_or_default();
         if !self.recent.is_positive() {
             return format!("Nothing spent since {since} UTC");
         }
-        // Rounded to the minute: otherwise the text would change at every read.
+        // The time is rounded to the minute, because otherwise the text would change at every read.
         let minutes = i128::from(
             now_ms
                 .saturating_sub(self.since_ms)

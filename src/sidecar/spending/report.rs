@@ -1,6 +1,6 @@
-//! A spending report: sums by model, by key or by time, and the chart of them over time.
+//! Builds a spending report: sums by model, by key or by time, and their chart over time.
 //!
-//! Must not read the ledger: the caller passes its sums.
+//! This file must not read the ledger: the caller passes its sums.
 
 use super::colours::{OTHERS_COLOUR, assign_colours};
 use super::month::MAX_CHART_SERIES;
@@ -15,52 +15,52 @@ use std::collections::BTreeMap;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Maximum number of models or keys with a row of their own; all others share one more.
+/// Maximum number of models or keys with their own row. All others share one more row.
 const MAX_GROUP_ROWS: usize = 100;
 
 pub struct SpendingReport {
     pub period: SpendingPeriod,
-    /// What a row of the chart's table is: `Hour`, `Day` or `Month`.
+    /// Kind of the rows of the chart's table: `Hour`, `Day` or `Month`.
     pub interval_name: &'static str,
-    /// Seconds from one row of the chart's table to the next, about.
+    /// Approximate number of seconds between two rows of the chart's table.
     pub step_s: i64,
-    /// What a row of the table of groups is: `Model` or `Key`; empty if there are no groups.
+    /// Kind of the rows of the table of groups: `Model` or `Key`; empty without groups.
     pub group_name: &'static str,
-    /// The most expensive first.
+    /// Groups in descending order of cost.
     pub groups: Vec<SpendingGroupRow>,
     /// Names of the chart's series.
     pub series: Vec<SpendingSeries>,
-    /// In ascending order, with those without spending.
+    /// Rows in ascending order of time, including those without spending.
     pub times: Vec<SpendingTimeRow>,
     pub total: SpendingSum,
     pub is_empty: bool,
 }
 
-/// A sum as a row of a table shows it.
+/// A sum, formatted for a row of a table.
 pub struct SpendingSum {
     pub credits: Credits,
     pub responses: String,
     pub tokens_in: String,
-    /// Share of the input that came from a cache.
+    /// Percentage of the input that came from a cache.
     pub cached_percent: u64,
     pub tokens_out: String,
     /// Credits per response.
     pub average: Credits,
-    /// Share of the total.
+    /// Percentage of the total.
     pub percent: u64,
 }
 
 pub struct SpendingGroupRow {
-    /// Model, or key's id; `None` for the row of all others.
+    /// Name of the model, or id of the key; `None` for the row of all others.
     pub id: Option<String>,
     pub name: String,
-    /// The shown part of a key.
+    /// Shortened text of the key.
     pub key_shown: Option<String>,
     pub is_revoked: bool,
     pub sum: SpendingSum,
-    /// Number of its colour, from 1.
+    /// Number of the group's colour, starting at 1.
     pub colour: usize,
-    /// The responses of the row, on the activity page.
+    /// Address of the activity page with the responses of the row.
     pub activity_url: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub struct SpendingTimeRow {
     /// Seconds since 1970, for the axis of the chart.
     pub at_s: i64,
     pub sum: SpendingSum,
-    /// Credits of each series.
+    /// Credits of each series, in the order of the series.
     pub credits: Vec<Credits>,
     pub activity_url: String,
 }
@@ -96,13 +96,14 @@ impl SpendingSum {
     }
 }
 
-/// Returns the text of the row that all groups from the `kept`th on share.
+/// Returns the text of the shared row for all groups after the first `kept`.
 fn others(groups: usize, kept: usize) -> String {
     format!("{} others", groups - kept)
 }
 
 impl SpendingReport {
-    /// `order`: the models of the catalog, which have the colours of their positions.
+    /// Builds a report. The `order` contains the models of the catalog, whose positions determine
+    /// the colours.
     pub fn new(
         period: &SpendingPeriod,
         group: SpendingGroup,
@@ -122,7 +123,7 @@ impl SpendingReport {
             *sum = sum.plus(row.sum);
         }
         let mut sums: Vec<_> = sums.into_iter().collect();
-        // Stable, so that equal sums are in the order of their names.
+        // The sort is stable, so equal sums are in the order of their names.
         sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.credits));
         let all = sums
             .iter()
@@ -187,13 +188,13 @@ impl SpendingReport {
         }
     }
 
-    /// The ids of the groups that have a row.
+    /// Returns the ids of the groups that have a row.
     pub fn group_ids(&self) -> Vec<&str> {
         let ids = self.groups.iter();
         ids.filter_map(|group| group.id.as_deref()).collect()
     }
 
-    /// Replaces the ids of keys by their names.
+    /// Replaces the ids of keys by the keys' names.
     pub fn name_keys(&mut self, names: &KeyNames) {
         for (index, group) in self.groups.iter_mut().enumerate() {
             let Some(id) = &group.id else { continue };
@@ -212,7 +213,8 @@ impl SpendingReport {
     }
 }
 
-/// The colour of the group at `index`: those after the last of `colours` share one.
+/// Returns the colour of the group at `index`. All groups after the last of `colours` share one
+/// colour.
 fn colour_at(colours: &[usize], index: usize) -> usize {
     colours.get(index).copied().unwrap_or(OTHERS_COLOUR)
 }
@@ -285,8 +287,8 @@ fn group_rows(
     rows
 }
 
-/// The address of the activity page of the period, relative to this page, with one more field of
-/// the filter.
+/// Returns the relative address of the activity page for the period, with one more field of the
+/// filter.
 fn activity_url(period: &SpendingPeriod, field: Option<(&str, &str)>) -> String {
     let mut fields = vec![
         ("from", period.first_day.as_str()),
@@ -296,7 +298,8 @@ fn activity_url(period: &SpendingPeriod, field: Option<(&str, &str)>) -> String 
     format!("activity?{}", encode(&fields))
 }
 
-/// The activity page of one hour's day, one day, or one month; see [`activity_url`].
+/// Returns the address of the activity page for one hour's day, one day, or one month. See
+/// [`activity_url`].
 fn time_url(period: &SpendingPeriod, time: i64) -> String {
     let (start_ms, _) = start_and_text(period, time);
     let (next_ms, _) = start_and_text(period, time + 1);
@@ -306,7 +309,7 @@ fn time_url(period: &SpendingPeriod, time: i64) -> String {
     format!("activity?{}", encode(&fields))
 }
 
-/// Every hour, day or month of the period.
+/// Returns every hour, day or month of the period.
 fn all_times(period: &SpendingPeriod) -> Vec<i64> {
     match (period.span, period.interval) {
         (UsageSpan::Hours(from, to) | UsageSpan::Days(from, to), UsageInterval::Unit) => {
@@ -321,7 +324,7 @@ fn months(from_ms: i64, to_ms: i64) -> Vec<i64> {
     (month_number(from_ms)..=month_number(to_ms - 1)).collect()
 }
 
-/// When an hour, a day or a month begins, in ms since 1970, and its text.
+/// Returns the start of an hour, a day or a month in ms since 1970, and its text.
 fn start_and_text(period: &SpendingPeriod, time: i64) -> (i64, String) {
     let (start_ms, length) = match (period.span, period.interval) {
         (_, UsageInterval::Month) => (month_start_ms(time).unwrap_or_default(), 7),

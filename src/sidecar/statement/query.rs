@@ -1,6 +1,6 @@
-//! What the URL of the statement asks for: a first and a last month.
+//! Parses the URL of the statement: a first and a last month.
 //!
-//! Must not read the ledger.
+//! This file must not read the ledger.
 
 use crate::billing::activity::ActivityCursor;
 use crate::sidecar::error::PageError;
@@ -10,13 +10,13 @@ use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Months of a statement if the URL names none, the current one included.
+/// Default number of months of a statement, including the current one.
 const DEFAULT_MONTHS: i64 = 12;
 
-/// Ten years.
+/// Maximum number of months of a statement: ten years.
 const MAX_MONTHS: i64 = 120;
 
-/// The page's query. An empty value means the default.
+/// The page's query. An empty value selects the default.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct StatementQuery {
@@ -34,7 +34,7 @@ pub struct StatementPeriod {
 }
 
 impl StatementPeriod {
-    /// The days from the first one up to, and without, the second, since 1970.
+    /// Returns the first day and the exclusive last day, in days since 1970.
     pub fn days(self) -> (i64, i64) {
         let first_day =
             |month| month_start_ms(month).map_or(0, |start_ms| start_ms.div_euclid(DAY_MS));
@@ -44,7 +44,7 @@ impl StatementPeriod {
 
 impl StatementQuery {
     /// # Errors
-    /// Returns what is wrong with the query, as a text for the user.
+    /// Returns the fault of the query as a text for the user.
     pub(super) fn read(&self, now_ms: i64) -> Result<StatementPeriod, &'static str> {
         let current = month_number(now_ms);
         let month = |text: &str| match text {
@@ -58,7 +58,7 @@ impl StatementQuery {
         if from > to {
             return Err("The first month must not be after the last month.");
         }
-        // East of Greenwich, the next month may have begun.
+        // In time zones east of Greenwich, the next month may have begun.
         if to > month_number(now_ms.saturating_add(DAY_MS)) {
             return Err("The last month must not be in the future.");
         }

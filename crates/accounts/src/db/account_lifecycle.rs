@@ -1,7 +1,7 @@
 //! Opening and closing accounts, and invitations, as rows of `app.db`: each is one transaction,
 //! which does all of it or nothing.
 //!
-//! Must not see a password or an invitation's code.
+//! This file must not see a password or an invitation's code.
 
 use super::audit::{self, AuditEntry};
 use super::rows::{AccountRow, Role, first_column};
@@ -223,7 +223,7 @@ pub(crate) fn revoke_keys(
     )
 }
 
-/// Whether a mailbox had a trial: of a deleted account, or of one under another spelling.
+/// Returns whether a mailbox had a trial: of a deleted account, or of one under another spelling.
 fn had_trial(
     transaction: &Transaction<'_>,
     mailbox: Option<&str>,

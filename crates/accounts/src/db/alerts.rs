@@ -1,6 +1,6 @@
 //! Alert rules of accounts, and which of them have fired, as rows of `app.db`.
 //!
-//! Must not know what a rule means: the rules are JSON of `account.alerts`.
+//! This file must not know what a rule means: the rules are JSON of `account.alerts`.
 
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, QueueMailOutcome};
 use super::rows::first_column;

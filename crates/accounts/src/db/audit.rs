@@ -4,7 +4,7 @@
 //! If the action changes `app.db`, its line can be written in the same transaction. Any other
 //! action has two lines: an attempt before it, and its outcome after it, which names the attempt.
 //! Readers get both as one row. Triggers forbid changing or deleting lines, and `verify` reports it
-//! if somebody did. Must not receive a secret.
+//! if somebody did. This file must not receive a secret.
 
 use super::rows::first_column;
 use super::views::AuditRows;

@@ -1,6 +1,6 @@
 //! The connections to `app.db`, and how a statement runs on them.
 //!
-//! Must not contain a statement of its own: those are in `db.rs` and in the files beside
+//! This file must not contain a statement of its own: those are in `db.rs` and in the files beside
 //! this one.
 
 use super::rows::KeyOwner;

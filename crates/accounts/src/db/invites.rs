@@ -1,6 +1,6 @@
 //! Rows of invitations.
 //!
-//! Must not see a code: it gets hashes.
+//! This file must not see a code: it gets hashes.
 
 use super::audit::{self, AuditEntry};
 use super::rows::first_column;
@@ -48,7 +48,7 @@ impl InviteRows<'_> {
         })
     }
 
-    /// Whether there is an open invitation whose hash begins with `start`.
+    /// Returns whether there is an open invitation whose hash begins with `start`.
     pub fn is_open_invite(&self, start: &[u8; 8], now_ms: i64) -> Result<bool, StoreError> {
         self.0.read("look for an invitation", |connection| {
             connection

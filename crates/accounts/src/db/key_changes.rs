@@ -1,6 +1,6 @@
 //! Keys in the order of their last changes, for the publisher of these changes.
 //!
-//! Must not see a key in plain text.
+//! This file must not see a key in plain text.
 
 use super::views::KeyRows;
 use ledger::StoreError;

@@ -1,6 +1,6 @@
 //! Rows of API keys.
 //!
-//! Must not see a key: it gets hashes.
+//! This file must not see a key: it gets hashes.
 
 use super::audit::{self, AuditEntry};
 use super::rows::{KEY_COLUMNS, KeyOwner, KeyRow, first_column, key_row};

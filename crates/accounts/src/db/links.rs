@@ -1,8 +1,8 @@
 //! Links that work once, as rows of `app.db`: per account and purpose, at most one open link that
 //! an operator made and one that was sent by mail.
 //!
-//! A change of the password voids the links that could set one: a trigger deletes them. Must not
-//! see a token: a row has its hash.
+//! A change of the password voids the links that could set one: a trigger deletes them. This file
+//! must not see a token: a row has its hash.
 
 use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};

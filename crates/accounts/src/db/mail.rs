@@ -1,7 +1,7 @@
 //! Mail that waits to be sent, as rows of `app.db`, and what became of it.
 //!
-//! A row says what a mail is about; its text, and a link in it, are made when it is sent. Must not
-//! see an address, a link or a token.
+//! A row says what a mail is about; its text, and a link in it, are made when it is sent. This file
+//! must not see an address, a link or a token.
 
 use super::rows::first_column;
 use super::views::MailRows;

@@ -1,7 +1,7 @@
 //! Orders of credits, as rows of `app.db`, and the events of the payment provider that were
 //! handled.
 //!
-//! Must not decide whether a payment counts: the ledger does, by its references.
+//! This file must not decide whether a payment counts: the ledger does, by its references.
 
 use super::audit::{self, AuditEntry};
 use super::mail::count;
@@ -54,7 +54,7 @@ impl OrderState {
         }
     }
 
-    /// Whether the order still waits for its payment.
+    /// Returns whether the order still waits for its payment.
     pub fn is_waiting(self) -> bool {
         matches!(self, Self::Created | Self::Open | Self::Processing)
     }
@@ -390,7 +390,7 @@ impl PaymentRows<'_> {
             })
     }
 
-    /// Whether an event of the provider was handled.
+    /// Returns whether an event of the provider was handled.
     pub fn is_event_handled(&self, id: &str) -> Result<bool, StoreError> {
         self.0.read("look for a payment event", |connection| {
             connection

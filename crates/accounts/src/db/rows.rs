@@ -1,6 +1,6 @@
 //! Accounts and API keys as `app.db` stores them: the rows, and how they are read from a query.
 //!
-//! Must not run a query.
+//! This file must not run a query.
 
 use credits::money::Micro;
 use credits::trial::Trial;

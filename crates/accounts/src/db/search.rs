@@ -1,7 +1,7 @@
 //! Finding accounts by a part of what an operator knows of them, and counting them.
 //!
 //! Reads whole tables: fast enough for 100 000 accounts on a page, not for a request to a model.
-//! Must not change anything.
+//! This file must not change anything.
 
 use super::rows::{ACCOUNT_COLUMNS, AccountRow, account_row};
 use super::views::AccountRows;

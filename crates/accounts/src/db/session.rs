@@ -1,7 +1,7 @@
 //! Dashboard sessions, as rows of `app.db`, each under the hash of its token.
 //!
-//! The query decides whether a session is still valid, from the times it receives. Must not see a
-//! token.
+//! The query decides whether a session is still valid, from the times it receives. This file must
+//! not see a token.
 
 use super::audit::{self, AuditEntry};
 use super::rows::first_column;

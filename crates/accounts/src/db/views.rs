@@ -1,6 +1,6 @@
 //! The calls of `app.db`, grouped by subject. Functions take the whole [`AppDb`].
 //!
-//! Must not contain behaviour: each is implemented where its statements are.
+//! This file must not contain behaviour: each is implemented where its statements are.
 
 use super::AppDb;
 

@@ -1,7 +1,7 @@
 //! Webhooks of accounts and their deliveries, as rows of `app.db`.
 //!
 //! The secret of a webhook is stored as it is: signing needs it. So these rows have no `Debug`.
-//! Must not know a rule, and must not send anything.
+//! This file must not know a rule, and must not send anything.
 
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, count};
 use super::rows::first_column;
