@@ -2,14 +2,14 @@
 //!
 //! Some clients send a session id. For other clients the key comes from the instructions and the
 //! first messages, which every later turn repeats. The content must not be stored or reported: the
-//! key is a truncated hash that also covers the account. The body must not be scanned again,
+//! key is a 64-bit hash that also covers the account. The body must not be scanned again,
 //! because the request summary has the spans of the beginning.
 
 use super::summary::RequestSummary;
 use crate::json::{JsonKind, JsonScanner, MAX_DEPTH, ScanResult, Span};
-use sha2::{Digest as _, Sha256};
 use spans::ConversationSpans;
 use std::fmt;
+use xxhash_rust::xxh3::Xxh3Default;
 
 pub(super) mod spans;
 
@@ -56,7 +56,9 @@ const MAX_TEXTS: u32 = 64;
 /// Prefix of instructions that change with every request.
 const VOLATILE_PREFIX: &[u8] = b"x-anthropic-billing-header:";
 
-/// Key of an account's conversation: 64 bits of SHA-256, written as 16 hex digits.
+/// Key of an account's conversation: XXH3 in 64 bits, written as 16 hex digits. A client that
+/// constructs two conversations with one key harms only its own account, and no secret depends on
+/// the key, so a cryptographic hash would cost a request much and give nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConversationKey(u64);
 
@@ -89,7 +91,7 @@ impl RequestSummary {
         header: impl Fn(&str) -> Option<&'h str>,
         body: &[u8],
     ) -> ConversationKey {
-        let mut hash = Sha256::new();
+        let mut hash = Xxh3Default::new();
         hash_part(&mut hash, b'a', account.as_bytes());
         let named = SESSION_HEADERS
             .iter()
@@ -102,12 +104,7 @@ impl RequestSummary {
             }
             .hash_opening(&self.conversation, body),
         }
-        let digest = hash.finalize();
-        ConversationKey(
-            digest
-                .first_chunk::<8>()
-                .map_or(0, |half| u64::from_be_bytes(*half)),
-        )
+        ConversationKey(hash.digest())
     }
 }
 
@@ -175,7 +172,7 @@ fn find_session_id(object: &str) -> Option<String> {
 
 /// Hashes the texts at the beginning of a conversation in their escaped form.
 struct ConversationHasher<'a> {
-    hash: &'a mut Sha256,
+    hash: &'a mut Xxh3Default,
     texts: u32,
 }
 
@@ -243,13 +240,13 @@ impl ConversationHasher<'_> {
             .max(first.len());
         hash_part(self.hash, mark, first);
         hash_part(self.hash, b'e', bytes.get(last..).unwrap_or_default());
-        self.hash.update((bytes.len() as u64).to_le_bytes());
+        self.hash.update(&(bytes.len() as u64).to_le_bytes());
     }
 }
 
 /// Hashes one part with its length, so that parts cannot be confused with one another.
-fn hash_part(hash: &mut Sha256, mark: u8, bytes: &[u8]) {
-    hash.update([mark]);
-    hash.update((bytes.len() as u64).to_le_bytes());
+fn hash_part(hash: &mut Xxh3Default, mark: u8, bytes: &[u8]) {
+    hash.update(&[mark]);
+    hash.update(&(bytes.len() as u64).to_le_bytes());
     hash.update(bytes);
 }
