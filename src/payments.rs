@@ -1,9 +1,9 @@
-//! Credits that account holders buy: orders, the checkout at the payment provider, its webhook, and
-//! how refunds and disputes take credits back.
+//! Sells credits to account holders: orders, the checkout at the payment provider, and its webhook.
+//! Refunds and disputes take credits back.
 //!
 //! The ledger decides whether a payment counts, by the reference of its entry; orders and events in
-//! `app.db` follow it. So an event can come twice, late, out of order or not at all. Off without
-//! the section `payments` of the config. This module must not know a page. Next:
+//! `app.db` follow it. So an event may arrive twice, late, out of order or not at all. Without the
+//! section `payments` in the config, nothing is sold. This module must not depend on a page. Next:
 //! `payments/service.rs` (orders), `payments/provider.rs` (what a provider does),
 //! `payments/stripe.rs` (the one there is), `payments/checkout.rs` (an order gets its checkout),
 //! `payments/settle.rs` (what an event changes), `payments/poller.rs` (orders whose events are

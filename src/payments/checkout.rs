@@ -1,8 +1,8 @@
-//! An order gets its checkout at the provider.
+//! Creates the checkout of an order at the provider.
 //!
-//! The order is stored before the provider knows it, and its address is shown only once the order
-//! knows the checkout. A checkout that the order does not know is expired: nobody could be credited
-//! for a payment there. This file must not credit anything.
+//! The order is stored before the request to the provider, and the checkout's address is shown only
+//! after it is stored. A checkout that is not stored with its order is expired, because a payment
+//! there could not be credited. This file must not post credits.
 
 use super::error::PaymentError;
 use super::provider::{CheckoutRequest, ProviderError};
@@ -20,12 +20,13 @@ const MINUTE_MS: i64 = 60 * SECOND_MS;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
-/// How long a checkout page takes a payment. Stripe allows 30 minutes to 24 hours, by its own
-/// clock.
+/// Time in ms for which a checkout page accepts a payment. Stripe allows 30 minutes to 24 hours, by
+/// its own clock.
 const CHECKOUT_MS: i64 = 2 * HOUR_MS;
-/// First poll of an order.
+/// Time in ms between an order and its first poll.
 pub(super) const FIRST_POLL_MS: i64 = MINUTE_MS;
-/// Maximum number of an account's orders in an hour: each is a checkout at the provider.
+/// Maximum number of an account's orders in an hour, because each creates a checkout at the
+/// provider.
 const MAX_ORDERS_PER_HOUR: u64 = 20;
 
 impl Payments {
@@ -50,8 +51,8 @@ impl Payments {
         let created = self.open_checkout(&order, &settings).await;
         if let Err(error) = &created {
             let note = error.to_string();
-            // Unless the provider has refused it, it may still have made a checkout: the poller
-            // expires that.
+            // Unless the provider has refused the request, it may have created a checkout, which
+            // the poller expires.
             if matches!(error, PaymentError::Provider(ProviderError::Refused { .. })) {
                 self.run(move |payments| {
                     let rows = payments.accounts.database().payments();
@@ -150,7 +151,8 @@ impl Payments {
         })
     }
 
-    /// The request for an order's checkout, without its title: the same each time.
+    /// Returns the request for an order's checkout, without its title. The request is the same each
+    /// time.
     pub(super) fn checkout_request<'a>(&self, order: &'a OrderRow) -> CheckoutRequest<'a> {
         let base_url = self.settings.load().base_url.clone();
         let page = format!("{base_url}{CREDITS_PATH}?order={}", order.id);
@@ -166,7 +168,7 @@ impl Payments {
         }
     }
 
-    /// Runs work with the databases on a thread that may wait.
+    /// Runs database work on a thread that may block.
     pub(super) async fn run<T: Send + 'static, E>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
@@ -182,7 +184,7 @@ impl Payments {
     }
 }
 
-/// What the checkout page calls the purchase.
+/// Returns the title of the purchase on the checkout page.
 pub(super) fn order_title(order: &OrderRow) -> String {
     let bonus = match order.bonus.is_positive() {
         true => format!(" and {} bonus credits", order.bonus),

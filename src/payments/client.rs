@@ -1,6 +1,7 @@
-//! One request to the payment provider's API, on a connection of its own.
+//! Sends one request to the payment provider's API, on a new connection.
 //!
-//! This file must not log a header or a body: they have the secret key, and people.
+//! This file must not log a header or a body, because they contain the secret key and personal
+//! data.
 
 use super::provider::ProviderError;
 use crate::notify::webhooks::machine_tls_config;
@@ -17,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Time limit of a request, from the lookup of the name to the end of the answer.
+/// Time limit of a request, from the name lookup to the end of the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of an answer.
+/// Maximum size of an answer, in bytes: 1 MiB.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Sends a request and returns the status and the body of the answer.
@@ -63,7 +64,7 @@ async fn send_on(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // Ends with this function, whichever way it returns.
+    // The connection's task ends with this function on every path.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let response = sender

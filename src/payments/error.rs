@@ -1,4 +1,4 @@
-//! Why an order or an event of the provider could not be handled.
+//! Errors that occur while an order or a provider event is handled.
 
 use super::provider::ProviderError;
 use accounts::db::payments::InsertOrderOutcome;
@@ -8,15 +8,16 @@ use ledger::StoreError;
 pub enum PaymentError {
     #[error("no credits are sold: the config has no section payments")]
     Off,
-    /// For the account holder.
+    /// The amount is not allowed; the text is for the account holder.
     #[error("{0}")]
     Amount(String),
-    /// The account may not order that much, or that often.
+    /// The order would exceed the account's limit on amount or number.
     #[error("the account has ordered too much or too often")]
     Limit(InsertOrderOutcome),
     #[error("{0}")]
     Provider(#[from] ProviderError),
-    /// The order of an event is not there, or is not ready: the event must come again.
+    /// The order of an event does not exist or is not ready, so the provider must send the event
+    /// again.
     #[error("{0}")]
     NotYet(String),
     #[error("{0}")]

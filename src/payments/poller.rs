@@ -1,8 +1,9 @@
-//! Asks the provider about orders, because an event can be lost: about one that is not paid after a
-//! minute, five minutes, an hour and a day, then once a day; about refunds of a paid one once a day
-//! at first.
+//! Polls the provider about orders, because an event can be lost. An unpaid order is polled after a
+//! minute, five minutes, an hour and a day, then once a day. A paid order is polled about refunds,
+//! at first once a day.
 //!
-//! The process that keeps the ledger runs it. This file must not decide what an answer changes.
+//! The poller runs in the process that keeps the ledger. This file must not decide the effect of an
+//! answer.
 
 use super::checkout::order_title;
 use super::error::PaymentError;
@@ -18,25 +19,26 @@ const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
-/// How often the poller looks for orders that are due.
+/// Interval at which the poller looks for due orders.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Orders asked about in one look.
+/// Maximum number of orders per round.
 const MAX_ORDERS: u32 = 20;
-/// How long an order belongs to the look that took it: longer than a request.
+/// Time in ms for which a round owns an order, which exceeds the duration of a request.
 const LEASE_MS: i64 = MINUTE_MS;
-/// Age of an order at its polls after the first one; then one a day.
+/// Age of an order in ms at its polls after the first one. Afterwards, the order is polled once a
+/// day.
 const POLL_AGES_MS: [i64; 3] = [5 * MINUTE_MS, HOUR_MS, DAY_MS];
-/// From this age on, a paid order is polled once a week, and from the other on never again: cards
-/// take no refund later.
+/// Age in ms from which a paid order is polled once a week. After the following age it is never
+/// polled again, because cards permit no refund later.
 const PAID_WEEKLY_MS: i64 = 7 * DAY_MS;
 const PAID_LAST_MS: i64 = 180 * DAY_MS;
-/// Age at which an order whose provider never answers is given up.
+/// Age in ms at which an order is given up if the provider never answers.
 const MAX_AGE_MS: i64 = 30 * DAY_MS;
-/// How long handled events are remembered: longer than the provider repeats one.
+/// Time in ms for which handled events are remembered, which exceeds the provider's retry period.
 const EVENT_RETENTION_MS: i64 = 30 * DAY_MS;
 const PURGE_INTERVAL_MS: i64 = HOUR_MS;
 
-/// Starts the thread of the poller. It ends at `shutdown`.
+/// Starts the thread of the poller, which ends at `shutdown`.
 ///
 /// # Errors
 /// Returns an error if the thread cannot start.
@@ -82,7 +84,7 @@ async fn run(payments: Payments) {
 }
 
 impl Payments {
-    /// Asks about the orders that are due.
+    /// Polls the provider about all due orders.
     pub(super) async fn poll_due(&self, now_ms: i64) -> Result<(), PaymentError> {
         let due = self
             .run(move |payments| {
@@ -104,7 +106,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Asks about one order, and applies the answer.
+    /// Polls the provider about one order, and applies the answer.
     pub(super) async fn poll(&self, order: OrderRow, now_ms: i64) -> Result<(), PaymentError> {
         let settings = self.settings().ok_or(PaymentError::Off)?;
         let provider = self.provider(&settings);
@@ -138,8 +140,8 @@ impl Payments {
         }
     }
 
-    /// Expires the checkout of an order that does not know it: a crash came between. The provider
-    /// returns the one it has, if it has one, because the request is the same.
+    /// Expires the checkout of an order that has none stored, because of a crash. The provider
+    /// returns the checkout that it created, because the request is the same.
     async fn expire_unknown(&self, order: &OrderRow) -> Result<(), ProviderError> {
         let Some(settings) = self.settings() else {
             return Ok(());

@@ -1,33 +1,33 @@
-//! What a payment provider does for the gateway: a page for a payment, events about it, refunds.
+//! Defines the interface of a payment provider: checkout pages, events about payments, and refunds.
 //!
 //! Amounts are in minor units of the currency. This file must not name a provider.
 
 use async_trait::async_trait;
 use http::HeaderMap;
 
-/// What a checkout page is to take.
+/// A request for a checkout page.
 #[derive(Debug, Clone)]
 pub struct CheckoutRequest<'a> {
-    /// The order. A repeated request for the same order gets the same checkout.
+    /// Id of the order. A repeated request for the same order gets the same checkout.
     pub order: &'a str,
     pub account: &'a str,
     pub amount: i64,
-    /// Three-letter code in lower case.
+    /// Currency as a three-letter code in lower case.
     pub currency: &'a str,
-    /// What the holder buys, as the page names it.
+    /// Title of the purchase on the page.
     pub title: &'a str,
-    /// Where the page leads after the payment, and if the holder gives up.
+    /// Address to which the page leads after the payment, and if the holder gives up.
     pub return_url: String,
     pub cancel_url: String,
-    /// When the page stops taking a payment, in seconds since 1970.
+    /// Time at which the page stops accepting a payment, in seconds since 1970.
     pub expires_at: i64,
 }
 
-/// How far a checkout is.
+/// State of a checkout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckoutState {
     Open,
-    /// The holder has paid, and the bank has not confirmed it.
+    /// The holder has paid, but the bank has not confirmed the payment.
     Processing,
     Paid,
     Expired,
@@ -35,25 +35,25 @@ pub enum CheckoutState {
     Failed,
 }
 
-/// A checkout as the provider knows it.
+/// A checkout in the state that the provider reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkout {
     pub id: String,
-    /// Address of its page, while it takes a payment.
+    /// Address of the checkout page while it accepts a payment.
     pub url: Option<String>,
     pub state: CheckoutState,
-    /// Order and account that it was made for.
+    /// Id of the order. The account's id follows.
     pub order: Option<String>,
     pub account: Option<String>,
     pub amount: Option<i64>,
     pub currency: Option<String>,
-    /// Tax in `amount`.
+    /// Tax that `amount` includes.
     pub tax: Option<i64>,
     /// The provider's id of the payment.
     pub payment: Option<String>,
-    /// Whether it moves money.
+    /// True if the payment moves real money.
     pub is_live: bool,
-    /// How much of the payment was paid back in all, if the provider reports it.
+    /// Total amount of the payment that was refunded, if the provider reports it.
     pub refunded: Option<i64>,
 }
 
@@ -68,7 +68,7 @@ pub struct ProviderEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventSubject {
     Checkout(Checkout),
-    /// So much of a payment was paid back, in all.
+    /// A payment was refunded; `refunded` is the total.
     Refund {
         payment: String,
         refunded: i64,
@@ -80,27 +80,27 @@ pub enum EventSubject {
         amount: i64,
         outcome: DisputeOutcome,
     },
-    /// Nothing that the gateway needs.
+    /// The event does not concern the gateway.
     Other,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DisputeOutcome {
-    /// Only a question: no money has moved.
+    /// The bank has asked a question, and no money has moved.
     Inquiry,
-    /// The money is gone, for now or for good.
+    /// The money was taken back, perhaps only for the time being.
     Taken,
-    /// The money has come back.
+    /// The money has been returned to the operator.
     Won,
 }
 
-/// Why the provider did not do what it was asked for. No text has a secret.
+/// Errors of the provider. No text contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProviderError {
-    /// It may have done it, or may do it later.
+    /// The provider may have carried out the request, or may do so later.
     #[error("the payment provider cannot be reached: {0}")]
     Unavailable(String),
-    /// It will not do it.
+    /// The provider will not carry out the request.
     #[error("the payment provider refused {operation}: {message}")]
     Refused {
         operation: &'static str,
@@ -108,7 +108,7 @@ pub enum ProviderError {
     },
 }
 
-/// Why an event is not believed.
+/// Reason for which an event is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     #[error("the signature is missing or is none of this endpoint's secrets")]
@@ -119,22 +119,21 @@ pub enum EventError {
     Body,
 }
 
-/// A payment provider.
 #[async_trait]
 pub trait PaymentProvider: Send + Sync {
-    /// Creates a checkout, or returns the one that the order has.
+    /// Creates a checkout, or returns the existing one of the order.
     async fn create_checkout(
         &self,
         request: &CheckoutRequest<'_>,
     ) -> Result<Checkout, ProviderError>;
 
-    /// Returns a checkout, with what was paid back of its payment.
+    /// Returns a checkout, including the refunded amount of its payment.
     async fn checkout(&self, id: &str) -> Result<Checkout, ProviderError>;
 
-    /// Makes a checkout take no payment any more.
+    /// Makes a checkout accept no further payment.
     async fn expire_checkout(&self, id: &str) -> Result<(), ProviderError>;
 
-    /// Pays a payment back, or a part of it, once per `key`. Returns what was paid back in all.
+    /// Refunds a payment in full or in part, once per `key`. Returns the total refunded amount.
     async fn refund(&self, payment: &str, amount: i64, key: &str) -> Result<(), ProviderError>;
 
     /// Checks the signature of a request to the webhook, and reads its event.
@@ -145,6 +144,6 @@ pub trait PaymentProvider: Send + Sync {
         now_ms: i64,
     ) -> Result<ProviderEvent, EventError>;
 
-    /// The reference of a payment's purchase in the ledger.
+    /// Returns the reference of a payment's purchase in the ledger.
     fn reference(&self, payment: &str) -> String;
 }

@@ -1,4 +1,4 @@
-//! Access to orders and to the provider that the settings name.
+//! Provides access to orders and to the configured provider.
 //!
 //! This file must not change an order.
 
@@ -17,13 +17,13 @@ use std::sync::Arc;
 /// Path of the pages about credits.
 pub const CREDITS_PATH: &str = "/dashboard/credits";
 
-/// Orders, and what happens to them. Cheap to clone.
+/// Access to orders and the payment provider. Clones share one state.
 #[derive(Clone)]
 pub struct Payments {
     pub(super) accounts: Accounts,
     pub(super) billing: Billing,
     pub(super) settings: Arc<ArcSwap<Settings>>,
-    /// The provider of a test, in place of the configured one.
+    /// Provider of a test in place of the configured one.
     pub(super) provider: Option<Arc<dyn PaymentProvider>>,
 }
 
@@ -37,12 +37,12 @@ impl Payments {
         }
     }
 
-    /// How credits are sold; `None` if they are not.
+    /// Returns the settings for selling credits; `None` if no credits are sold.
     pub fn settings(&self) -> Option<Arc<PaymentSettings>> {
         self.settings.load().payments.clone()
     }
 
-    /// The provider that the settings name.
+    /// Returns the configured provider.
     pub(super) fn provider(&self, settings: &Arc<PaymentSettings>) -> Arc<dyn PaymentProvider> {
         if let Some(provider) = &self.provider {
             return Arc::clone(provider);

@@ -1,10 +1,9 @@
-//! What an event of the provider changes: a paid order gets its credits, and a refund or a dispute
-//! takes them back.
+//! Applies the provider's events: a paid order gets its credits, and a refund or a dispute takes
+//! them back.
 //!
-//! Every change is an entry of the ledger with a reference that the payment decides, so it counts
-//! once, from whichever process and however often. `app.db` learns of it afterwards. This file must
-//! not trust an event about more than what happened: account, amount and credits are those of the
-//! order.
+//! Every change is a ledger entry whose reference depends on the payment, so it counts once, even
+//! if several processes post it. `app.db` is updated afterwards. This file must not take the
+//! account, amount or credits from an event, but only from the order.
 
 use super::error::PaymentError;
 use super::provider::{
@@ -23,25 +22,26 @@ use ledger::{
 use serde_json::json;
 use std::sync::{Mutex, PoisonError};
 
-/// One payment is settled at a time, so that its entries are counted and added to in one step. The
-/// references keep two processes from entering the same.
+/// Lock by which one payment is settled at a time, so that its entries are counted and extended in
+/// one step. The references keep two processes from posting the same entry.
 static SETTLING: Mutex<()> = Mutex::new(());
 
-/// Attempts to take credits back, because another process may take some of the same payment.
+/// Maximum number of attempts to take credits back. Another process may take credits of the same
+/// payment at the same time.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// First poll of a paid order: an event about a refund can be lost too.
+/// Time in ms until the first poll of a paid order. An event about a refund can be lost too.
 const PAID_POLL_MS: i64 = 24 * 3_600_000;
 
-/// Actor of the audit log's lines.
+/// Actor in the audit log.
 const ACTOR: &str = "payments";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventOutcome {
     Handled,
-    /// It was handled before.
+    /// The event was handled before.
     Known,
-    /// It is about nothing that the gateway needs.
+    /// The event does not concern the gateway.
     Ignored,
 }
 
@@ -97,7 +97,7 @@ impl Payments {
             }
             EventSubject::Other => {}
         }
-        // Last: an event that is marked does not come again.
+        // The mark comes last, because a marked event is not handled again.
         self.rows().mark_event_handled(&event.id, now_ms)?;
         Ok(EventOutcome::Handled)
     }
@@ -116,7 +116,7 @@ impl Payments {
             })
     }
 
-    /// Applies what the provider says about the checkout of an order.
+    /// Applies the provider's report about the checkout of an order.
     pub(super) fn apply_checkout(
         &self,
         order: &str,
@@ -143,14 +143,14 @@ impl Payments {
             CheckoutState::Expired => OrderState::Expired,
             CheckoutState::Failed => OrderState::Failed,
         };
-        // An event can be older than what is known: a payment that runs is not made to wait again.
+        // An event can be outdated, so a payment in progress does not return to waiting.
         if order.state.is_waiting() {
             self.rows().set_order_state(&order.id, state, "")?;
         }
         Ok(())
     }
 
-    /// Enters the credits of a paid order.
+    /// Posts the credits of a paid order.
     fn credit(
         &self,
         order: &OrderRow,
@@ -205,7 +205,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Keeps a payment from being credited that is not the one that was ordered.
+    /// Refuses to credit a payment that differs from its order.
     fn refuse(&self, order: &OrderRow, difference: &str) -> Result<(), PaymentError> {
         log::error!(
             "payments: order {} is paid and not credited: {difference}; look at the payment at the provider",
@@ -216,7 +216,8 @@ impl Payments {
         Ok(())
     }
 
-    /// Takes back the credits of what was refunded. `refunded` is all that was, in minor units.
+    /// Takes back the credits of a refunded amount. The total refunded so far is `refunded`, in
+    /// minor units.
     pub(super) fn apply_refund(
         &self,
         order: &OrderRow,
@@ -242,7 +243,7 @@ impl Payments {
                 now_ms,
             );
             match posted {
-                // Another process has taken this number, or what was left.
+                // Another process has posted this number, or has taken the rest.
                 Err(StoreError::ReferenceUsed(_) | StoreError::Refused(_)) | Ok(_) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -271,8 +272,8 @@ impl Payments {
             let entry = EntryReference::Posting { kind, reference };
             self.billing.ledger().rows().entry(entry)
         };
-        // Also before a won dispute: its earlier event may come later, and must change nothing
-        // then.
+        // The entry is posted before a won dispute too, so that its earlier event changes nothing
+        // if it arrives later.
         if find(&reference)?.is_none() {
             let totals = self.billing.ledger().changes().payment_totals(payment)?;
             let due = share(order, amount).min(totals.left());
@@ -314,8 +315,8 @@ impl Payments {
         })
     }
 
-    /// Suspends the account if credits of a payment were spent before it was taken back. An
-    /// operator decides how it goes on.
+    /// Suspends the account if credits of a payment were spent before the payment was reversed. An
+    /// operator decides about the account afterwards.
     fn suspend_if_spent(&self, order: &OrderRow, now_ms: i64) -> Result<(), PaymentError> {
         let payment = order.payment.as_deref().unwrap_or_default();
         let totals = self.billing.ledger().changes().payment_totals(payment)?;
@@ -349,8 +350,8 @@ impl Payments {
     }
 }
 
-/// Returns the credits, bonus included, that a part of an order's amount stands for. The whole
-/// amount stands for all of them.
+/// Returns the credits, including the bonus, for a part of an order's amount. The whole amount
+/// yields all credits.
 fn share(order: &OrderRow, minor: i64) -> Micro {
     let all = order.credits.plus(order.bonus);
     let minor = minor.clamp(0, order.amount);
@@ -358,7 +359,7 @@ fn share(order: &OrderRow, minor: i64) -> Micro {
     Micro::new(i64::try_from(share).unwrap_or(all.get()))
 }
 
-/// Says how a payment differs from its order.
+/// Describes the difference between a payment and its order.
 fn difference(order: &OrderRow, checkout: &Checkout) -> Option<String> {
     let wrong = |what: &str, paid: &str, ordered: &str| {
         Some(format!("the {what} is {paid}, not {ordered}"))

@@ -1,7 +1,8 @@
-//! Stripe: Checkout sessions, the events of a webhook endpoint, refunds.
+//! Implements the payment provider Stripe: Checkout sessions, events of a webhook endpoint, and
+//! refunds.
 //!
-//! The only file that knows Stripe's API (https://docs.stripe.com/api). This module must not change
-//! an order.
+//! Only this file depends on Stripe's API (https://docs.stripe.com/api). This module must not
+//! change an order.
 
 use super::client;
 use super::provider::{
@@ -20,9 +21,9 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// The version of the API whose objects this file reads.
+/// Version of Stripe's API whose objects this file reads.
 const API_VERSION: &str = "2025-09-30.clover";
-/// How far the time of a signature may be from now, in seconds, as Stripe's libraries have it.
+/// Maximum difference between a signature's time and now, in seconds, as in Stripe's libraries.
 const SIGNATURE_TOLERANCE: i64 = 300;
 /// Maximum length of Stripe's message in an error, in characters.
 const MAX_MESSAGE_CHARS: usize = 200;
@@ -68,14 +69,14 @@ impl Stripe {
         }
         let request = request
             .body(Full::new(Bytes::from(body)))
-            // The error may name a value of a header.
+            // The error may contain a header's value, so its text is not used.
             .map_err(|_| refused("the request cannot be written".into()))?;
         let (status, answer) = client::send(&self.settings.api, request).await?;
         if status.is_success() {
             return Ok(answer);
         }
         let message = error_message(&answer);
-        // 409: the first request with this key still runs.
+        // Status 409 means that the first request with this key is still running.
         let is_passing = status.is_server_error()
             || [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
         Err(match is_passing {
@@ -193,11 +194,11 @@ impl PaymentProvider for Stripe {
     }
 }
 
-/// The reference of a purchase is this and the id of the payment intent.
+/// Prefix of a purchase's reference; the id of the payment intent follows.
 const REFERENCE_PREFIX: &str = "stripe:";
 
-/// Checks a signature, `t=SECONDS,v1=HEX,v1=HEX`: one of its `v1` is the HMAC of the time, a point
-/// and the body, with one of the secrets.
+/// Checks a signature `t=SECONDS,v1=HEX,v1=HEX`. One `v1` must be the HMAC of the time, a dot and
+/// the body, with one of the secrets.
 fn check_signature<'a>(
     secrets: impl Iterator<Item = &'a str>,
     header: &str,
@@ -223,7 +224,7 @@ fn check_signature<'a>(
         mac.update(b".");
         mac.update(body);
         for signature in &signatures {
-            // Compares in constant time.
+            // The comparison takes constant time.
             is_known |= mac.clone().verify_slice(signature).is_ok();
         }
     }
@@ -263,7 +264,7 @@ struct StripeEventData {
     object: serde_json::Value,
 }
 
-/// A Checkout session, as far as the gateway reads it.
+/// The fields of a Checkout session that the gateway reads.
 #[derive(Deserialize)]
 struct StripeSession {
     id: String,
@@ -293,14 +294,14 @@ struct TotalDetails {
     amount_tax: Option<i64>,
 }
 
-/// An id, or the object if the request asked for it.
+/// The id of a payment intent, or the object if the request expanded it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PaymentIntent {
     Id(String),
     Object {
         id: String,
-        /// An id, or the charge if the request asked for it.
+        /// The id of a charge, or the object if the request expanded it.
         #[serde(default)]
         latest_charge: serde_json::Value,
     },
@@ -321,7 +322,7 @@ struct StripeDispute {
 }
 
 impl StripeSession {
-    /// `state` is what the event says, if an event has the session.
+    /// Converts the session. The `state` of an event overrides the session's.
     fn into_checkout(self, state: Option<CheckoutState>) -> Checkout {
         let read_state = match (self.status.as_deref(), self.payment_status.as_str()) {
             (Some("expired"), _) => CheckoutState::Expired,
@@ -363,7 +364,7 @@ impl StripeEvent {
             Ok(EventSubject::Checkout(session.into_checkout(state)))
         };
         let subject = match self.kind.as_str() {
-            // Paid, or a payment that the bank has to confirm: the session says which.
+            // The session tells whether the payment is complete or the bank must still confirm it.
             "checkout.session.completed" => session(object, None)?,
             "checkout.session.async_payment_succeeded" => {
                 session(object, Some(CheckoutState::Paid))?
@@ -427,7 +428,7 @@ fn error_message(answer: &[u8]) -> String {
     let message = serde_json::from_slice::<StripeErrorAnswer>(answer)
         .map(|answer| answer.error.message)
         .unwrap_or_default();
-    // Stripe repeats a part of a wrong key.
+    // Stripe's message repeats a part of a wrong key, so words that look like keys are masked.
     let words = message.split_whitespace().map(|word| {
         let is_key = ["sk_", "rk_", "pk_", "whsec_"]
             .iter()
@@ -446,7 +447,7 @@ fn encode_form(fields: &[(&str, &str)]) -> String {
     pairs.join("&")
 }
 
-/// Percent-encodes all but the letters that need it nowhere.
+/// Percent-encodes all characters except those that are safe in every part of a URL.
 fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

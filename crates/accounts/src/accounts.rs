@@ -1,7 +1,7 @@
-//! The accounts in `app.db`: who they are, and whether they may call.
+//! Manages the accounts in `app.db`: their e-mails, roles, statuses and rates.
 //!
-//! This file must not know money: an account's ledger is in `billing`. Next: `api_key.rs` (the keys
-//! of an account), `sign_up.rs` (how an account is opened).
+//! This file must not depend on money, because an account's ledger is in `billing`. Next:
+//! `api_key.rs` (the keys of an account), `sign_up.rs` (how an account is opened).
 
 use super::error::AccountError;
 use super::mailbox;
@@ -14,11 +14,11 @@ use ledger::sqlite::missing;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Access to `app.db`. Cheap to clone.
+/// Access to `app.db`. Clones share one database.
 #[derive(Clone)]
 pub struct Accounts {
     pub(crate) db: Arc<AppDb>,
-    /// Where edges read keys, if not here.
+    /// Address of the shared store in which edges read keys, if there is one.
     pub(crate) shared_store: Option<RedisAddress>,
 }
 
@@ -26,7 +26,7 @@ pub struct Accounts {
 pub enum AccountStatus {
     Active,
     Suspended,
-    /// The holder closed the account permanently. Only [`Accounts::delete`] sets this.
+    /// The holder closed the account permanently. Only [`Accounts::delete`] sets this status.
     Deleted,
 }
 
@@ -59,7 +59,8 @@ impl Accounts {
         Self::open_with_home(data_dir, None)
     }
 
-    /// Opens `app.db` like [`Accounts::open`]; with `home`, as a copy of what is there.
+    /// Opens `app.db` like [`Accounts::open`]; with `home`, the file is a copy of that PostgreSQL
+    /// database.
     ///
     /// # Errors
     /// Returns the errors of [`Accounts::open`].
@@ -67,7 +68,7 @@ impl Accounts {
         data_dir: &Path,
         home: Option<&PostgresHome>,
     ) -> Result<Self, StoreError> {
-        // A copy gets from PostgreSQL what it lacks.
+        // A copy receives its missing rows from PostgreSQL, so only an original is checked.
         if home.is_none()
             && let Some(fault) = missing::app(data_dir)?
         {
@@ -79,8 +80,7 @@ impl Accounts {
         })
     }
 
-    /// Returns these accounts with the shared store that edges read keys from; `None` if there is
-    /// none.
+    /// Sets the shared store in which edges read keys; `None` if there is none.
     #[must_use]
     pub fn with_shared_store(self, address: Option<RedisAddress>) -> Self {
         Self {
@@ -89,12 +89,13 @@ impl Accounts {
         }
     }
 
-    /// The shared store that edges read keys from, if there is one.
+    /// Returns the shared store in which edges read keys, if there is one.
     pub fn shared_store(&self) -> Option<&RedisAddress> {
         self.shared_store.as_ref()
     }
 
-    /// The rows of `app.db`, for what is not an account: notices, webhooks, published keys.
+    /// Returns the rows of `app.db` for subjects other than accounts: notices, webhooks, published
+    /// keys.
     pub fn database(&self) -> &Arc<AppDb> {
         &self.db
     }
@@ -104,7 +105,7 @@ impl Accounts {
     /// # Errors
     /// Returns an error if the database fails.
     pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
-        // No id has an @.
+        // An id contains no @, so a text with an @ is an e-mail.
         let found = if id_or_email.contains('@') {
             let email = mailbox::email_key(id_or_email);
             self.db

@@ -1,7 +1,7 @@
-//! The API keys of accounts in `app.db`: they authenticate requests; their holders create, change,
-//! rotate and revoke them.
+//! Manages the API keys of accounts in `app.db`. Keys authenticate requests; holders create,
+//! change, rotate and revoke them.
 //!
-//! This file must not know the format of a key: that is `key.rs`.
+//! This file must not depend on the format of a key, which `key.rs` defines.
 
 use super::error::AccountError;
 use super::id::new_id;
@@ -30,7 +30,7 @@ impl ApiKeyStatus {
         }
     }
 
-    /// An unknown status counts as revoked.
+    /// Parses a status. An unknown status counts as revoked.
     pub fn from_name(name: &str) -> Self {
         match name {
             "active" => Self::Active,
@@ -40,12 +40,12 @@ impl ApiKeyStatus {
     }
 }
 
-/// A key as its owner sees it later.
+/// A key without its text, as its owner sees it later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
     pub id: String,
     pub name: String,
-    /// `gw-sk-Ab12…wxyz`.
+    /// Shortened text of the key: `gw-sk-Ab12…wxyz`.
     pub shown: String,
     pub status: ApiKeyStatus,
     pub created_at_ms: i64,
@@ -53,20 +53,20 @@ pub struct ApiKey {
     pub settings: KeySettings,
 }
 
-/// A key as its owner sees it once, after its creation.
+/// A key with its text, as its owner sees it once after its creation.
 pub struct NewKey {
     pub key_id: String,
-    /// The key in plain text: shown once and stored nowhere.
+    /// The key in plain text, which is shown once and stored nowhere.
     pub key: String,
     pub name: String,
 }
 
 impl ApiKeys<'_> {
-    /// Authenticates a key; every request calls this. Checks the format and the checksum first, so
-    /// that invalid text never reaches the database.
+    /// Authenticates a key; every request calls this function. The format and the checksum are
+    /// checked first, so that invalid text never reaches the database.
     ///
     /// # Errors
-    /// Returns why the key is refused.
+    /// Returns the reason for which the key is refused.
     pub fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
         if !key::is_well_formed(key) {
             return Err(AuthError::BadKey);
@@ -104,12 +104,12 @@ impl ApiKeys<'_> {
         principal.check_expiry(now_ms)
     }
 
-    /// Creates a key for an account (by id). The database has only its hash: the returned text is
-    /// the only copy.
+    /// Creates a key for an account (by id). The database has only the key's hash, so the returned
+    /// text is the only copy.
     ///
     /// # Errors
-    /// Returns an error if the name is not valid, if there is no such account, if it has too many
-    /// live keys, or if the database fails.
+    /// Returns an error if the name is not valid, if there is no such account, if the account has
+    /// too many live keys, or if the database fails.
     pub fn create_key(
         &self,
         account: &str,
@@ -179,7 +179,8 @@ impl ApiKeys<'_> {
             .collect()
     }
 
-    /// Returns a key and its account, by the key's id; only a key of `account`, if given.
+    /// Returns a key and its account, by the key's id; with `account`, only a key of that account
+    /// is found.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -198,8 +199,9 @@ impl ApiKeys<'_> {
             .transpose()
     }
 
-    /// Changes the settings of a live key from the next request on; only a key of `account`, if
-    /// given. Two changes at the same time do not undo each other. Returns the new settings.
+    /// Changes the settings of a live key from the next request on; with `account`, only a key of
+    /// that account is changed. Concurrent changes do not undo each other. Returns the new
+    /// settings.
     ///
     /// # Errors
     /// Returns an error if there is no such live key, if the settings are not valid, or if the
@@ -220,8 +222,8 @@ impl ApiKeys<'_> {
     }
 
     /// Creates a key with the name and the settings of another one. The old key stays valid for
-    /// `overlap_ms`, or until it would have expired by itself, whichever is first. Limits count the
-    /// two keys separately.
+    /// `overlap_ms`, or until its own expiry if that is earlier. Limits count the two keys
+    /// separately.
     ///
     /// # Errors
     /// Returns an error if there is no such live key, if there are too many live keys, or if the
@@ -254,7 +256,7 @@ impl ApiKeys<'_> {
     }
 
     /// Disables a key until it is enabled again, or enables it. Returns false if there is no such
-    /// live key: a revocation is permanent.
+    /// live key, because a revocation is permanent.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -278,8 +280,8 @@ impl ApiKeys<'_> {
             .set_key_active(Some(account), key_id, enabled, None)
     }
 
-    /// Revokes a key permanently; only a key of `account`, if given. Returns false if there is no
-    /// such live key.
+    /// Revokes a key permanently; with `account`, only a key of that account is revoked. Returns
+    /// false if there is no such live key.
     ///
     /// # Errors
     /// Returns an error if the database fails.

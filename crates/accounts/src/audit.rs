@@ -1,9 +1,9 @@
-//! Actions of administrators. Each has a line in the audit log: in the same transaction if the
-//! action changes only `app.db`; or an attempt before the action, and its outcome after it. So no
-//! action is missing from the log, and the log says what really happened.
+//! Runs the actions of administrators and logs them. An action that changes only `app.db` writes
+//! its line in the same transaction. Any other action logs an attempt first and an outcome
+//! afterwards. Thus no action is missing from the log.
 //!
 //! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
-//! This file must not receive a secret: a line contains ids, amounts, references and reasons.
+//! This file must not receive a secret, because lines contain ids, amounts, references and reasons.
 
 use super::accounts::{Account, AccountStatus, Accounts};
 use super::error::{AccountError, ActError};
@@ -16,10 +16,10 @@ use ledger::StoreError;
 use ledger::{BalanceChange, BalanceChangeKind, PostingResult};
 use serde_json::{Value, json};
 
-/// Who acts, and from which address.
+/// An actor and the address from which they act.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
-    /// Id of an account, or the user who runs a command.
+    /// Id of an account, or name of the user who runs a command.
     pub actor: String,
     pub address: String,
 }
@@ -28,16 +28,17 @@ pub struct Actor {
 #[derive(Debug, Default)]
 pub struct AuditLogReport {
     pub lines: u64,
-    /// The first errors: (line, error).
+    /// The first errors, as pairs of a line number and an error.
     pub findings: Vec<(i64, &'static str)>,
 }
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Maximum number of findings: a log with a gap in the middle could otherwise list every line.
+/// Maximum number of findings. Without a limit, a gap in the middle of the log could list every
+/// line.
 const MAX_FINDINGS: usize = 100;
 
-/// The accounts, with an actor whose actions are logged.
+/// Access to the accounts in the name of an actor whose actions are logged.
 pub struct AuditedAccounts<'a> {
     pub(crate) accounts: &'a Accounts,
     by: &'a Actor,
@@ -94,7 +95,7 @@ impl AuditChange {
 }
 
 impl Accounts {
-    /// Returns the accounts with an actor whose actions are logged.
+    /// Returns access to the accounts in the name of an actor whose actions are logged.
     pub fn with_actor<'a>(&'a self, by: &'a Actor, now_ms: i64) -> AuditedAccounts<'a> {
         AuditedAccounts {
             accounts: self,
@@ -114,7 +115,7 @@ impl AuditLog<'_> {
     }
 
     /// Returns the actions that match `filter`, newest first: at most `limit`, before the line
-    /// `before`. An attempt and its outcome are one row, in the place of the attempt.
+    /// `before`. An attempt and its outcome form one row, at the position of the attempt.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -127,7 +128,8 @@ impl AuditLog<'_> {
         self.0.db.audit().find_audit_rows(filter, before, limit)
     }
 
-    /// Checks the whole audit log: no line was changed, and none before the last one is missing.
+    /// Checks that no line of the audit log was changed, and that none before the last line is
+    /// missing.
     ///
     /// # Errors
     /// Returns an error if the database fails. Errors in the log itself are findings.
@@ -191,9 +193,8 @@ impl AuditedAccounts<'_> {
         )
     }
 
-    /// Sets an account's status for an administrator who works remotely and could not undo it:
-    /// refuses to suspend the last administrator who can sign in. See
-    /// [`AuditedAccounts::set_status`].
+    /// Sets an account's status for a remote administrator, who could not undo a lock-out. The last
+    /// administrator who can sign in is not suspended. See [`AuditedAccounts::set_status`].
     ///
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
@@ -243,8 +244,8 @@ impl AuditedAccounts<'_> {
         )))
     }
 
-    /// Sets the role of an account, unless it would take the rights of the last administrator who
-    /// can sign in. A role that the account has already changes nothing and is not logged.
+    /// Sets the role of an account, unless the change would remove the last administrator who can
+    /// sign in. A role that the account has already changes nothing and is not logged.
     ///
     /// # Errors
     /// Returns an error if the database fails; then nothing is changed or logged.
@@ -261,8 +262,8 @@ impl AuditedAccounts<'_> {
         people.set_role(account, role, &self.audit_entry(&change))
     }
 
-    /// Sets the rate settings of an account, and logs what they were. Returns false if there is no
-    /// such account.
+    /// Sets the rate settings of an account, and logs the previous ones. Returns false if there is
+    /// no such account.
     ///
     /// # Errors
     /// Returns an error if a rate is above the maximum, or if the database fails.
@@ -315,12 +316,12 @@ impl AuditedAccounts<'_> {
             .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&change)))
     }
 
-    /// Logs an attempt of an action whose change is not in the same transaction, runs it, and logs
-    /// its outcome.
+    /// Logs an attempt, runs the action, and logs its outcome, for actions that change more than
+    /// `app.db`.
     ///
     /// # Errors
-    /// Returns an error if the action cannot be logged, and then does not run it; or returns the
-    /// error of `work`.
+    /// Returns an error if the attempt cannot be logged, in which case the action does not run.
+    /// Otherwise, returns the error of `work`.
     pub fn record_then_run<T, E: ActError>(
         &self,
         act: &'static str,
@@ -332,7 +333,7 @@ impl AuditedAccounts<'_> {
         self.record_attempt_then_run(&change, work, |_| AuditOutcome::DONE)
     }
 
-    /// Logs a change of settings, then makes it; see [`AuditedAccounts::record_then_run`].
+    /// Logs a change of settings, then applies it; see [`AuditedAccounts::record_then_run`].
     ///
     /// # Errors
     /// Returns the errors of [`AuditedAccounts::record_then_run`].
@@ -347,8 +348,8 @@ impl AuditedAccounts<'_> {
         self.record_attempt_then_run(&change, work, |_| AuditOutcome::DONE)
     }
 
-    /// Logs the attempt `change`, runs `work`, and logs the outcome: that of `outcome_of` for its
-    /// result, or its error.
+    /// Logs the attempt `change`, runs `work`, and logs its outcome. The outcome comes from
+    /// `outcome_of` for a result, or else from the error.
     fn record_attempt_then_run<T, E: ActError>(
         &self,
         change: &AuditChange,
@@ -378,8 +379,8 @@ impl AuditedAccounts<'_> {
         result
     }
 
-    /// Logs the attempt of a posting, posts it, and logs whether its reference is new and by how
-    /// much the balance changed.
+    /// Logs the attempt of a posting, posts the entry, and logs whether the reference was new and
+    /// how the balance changed.
     ///
     /// # Errors
     /// Returns the errors of [`AuditedAccounts::record_then_run`].
@@ -420,7 +421,7 @@ impl AuditedAccounts<'_> {
             BalanceChangeKind::Grant => ("account.grant", None),
             BalanceChangeKind::TopUp => ("account.topup", None),
             BalanceChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
-            // The gateway posts these by itself, and the orders are their log.
+            // The gateway posts purchases by itself, and their orders are the log.
             BalanceChangeKind::Purchase { .. }
             | BalanceChangeKind::Bonus { .. }
             | BalanceChangeKind::PaymentRefund { .. }
@@ -434,7 +435,7 @@ impl AuditedAccounts<'_> {
         )
     }
 
-    /// Logs that something was read, unless the same actor read the same within a day.
+    /// Logs that an actor read an object, at most once a day.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -449,7 +450,7 @@ impl AuditedAccounts<'_> {
         rows.append_audit_once(&self.audit_entry(&change), self.now_ms - DAY_MS)
     }
 
-    /// Logs something that has begun, whatever becomes of it.
+    /// Logs the start of an action, regardless of its outcome.
     ///
     /// # Errors
     /// Returns an error if the database fails.

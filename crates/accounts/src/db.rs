@@ -1,10 +1,10 @@
-//! `app.db`: accounts and API keys, as rows. Sessions are in `db/session.rs`, the opening
+//! Stores accounts and API keys as rows of `app.db`. Sessions are in `db/session.rs`, the opening
 //! and closing of accounts in `db/account_lifecycle.rs`, the administrators' actions in
 //! `db/audit.rs`.
 //!
-//! Inserts the values it receives: ids, times, hashes and rules come from `lib.rs`. This module
-//! must not see a key, a password or a session token in plain text. Read next: `db/rows.rs` (the
-//! rows), `db/database.rs` (the connections).
+//! The callers provide ids, times and hashes, and they check the rules. This module must not see a
+//! key, a password or a session token in plain text. Read next: `db/rows.rs` (the rows),
+//! `db/database.rs` (the connections).
 
 pub mod account_lifecycle;
 pub mod alerts;
@@ -66,8 +66,8 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Returns a page of accounts in the order of their ids, which is the order of their creation:
-    /// those after `after`.
+    /// Returns a page of accounts in the order of their ids, which is the order of creation. The
+    /// page begins after the id `after`.
     pub fn accounts_after(&self, after: &str, limit: u32) -> Result<Vec<AccountRow>, StoreError> {
         self.0.read("list a page of accounts", |connection| {
             connection
@@ -84,7 +84,7 @@ impl AccountRows<'_> {
         self.account_list("list accounts", "created_at_ms IS NOT NULL")
     }
 
-    /// Returns the accounts that, as far as `app.db` knows, the ledger does not have yet.
+    /// Returns the accounts that the ledger does not have yet according to `app.db`.
     pub fn accounts_without_grant(&self) -> Result<Vec<AccountRow>, StoreError> {
         self.account_list("list accounts without a grant", "granted_at_ms IS NULL")
     }

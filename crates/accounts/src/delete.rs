@@ -1,10 +1,10 @@
-//! Deletion of an account by its holder or an administrator: revokes its keys, ends its sessions,
-//! forgets its e-mail and makes it available again.
+//! Deletes an account for its holder or an administrator. Deletion revokes the keys, ends the
+//! sessions, and removes the e-mail, which becomes available again.
 //!
 //! The ledger keeps its entries, under an id that identifies nobody. Running requests are finished
 //! and billed. If the account had a trial, `app.db` keeps a keyed hash of its e-mail, so that its
 //! mailbox gets no second trial. Only somebody with `app.db` can test addresses against this hash.
-//! This file must not look at money.
+//! This file must not depend on money.
 
 use super::accounts::Accounts;
 use super::audit::{Actor, AuditChange, AuditedAccounts};
@@ -33,7 +33,7 @@ impl Accounts {
             return Ok(CloseAccountOutcome::NoAccount);
         };
         let change = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
-        // Not a valid e-mail, so nobody can ever register it.
+        // The pseudonym is not a valid e-mail, so nobody can register it.
         let pseudonym = format!("deleted-{account}");
         let mailbox = self.past_trial_hash(&row.email)?;
         self.db.people().delete_account(
@@ -45,11 +45,11 @@ impl Accounts {
         )
     }
 
-    /// Returns the hash that records that a mailbox had its trial.
+    /// Returns the hash which records that a mailbox had a trial.
     pub(crate) fn past_trial_hash(&self, email: &str) -> Result<[u8; 32], StoreError> {
         let mailbox = mailbox::canonical_address(email).unwrap_or_else(|| email.to_owned());
-        // The key has a fixed length and comes first: nobody can extend the hashed text without
-        // knowing the key.
+        // The secret key has a fixed length and comes first, so nobody can extend the hashed text
+        // without the key.
         Ok(Sha256::new()
             .chain_update(self.db.people().past_trial_key()?)
             .chain_update(mailbox)

@@ -1,4 +1,4 @@
-//! The accounts as lists, and their numbers: for operators, and for what a start completes.
+//! Lists and counts accounts, for operators and for tasks at the start of a process.
 //!
 //! This file must not change anything.
 
@@ -41,7 +41,7 @@ impl AccountDirectory<'_> {
     }
 
     /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of
-    /// their keys, in pages like [`AccountDirectory::page`]. Upper and lower case are the same.
+    /// their keys, in pages like [`AccountDirectory::page`]. Case is ignored.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -68,7 +68,7 @@ impl AccountDirectory<'_> {
         self.0.db.people().count_accounts()
     }
 
-    /// Returns the accounts that were deleted since a moment.
+    /// Returns the accounts that were deleted since `since_ms`.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -76,8 +76,8 @@ impl AccountDirectory<'_> {
         self.0.db.people().accounts_deleted_since(since_ms)
     }
 
-    /// Returns the accounts that, as far as `app.db` knows, the ledger does not have yet, with the
-    /// trial promised to each.
+    /// Returns the accounts that the ledger does not have yet according to `app.db`, each with its
+    /// promised trial.
     ///
     /// # Errors
     /// Returns an error if the database fails.

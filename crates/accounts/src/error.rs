@@ -1,7 +1,7 @@
-//! Why an action on an account fails.
+//! Defines the errors of actions on accounts.
 //!
 //! The messages are for people: the dashboard and the command line show them as they are. This file
-//! must not know HTTP.
+//! must not depend on HTTP.
 
 use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
@@ -57,7 +57,7 @@ pub enum AccountError {
 
 /// An error of an action that the audit log records.
 pub trait ActError: From<StoreError> + Display {
-    /// Returns whether the rules forbade the action, so that nothing changed. Otherwise, something
+    /// Returns whether a rule forbade the action, so that nothing changed. Otherwise, a component
     /// failed.
     fn is_refusal(&self) -> bool;
 }

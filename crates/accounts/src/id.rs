@@ -1,6 +1,6 @@
-//! Ids of accounts and keys.
+//! Generates the ids of accounts and keys.
 //!
-//! This file must not know what an id names.
+//! This file must not depend on the named objects.
 
 use super::error::AccountError;
 

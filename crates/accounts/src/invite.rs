@@ -1,8 +1,8 @@
-//! Invitations: codes that each open one account if sign-up is by invitation only.
+//! Manages invitations. If sign-up is by invitation only, each invitation code opens one account.
 //!
 //! A code is 128 random bits; the database has only its SHA-256. The transaction that opens the
 //! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. This
-//! file must not know HTTP.
+//! file must not depend on HTTP.
 
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;
@@ -15,13 +15,12 @@ use sha2::{Digest, Sha256};
 
 const PREFIX: &str = "invite-";
 
-/// Maximum number of open invitations.
 const MAX_OPEN_INVITES: i64 = 10_000;
 
-/// An invitation as an administrator sees it later.
+/// An invitation without its code, for administrators.
 #[derive(Debug, Clone)]
 pub struct Invite {
-    /// Start of the hash: it identifies the invitation and reveals nothing about the code.
+    /// Start of the hash. It identifies the invitation and reveals nothing about the code.
     pub id: String,
     pub created_at_ms: i64,
     pub expires_at_ms: i64,
@@ -30,7 +29,6 @@ pub struct Invite {
     pub withdrawn_at_ms: Option<i64>,
 }
 
-/// The state of an invitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InviteState {
     Open,
@@ -94,8 +92,8 @@ impl Invitations<'_> {
 }
 
 impl AuditedAccounts<'_> {
-    /// Creates `count` invitations with a lifetime of `good_for_ms`. The database has only their
-    /// hashes: the returned codes are the only copy.
+    /// Creates `count` invitations with a lifetime of `good_for_ms`. The database has only the
+    /// hashes, so the returned codes are the only copy.
     ///
     /// # Errors
     /// Returns an error if the count or the lifetime is too large, if there is no randomness, or if
@@ -190,7 +188,7 @@ fn generate_code() -> Result<String, AccountError> {
     }))
 }
 
-/// Ignores blanks around the code, since people copy it out of an e-mail.
+/// Hashes a code. Blanks around the code are ignored, because people copy codes from e-mails.
 pub(crate) fn hash_code(code: &str) -> [u8; 32] {
     Sha256::digest(code.trim().as_bytes()).into()
 }

@@ -1,18 +1,18 @@
-//! The format of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, 6 base62 digits of
-//! their CRC-32.
+//! Defines the format of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, and 6 base62
+//! digits of their CRC-32.
 //!
 //! With the checksum, the gateway can refuse a typo or a vendor's key without a look-up, and secret
-//! scanners can recognise a key. This file must not know accounts or stores. A key in plain text
-//! exists only here and in [`GeneratedKey::text`].
+//! scanners can recognise a key. This file must not depend on accounts or stores. A key in plain
+//! text exists only here and in [`GeneratedKey::text`].
 
 use sha2::{Digest, Sha256};
 
 pub const PREFIX: &str = "gw-sk-";
 
-/// 62^43 > 2^256 > 62^42: 43 digits hold 256 bits, and 42 do not.
+/// Number of digits that hold 256 bits: 62^43 > 2^256 > 62^42.
 const BODY_DIGITS: usize = 43;
 
-/// 62^6 > 2^32 > 62^5.
+/// Number of digits that hold 32 bits: 62^6 > 2^32 > 62^5.
 const CHECK_DIGITS: usize = 6;
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -21,7 +21,8 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 pub struct GeneratedKey {
     pub text: String,
     pub hash: [u8; 32],
-    /// `gw-sk-Ab12…wxyz`: enough to distinguish one's keys, not enough to guess one.
+    /// Shortened text such as `gw-sk-Ab12…wxyz`, which distinguishes an owner's keys but does not
+    /// reveal one.
     pub shown: String,
 }
 
@@ -35,9 +36,8 @@ pub fn generate() -> Result<GeneratedKey, getrandom::Error> {
     Ok(from_bits(bits))
 }
 
-/// The 32 bytes are one big-endian number, written in base 62 and left-padded with `0`. Every
-/// number has exactly one such text, so all 2^256 keys are equally likely: nothing is rejected and
-/// nothing is reduced.
+/// Converts 32 bytes, as one big-endian number, to base 62, left-padded with `0`. Every number has
+/// exactly one such text, so all 2^256 keys are equally likely.
 fn from_bits(bits: [u8; 32]) -> GeneratedKey {
     let mut number = bits;
     let mut body = [0u8; BODY_DIGITS];
@@ -56,7 +56,7 @@ fn from_bits(bits: [u8; 32]) -> GeneratedKey {
     }
 }
 
-/// Returns what pages show of a well-formed key; any other text as it is.
+/// Returns the shortened text of a well-formed key, and any other text unchanged.
 pub fn shown_text(text: &str) -> String {
     if text.len() != PREFIX.len() + BODY_DIGITS + CHECK_DIGITS || !text.is_ascii() {
         return text.to_owned();
@@ -69,14 +69,14 @@ fn divide_by_62(number: &mut [u8; 32]) -> u8 {
     let mut rest: u16 = 0;
     for byte in number {
         let value = (rest << 8) | u16::from(*byte);
-        // rest < 62, so value < 62 · 256: the quotient fits a byte.
+        // Since rest < 62, value < 62 · 256 holds, so the quotient fits into a byte.
         *byte = u8::try_from(value / 62).unwrap_or(u8::MAX);
         rest = value % 62;
     }
     u8::try_from(rest).unwrap_or(u8::MAX)
 }
 
-/// CRC-32 (IEEE) of the 43 digits, in base 62, most significant digit first.
+/// Computes the CRC-32 (IEEE) of the 43 digits in base 62, with the most significant digit first.
 fn checksum(body: &[u8]) -> [u8; CHECK_DIGITS] {
     let mut rest = crc32fast::hash(body);
     let mut digits = [b'0'; CHECK_DIGITS];
@@ -98,9 +98,8 @@ pub fn is_well_formed(text: &str) -> bool {
         && digits[BODY_DIGITS..] == checksum(&digits[..BODY_DIGITS])
 }
 
-/// Hashes a key. The database has only this hash and finds the key by it. A fast hash is right for
-/// 256 random bits, and the duration of a look-up by hash reveals nothing about the key to an
-/// attacker.
+/// Hashes a key. The database has only this hash and finds the key by it. A fast hash suffices for
+/// 256 random bits. The duration of a look-up by hash reveals nothing about the key.
 pub fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }

@@ -1,8 +1,8 @@
-//! Settings of a key and rates of an account, as stored: one JSON text, in `app.db` and in the
-//! shared store; an empty text sets nothing.
+//! Defines the settings of a key and the rates of an account, as stored in `app.db` and in the
+//! shared store. They are one JSON text; an empty text sets nothing.
 //!
-//! Unreadable settings must not be ignored: reading them returns an error. This file must not
-//! validate or enforce them: that is `settings.rs` and `principal.rs`.
+//! Unreadable settings must not be ignored, so reading them returns an error. This file must not
+//! validate or enforce settings; `settings.rs` and `principal.rs` do.
 
 use credits::limits::SpendLimit;
 use ledger::StoreError;
@@ -22,19 +22,20 @@ pub struct KeySettings {
     pub allowed_models: Vec<String>,
     #[serde(skip_serializing_if = "RateSettings::is_unset")]
     pub rates: RateSettings,
-    /// Without a scope, the key is good for everything that its account may do.
+    /// Restricts the use of the key. A key without a scope may do everything that its account may
+    /// do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<KeyScope>,
-    /// Id of the dashboard session whose playground uses the key. It ends with the session.
+    /// Id of the dashboard session whose playground uses the key. The key ends with the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub playground_session: Option<String>,
 }
 
-/// What a key is good for.
+/// Uses that a key is restricted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyScope {
-    /// Requests below `/v1`. The admin API refuses the key.
+    /// The key may send requests below `/v1`, but the admin API refuses it.
     Inference,
 }
 
@@ -46,7 +47,8 @@ impl KeyScope {
     }
 }
 
-/// Rates of one key or one account, which replace the defaults of the config file. 0 = no limit.
+/// Rates of one key or one account, which replace the defaults of the config file. The value 0
+/// means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateSettings {

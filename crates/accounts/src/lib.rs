@@ -1,11 +1,11 @@
-//! Accounts, their API keys and their dashboard sessions: who can call, and which account pays.
+//! Manages accounts, their API keys and their dashboard sessions. They determine who can call, and
+//! which account pays.
 //!
 //! An edge needs only [`ApiKeys::authenticate`]; with a shared store, it reads the keys there. The
-//! owner of a key is cached (`crates/ledger/src/sqlite/row_cache.rs`): a change by this process (a
-//! revocation, a suspension) applies to the next request, a change by another process at most a
-//! millisecond later. This module must not know HTTP or money. Read next: `accounts.rs` and
-//! `api_key.rs`, `key.rs` (the format of a key), `sign_up.rs`, `session.rs`, `db.rs` and
-//! `db/rows.rs` (the rows).
+//! owner of a key is cached (`crates/ledger/src/sqlite/row_cache.rs`): a revocation by this process
+//! applies to the next request, and one by another process at most a millisecond later. This module
+//! must not depend on HTTP or money. Read next: `accounts.rs` and `api_key.rs`, `key.rs` (the
+//! format of a key), `sign_up.rs`, `session.rs`, `db.rs` and `db/rows.rs` (the rows).
 
 #![cfg_attr(
     test,

@@ -1,9 +1,8 @@
-//! Limits of accounts, keys and invitations that error messages name.
+//! Defines the limits of accounts, keys and invitations that error messages name.
 //!
-//! This file must not import anything: every other file here may use it. A limit that one file
-//! alone uses is in that file.
+//! This file must not import other files, because every file may import it. A limit that only one
+//! file uses is in that file.
 
-/// Maximum number of live keys per account.
 pub const MAX_LIVE_KEYS: i64 = 100;
 
 /// Maximum length of a key's name, in characters.
@@ -12,5 +11,5 @@ pub const MAX_KEY_NAME_CHARS: usize = 64;
 /// Maximum number of invitation codes created at once.
 pub const MAX_INVITES_PER_BATCH: u32 = 100;
 
-/// Maximum lifetime of an invitation.
+/// Maximum lifetime of an invitation, in ms: one year.
 pub const MAX_INVITE_MS: i64 = 365 * 86_400_000;

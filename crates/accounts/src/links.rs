@@ -1,13 +1,13 @@
-//! One-time links: a person who has one sets the password of an account, or shows that the
+//! Manages one-time links. The holder of a link sets the password of an account, or proves that the
 //! account's e-mail reaches them.
 //!
-//! A token is 256 random bits; the database has only its SHA-256. Opening a link shows a form and
-//! changes nothing, since mail scanners open links too; sending the form uses the link up.
+//! A token is 256 random bits; the database has only its SHA-256. Mail scanners open links too, so
+//! opening a link changes nothing; only sending the form uses the link up.
 //!
 //! Anyone can sign up with another person's e-mail address. So the first proof of the mailbox ends
-//! what was made before it: the password, the sessions, and the keys and the webhook unless the
-//! holder says that they are theirs. A holder who is signed in and confirms the e-mail keeps
-//! everything. This file must not know HTTP or mail.
+//! the password and the sessions that existed before. Keys and webhook end too, unless the holder
+//! claims them. A holder who is signed in and confirms the e-mail keeps everything. This file must
+//! not depend on HTTP or mail.
 
 use super::audit::AuditChange;
 use super::views::OneTimeLinks;
@@ -23,14 +23,14 @@ const MINUTE_MS: i64 = 60_000;
 /// Path of the page that opens a link, without the token.
 const LINK_PATH: &str = "/dashboard/link/";
 
-/// What a link is for.
+/// Purpose of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkPurpose {
-    /// A new password, in the place of a forgotten one.
+    /// The link sets a new password in place of a forgotten one.
     Reset,
-    /// The first password of an account that was created without one.
+    /// The link sets the first password of an account that was created without one.
     Setup,
-    /// A proof that mail reaches the account holder.
+    /// The link proves that mail reaches the account holder.
     Verify,
 }
 
@@ -45,7 +45,7 @@ impl LinkPurpose {
         }
     }
 
-    /// How long a link works.
+    /// Returns the lifetime of a link in ms.
     pub fn lifetime_ms(self) -> i64 {
         match self {
             Self::Reset => 60 * MINUTE_MS,
@@ -59,36 +59,37 @@ impl LinkPurpose {
     }
 }
 
-/// A new link. Its token is stored nowhere else.
+/// A new link, whose token is stored nowhere else.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewOneTimeLink {
-    /// 64 hex digits.
+    /// The token in 64 hex digits.
     pub token: String,
     pub expires_at_ms: i64,
 }
 
 impl NewOneTimeLink {
-    /// The address that its receiver opens. `base_url`: the address of the gateway.
+    /// Returns the address for the receiver. The gateway's own address is `base_url`.
     pub fn url(&self, base_url: &str) -> String {
         format!("{base_url}{LINK_PATH}{}", self.token)
     }
 }
 
-/// A link that can be used.
+/// A usable link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OneTimeLink {
     pub account: String,
     pub purpose: LinkPurpose,
     pub expires_at_ms: i64,
-    /// Whether its use is the first proof that mail reaches the account holder, of an account that
-    /// somebody else may have opened. An operator's link proves nothing, and the one for the first
-    /// password is older than whatever a stranger could make.
+    /// True if using the link is the first proof that mail reaches the holder of an account that a
+    /// stranger may have opened. An operator's link proves nothing. A link for the first password
+    /// is older than anything a stranger could create.
     pub is_first_proof: bool,
 }
 
 impl OneTimeLinks<'_> {
-    /// Creates a link that is sent to the account holder. It replaces the one that was sent before
-    /// for the same purpose, but no link of an administrator: anybody can ask for this one.
+    /// Creates a link that is sent to the account holder. The link replaces an earlier sent one
+    /// with the same purpose, but not an administrator's link, because anybody can request this
+    /// one.
     ///
     /// # Errors
     /// Returns an error if there is no such active account, if there is no randomness, or if the
@@ -115,8 +116,9 @@ impl OneTimeLinks<'_> {
         }
     }
 
-    /// Returns a link, without using it up. `None` if it is unknown, used, replaced or expired, or
-    /// if its account is suspended or deleted: the caller cannot see which.
+    /// Returns a link without using it up. `None` if the link is unknown, used, replaced or
+    /// expired, or if its account is suspended or deleted. The caller cannot distinguish these
+    /// cases.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -141,11 +143,10 @@ impl OneTimeLinks<'_> {
         }))
     }
 
-    /// Uses up a link that sets a password, with every other such link of its account, and ends all
-    /// sessions of the account; with `ends_credentials`, its keys and its webhook too, which are
-    /// the holder's choice, and end by default with the first proof of the mailbox. Returns the
-    /// account, or `None` if the link cannot be used; then nothing is changed. A password that is
-    /// not allowed does not use the link up. Hashes the password, which takes a while.
+    /// Sets a password and uses up all password links of the account. All sessions of the account
+    /// end; with `ends_credentials`, its keys and webhook end too. Returns the account. If the link
+    /// is unusable, nothing changes and the result is `None`. A password that is not allowed does
+    /// not use the link up. Hashing the password takes a while.
     ///
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
@@ -204,7 +205,7 @@ impl OneTimeLinks<'_> {
         Ok(self.0.db.links().waiting_trial(account)?.is_some())
     }
 
-    /// Returns when the account's e-mail was verified; `None` if it was not.
+    /// Returns the time at which the account's e-mail was verified; `None` if it was not.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -214,8 +215,8 @@ impl OneTimeLinks<'_> {
 }
 
 impl AuditedAccounts<'_> {
-    /// Creates a link that an administrator hands to the account holder. It replaces every open
-    /// link for the same purpose.
+    /// Creates a link that an administrator hands to the account holder. The link replaces every
+    /// open link with the same purpose.
     ///
     /// # Errors
     /// Returns an error if there is no such active account, if there is no randomness, or if the
@@ -245,7 +246,7 @@ impl AuditedAccounts<'_> {
     }
 }
 
-/// The row of a link that an administrator makes.
+/// Builds the row of an administrator's link.
 fn link_row(account: &str, purpose: LinkPurpose, by: &str, now_ms: i64) -> OneTimeLinkRow {
     OneTimeLinkRow {
         account: account.to_owned(),
@@ -270,7 +271,7 @@ fn generate(purpose: LinkPurpose, now_ms: i64) -> Result<NewOneTimeLink, Account
     })
 }
 
-/// Ignores blanks around the token, since people copy it out of a mail.
+/// Hashes a token. Blanks around the token are ignored, because people copy links from mails.
 fn hash_token(token: &str) -> [u8; 32] {
     Sha256::digest(token.trim().as_bytes()).into()
 }

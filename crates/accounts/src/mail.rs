@@ -1,6 +1,6 @@
-//! The queue of mail to account holders: `notify/mail.rs` fills and empties it.
+//! Provides the queue of mail to account holders, which `notify/mail.rs` fills and empties.
 //!
-//! This file must not know the text of a mail, or how it is sent.
+//! This file must not depend on the text or the transport of a mail.
 
 use super::AccountError;
 use super::views::MailQueue;
@@ -20,7 +20,7 @@ impl MailQueue<'_> {
         Ok(self.0.db.mail().queue_mail(mail, limits)?)
     }
 
-    /// Returns mails that are due, and counts an attempt of each. Nobody else gets them before
+    /// Returns due mails, and counts an attempt of each. No other caller gets these mails before
     /// `lease_ms` has passed.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl MailQueue<'_> {
         self.0.db.mail().take_due_mail(now_ms, lease_ms, limit)
     }
 
-    /// Records a failed attempt, and when the next one is due.
+    /// Records a failed attempt and the time of the next one.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -50,7 +50,7 @@ impl MailQueue<'_> {
         self.0.db.mail().end_mail(id, error, now_ms)
     }
 
-    /// Returns the number of mails that were sent since a moment.
+    /// Returns the number of mails that were sent since `since_ms`.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -66,7 +66,7 @@ impl MailQueue<'_> {
         self.0.db.mail().mail_queue()
     }
 
-    /// Deletes mails that ended before a moment.
+    /// Deletes mails that ended before `before_ms`.
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -1,10 +1,9 @@
-//! E-mail addresses: the form in which they are unique, and the mailbox that an address reaches,
-//! for hosts known to have several addresses for one mailbox.
+//! Normalizes e-mail addresses, and finds the mailbox of an address for hosts with several
+//! addresses per mailbox.
 //!
-//! A mail server reads an address by a grammar: `"bob"@x` and `bob@x` are one mailbox to it. So the
-//! gateway takes only addresses that have one spelling, and that spelling names the account, is
-//! hashed for the trial and receives the mail. This file must not change an account's name: its
-//! e-mail stays as its holder entered it.
+//! To a mail server, `"bob"@x` and `bob@x` are the same mailbox. So the gateway accepts only
+//! addresses that have one spelling. That spelling names the account, is hashed for the trial and
+//! receives the mail. This file must not change the e-mail of an existing account.
 
 use super::error::AccountError;
 use idna::AsciiDenyList;
@@ -14,8 +13,8 @@ use idna::uts46::{DnsLength, Hyphens, Uts46};
 const MAX_EMAIL_BYTES: usize = 254;
 const MAX_LOCAL_BYTES: usize = 64;
 
-/// Returns the mailbox's canonical address if the mailbox can have several addresses; `None` if the
-/// address is the only one.
+/// Returns the canonical address if the mailbox can have several addresses; `None` if it has only
+/// one.
 pub fn canonical_address(email: &str) -> Option<String> {
     let (local, domain) = email.split_once('@')?;
     if !matches!(domain, "gmail.com" | "googlemail.com") {
@@ -25,7 +24,7 @@ pub fn canonical_address(email: &str) -> Option<String> {
     Some(format!("{name}@gmail.com"))
 }
 
-/// Returns the form in which a new account's e-mail is stored, unique and mailed to.
+/// Returns the form in which a new account's e-mail is stored, compared and used for mail.
 pub(crate) fn normalize_email(text: &str) -> Result<String, AccountError> {
     let (local, domain) = text.trim().split_once('@').ok_or(AccountError::BadEmail)?;
     let domain = normalize_domain(domain).ok_or(AccountError::BadEmail)?;
@@ -36,8 +35,8 @@ pub(crate) fn normalize_email(text: &str) -> Result<String, AccountError> {
     Ok(email)
 }
 
-/// Returns the form under which the account with this e-mail is found and counted. Addresses that
-/// [`normalize_email`] refuses may belong to accounts of older versions, which took them as text.
+/// Returns the form by which the account with this e-mail is found and counted. Accounts of older
+/// versions may have addresses that [`normalize_email`] refuses.
 pub fn email_key(text: &str) -> String {
     normalize_email(text).unwrap_or_else(|_| {
         let text: String = text.trim().chars().take(MAX_EMAIL_BYTES).collect();
@@ -46,7 +45,8 @@ pub fn email_key(text: &str) -> String {
 }
 
 /// Returns whether the part before the @ is a dot-atom (RFC 5322, 3.2.3), which has no second
-/// spelling. One that begins with a hyphen is refused too: a mailer may take it for an option.
+/// spelling. A part that begins with a hyphen is refused too, because a mailer may take it for an
+/// option.
 fn is_plain_local(local: &str) -> bool {
     let is_letter =
         |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
@@ -57,8 +57,8 @@ fn is_plain_local(local: &str) -> bool {
             .all(|atom| !atom.is_empty() && atom.bytes().all(is_letter))
 }
 
-/// Returns a domain of letters, digits and hyphens, in lower case, with other letters as IDNA
-/// encodes them. `None` for other domains, such as one with a dot at its end.
+/// Returns a domain in lower case, with IDNA encoding for characters other than letters, digits and
+/// hyphens. `None` for invalid domains, such as one with a trailing dot.
 fn normalize_domain(domain: &str) -> Option<String> {
     let (deny, hyphens) = (AsciiDenyList::STD3, Hyphens::CheckFirstLast);
     let ascii = Uts46::new().to_ascii(domain.as_bytes(), deny, hyphens, DnsLength::Verify);

@@ -1,8 +1,8 @@
-//! Passwords: argon2id with m = 19456 KiB, t = 2, p = 1 (about 50 ms on one core, and 19 MiB while
-//! it runs).
+//! Hashes passwords by argon2id with m = 19456 KiB, t = 2, p = 1. A hash takes about 50 ms on one
+//! core and 19 MiB of memory.
 //!
-//! It is slow on purpose. Async code calls it on a blocking thread, and limits the number of
-//! concurrent calls. This file must not know accounts or stores.
+//! Hashing is slow on purpose, so async code must call it on a blocking thread and limit concurrent
+//! calls. This file must not depend on accounts or stores.
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
@@ -12,18 +12,18 @@ const MEMORY_KIB: u32 = 19_456;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// Minimum and maximum length, in characters. The maximum limits the work that an unknown caller
+/// Minimum length of a password, in characters. `MAX_CHARS` limits the work that an unknown caller
 /// can cause.
 pub const MIN_CHARS: usize = 10;
 pub const MAX_CHARS: usize = 256;
 
-/// Those of the 20 000 most used passwords that are long enough, in lower case: the list of Django
-/// 5.2 (BSD-3-Clause), which is Royce Williams' list of leaked ones. An attacker guesses these
-/// first.
+/// Sufficiently long passwords among the 20 000 most used ones, in lower case. An attacker guesses
+/// these first. The source is the list of Django 5.2 (BSD-3-Clause), which is Royce Williams' list
+/// of leaked passwords.
 const COMMON: &str = include_str!("common-passwords.txt");
 
-/// Returns true if the password is long enough against guessing, short enough to hash for an
-/// unknown caller, and not among the first guesses for the account with this e-mail.
+/// Returns whether a password is allowed: long enough, short enough to hash for an unknown caller,
+/// and not among the first guesses for this e-mail.
 pub fn is_allowed(password: &str, email: &str) -> bool {
     (MIN_CHARS..=MAX_CHARS).contains(&password.chars().count())
         && !is_common(password)
@@ -66,7 +66,8 @@ pub struct HashError(String);
 pub enum PasswordCheck {
     Wrong,
     Right,
-    /// The password is right, but its stored hash has other parameters: store a new hash.
+    /// The password is right, but its stored hash has other parameters, so a new hash must be
+    /// stored.
     NeedsRehash,
 }
 
@@ -87,8 +88,8 @@ pub fn hash(password: &str) -> Result<String, HashError> {
     Ok(hash.to_string())
 }
 
-/// Checks a password against the stored hash. Without one, it does the same work with no use, so
-/// that the duration does not reveal whether an account exists.
+/// Checks a password against the stored hash. Without a stored hash, the same work is done, so that
+/// the duration does not reveal whether an account exists.
 ///
 /// # Errors
 /// Returns an error if there is no memory.

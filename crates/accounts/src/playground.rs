@@ -1,7 +1,7 @@
-//! The keys with which the playground of the dashboard sends requests: one per session, for an
-//! hour, for inference alone, with a spend limit.
+//! Creates the keys with which the dashboard's playground sends requests. Each session has one key,
+//! which lasts an hour, permits only inference and has a spending limit.
 //!
-//! A session that ends takes its key with it. This file must not know HTTP.
+//! The key ends with its session. This file must not depend on HTTP.
 
 use super::api_key::{ApiKey, ApiKeyStatus};
 use super::error::AccountError;
@@ -14,7 +14,7 @@ use credits::money::Micro;
 use ledger::StoreError;
 use std::collections::HashSet;
 
-/// Lifetime of a playground key: 1 hour.
+/// Lifetime of a playground key in ms: 1 hour.
 const PLAYGROUND_KEY_MS: i64 = 3_600_000;
 
 const PLAYGROUND_KEY_NAME: &str = "Playground";
@@ -27,16 +27,16 @@ pub struct NewPlaygroundKey {
 }
 
 impl ApiKey {
-    /// Returns whether the playground made the key for itself.
+    /// Returns whether the playground created the key.
     pub fn is_of_playground(&self) -> bool {
         self.settings.playground_session.is_some()
     }
 }
 
 impl ApiKeys<'_> {
-    /// Creates the playground key of a session, which may spend up to `credits`. Revokes the
-    /// session's former one, and those of the account that have expired. Edges with a shared
-    /// store accept the new one once it is published.
+    /// Creates the playground key of a session, which may spend up to `credits`. The session's
+    /// former key and the account's expired playground keys are revoked. Edges with a shared store
+    /// accept the new key once it is published.
     ///
     /// # Errors
     /// Returns the errors of [`ApiKeys::create_key`].
@@ -70,8 +70,8 @@ impl ApiKeys<'_> {
         })
     }
 
-    /// Revokes the playground keys of sessions that have ended. The end of a session does not fail
-    /// with it: the keys expire by themselves.
+    /// Revokes the playground keys of ended sessions. An error does not make the end of a session
+    /// fail, because the keys expire by themselves.
     pub(crate) fn end_playgrounds(&self, account: &str) {
         let now_ms = now_ms();
         let revoke = || {

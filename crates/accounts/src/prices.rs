@@ -1,8 +1,7 @@
-//! Who changed a price, and when: the config file does, and the audit log says so.
+//! Records price changes of the config file in the audit log.
 //!
-//! At a start and after a reload, the prices in force are compared with those of the last such
-//! lines. So a change is found that was made while no gateway ran. This file must not price
-//! anything.
+//! At a start and after a reload, the prices in force are compared with the last recorded ones.
+//! Thus changes made while no gateway ran are found too. This file must not compute costs.
 
 use super::accounts::Accounts;
 use super::views::AuditLog;
@@ -15,7 +14,7 @@ use std::collections::BTreeMap;
 /// Name of the action in the audit log.
 pub const PRICES_ACT: &str = "prices.change";
 
-/// Who acts, and from where: nobody signs in to change a file.
+/// Actor of the lines, because nobody signs in to change a file.
 const CONFIG_FILE: &str = "config file";
 
 /// Price lists by the ids of their models.
@@ -28,15 +27,15 @@ pub struct PriceChange {
     pub seq: i64,
     pub at_ms: i64,
     pub model: String,
-    /// `None`: the model is new.
+    /// Previous prices; `None` if the model is new.
     pub before: Option<PriceList>,
-    /// `None`: the config file does not have the model any more.
+    /// New prices; `None` if the config file no longer has the model.
     pub after: Option<PriceList>,
 }
 
 impl Accounts {
-    /// Records in one line which prices of `models` differ from those that the last lines have.
-    /// Returns the number of models with another price, new and removed ones included.
+    /// Records in one line the prices of `models` that differ from the last recorded ones. Returns
+    /// the number of changed models, including new and removed ones.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -53,7 +52,7 @@ impl Accounts {
         if is_equal(&self.last_prices()?) {
             return Ok(0);
         }
-        // Two processes can read the same file during an upgrade: the second one finds the line of
+        // During an upgrade, two processes can read the same file. The second one finds the line of
         // the first in the same transaction.
         let (mut changed, mut is_first) = (0, false);
         self.db.audit().append_audit_after(PRICES_ACT, |lines| {
@@ -105,10 +104,10 @@ impl AuditLog<'_> {
     }
 }
 
-/// Parses what a line says of each model.
+/// Parses the price changes in a line, one for each model.
 ///
 /// # Errors
-/// Returns an error if the line has other JSON than price lists.
+/// Returns an error if the line's JSON is not a map of price lists.
 pub fn parse_price_changes(row: &AuditRow) -> Result<Vec<PriceChange>, StoreError> {
     let read = |text: &str| -> Result<BTreeMap<String, Option<PriceList>>, StoreError> {
         if text.is_empty() {
@@ -134,7 +133,8 @@ pub fn parse_price_changes(row: &AuditRow) -> Result<Vec<PriceChange>, StoreErro
         .collect())
 }
 
-/// A line that cannot be read is left out: a damaged log must not keep a gateway from starting.
+/// Parses lines and skips unreadable ones, because a damaged log must not keep a gateway from
+/// starting.
 fn parse_lines(rows: &[AuditRow]) -> Vec<PriceChange> {
     let read = |row| {
         parse_price_changes(row).unwrap_or_else(|error| {

@@ -1,6 +1,6 @@
-//! The account and the key that pay for a request, and why a key is refused.
+//! Defines the account and key that pay for a request, and the reasons for which a key is refused.
 //!
-//! This file must not look keys up: `api_key.rs` and `shared_credit/keys.rs` do.
+//! This file must not look up keys, which `api_key.rs` and `shared_credit/keys.rs` do.
 
 use crate::key_settings::{KeySettings, RateSettings};
 use ledger::StoreError;
@@ -12,9 +12,8 @@ pub struct Principal {
     pub account_id: Arc<str>,
     pub key_id: Arc<str>,
     pub key_shown: Arc<str>,
-    /// Settings of the key, made by its owner.
+    /// Settings of the key that its owner chose.
     pub settings: Arc<KeySettings>,
-    /// Rate settings of the account.
     pub account_rates: RateSettings,
 }
 
@@ -26,10 +25,11 @@ pub struct KeyIdentity {
     pub key_shown: Arc<str>,
 }
 
-/// Why a key is refused.
+/// Reason for which a key is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    /// Malformed, wrong checksum, unknown or revoked: the caller cannot see which.
+    /// The key is malformed, has a wrong checksum, is unknown or is revoked. The caller cannot
+    /// distinguish these cases.
     #[error("this is not a valid gateway key")]
     BadKey,
     #[error("the key has expired")]
@@ -38,7 +38,7 @@ pub enum AuthError {
     KeyDisabled(KeyIdentity),
     #[error("the account is suspended")]
     AccountSuspended(KeyIdentity),
-    /// Too many unknown keys arrive to look this one up.
+    /// Too many unknown keys are arriving, so this key is not looked up.
     #[error("too many unknown keys are being looked up")]
     TooManyLookups,
     #[error("cannot check keys: {0}")]
@@ -46,7 +46,7 @@ pub enum AuthError {
 }
 
 impl AuthError {
-    /// The key that is refused; `None` if the gateway did not recognise it.
+    /// Returns the refused key; `None` if the gateway did not recognise it.
     pub fn key(&self) -> Option<&KeyIdentity> {
         match self {
             Self::KeyExpired(key) | Self::KeyDisabled(key) | Self::AccountSuspended(key) => {

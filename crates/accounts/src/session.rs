@@ -1,7 +1,7 @@
-//! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the database. A session ends
-//! after 12 hours without use, or after 7 days.
+//! Manages dashboard sessions. The cookie contains a 256-bit token, and the database its SHA-256. A
+//! session ends after 12 hours without use, or after 7 days.
 //!
-//! This file must not know cookies or HTTP: that is `sidecar/session.rs`.
+//! This file must not depend on cookies or HTTP, which `sidecar/session.rs` handles.
 
 use super::accounts::Account;
 use super::audit::{AuditChange, AuditedAccounts};
@@ -20,34 +20,35 @@ const LIFETIME: SessionLifetime = SessionLifetime {
     absolute_ms: 7 * 24 * HOUR_MS,
 };
 
-/// Minimum time between two records of a session's use: a page view is not worth a disk write.
+/// Minimum time in ms between two recorded uses of a session, because a disk write for each page
+/// view would be wasteful.
 const TOUCH_INTERVAL_MS: i64 = 60_000;
 
-/// 256 bits in hex.
+/// Number of hex digits of a token: 256 bits.
 const TOKEN_DIGITS: usize = 64;
 
-/// Maximum number of sessions per account; one more ends the oldest.
+/// Maximum number of sessions per account. At the limit, a new session ends the oldest.
 const MAX_SESSIONS: i64 = 50;
 
-/// Time for which an entered password counts as a confirmation; afterwards the holder must enter it
-/// again.
+/// Time in ms for which an entered password counts as a confirmation. Afterwards, the holder must
+/// enter the password again.
 const CONFIRMATION_TTL_MS: i64 = 10 * 60_000;
 
 /// Maximum length of a browser's name and of an address, in characters.
 const MAX_ORIGIN_CHARS: usize = 80;
 
-/// Number of bytes of a session's hash in its id: enough to distinguish an account's sessions, and
-/// no access to any.
+/// Number of hash bytes in a session's id. They distinguish an account's sessions and grant no
+/// access.
 const ID_BYTES: usize = 16;
 
-/// The origin of a session, as its holder sees it.
+/// Browser and address from which a session was started, for its holder.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SessionOrigin<'a> {
     pub address: &'a str,
     pub browser: &'a str,
 }
 
-/// One of an account holder's own sessions.
+/// A session in its holder's list.
 #[derive(Debug, Clone)]
 pub struct SessionSummary {
     pub id: String,
@@ -71,13 +72,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns true if this use must be recorded with [`Logins::touch_session`].
+    /// Returns whether this use must be recorded with [`Logins::touch_session`].
     pub fn is_touch_due(&self, now_ms: i64) -> bool {
         now_ms.saturating_sub(self.used_at_ms) >= TOUCH_INTERVAL_MS
     }
 
-    /// Returns true if the holder entered the password a short time ago, so that no page need ask
-    /// for it again.
+    /// Returns whether the holder entered the password recently, so that pages need not ask for it
+    /// again.
     pub fn is_confirmed(&self, now_ms: i64) -> bool {
         now_ms.saturating_sub(self.confirmed_at_ms) < CONFIRMATION_TTL_MS
     }
@@ -121,7 +122,7 @@ impl Logins<'_> {
         Ok(NewSession { token })
     }
 
-    /// Returns the valid session of a token. Does not count as a use of the session.
+    /// Returns the valid session of a token. Finding a session does not count as a use.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -145,7 +146,7 @@ impl Logins<'_> {
         }))
     }
 
-    /// Records a use: the session's idle time begins again.
+    /// Records a use of a session, which restarts its idle time.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -229,7 +230,7 @@ impl Logins<'_> {
     }
 
     /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
-    /// password. Call it on a blocking thread.
+    /// password. Hashing is slow, so call this function on a blocking thread.
     ///
     /// # Errors
     /// Returns an error if the database or the password hash fails.
@@ -259,7 +260,7 @@ impl Logins<'_> {
         }
     }
 
-    /// Checks that an account (by id) may have this password.
+    /// Checks that an account may have this password.
     pub(crate) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
         let row = self.0.db.people().account(account)?;
         let email = row.map_or_else(String::new, |row| row.email);
@@ -269,8 +270,8 @@ impl Logins<'_> {
         }
     }
 
-    /// Sets an account's new password and ends all its sessions. Slow: call it on a blocking
-    /// thread.
+    /// Sets an account's new password and ends all its sessions. Hashing is slow, so call this
+    /// function on a blocking thread.
     ///
     /// # Errors
     /// Returns an error if the password is not allowed, or if the hash or the database fails.
@@ -322,15 +323,15 @@ impl AuditedAccounts<'_> {
     }
 }
 
-/// Returns the token for a session's forms. It is derived from the session's secret token: it needs
-/// no storage, ends with the session, and reveals nothing about the secret.
+/// Returns the token for a session's forms. It is derived from the session's secret token, so it
+/// needs no storage and ends with the session. It reveals nothing about the secret.
 pub fn csrf_token(session_token: &str) -> String {
     encode_hex(&Sha256::digest(
         format!("form token of {session_token}").as_bytes(),
     ))
 }
 
-/// Returns the id by which a holder identifies a session.
+/// Returns the id that identifies a session to its holder.
 pub fn session_id(token: &str) -> String {
     id_from_hash(&hash_token(token))
 }

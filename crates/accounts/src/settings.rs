@@ -1,15 +1,15 @@
-//! Settings of a key, made by its owner: its expiry, its spending limit, its models, its rates.
+//! Validates the settings that owners give to their keys: expiry, spending limit, models and rates.
 //!
 //! The type and its JSON text are in `key_settings.rs`, so that the ledger ingest can read them
-//! too. Unreadable settings must not be ignored: the key is refused. This file must not know which
-//! code enforces the limits.
+//! too. Unreadable settings must not be ignored, so such a key is refused. This file must not
+//! enforce the limits.
 
 use super::error::AccountError;
 use crate::key_settings::{KeySettings, RateSettings};
 use config::MAX_RATE;
 
-/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum
-/// length of a model's id.
+/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` limits the length of
+/// a model's id.
 const MAX_MODELS: usize = 100;
 const MAX_MODEL_BYTES: usize = 128;
 
@@ -34,7 +34,7 @@ impl RateSettings {
 }
 
 impl KeySettings {
-    /// Returns true from the exact time of expiry on.
+    /// Returns whether the key has expired, which is true at the exact time of expiry.
     pub fn has_expired(&self, now_ms: i64) -> bool {
         self.expires_at_ms.is_some_and(|expires| expires <= now_ms)
     }

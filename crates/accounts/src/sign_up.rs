@@ -1,8 +1,7 @@
-//! Opening an account: a row in `app.db`, then an account with its trial in the ledger.
+//! Opens an account: first as a row in `app.db`, then with its trial in the ledger.
 //!
-//! These are two files, so a crash can happen between the two writes. The row contains the promised
-//! trial, and the ledger's grant has a reference and counts only once; so a process that starts can
-//! complete the missing part. The sidecar and the command line both use it.
+//! A crash can happen between the two writes. The row contains the promised trial, and the ledger's
+//! grant counts only once because of its reference. So the next process can complete the sign-up.
 
 use super::accounts::{Account, Accounts};
 use super::audit::{Actor, AuditChange};
@@ -17,11 +16,10 @@ use credits::trial::Trial;
 use ledger::{Ledger, StoreError};
 use serde_json::json;
 
-/// The data of a new account.
 #[derive(Clone, Copy)]
 pub struct NewAccount<'a> {
     pub email: &'a str,
-    /// Password for the dashboard; without one, the holder cannot sign in.
+    /// Password for the dashboard. Without a password, the holder cannot sign in.
     pub password: Option<&'a str>,
     pub role: Role,
     pub trial: Option<Trial>,
@@ -31,27 +29,27 @@ pub struct NewAccount<'a> {
 #[derive(Clone, Copy, Default)]
 struct SignUpConditions<'a> {
     terms: SignUpTerms<'a>,
-    /// Administrator who opens the account.
+    /// Administrator who opens the account; `None` for a sign-up.
     by: Option<&'a Actor>,
-    /// Whether the holder signs up by themselves, so that no operator vouches for them.
+    /// True if the holder signs up alone, so that no operator vouches for them.
     is_self_service: bool,
-    /// Whether the trial's credits wait until the e-mail is verified.
+    /// True if the trial's credits wait until the e-mail is verified.
     trial_waits: bool,
 }
 
-/// An account that was opened, and its trial.
+/// An account that was opened, with its trial.
 #[derive(Debug)]
 pub struct SignUpResult {
     pub account: Account,
     pub trial: Option<Trial>,
 }
 
-/// Length of a day; the daily trial budget restarts at 00:00 UTC.
+/// Length of a day in ms. The daily trial budget restarts at 00:00 UTC.
 const DAY_MS: i64 = 86_400_000;
 
 impl Accounts {
-    /// Inserts only the account's row; [`open_account`] does both steps. Slow with a password: call
-    /// it on a blocking thread.
+    /// Inserts only the account's row; [`open_account`] does both steps. Hashing a password is
+    /// slow, so call this function on a blocking thread.
     ///
     /// # Errors
     /// Returns an error if the e-mail or the password is not valid, if the e-mail already has an
@@ -102,7 +100,7 @@ impl Accounts {
             ..conditions.terms
         };
         let mailbox = mailbox::canonical_address(&row.email);
-        // A trial that an operator gives does not depend on an earlier one.
+        // A trial from an operator does not depend on an earlier one.
         let past_trial = conditions
             .is_self_service
             .then(|| self.past_trial_hash(&row.email))
@@ -133,7 +131,7 @@ impl Accounts {
     }
 }
 
-/// Returns the trial of a sign-up at `now_ms`; `None` if the settings have none.
+/// Returns the trial of a sign-up at `now_ms`; `None` if the settings grant none.
 fn trial_offer(signup: &SignupSettings, now_ms: i64) -> Option<Trial> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     some.then(|| Trial {
@@ -142,7 +140,7 @@ fn trial_offer(signup: &SignupSettings, now_ms: i64) -> Option<Trial> {
     })
 }
 
-/// Signs a new user up, if the settings allow it; without a trial if the mailbox already had one.
+/// Signs a new user up, if the settings allow it. A mailbox that already had a trial gets no other.
 ///
 /// # Errors
 /// Returns an error if sign-up is closed, or the errors of [`open_account`].
@@ -156,8 +154,8 @@ pub fn sign_up(
     sign_up_with(accounts, ledger, signup, form, false, now_ms)
 }
 
-/// Signs a new user up like [`sign_up`], but the credits of the trial wait until the e-mail is
-/// verified; its time runs from now on. [`complete_sign_ups`] grants them then.
+/// Signs a new user up like [`sign_up`], but the trial's credits wait until the e-mail is verified,
+/// while the trial's time starts at once. [`complete_sign_ups`] grants the credits.
 ///
 /// # Errors
 /// Returns the errors of [`sign_up`].
@@ -219,7 +217,7 @@ fn sign_up_with(
 pub struct SignUpForm<'a> {
     pub email: &'a str,
     pub password: &'a str,
-    /// Invitation code; used only if sign-up is by invitation.
+    /// Invitation code, which is used only if sign-up is by invitation.
     pub invite: &'a str,
 }
 
@@ -234,7 +232,7 @@ impl NewAccount<'_> {
     }
 }
 
-/// Opens an account in both files.
+/// Opens an account in `app.db` and in the ledger.
 ///
 /// # Errors
 /// Returns the errors of [`Accounts::create_account`]. If only the ledger failed, the account
@@ -251,7 +249,8 @@ pub fn open_account(
     )
 }
 
-/// Opens an account in both files for an administrator, with a line in the audit log.
+/// Opens an account in `app.db` and in the ledger for an administrator, with a line in the audit
+/// log.
 ///
 /// # Errors
 /// Returns the errors of [`open_account`].
@@ -296,8 +295,8 @@ fn open_account_with_conditions(
     Ok(opened)
 }
 
-/// Opens an account in the ledger whose trial waits. Returns false if it has none that does. Every
-/// sign-in calls it: a crash may have interrupted the sign-up.
+/// Opens the ledger account of a user whose trial waits. Returns false if no trial waits. Every
+/// sign-in calls this function, because a crash may have interrupted the sign-up.
 ///
 /// # Errors
 /// Returns an error if a database fails.
@@ -316,8 +315,8 @@ pub fn open_without_credit(
     Ok(true)
 }
 
-/// Completes the sign-ups that a crash interrupted. Every service calls it once when it starts.
-/// Returns their number.
+/// Completes the sign-ups that a crash interrupted, and returns their number. Every service calls
+/// this function once when it starts.
 ///
 /// # Errors
 /// Returns an error if a database fails; completed sign-ups stay completed.

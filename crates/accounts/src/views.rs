@@ -1,34 +1,33 @@
-//! The calls of the accounts, grouped by subject. Functions take the whole [`Accounts`].
+//! Views of [`Accounts`], one for each subject, so that callers see only related functions.
 //!
-//! This file must not contain behaviour: each is implemented in a file of its own.
+//! This file must not contain behaviour; each view is implemented in its own file.
 
 use super::accounts::Accounts;
 
-/// API keys: who calls, and with which settings.
+/// Authenticates and manages API keys and their settings.
 #[derive(Clone, Copy)]
 pub struct ApiKeys<'a>(pub(crate) &'a Accounts);
 
-/// Dashboard sessions, and passwords in them.
+/// Manages dashboard sessions and passwords.
 #[derive(Clone, Copy)]
 pub struct Logins<'a>(pub(crate) &'a Accounts);
 
-/// One-time links, and proofs of mailboxes.
+/// Manages one-time links and verified e-mails.
 #[derive(Clone, Copy)]
 pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
 
-/// The queue of mail.
+/// Manages the mail queue.
 #[derive(Clone, Copy)]
 pub struct MailQueue<'a>(pub(crate) &'a Accounts);
 
-/// Lists and counts of accounts.
 #[derive(Clone, Copy)]
 pub struct AccountDirectory<'a>(pub(crate) &'a Accounts);
 
-/// The actions of administrators, as they were logged.
+/// Reads the logged actions of administrators.
 #[derive(Clone, Copy)]
 pub struct AuditLog<'a>(pub(crate) &'a Accounts);
 
-/// Invitations, as administrators see them.
+/// Lists invitations for administrators.
 #[derive(Clone, Copy)]
 pub struct Invitations<'a>(pub(crate) &'a Accounts);
 

@@ -1,5 +1,5 @@
-//! Opening and closing accounts, and invitations, as rows of `app.db`: each is one transaction,
-//! which does all of it or nothing.
+//! Opens and closes accounts in `app.db`, and checks invitations. Each operation is one
+//! transaction.
 //!
 //! This file must not see a password or an invitation's code.
 
@@ -15,13 +15,14 @@ use rusqlite::{OptionalExtension, Transaction, params};
 pub struct SignUpTerms<'a> {
     /// Hash of the invitation that the account uses up.
     pub invite: Option<&'a [u8; 32]>,
-    /// Whether to refuse a mailbox that already has an account under another spelling.
+    /// True to refuse a mailbox that already has an account under another spelling.
     pub one_per_mailbox: bool,
-    /// Maximum amount of trial credits promised since a moment, this trial included.
+    /// Maximum amount of trial credits, including this trial, that may be promised since the given
+    /// time in ms.
     pub budget: Option<(Micro, i64)>,
-    /// Hash of the mailbox; it gets no second trial.
+    /// Hash of the mailbox, if the mailbox must not get a second trial.
     pub past_trial: Option<&'a [u8; 32]>,
-    /// Whether the trial's credits wait until the e-mail is verified.
+    /// True if the trial's credits wait until the e-mail is verified.
     pub trial_waits: bool,
     pub audit_entry: Option<AuditEntry<'a>>,
 }
@@ -30,10 +31,10 @@ pub struct SignUpTerms<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum OpenAccountOutcome {
     Done,
-    /// The account is open, but the mailbox had a trial before, so it gets no other.
+    /// The account is open without a trial, because its mailbox had a trial before.
     WithoutTrial,
     EmailTaken,
-    /// There is no such invitation, or it is used or expired.
+    /// The invitation does not exist, is used, or has expired.
     NoInvite,
     BudgetSpent,
 }
@@ -47,12 +48,13 @@ pub enum CloseAccountOutcome {
     LastAdministrator,
 }
 
-/// In the place of the time at which a trial was granted: its credits wait until the e-mail is
-/// verified. Then the column becomes NULL, as after a sign-up that a crash interrupted.
+/// Marks a trial whose credits wait until the e-mail is verified. The value replaces the time at
+/// which the trial was granted. After verification the column becomes NULL, as for a sign-up that a
+/// crash interrupted.
 pub(crate) const WAITS_AT_MS: i64 = 0;
 
 impl AccountRows<'_> {
-    /// Opens an account. Writes nothing if it refuses.
+    /// Opens an account. If the account is refused, nothing is written.
     pub fn insert_account(
         &self,
         row: &AccountRow,
@@ -96,7 +98,7 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Returns the key of the mailbox hashes.
+    /// Returns the secret key with which mailboxes are hashed.
     pub fn past_trial_key(&self) -> Result<[u8; 32], StoreError> {
         self.0.read("read the key of past trials", |connection| {
             connection
@@ -105,9 +107,9 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Closes an account permanently: revokes its keys, ends its sessions and its sign-in. Replaces
-    /// its e-mail by `pseudonym`, so that the address is free again. Keeps `mailbox` (a hash) if
-    /// the account had a trial.
+    /// Closes an account permanently: revokes its keys and ends its sessions and its sign-in. The
+    /// e-mail is replaced by `pseudonym`, so that the address is available again. The hash
+    /// `mailbox` is kept if the account had a trial.
     pub fn delete_account(
         &self,
         id: &str,
@@ -136,7 +138,7 @@ impl AccountRows<'_> {
                 return Ok(CloseAccountOutcome::NoAccount);
             }
             revoke_keys(transaction, id, now_ms)?;
-            // Its holder may have put anything into a key's name.
+            // A key's name may contain personal data, so it is deleted.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
             audit::append(transaction, audit_entry)?;
@@ -167,7 +169,7 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Returns the accounts that were deleted since a moment.
+    /// Returns the accounts that were deleted since `since_ms`.
     pub fn accounts_deleted_since(&self, since_ms: i64) -> Result<Vec<String>, StoreError> {
         self.0.read("list deleted accounts", |connection| {
             connection
@@ -198,8 +200,8 @@ impl AccountRows<'_> {
     }
 }
 
-/// Returns true if the account is an administrator's and no other active account has the same
-/// rights. An account without a password cannot sign in, so it cannot replace one that can.
+/// Returns whether the account is the last active administrator. An account without a password
+/// cannot sign in, so it does not count as a replacement for an administrator with one.
 fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
     transaction.query_row(
         "SELECT EXISTS(
@@ -211,7 +213,6 @@ fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::R
     )
 }
 
-/// Revokes all keys of an account.
 pub(crate) fn revoke_keys(
     transaction: &Transaction<'_>,
     account: &str,
@@ -223,7 +224,7 @@ pub(crate) fn revoke_keys(
     )
 }
 
-/// Returns whether a mailbox had a trial: of a deleted account, or of one under another spelling.
+/// Returns whether a mailbox had a trial, as a deleted account or under another spelling.
 fn had_trial(
     transaction: &Transaction<'_>,
     mailbox: Option<&str>,
@@ -240,8 +241,8 @@ fn had_trial(
     )
 }
 
-/// Returns why an account is not opened. Checks the invitation first: a caller without one learns
-/// nothing about e-mails.
+/// Returns the reason for which an account is not opened. The invitation is checked first, so that
+/// a caller without one learns nothing about e-mails.
 fn find_refusal(
     transaction: &Transaction<'_>,
     row: &AccountRow,

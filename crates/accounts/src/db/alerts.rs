@@ -1,6 +1,6 @@
-//! Alert rules of accounts, and which of them have fired, as rows of `app.db`.
+//! Stores accounts' alert rules, and the rules that have fired, as rows of `app.db`.
 //!
-//! This file must not know what a rule means: the rules are JSON of `account.alerts`.
+//! This file must not interpret a rule; the rules are JSON in `account.alerts`.
 
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, QueueMailOutcome};
 use super::rows::first_column;
@@ -13,9 +13,9 @@ use rusqlite::{OptionalExtension, Row, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlertAccountRow {
     pub id: String,
-    /// Whether mail may be sent to its address.
+    /// True if mail may be sent to the account's address.
     pub is_verified: bool,
-    /// Whether it has a webhook that is enabled.
+    /// True if the account has an enabled webhook.
     pub has_webhook: bool,
     /// The rules, as JSON.
     pub alerts: String,
@@ -25,36 +25,40 @@ pub struct AlertAccountRow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FiredAlertRow {
     pub rule: String,
-    /// What the rule fires once for: the start of a period, or a number that the rule chooses.
+    /// The period in which the rule fires only once: its start in ms, or a number that the rule
+    /// chooses.
     pub period_ms: i64,
     pub fired_at_ms: i64,
-    /// Whether a mail or a message of the webhook was queued for it that has not failed. A mail
-    /// that failed counts: a server that refuses one address must not be asked again and again.
+    /// True if a mail or a webhook message was queued for the rule and the message has not failed.
+    /// A failed mail counts too, because a server that refuses one address must not be asked again.
     pub is_sent: bool,
-    /// Whether the account holder has dismissed its banner.
+    /// True if the account holder has dismissed the banner.
     pub is_seen: bool,
 }
 
-/// What became of the notices of a rule that has fired.
+/// Delivery states of the notices of a fired rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlertNoticeRow {
     pub rule: String,
-    /// `queued`, `sent` or `failed`; empty if it is not known any more. `None`: no mail.
+    /// State of the mail: `queued`, `sent` or `failed`; empty if the mail was purged. `None` if no
+    /// mail was queued.
     pub mail: Option<String>,
-    /// `pending`, `delivered` or `failed`; empty if it is not known any more. `None`: no message.
+    /// State of the delivery: `pending`, `delivered` or `failed`; empty if the delivery was purged.
+    /// `None` if no message was queued.
     pub delivery: Option<String>,
 }
 
-/// What an alert sends.
+/// Messages that an alert sends.
 #[derive(Debug, Clone, Copy)]
 pub struct AlertNotices<'a> {
     pub mail: Option<(&'a OutgoingMailRow, MailQueueLimits)>,
-    /// The delivery, and how many of the account may wait.
+    /// The delivery to queue, and the maximum number of the account's pending deliveries.
     pub delivery: Option<(&'a NewDelivery<'a>, u32)>,
 }
 
 impl AlertRows<'_> {
-    /// Sets the rules of an account; empty: none. Returns false if there is no such account.
+    /// Sets the rules of an account; an empty text removes them. Returns false if there is no such
+    /// account.
     pub fn set_alerts(&self, account: &str, alerts: &str) -> Result<bool, StoreError> {
         self.0.write("set an account's alerts", |transaction| {
             let sql = "UPDATE account SET alerts = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
@@ -73,8 +77,8 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Returns a page of the accounts that have rules, in the order of their ids: those after
-    /// `after`. Suspended accounts have none that matter.
+    /// Returns a page of the active accounts with rules, in the order of their ids. The page begins
+    /// after the id `after`.
     pub fn accounts_with_alerts(
         &self,
         after: &str,
@@ -99,8 +103,8 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Returns the rules that have fired, of the accounts whose ids follow `after`, up to `last`:
-    /// with the id of each account.
+    /// Returns the fired rules of the accounts whose ids are after `after` and up to `last`, with
+    /// the account ids.
     pub fn fired_alerts_between(
         &self,
         after: &str,
@@ -127,7 +131,7 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Returns what became of the notices of the rules that have fired.
+    /// Returns the delivery states of the notices of all rules that have fired.
     pub fn alert_notices(&self, account: &str) -> Result<Vec<AlertNoticeRow>, StoreError> {
         self.0.read("list the notices of alerts", |connection| {
             connection
@@ -149,8 +153,8 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Records that the account holder has dismissed the banner of a rule. Returns false if the
-    /// rule has not fired, or the banner is dismissed.
+    /// Records that the account holder has dismissed a rule's banner. Returns false if the rule has
+    /// not fired, or if the banner is already dismissed.
     pub fn mark_alert_seen(
         &self,
         account: &str,
@@ -164,10 +168,10 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Fires a rule and queues what it sends, in one step, so that a crash loses neither. A rule
-    /// that has fired in this period fires again only to send what could not be sent then. Returns
-    /// false, and changes nothing, if there is neither: of two processes, one fires a rule. A full
-    /// queue of mail does not keep a rule from firing; what it would have sent is sent later.
+    /// Fires a rule and queues its messages in one transaction, so that a crash loses neither. A
+    /// rule that has fired in this period fires again only to send a message that could not be
+    /// queued before. Otherwise, nothing changes and the result is false, so only one of two
+    /// processes fires a rule. A full mail queue does not prevent firing; the mail is queued later.
     pub fn fire_alert(
         &self,
         account: &str,
@@ -219,7 +223,8 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Arms a rule that has fired, so that it can fire again. Returns false if it is armed.
+    /// Arms a rule that has fired, so that it can fire again. Returns false if the rule is already
+    /// armed.
     pub fn rearm_alert(&self, account: &str, rule: &str) -> Result<bool, StoreError> {
         self.0.write("arm an alert", |transaction| {
             let sql = "DELETE FROM alert_state WHERE account = ?1 AND rule = ?2";
@@ -228,7 +233,7 @@ impl AlertRows<'_> {
     }
 }
 
-/// What [`fired_row`] reads.
+/// Columns that [`fired_row`] reads.
 const FIRED_COLUMNS: &str = "rule, period_ms, fired_at_ms, seen_at_ms IS NOT NULL AS is_seen,
     mail IS NOT NULL OR delivery IS NOT NULL AND NOT EXISTS(
       SELECT 1 FROM webhook_delivery WHERE id = delivery AND state = 'failed') AS is_sent";

@@ -1,10 +1,10 @@
-//! The audit log, as rows of `app.db`: one line for each action of an administrator, with the hash
-//! of the previous line.
+//! Stores the audit log as rows of `app.db`. Each action of an administrator has one line, with the
+//! hash of the previous line.
 //!
 //! If the action changes `app.db`, its line can be written in the same transaction. Any other
-//! action has two lines: an attempt before it, and its outcome after it, which names the attempt.
-//! Readers get both as one row. Triggers forbid changing or deleting lines, and `verify` reports it
-//! if somebody did. This file must not receive a secret.
+//! action has two lines: the attempt, and later the outcome, which names the attempt. Readers get
+//! both as one row. Triggers forbid changing or deleting lines, and `verify` detects such changes.
+//! This file must not receive a secret.
 
 use super::rows::first_column;
 use super::views::AuditRows;
@@ -17,13 +17,13 @@ use std::fmt;
 const AUDIT_COLUMNS: &str =
     "a.seq, a.at_ms, a.actor, a.address, a.act, a.object, a.before, a.after, a.prev, a.hash";
 
-/// What the stored name of an action begins with if its outcome is a line of its own.
+/// Prefix of an action's stored name if the outcome has a separate line.
 const ATTEMPT_PREFIX: &str = "attempt:";
 
 /// Stored name of a line with the outcome of an attempt, whose object is `line SEQ`.
 const OUTCOME_ACT: &str = "outcome";
 
-/// The attempts and the other actions, each with the line of its outcome.
+/// SQL of all attempts and other actions, each with the line of its outcome.
 const ACTS_WITH_OUTCOMES: &str =
     "audit a LEFT JOIN audit o ON o.object = 'line ' || a.seq AND o.act = 'outcome'
      WHERE a.act <> 'outcome'";
@@ -37,12 +37,12 @@ pub struct AuditEntry<'a> {
     /// Name of the action, such as `account.suspend`.
     pub act: &'a str,
     pub object: &'a str,
-    /// JSON, or empty.
+    /// JSON, or an empty text.
     pub before: &'a str,
     pub after: &'a str,
 }
 
-/// A line that is built in the transaction that appends it.
+/// A line whose contents are computed in the transaction that appends it.
 pub(crate) struct NewAuditLine {
     pub at_ms: i64,
     pub actor: String,
@@ -67,17 +67,17 @@ impl NewAuditLine {
     }
 }
 
-/// What became of an action.
+/// Outcome of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeKind {
     Done,
-    /// Its reference was posted before, so nothing changed.
+    /// The reference was posted before, so nothing changed.
     Repeated,
-    /// The rules forbade it; nothing changed.
+    /// A rule forbade the action, so nothing changed.
     Refused,
-    /// A database failed; what is there is unknown.
+    /// A database failed, so the result is unknown.
     Failed,
-    /// An attempt without an outcome: the process ended, or still works on it.
+    /// The attempt has no outcome, because the process ended or is still working.
     Unknown,
 }
 
@@ -104,11 +104,11 @@ impl OutcomeKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Selects the rows of [`ACTS_WITH_OUTCOMES`] with this outcome.
+    /// Returns the SQL condition that selects rows of [`ACTS_WITH_OUTCOMES`] with this outcome.
     fn condition(self) -> String {
         let attempt = format!("a.act LIKE '{ATTEMPT_PREFIX}%'");
         match self {
-            // Earlier versions wrote what was refused as a line of its own.
+            // Earlier versions wrote refused actions as separate lines.
             Self::Done => format!(
                 "((NOT {attempt} AND a.act <> 'refused') OR json_extract(o.after, '$.outcome') = 'done')"
             ),
@@ -121,13 +121,13 @@ impl OutcomeKind {
     }
 }
 
-/// What became of an action, and the details.
+/// Outcome of an action, with details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditOutcome {
     pub kind: OutcomeKind,
-    /// Why it was refused or failed; empty otherwise.
+    /// Reason for a refusal or a failure; empty otherwise.
     pub why: String,
-    /// By how many credits a posting changed the balance.
+    /// Change of the balance in credits, if the action was a posting.
     pub credits: Option<String>,
 }
 
@@ -180,20 +180,20 @@ impl fmt::Display for AuditOutcome {
     }
 }
 
-/// Which lines a reader wants. A field that is `None` does not matter.
+/// Filter for lines of the log. A field that is `None` matches every line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Who acted: the id of an account, or the text of another actor.
+    /// The actor: the id of an account, or the text of another actor.
     pub actor: Option<String>,
-    /// Id of the account that the line is about: itself, one of its keys, or one of its requests.
+    /// Id of the account that a line concerns, directly or through one of its keys or requests.
     pub account: Option<String>,
     pub act: Option<String>,
     pub outcome: Option<OutcomeKind>,
-    /// From the first time up to, and without, the second, in ms since 1970.
+    /// Start and exclusive end of the period, in ms since 1970.
     pub times_ms: Option<(i64, i64)>,
 }
 
-/// An action as stored, with what became of it.
+/// An action as stored, with its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
     pub seq: i64,
@@ -202,7 +202,7 @@ pub struct AuditRow {
     pub address: String,
     /// Name of the action, such as `account.suspend`.
     pub act: String,
-    /// Whether the line was written before the action, whose outcome is a line of its own.
+    /// True if the line is an attempt whose outcome is a separate line.
     pub is_attempt: bool,
     pub outcome: AuditOutcome,
     pub object: String,
@@ -213,8 +213,8 @@ pub struct AuditRow {
 }
 
 impl AuditRow {
-    /// Computes the hash that the line must have: the hash of the previous line's hash and of the
-    /// line's fields, with the byte 1F between them.
+    /// Computes the hash that the line must have. The hash covers the previous line's hash and the
+    /// line's fields, separated by the byte 1F.
     pub fn expected_hash(&self) -> [u8; 32] {
         let Self {
             seq,
@@ -253,7 +253,7 @@ impl AuditRow {
     }
 }
 
-/// Appends a line, in the transaction of the action it records.
+/// Appends a line in the transaction of the recorded action.
 pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rusqlite::Result<()> {
     append_line(transaction, act, false).map(drop)
 }
@@ -319,7 +319,7 @@ impl AuditRows<'_> {
         })
     }
 
-    /// Appends the line of an attempt, before it is made. Returns its number, for
+    /// Appends the line of an attempt before the action runs. Returns the line's number for
     /// [`AuditRows::append_outcome`].
     pub(crate) fn append_attempt(&self, act: &AuditEntry<'_>) -> Result<i64, StoreError> {
         self.0.write("write to the audit log", |transaction| {
@@ -327,7 +327,7 @@ impl AuditRows<'_> {
         })
     }
 
-    /// Appends what became of the attempt in the line `seq`; `attempt` is that line's entry.
+    /// Appends the outcome of the attempt in the line `seq`, whose entry is `attempt`.
     pub(crate) fn append_outcome(
         &self,
         seq: i64,
@@ -343,8 +343,8 @@ impl AuditRows<'_> {
         })
     }
 
-    /// Appends a line like [`AuditRows::append_audit`], unless there is an equal one after
-    /// `since_ms`. Reads first: most calls repeat one.
+    /// Appends a line like [`AuditRows::append_audit`], unless an equal one exists after
+    /// `since_ms`. Most calls repeat a line, so the function reads before it writes.
     pub fn append_audit_once(&self, act: &AuditEntry<'_>, since_ms: i64) -> Result<(), StoreError> {
         let is_logged = |connection: &Connection| -> rusqlite::Result<bool> {
             connection
@@ -368,8 +368,9 @@ impl AuditRows<'_> {
         })
     }
 
-    /// Appends a line that depends on those of the action `act`, oldest first, which `build` gets:
-    /// in the transaction in which they were read. Appends none if `build` returns none.
+    /// Appends a line that depends on the earlier lines of the action `act`. The closure `build`
+    /// receives those lines, oldest first, in the same transaction. If `build` returns `None`, no
+    /// line is appended.
     pub(crate) fn append_audit_after(
         &self,
         act: &str,

@@ -1,7 +1,7 @@
-//! The connections to `app.db`, and how a statement runs on them.
+//! Holds the connections to `app.db` and runs statements on them.
 //!
-//! This file must not contain a statement of its own: those are in `db.rs` and in the files beside
-//! this one.
+//! This file must not contain statements about accounts or keys; they are in `db.rs` and its
+//! submodules.
 
 use super::rows::KeyOwner;
 use ledger::StoreError;
@@ -28,7 +28,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("010_payments.sql"),
 ];
 
-/// The tables whose rows are copied: all.
+/// All tables, because all rows are copied.
 const COPIED_TABLES: [&str; 15] = [
     "account",
     "api_key",
@@ -47,22 +47,22 @@ const COPIED_TABLES: [&str; 15] = [
     "payment_event",
 ];
 
-/// Maximum number of connections for reading. A point read takes microseconds: more would not make
-/// two cores faster.
+/// Maximum number of reading connections. A point read takes microseconds, so more connections
+/// would not make two cores faster.
 const MAX_READERS: usize = 4;
 
-/// The database of one process: one connection that writes, a few that read.
+/// The database of one process, with one writing connection and a few reading ones.
 pub struct AppDb {
     writer: Mutex<Connection>,
     readers: Readers,
     /// Owner of each key, by the key's hash.
     pub(crate) owners: RowCache<Arc<KeyOwner>>,
-    /// `None` if the file itself is the home of the accounts.
+    /// The copy's link to PostgreSQL; `None` if the file is the original.
     copy: Option<Copy>,
 }
 
 impl AppDb {
-    /// Opens `app.db`; with `home`, as a copy of what is there.
+    /// Opens `app.db`; with `home`, the file is a copy of that PostgreSQL database.
     pub fn open(data_dir: &Path, home: Option<&PostgresHome>) -> Result<Self, StoreError> {
         let mut opened = Self::open_unchecked(data_dir)?;
         let writer = opened
@@ -83,7 +83,7 @@ impl AppDb {
         Ok(opened)
     }
 
-    /// Opens `app.db`, whether it is a copy or not.
+    /// Opens `app.db` without checking whether the file is a copy.
     pub fn open_unchecked(data_dir: &Path) -> Result<Self, StoreError> {
         let operation = "open app.db";
         let path = data_dir.join("app.db");
@@ -100,12 +100,12 @@ impl AppDb {
         })
     }
 
-    /// Runs `work` with the connection that writes, past PostgreSQL.
+    /// Runs `work` with the writing connection, without writing to PostgreSQL.
     pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
         work(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `work` with the copy and the connection that writes; `None` if the file is no copy.
+    /// Runs `work` with the copy and the writing connection; `None` if the file is not a copy.
     pub fn with_copy<T>(
         &self,
         work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
@@ -117,7 +117,8 @@ impl AppDb {
         Some(outcome)
     }
 
-    /// Creates `app.db` as the program did when it had only the first `version` migrations.
+    /// Creates `app.db` as an earlier program version did, with only the first `version`
+    /// migrations.
     #[cfg(test)]
     pub(crate) fn create_old_version(data_dir: &Path, version: usize) -> Connection {
         let operation = "create an old app.db";
@@ -150,7 +151,7 @@ impl AppDb {
             Ok(value)
         };
         let outcome = work();
-        // A caller that wrote must see its own write: a revoked key is not valid from here on.
+        // A caller must see its own write. For example, a revoked key is invalid from here on.
         self.owners.clear();
         outcome.map_err(|source| StoreError::Sqlite { operation, source })
     }

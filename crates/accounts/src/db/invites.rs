@@ -1,6 +1,6 @@
-//! Rows of invitations.
+//! Stores invitations as rows of `app.db`.
 //!
-//! This file must not see a code: it gets hashes.
+//! This file must not see a code, so it receives hashes.
 
 use super::audit::{self, AuditEntry};
 use super::rows::first_column;
@@ -8,7 +8,7 @@ use super::views::InviteRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 
-/// An invitation as stored: its hash, without its secret code.
+/// An invitation as stored: with a hash instead of its secret code.
 #[derive(Debug, Clone)]
 pub struct InviteRow {
     pub hash: [u8; 32],
@@ -20,7 +20,7 @@ pub struct InviteRow {
 }
 
 impl InviteRows<'_> {
-    /// Inserts invitations, unless more than `max_open` would then be open.
+    /// Inserts invitations, unless more than `max_open` invitations would then be open.
     pub fn insert_invites(
         &self,
         rows: &[InviteRow],
@@ -80,15 +80,15 @@ impl InviteRows<'_> {
         })
     }
 
-    /// Returns invitations, newest first. With `before`: those after the invitation whose hash
-    /// begins with it.
+    /// Returns invitations, newest first. With `before`, the list begins after the invitation whose
+    /// hash has that prefix.
     pub fn invites(
         &self,
         before: Option<&[u8; 8]>,
         limit: u32,
     ) -> Result<Vec<InviteRow>, StoreError> {
         self.0.read("list invitations", |connection| {
-            // Invitations created together have the same time.
+            // Invitations created together have the same time, so the hash is the tie-breaker.
             let position: Option<(i64, Vec<u8>)> = match before {
                 None => Some((i64::MAX, Vec::new())),
                 Some(start) => connection
@@ -117,8 +117,8 @@ impl InviteRows<'_> {
     }
 }
 
-/// Returns the highest hash with this prefix: hashes with a prefix are a range, which the primary
-/// key supports.
+/// Returns the highest hash with this prefix. The hashes with a prefix form a range, which the
+/// primary key supports.
 fn last_hash_with_prefix(start: &[u8; 8]) -> Vec<u8> {
     [&start[..], &[0xff; 24]].concat()
 }

@@ -1,4 +1,5 @@
-//! Keys in the order of their last changes, for the publisher of these changes.
+//! Reads keys in the order of their last changes, for the task that publishes them to the shared
+//! store.
 //!
 //! This file must not see a key in plain text.
 
@@ -9,19 +10,19 @@ use rusqlite::{OptionalExtension as _, Row, params};
 /// A change of a key or of its account.
 #[derive(Debug, Clone)]
 pub struct KeyChange {
-    /// Position among all changes.
+    /// Position of the change among all changes.
     pub at: ChangeCursor,
     pub hash: [u8; 32],
     pub account: String,
     pub shown: String,
     pub status: String,
     pub account_is_active: bool,
-    /// JSON, or empty.
+    /// JSON, or an empty text.
     pub settings: String,
     pub account_rates: String,
 }
 
-/// A position among the changes: revision and key.
+/// A position among the changes, consisting of revision and key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangeCursor {
     pub rev: i64,
@@ -29,7 +30,7 @@ pub struct ChangeCursor {
 }
 
 impl KeyChange {
-    /// The hash as the shared store has it.
+    /// Returns the hash in the shared store's format.
     pub fn hash_hex(&self) -> String {
         self.hash
             .iter()
@@ -72,8 +73,8 @@ impl KeyRows<'_> {
     }
 
     /// Returns the latest change of every key that changed after `after`, in order. Keys that were
-    /// revoked long ago are included: an edge that received them as valid must receive the
-    /// revocation once.
+    /// revoked long ago are included, because an edge that received them as valid must receive the
+    /// revocation.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

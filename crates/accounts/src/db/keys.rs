@@ -1,6 +1,6 @@
-//! Rows of API keys.
+//! Stores API keys as rows of `app.db`.
 //!
-//! This file must not see a key: it gets hashes.
+//! This file must not see a key, so it receives hashes.
 
 use super::audit::{self, AuditEntry};
 use super::rows::{KEY_COLUMNS, KeyOwner, KeyRow, first_column, key_row};
@@ -9,10 +9,10 @@ use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 use std::sync::Arc;
 
-/// Maximum number of keys in a list, revoked ones included.
+/// Maximum number of keys in a list, including revoked ones.
 const MAX_KEYS_LISTED: i64 = 500;
 
-/// The result of an insert that has a limit.
+/// The result of inserting a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum InsertKeyOutcome {
     Done,
@@ -21,7 +21,7 @@ pub enum InsertKeyOutcome {
 }
 
 impl KeyRows<'_> {
-    /// Inserts a key unless its account already has `live_max` live ones.
+    /// Inserts a key, unless its account already has `live_max` live keys.
     pub fn insert_key(
         &self,
         row: &KeyRow,
@@ -34,7 +34,7 @@ impl KeyRows<'_> {
             if !known {
                 return Ok(InsertKeyOutcome::NoAccount);
             }
-            // An expired key is not valid, so a rotated one does not count.
+            // An expired key is invalid, so a rotated key does not count after its overlap.
             let live: i64 = transaction.query_row(
                 "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'
                  AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
@@ -53,8 +53,8 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Returns the owner of a key. Every request calls this; [`ledger::sqlite::row_cache`] says how
-    /// old the answer can be.
+    /// Returns the owner of a key. Every request calls this function. [`ledger::sqlite::row_cache`]
+    /// documents the maximum age of the answer.
     pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<Arc<KeyOwner>>, StoreError> {
         self.0
             .owners
@@ -117,8 +117,9 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Replaces the settings of a live key (of `account`, if given) by the result of `change`, in
-    /// one step. Returns `None` if there is no such live key. If `change` fails, nothing changes.
+    /// Replaces the settings of a live key by the result of `change` in one transaction. With
+    /// `account`, only a key of that account is changed. Returns `None` if there is no such live
+    /// key. If `change` fails, nothing changes.
     pub fn change_key<T, E>(
         &self,
         account: Option<&str>,
@@ -143,8 +144,8 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Disables a key (of `account`, if given), or enables it again. Returns false if there is no
-    /// such live key.
+    /// Disables or enables a key. With `account`, only a key of that account is changed. Returns
+    /// false if there is no such live key.
     pub fn set_key_active(
         &self,
         account: Option<&str>,
@@ -166,7 +167,8 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Revokes a key (of `account`, if given). Returns false if there is no such live key.
+    /// Revokes a key. With `account`, only a key of that account is revoked. Returns false if there
+    /// is no such live key.
     pub fn revoke_key(
         &self,
         account: Option<&str>,

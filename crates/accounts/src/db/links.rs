@@ -1,8 +1,8 @@
-//! Links that work once, as rows of `app.db`: per account and purpose, at most one open link that
-//! an operator made and one that was sent by mail.
+//! Stores one-time links as rows of `app.db`. Each account and purpose has at most one open link
+//! from an operator and one sent by mail.
 //!
-//! A change of the password voids the links that could set one: a trigger deletes them. This file
-//! must not see a token: a row has its hash.
+//! When a password changes, a trigger deletes the links that could set a password. This file must
+//! not see a token, so a row contains its hash.
 
 use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};
@@ -18,21 +18,22 @@ pub struct OneTimeLinkRow {
     pub account: String,
     /// `reset`, `setup` or `verify`.
     pub purpose: String,
-    /// True if an operator made the link, to hand it over. False if it was requested and mailed.
+    /// True if an operator created the link to hand it over; false if the link was requested and
+    /// mailed.
     pub by_operator: bool,
     pub created_by: String,
     pub created_at_ms: i64,
     pub expires_at_ms: i64,
 }
 
-/// Links that can be used: not expired, of an active account.
+/// SQL of usable links: unexpired ones of active accounts.
 const USABLE: &str = "FROM one_time_link AS link JOIN account ON account.id = link.account
    WHERE link.expires_at_ms > ?2 AND account.status = 'active' AND account.deleted_at_ms IS NULL";
 
 impl LinkRows<'_> {
-    /// Stores a link. One of an operator replaces all open links of the account with the same
-    /// purpose; one that was asked for replaces none of an operator. Returns false, and changes
-    /// nothing, if there is no such active account.
+    /// Stores a link. An operator's link replaces all open links of the account with the same
+    /// purpose, and a requested link replaces only earlier requested ones. Returns false, and
+    /// changes nothing, if there is no such active account.
     pub fn put_one_time_link(
         &self,
         row: &OneTimeLinkRow,
@@ -68,8 +69,8 @@ impl LinkRows<'_> {
         })
     }
 
-    /// Returns a link that can be used, and whether the e-mail of its account is verified. Reading
-    /// it does not use it.
+    /// Returns a usable link, and whether the e-mail of its account is verified. Reading a link
+    /// does not use it up.
     pub fn one_time_link(
         &self,
         hash: &[u8; 32],
@@ -87,11 +88,11 @@ impl LinkRows<'_> {
         })
     }
 
-    /// Uses up a link that sets a password: sets the password and ends all sessions of the account,
-    /// and with `ends_credentials` its keys and its webhook. A link that was mailed verifies the
-    /// e-mail; the one for that purpose sets a password only if nobody has verified it before.
-    /// Returns false, and changes nothing, if the link cannot be used: of two requests with one
-    /// link, one succeeds.
+    /// Uses up a link that sets a password. Sets the password and ends all sessions of the account;
+    /// with `ends_credentials`, its keys and webhook too. A mailed link also verifies the e-mail. A
+    /// verification link sets a password only if the e-mail was never verified before. Returns
+    /// false, and changes nothing, if the link is unusable, so only one of two concurrent requests
+    /// succeeds.
     pub fn set_password_by_link(
         &self,
         hash: &[u8; 32],
@@ -107,7 +108,7 @@ impl LinkRows<'_> {
             else {
                 return Ok(false);
             };
-            // Its trigger deletes every link that resets or sets up the password.
+            // The table's trigger deletes every link that resets or sets up the password.
             transaction.execute(
                 "UPDATE account SET password = ?2 WHERE id = ?1",
                 params![account, password],
@@ -125,8 +126,8 @@ impl LinkRows<'_> {
         })
     }
 
-    /// Uses up a link that was sent to an e-mail: the account has a verified e-mail from now on,
-    /// and a trial that waited for that can be granted. Returns false if the link cannot be used.
+    /// Uses up a link that was sent to an e-mail. The e-mail is verified from then on, so a trial
+    /// that waited for it can be granted. Returns false if the link is unusable.
     pub fn verify_email_by_link(&self, hash: &[u8; 32], now_ms: i64) -> Result<bool, StoreError> {
         self.0.write("verify an e-mail by a link", |transaction| {
             let Some((account, _)) = account_of(transaction, hash, "purpose = 'verify'", now_ms)?
@@ -150,7 +151,7 @@ impl LinkRows<'_> {
         })
     }
 
-    /// Returns when the account's e-mail was verified; `None` if it was not.
+    /// Returns the time at which the account's e-mail was verified; `None` if it was not.
     pub fn email_verified_at(&self, account: &str) -> Result<Option<i64>, StoreError> {
         self.0
             .read("read when an e-mail was verified", |connection| {
@@ -163,7 +164,7 @@ impl LinkRows<'_> {
     }
 }
 
-/// Records that mail reaches the account holder, and deletes the links for that.
+/// Records that mail reaches the account holder, and deletes the account's verification links.
 fn verify_email(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> rusqlite::Result<()> {
     transaction.execute(
         "DELETE FROM one_time_link WHERE account = ?1 AND purpose = 'verify'",
@@ -180,8 +181,8 @@ fn verify_email(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> ru
     Ok(())
 }
 
-/// Returns the account of a link that can be used, and whether an operator made the link, if its
-/// purpose is as `purpose` says in SQL.
+/// Returns the account of a usable link, and whether an operator created the link. The SQL
+/// condition `purpose` restricts the link's purpose.
 fn account_of(
     transaction: &Transaction<'_>,
     hash: &[u8; 32],

@@ -1,7 +1,7 @@
-//! Mail that waits to be sent, as rows of `app.db`, and what became of it.
+//! Stores the mail queue as rows of `app.db`, including the outcome of each mail.
 //!
-//! A row says what a mail is about; its text, and a link in it, are made when it is sent. This file
-//! must not see an address, a link or a token.
+//! A row contains a mail's subject matter. The text and its link are created when the mail is sent.
+//! This file must not see an address, a link or a token.
 
 use super::rows::first_column;
 use super::views::MailRows;
@@ -13,16 +13,16 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 pub struct OutgoingMailRow {
     pub id: String,
     pub account: String,
-    /// What the mail is about, such as `reset`.
+    /// Kind of the mail, such as `reset`.
     pub kind: String,
     /// Amounts and names for the text, as JSON.
     pub detail: String,
     pub created_at_ms: i64,
-    /// Attempts that began, this one included.
+    /// Number of attempts that began, including the current one.
     pub attempts: u32,
 }
 
-/// Maximum numbers of mails that wait.
+/// Maximum numbers of waiting mails.
 #[derive(Debug, Clone, Copy)]
 pub struct MailQueueLimits {
     pub total: i64,
@@ -34,7 +34,7 @@ pub struct MailQueueLimits {
 pub enum QueueMailOutcome {
     Done,
     NoAccount,
-    /// Too many mails of the account wait.
+    /// The account has too many waiting mails.
     AccountFull,
     QueueFull,
 }
@@ -43,12 +43,12 @@ pub enum QueueMailOutcome {
 pub struct MailQueueSummary {
     pub queued: u64,
     pub oldest_at_ms: Option<i64>,
-    /// The latest error of a mail that still waits; empty if none has failed.
+    /// Latest error of a waiting mail; empty if none has failed.
     pub last_error: String,
 }
 
 impl MailRows<'_> {
-    /// Queues a mail, due at once.
+    /// Queues a mail that is due at once.
     pub fn queue_mail(
         &self,
         row: &OutgoingMailRow,
@@ -59,8 +59,9 @@ impl MailRows<'_> {
         })
     }
 
-    /// Returns mails that are due, at most `limit`, and counts an attempt of each. They are not due
-    /// again before `lease_ms` has passed, so that nobody else sends them; after a crash they are.
+    /// Returns at most `limit` due mails, and counts an attempt of each. The mails are not due
+    /// again before `lease_ms` has passed, so that no other process sends them. After a crash, they
+    /// become due again.
     pub fn take_due_mail(
         &self,
         now_ms: i64,
@@ -90,7 +91,7 @@ impl MailRows<'_> {
         })
     }
 
-    /// Records a failed attempt, and when the next one is due.
+    /// Records a failed attempt and the time of the next one.
     pub fn retry_mail(&self, id: &str, next_at_ms: i64, error: &str) -> Result<(), StoreError> {
         self.0.write("queue a mail again", |transaction| {
             transaction
@@ -102,7 +103,7 @@ impl MailRows<'_> {
         })
     }
 
-    /// Records that a mail was sent; with an error: that it never will be.
+    /// Records that a mail was sent; with an `error`, that it was given up.
     pub fn end_mail(&self, id: &str, error: Option<&str>, now_ms: i64) -> Result<(), StoreError> {
         self.0.write("record the end of a mail", |transaction| {
             let state = if error.is_some() { "failed" } else { "sent" };
@@ -116,7 +117,7 @@ impl MailRows<'_> {
         })
     }
 
-    /// Returns the number of mails sent since a moment, by every process.
+    /// Returns the number of mails that all processes sent since `since_ms`.
     pub fn mails_sent_since(&self, since_ms: i64) -> Result<u64, StoreError> {
         self.0.read("count sent mail", |connection| {
             connection
@@ -149,7 +150,7 @@ impl MailRows<'_> {
         })
     }
 
-    /// Deletes mails that ended before a moment. Returns their number.
+    /// Deletes mails that ended before `before_ms`. Returns their number.
     pub fn purge_mail(&self, before_ms: i64) -> Result<usize, StoreError> {
         self.0.write("delete old mail", |transaction| {
             transaction.execute(
@@ -160,7 +161,7 @@ impl MailRows<'_> {
     }
 }
 
-/// Queues a mail in a transaction of the caller.
+/// Queues a mail in the caller's transaction.
 pub(crate) fn insert(
     transaction: &Transaction<'_>,
     row: &OutgoingMailRow,
@@ -190,7 +191,7 @@ pub(crate) fn insert(
     Ok(QueueMailOutcome::Done)
 }
 
-/// The number in the first column.
+/// Returns the number in the first column.
 pub(crate) fn count(row: &Row<'_>) -> rusqlite::Result<u64> {
     let count: i64 = first_column(row)?;
     Ok(u64::try_from(count).unwrap_or_default())

@@ -1,7 +1,6 @@
-//! Orders of credits, as rows of `app.db`, and the events of the payment provider that were
-//! handled.
+//! Stores orders of credits, and the ids of handled provider events, as rows of `app.db`.
 //!
-//! This file must not decide whether a payment counts: the ledger does, by its references.
+//! This file must not decide whether a payment counts, which the ledger does by its references.
 
 use super::audit::{self, AuditEntry};
 use super::mail::count;
@@ -14,20 +13,20 @@ use ledger::sqlite::missing;
 use rusqlite::{OptionalExtension, Row, params};
 use std::path::Path;
 
-/// How far an order is.
+/// State of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderState {
-    /// The provider may not know the order.
+    /// The order is stored, but the provider may not have received it.
     Created,
-    /// The order has a checkout page, and is not paid.
+    /// The order has a checkout page and is unpaid.
     Open,
-    /// The holder has paid, and the bank has not confirmed it.
+    /// The holder has paid, but the bank has not confirmed the payment.
     Processing,
     /// The credits are in the ledger.
     Paid,
     Expired,
     Failed,
-    /// The payment is not the one that was ordered: an operator must look.
+    /// The payment differs from the order, so an operator must intervene.
     Refused,
 }
 
@@ -64,20 +63,19 @@ impl OrderState {
     }
 }
 
-/// An order as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderRow {
     pub id: String,
     pub account: String,
-    /// In minor units of the currency, like `refunded` and `tax`.
+    /// Price in minor units of the currency, like `refunded` and `tax`.
     pub amount: i64,
     pub currency: String,
     pub credits: Micro,
     pub bonus: Micro,
     pub state: OrderState,
-    /// The provider's id of the checkout.
+    /// The provider's id of the checkout, once the provider has created one.
     pub checkout: Option<String>,
-    /// Address of the checkout page; empty if there is none.
+    /// Address of the checkout page; empty without one.
     pub checkout_url: String,
     /// Reference of the purchase in the ledger.
     pub payment: Option<String>,
@@ -88,17 +86,18 @@ pub struct OrderRow {
     pub refunded: i64,
     /// Written-off credits for which the account was suspended.
     pub written_off: Micro,
-    /// Why the order failed, or what an operator must know; empty if there is nothing.
+    /// Reason for a failure, or a note for the operator; may be empty.
     pub note: String,
 }
 
-/// What one account may order.
+/// Limits on the orders of one account.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderLimits {
-    /// Maximum amount since a moment, in minor units, of orders that may still be paid or are.
+    /// Maximum sum of orders that are paid or may still be paid, since a point in time, in minor
+    /// units.
     pub amount: i64,
     pub since_ms: i64,
-    /// Maximum number of orders since another moment.
+    /// Maximum number of orders since another point in time.
     pub count: u64,
     pub count_since_ms: i64,
 }
@@ -108,7 +107,7 @@ pub struct OrderLimits {
 pub enum InsertOrderOutcome {
     Done,
     NoAccount,
-    /// The account's orders would exceed the amount; this much is left.
+    /// The account's orders would exceed the maximum amount; the rest is `left`.
     OverAmount {
         left: i64,
     },
@@ -126,7 +125,7 @@ fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
         currency: row.get(3)?,
         credits: row.get(4)?,
         bonus: row.get(5)?,
-        // The column has no other value.
+        // The column contains no other value.
         state: OrderState::from_name(&state).unwrap_or(OrderState::Refused),
         checkout: row.get(7)?,
         checkout_url: row.get(8)?,
@@ -142,8 +141,8 @@ fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
 }
 
 impl PaymentRows<'_> {
-    /// Stores a new order, which is polled first at `next_poll_at_ms`, unless the account's orders
-    /// would exceed the limits.
+    /// Stores a new order, unless the account's orders would exceed the limits. The provider is
+    /// first polled at `next_poll_at_ms`.
     pub fn insert_order(
         &self,
         row: &OrderRow,
@@ -167,7 +166,7 @@ impl PaymentRows<'_> {
             if recent >= limits.count {
                 return Ok(InsertOrderOutcome::TooMany);
             }
-            // Amounts have at most eight digits, so the sum of an account cannot overflow.
+            // Amounts have at most eight digits, so an account's sum cannot overflow.
             let ordered: i64 = transaction.query_row(
                 "SELECT ifnull(sum(amount), 0) FROM payment_order
                  WHERE account = ?1 AND created_at_ms > ?2 AND state NOT IN ('expired', 'failed')",
@@ -196,7 +195,7 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Stores an order's checkout. Returns false if the order has ended meanwhile.
+    /// Stores an order's checkout. Returns false if the order has ended in the meantime.
     pub fn open_checkout(&self, id: &str, checkout: &str, url: &str) -> Result<bool, StoreError> {
         self.0
             .write("store the checkout of an order", |transaction| {
@@ -247,8 +246,8 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Returns the orders of all accounts before the order `before`, newest first: at most `limit`,
-    /// of one state if there is one.
+    /// Returns at most `limit` orders of all accounts before the order `before`, newest first. With
+    /// `state`, only orders in that state are returned.
     pub fn orders_before(
         &self,
         before: &str,
@@ -266,8 +265,8 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Stores which payment pays an order, before the ledger enters it. Returns false if another
-    /// payment does, or if the payment pays another order.
+    /// Stores the payment of an order before the ledger posts it. Returns false if the order has
+    /// another payment, or if the payment belongs to another order.
     pub fn claim_payment(&self, id: &str, payment: &str) -> Result<bool, StoreError> {
         self.0
             .write("store the payment of an order", |transaction| {
@@ -278,7 +277,7 @@ impl PaymentRows<'_> {
             })
     }
 
-    /// Records that the ledger has the credits of an order. `note` is for the operator.
+    /// Records that the ledger has posted the credits of an order. The `note` is for the operator.
     pub fn mark_paid(
         &self,
         id: &str,
@@ -298,8 +297,8 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Records another state of an order that is not paid. An order that has ended is not asked
-    /// about any more.
+    /// Records another state of an unpaid order. The provider is no longer polled about an order
+    /// that has ended.
     pub fn set_order_state(
         &self,
         id: &str,
@@ -316,8 +315,8 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Returns orders about which the provider is to be asked, at most `limit`. They are not due
-    /// again before `lease_ms` has passed.
+    /// Returns at most `limit` orders about which the provider must be polled. The orders are not
+    /// due again before `lease_ms` has passed.
     pub fn take_due_orders(
         &self,
         now_ms: i64,
@@ -347,8 +346,8 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Sets when the provider is polled again, `None` for never; nothing for an order that has
-    /// ended.
+    /// Sets the time of the provider's next poll; `None` for never. An order that has ended stays
+    /// unchanged.
     pub fn poll_again_at(&self, id: &str, at_ms: Option<i64>) -> Result<(), StoreError> {
         self.0.write("schedule a poll of an order", |transaction| {
             let sql = "UPDATE payment_order SET next_poll_at_ms = ?2
@@ -357,7 +356,7 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Records how much of a payment was paid back, in all.
+    /// Records the total amount of a payment that was refunded.
     pub fn set_refunded(&self, id: &str, refunded: i64) -> Result<(), StoreError> {
         self.0
             .write("record the refund of an order", |transaction| {
@@ -366,8 +365,8 @@ impl PaymentRows<'_> {
             })
     }
 
-    /// Suspends the account of an order whose credits were spent before the payment was taken back,
-    /// once for each amount of written-off credits.
+    /// Suspends the account of an order whose credits were spent before the payment was reversed.
+    /// Each amount of written-off credits suspends the account only once.
     pub fn suspend_for_writeoff(
         &self,
         order: &OrderRow,
@@ -390,7 +389,7 @@ impl PaymentRows<'_> {
             })
     }
 
-    /// Returns whether an event of the provider was handled.
+    /// Returns whether an event of the provider was already handled.
     pub fn is_event_handled(&self, id: &str) -> Result<bool, StoreError> {
         self.0.read("look for a payment event", |connection| {
             connection
@@ -407,7 +406,7 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Forgets events that were handled before a moment.
+    /// Deletes the ids of events that were handled before `before_ms`.
     pub fn purge_events(&self, before_ms: i64) -> Result<usize, StoreError> {
         self.0.write("delete old payment events", |transaction| {
             transaction.execute("DELETE FROM payment_event WHERE at_ms < ?1", [before_ms])

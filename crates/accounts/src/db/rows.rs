@@ -1,4 +1,4 @@
-//! Accounts and API keys as `app.db` stores them: the rows, and how they are read from a query.
+//! Defines the rows of accounts and API keys in `app.db`, and reads them from query results.
 //!
 //! This file must not run a query.
 
@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// Rights of a person beyond the use of their own account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// No further rights.
+    /// The person has no further rights.
     Member,
-    /// Read access to the operator pages.
+    /// The person may read the operator pages.
     Viewer,
-    /// Read access to the operator pages, and the right to make changes there.
+    /// The person may read the operator pages and make changes there.
     Admin,
 }
 
@@ -27,7 +27,7 @@ impl Role {
         }
     }
 
-    /// Parses a name, or one of those that commands take.
+    /// Parses the name of a role, or an alias that commands accept.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "member" | "holder" => Some(Self::Member),
@@ -38,14 +38,13 @@ impl Role {
     }
 }
 
-/// An account as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountRow {
     pub id: String,
     pub email: String,
     pub role: Role,
     pub active: bool,
-    /// Whether the holder closed the account; nobody can sign in to it.
+    /// True if the holder closed the account, so that nobody can sign in to it.
     pub deleted: bool,
     pub created_at_ms: i64,
     pub trial: Option<(Micro, i64)>,
@@ -68,7 +67,7 @@ pub struct KeyOwner {
     pub shown: Arc<str>,
     pub status: String,
     pub account_active: bool,
-    /// JSON, or empty.
+    /// JSON, or an empty text.
     pub settings: String,
     pub account_rates: String,
 }
@@ -82,7 +81,7 @@ pub struct KeyRow {
     pub status: String,
     pub created_at_ms: i64,
     pub revoked_at_ms: Option<i64>,
-    /// JSON, or empty.
+    /// JSON, or an empty text.
     pub settings: String,
 }
 

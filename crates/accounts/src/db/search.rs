@@ -1,7 +1,7 @@
-//! Finding accounts by a part of what an operator knows of them, and counting them.
+//! Finds accounts by a part of their e-mail, id or key, and counts accounts.
 //!
-//! Reads whole tables: fast enough for 100 000 accounts on a page, not for a request to a model.
-//! This file must not change anything.
+//! The functions read whole tables, which is fast enough for a page with 100 000 accounts, but not
+//! for a request to a model. This file must not change anything.
 
 use super::rows::{ACCOUNT_COLUMNS, AccountRow, account_row};
 use super::views::AccountRows;
@@ -17,8 +17,9 @@ pub struct AccountCounts {
 }
 
 impl AccountRows<'_> {
-    /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of
-    /// their keys, in the order of their ids: at most `limit`, after `after`. `part` is lower case.
+    /// Returns at most `limit` accounts in the order of their ids, after `after`. The lower-case
+    /// text `part` must occur in an account's e-mail or id, or in the id or shortened text of one
+    /// of its keys.
     pub fn search_accounts(
         &self,
         part: &str,
@@ -26,7 +27,7 @@ impl AccountRows<'_> {
         limit: u32,
     ) -> Result<Vec<AccountRow>, StoreError> {
         self.0.read("find accounts", |connection| {
-            // Unlike LIKE, instr has no wildcards: `%` and `_` are characters like others.
+            // Unlike LIKE, instr has no wildcards, so `%` and `_` are ordinary characters.
             connection
                 .prepare_cached(&format!(
                     "SELECT {ACCOUNT_COLUMNS} FROM account

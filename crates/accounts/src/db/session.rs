@@ -1,7 +1,7 @@
-//! Dashboard sessions, as rows of `app.db`, each under the hash of its token.
+//! Stores dashboard sessions as rows of `app.db`, by the hashes of their tokens.
 //!
-//! The query decides whether a session is still valid, from the times it receives. This file must
-//! not see a token.
+//! Each query checks whether a session is still valid at the given time. This file must not see a
+//! token.
 
 use super::audit::{self, AuditEntry};
 use super::rows::first_column;
@@ -9,16 +9,14 @@ use super::views::SessionRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 
-/// Lifetime of sessions, in ms.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionLifetime {
-    /// Time since the last use.
+    /// Maximum time since the last use, in ms.
     pub idle_ms: i64,
-    /// Time since sign-in.
+    /// Maximum time since sign-in, in ms.
     pub absolute_ms: i64,
 }
 
-/// A new session.
 #[derive(Debug, Clone, Copy)]
 pub struct NewSessionRow<'a> {
     pub hash: &'a [u8; 32],
@@ -38,7 +36,7 @@ pub struct ActiveSessionRow {
     pub confirmed_at_ms: i64,
 }
 
-/// A session as its account holder sees it.
+/// A session, for the account holder's list of sessions.
 #[derive(Debug, Clone)]
 pub struct SessionListRow {
     pub hash: [u8; 32],
@@ -49,7 +47,7 @@ pub struct SessionListRow {
 }
 
 impl SessionRows<'_> {
-    /// Inserts a session. Deletes all expired sessions, and this account's oldest ones above
+    /// Inserts a session. All expired sessions are deleted, and the account's oldest ones above
     /// `max_sessions`.
     pub fn insert_session(
         &self,
@@ -153,7 +151,7 @@ impl SessionRows<'_> {
         })
     }
 
-    /// Ends all sessions of an account except the one with the hash `but`. Returns their number.
+    /// Ends all sessions of an account, except the one with the hash `but`. Returns their number.
     pub fn end_other_sessions(&self, account: &str, but: &[u8; 32]) -> Result<usize, StoreError> {
         self.0
             .write("end an account's other sessions", |transaction| {

@@ -1,46 +1,46 @@
-//! The calls of `app.db`, grouped by subject. Functions take the whole [`AppDb`].
+//! Views of [`AppDb`], one for each subject, so that callers see only related functions.
 //!
-//! This file must not contain behaviour: each is implemented where its statements are.
+//! This file must not contain behaviour; each view is implemented beside its SQL statements.
 
 use super::AppDb;
 
-/// Accounts, and who was deleted.
+/// Reads and writes accounts and deletions.
 #[derive(Clone, Copy)]
 pub struct AccountRows<'a>(pub(crate) &'a AppDb);
 
-/// Invitations.
+/// Reads and writes invitations.
 #[derive(Clone, Copy)]
 pub struct InviteRows<'a>(pub(crate) &'a AppDb);
 
-/// API keys, and the log of their changes.
+/// Reads and writes API keys and the log of their changes.
 #[derive(Clone, Copy)]
 pub struct KeyRows<'a>(pub(crate) &'a AppDb);
 
-/// Thresholds of alerts, and which have fired.
+/// Reads and writes alert rules and fired alerts.
 #[derive(Clone, Copy)]
 pub struct AlertRows<'a>(pub(crate) &'a AppDb);
 
-/// The administrators' actions, chained by hashes.
+/// Reads and appends the administrators' actions, which hashes chain.
 #[derive(Clone, Copy)]
 pub struct AuditRows<'a>(pub(crate) &'a AppDb);
 
-/// One-time links, and proofs of mailboxes.
+/// Reads and writes one-time links and verified e-mails.
 #[derive(Clone, Copy)]
 pub struct LinkRows<'a>(pub(crate) &'a AppDb);
 
-/// The queue of mail.
+/// Reads and writes the mail queue.
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
-/// Orders of credits, and the payment provider's events.
+/// Reads and writes orders of credits and provider events.
 #[derive(Clone, Copy)]
 pub struct PaymentRows<'a>(pub(crate) &'a AppDb);
 
-/// Dashboard sessions.
+/// Reads and writes dashboard sessions.
 #[derive(Clone, Copy)]
 pub struct SessionRows<'a>(pub(crate) &'a AppDb);
 
-/// Webhooks, and the queue of their deliveries.
+/// Reads and writes webhooks and the queue of their deliveries.
 #[derive(Clone, Copy)]
 pub struct WebhookRows<'a>(pub(crate) &'a AppDb);
 

@@ -1,7 +1,7 @@
-//! Webhooks of accounts and their deliveries, as rows of `app.db`.
+//! Stores accounts' webhooks and their deliveries as rows of `app.db`.
 //!
-//! The secret of a webhook is stored as it is: signing needs it. So these rows have no `Debug`.
-//! This file must not know a rule, and must not send anything.
+//! A webhook's secret is stored in plain text, because signing needs it. Therefore these rows do
+//! not implement `Debug`. This file must not depend on alert rules, and must not send messages.
 
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, count};
 use super::rows::first_column;
@@ -9,16 +9,16 @@ use super::views::WebhookRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
-/// A webhook as stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookRow {
     pub url: String,
     pub secret: [u8; 32],
-    /// The secret before the last rotation, and until when deliveries are signed with it too.
+    /// The secret before the last rotation, and the time in ms until which deliveries are signed
+    /// with it too.
     pub old_secret: Option<([u8; 32], i64)>,
-    /// When the URL was set last.
+    /// Time at which the URL was last set.
     pub created_at_ms: i64,
-    /// When the webhook was disabled, and why.
+    /// Time and reason of the disabling, if the webhook is disabled.
     pub disabled: Option<(i64, String)>,
 }
 
@@ -35,9 +35,9 @@ pub struct NewDelivery<'a> {
 /// The result of queuing a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueDeliveryOutcome {
-    /// The delivery is queued. `dropped` older ones that waited were given up for it.
+    /// The delivery is queued, and `dropped` older pending deliveries were given up for it.
     Done { dropped: usize },
-    /// The account has no webhook, or a disabled one.
+    /// The account has no webhook, or its webhook is disabled.
     NoWebhook,
 }
 
@@ -45,11 +45,11 @@ pub enum QueueDeliveryOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResendOutcome {
     Done,
-    /// The account has no such delivery.
+    /// The account has no delivery with this id.
     NotFound,
-    /// The account has no webhook, or a disabled one.
+    /// The account has no webhook, or its webhook is disabled.
     NoWebhook,
-    /// Too many deliveries of the account wait.
+    /// The account has too many pending deliveries.
     TooManyPending,
 }
 
@@ -61,20 +61,20 @@ pub struct DueDelivery {
     pub event: String,
     pub body: String,
     pub created_at_ms: i64,
-    /// Attempts that began, this one included.
+    /// Number of attempts that began, including the current one.
     pub attempts: u32,
 }
 
-/// What one attempt led to.
+/// Result of one attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeliveryAttempt<'a> {
-    /// Status of the response, if there was one.
+    /// HTTP status of the response, if there was one.
     pub status: Option<u16>,
     pub error: &'a str,
     pub took_ms: i64,
 }
 
-/// A delivery as its account holder sees it.
+/// A delivery, for the account holder's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryLogRow {
     pub id: String,
@@ -105,8 +105,8 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Sets the address of an account's webhook, and enables it. A webhook that is there keeps its
-    /// secret; a new one gets `secret`. Returns false if there is no such account.
+    /// Sets the URL of an account's webhook and enables the webhook. An existing webhook keeps its
+    /// secret, and a new one gets `secret`. Returns false if there is no such account.
     pub fn set_webhook(
         &self,
         account: &str,
@@ -127,8 +127,8 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Replaces the secret `old`. Deliveries are signed with it too, until `old_until_ms`. Returns
-    /// false, and changes nothing, if the webhook does not have it, or if there is no webhook.
+    /// Replaces the secret `old`. Until `old_until_ms`, deliveries are signed with the old secret
+    /// too. Returns false, and changes nothing, if the webhook is missing or has another secret.
     pub fn rotate_webhook_secret(
         &self,
         account: &str,
@@ -144,7 +144,7 @@ impl WebhookRows<'_> {
     }
 
     /// Disables a webhook, gives up its pending deliveries, and queues a mail about it if the
-    /// account's e-mail is verified. Returns false if it is not enabled.
+    /// account's e-mail is verified. Returns false if the webhook is not enabled.
     pub fn disable_webhook(
         &self,
         account: &str,
@@ -180,8 +180,8 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Queues a delivery, due at once. If more than `max_pending` of the account then wait, the
-    /// oldest are given up.
+    /// Queues a delivery that is due at once. If the account then has more than `max_pending`
+    /// pending deliveries, the oldest are given up.
     pub fn queue_delivery(
         &self,
         delivery: &NewDelivery<'_>,
@@ -192,9 +192,9 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Returns deliveries that are due, one per account, none of the `busy` accounts and at most
-    /// `limit`, and counts an attempt of each. They are not due again before `lease_ms` has passed,
-    /// so that nobody else sends them; after a crash they are.
+    /// Returns at most `limit` due deliveries, one per account and none of the `busy` accounts, and
+    /// counts an attempt of each. The deliveries are not due again before `lease_ms` has passed, so
+    /// that no other process sends them. After a crash, they become due again.
     pub fn take_due_deliveries(
         &self,
         now_ms: i64,
@@ -214,7 +214,7 @@ impl WebhookRows<'_> {
         }
         let busy = serde_json::json!(busy).to_string();
         self.0.write("take due deliveries", |transaction| {
-            // SQLite takes a bare column, such as id, from the row that has the minimum.
+            // SQLite takes a bare column such as `id` from the row with the minimum.
             transaction
                 .prepare_cached(
                     "UPDATE webhook_delivery SET next_at_ms = ?1 + ?2, attempts = attempts + 1
@@ -230,7 +230,7 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Records a failed attempt, and when the next one is due.
+    /// Records a failed attempt and the time of the next one.
     pub fn retry_delivery(
         &self,
         id: &str,
@@ -248,7 +248,7 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Records the last attempt of a delivery: delivered, or failed for good.
+    /// Records the last attempt of a delivery, which was delivered or has failed permanently.
     pub fn end_delivery(
         &self,
         id: &str,
@@ -282,7 +282,7 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Makes a delivery due at once, whether it waits or has ended.
+    /// Makes a pending or ended delivery due at once.
     pub fn resend_delivery(
         &self,
         account: &str,
@@ -322,8 +322,8 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Returns when the oldest delivery was created that failed at least once, of those since the
-    /// last success and since the URL was set. `None` if none failed.
+    /// Returns the creation time of the oldest failing delivery since the last success and since
+    /// the URL was set. `None` if no delivery has failed.
     pub fn failing_since(&self, account: &str) -> Result<Option<i64>, StoreError> {
         self.0.read("look for failing deliveries", |connection| {
             connection
@@ -338,7 +338,7 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Returns the number of deliveries that are due, of all accounts.
+    /// Returns the number of due deliveries of all accounts.
     pub fn due_deliveries(&self, now_ms: i64) -> Result<u64, StoreError> {
         self.0.read("count due deliveries", |connection| {
             connection
@@ -349,7 +349,7 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Deletes deliveries that ended before a moment. Returns their number.
+    /// Deletes deliveries that ended before `before_ms`. Returns their number.
     pub fn purge_deliveries(&self, before_ms: i64) -> Result<usize, StoreError> {
         self.0.write("delete old deliveries", |transaction| {
             transaction.execute(
@@ -360,7 +360,7 @@ impl WebhookRows<'_> {
     }
 }
 
-/// Queues a delivery in a transaction of the caller.
+/// Queues a delivery in the caller's transaction.
 pub(crate) fn insert_delivery(
     transaction: &Transaction<'_>,
     delivery: &NewDelivery<'_>,
@@ -402,7 +402,7 @@ fn give_up_pending(
     )
 }
 
-/// Removes a webhook in a transaction of the caller. Returns false if there is none.
+/// Removes a webhook in the caller's transaction. Returns false if there is none.
 pub(crate) fn remove(
     transaction: &Transaction<'_>,
     account: &str,
