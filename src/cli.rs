@@ -148,15 +148,15 @@ enum Command {
     },
 }
 
-/// Exit code for faults in the config file (`EX_USAGE`, as other proxies use it).
+/// Exit code for faults in the config file (`EX_USAGE`), which other proxies use too.
 const EXIT_CONFIG_FAULTS: u8 = 64;
 
-/// The config file of a clone or an unpacked release, relative to its folder.
+/// Config file of a clone or an unpacked release, relative to its folder.
 const LOCAL_CONFIG: &str = "conf/gateway.yaml";
-/// The config file of an installation.
+/// Config file of an installation.
 const INSTALLED_CONFIG: &str = "/etc/model-gateway/gateway.yaml";
 
-/// Runs the command that the process was started with.
+/// Runs the command in the process's arguments.
 pub fn main() -> ExitCode {
     let arguments = Cli::try_parse().unwrap_or_else(|error| {
         let error = name_new_spelling(error);
@@ -188,13 +188,13 @@ pub fn main() -> ExitCode {
     code
 }
 
-/// Spellings of earlier versions, and those that replaced them.
+/// Argument names of earlier versions, and their replacements.
 const RENAMED_ARGUMENTS: [(&str, &str); 2] = [
     ("withdraw-invite", "revoke-invite"),
     ("--rebuild-sums", "--rebuild-aggregates"),
 ];
 
-/// Adds the new spelling to the error for an argument that was renamed.
+/// Adds the new name to the error for an argument that was renamed.
 fn name_new_spelling(mut error: clap::Error) -> clap::Error {
     for (invalid, suggested) in [
         (ContextKind::InvalidArg, ContextKind::SuggestedArg),
@@ -213,9 +213,9 @@ fn name_new_spelling(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Returns the config file for a command that names none: the one in this folder, or the installed
-/// one. If both exist, commands on accounts print which one they use, because the operator may mean
-/// the other.
+/// Returns the config file for a command that names none: the one in the current folder, or the
+/// installed one. If both exist, commands on accounts print the chosen one, because the operator
+/// may mean the other.
 fn default_config(command: &Command) -> PathBuf {
     let (local, installed) = (Path::new(LOCAL_CONFIG), Path::new(INSTALLED_CONFIG));
     if !local.exists() {
@@ -234,7 +234,7 @@ fn default_config(command: &Command) -> PathBuf {
     local.to_owned()
 }
 
-/// Says where a config file can be, if none is named and none is there.
+/// Adds the default locations of the config file to the error, if no file is named and none exists.
 fn explain_default(error: anyhow::Error, is_named: bool) -> anyhow::Error {
     match error.downcast_ref::<config::ConfigError>() {
         Some(fault) if !is_named && !fault.file.exists() => error.context(format!(

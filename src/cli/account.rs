@@ -1,7 +1,8 @@
-//! `model-gateway account …` and `model-gateway key …`: accounts and keys from the command line.
+//! Implements `model-gateway account …` and `model-gateway key …`, which manage accounts and keys.
 //!
-//! Works while the gateway runs, and before its first start. This file must not read the config
-//! file: the caller passes what it needs. Plaintext keys are printed once, at creation.
+//! The commands work while the gateway runs, and before its first start. Plaintext keys are printed
+//! once, at creation. This file must not read the config file, because the caller passes the
+//! settings.
 
 use super::settings::{self, DurationArg, KeyArgs, RateArgs};
 use crate::billing::{Balance, Billing};
@@ -24,7 +25,7 @@ use std::io::{Read, Write};
 /// Maximum length of a password read from stdin, in bytes.
 const MAX_PASSWORD_BYTES: u64 = 4_096;
 
-/// The address in links if the config file has none that the command can read.
+/// Address in links if the config file has none that the command can read.
 const DEFAULT_BASE_URL: &str = "http://127.0.0.1:8080";
 
 #[derive(Debug, Subcommand)]
@@ -194,18 +195,17 @@ pub enum KeyCommand {
     },
 }
 
-/// The dependencies of the commands.
 pub struct CommandContext<'a> {
     pub accounts: &'a Accounts,
     pub billing: &'a Billing,
     pub settings: &'a CommandSettings,
-    /// Print one JSON document instead of text.
+    /// True to print one JSON document instead of text.
     pub json: bool,
     pub now_ms: i64,
 }
 
 /// # Errors
-/// Returns an error that says what could not be done, and why.
+/// Returns an error that names the failed operation and its cause.
 pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
     match command {
         AccountCommand::Create {
@@ -297,7 +297,7 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
 }
 
 /// # Errors
-/// Returns an error that says what could not be done, and why.
+/// Returns an error that names the failed operation and its cause.
 pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
     let keys = context.accounts.api_keys();
     match command {
@@ -358,7 +358,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         KeyCommand::List { account } => {
             let (mut text, mut values) = (String::new(), Vec::new());
             for key in keys.keys(&find(context, &account)?.id)? {
-                // For a key without a limit, show its total spend.
+                // For a key without a limit, the total spend is shown.
                 let period = key
                     .settings
                     .spend_limit
@@ -392,7 +392,8 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
     }
 }
 
-/// Prints a new key once edges accept it, or once it is clear that they do not yet.
+/// Prints a new key once edges accept it, or after the waiting time with a note that they do not
+/// yet.
 fn print_new_key(context: &CommandContext<'_>, new: &NewKey) -> anyhow::Result<()> {
     let in_store = wait_until_published(context.accounts, &new.key_id);
     let text = format!("{}\n", new.key);
@@ -403,7 +404,7 @@ fn print_new_key(context: &CommandContext<'_>, new: &NewKey) -> anyhow::Result<(
     )
 }
 
-/// The actor for the audit log: the user of this machine who runs the command.
+/// Returns the actor for the audit log, who is the user of this machine.
 pub fn command_line_actor() -> Actor {
     Actor {
         actor: format!("uid {}", rustix::process::getuid().as_raw()),
@@ -479,8 +480,8 @@ fn create_link(
         .context("cannot create a link that sets the password")
 }
 
-/// The address of the gateway for links. The service may have another one, by an environment
-/// variable that this shell lacks.
+/// Returns the address of the gateway for links. The service may have another one, by an
+/// environment variable that this shell lacks.
 fn base_url<'a>(context: &'a CommandContext<'_>) -> &'a str {
     let base_url = context.settings.base_url().unwrap_or(DEFAULT_BASE_URL);
     let is_here = ["127.0.0.1", "localhost", "[::1]"]
@@ -786,7 +787,7 @@ fn key_line(key: &ApiKey, spend: &KeySpend) -> String {
     )
 }
 
-/// Prints one JSON document or the text; nothing else goes to stdout.
+/// Prints one JSON document or the text. Stdout receives nothing else.
 pub fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {

@@ -1,6 +1,6 @@
-//! `model-gateway audit …`: shows and verifies the log of administrators' actions.
+//! Implements `model-gateway audit …`, which shows and verifies the log of administrators' actions.
 //!
-//! Works while the gateway runs, and before its first start. This file must not write.
+//! The commands work while the gateway runs, and before its first start. This file must not write.
 
 use super::account::print;
 use super::home::open_home;

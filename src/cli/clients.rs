@@ -1,8 +1,8 @@
-//! `model-gateway clients`: lists the client programs that have a guide, or prints the files of
-//! one.
+//! Implements `model-gateway clients`, which lists the client programs with a guide, or prints the
+//! files of one.
 //!
-//! It reads only `base_url` and the catalog, so it needs no key of a vendor. This file must not
-//! write to a file.
+//! The command reads only `base_url` and the catalog, so it needs no key of a vendor. This file
+//! must not write to a file.
 
 use crate::client_guides::{
     ClientGuide, ClientKind, ClientSetup, KEY_VARIABLE, SetupContext, SetupKey, VariableValue,

@@ -1,4 +1,4 @@
-//! Commands on the copies of a ledger in PostgreSQL.
+//! Updates the local copies of a ledger in PostgreSQL for commands.
 //!
 //! This file must not decide who holds the ledger.
 
@@ -6,7 +6,8 @@ use super::home::open_home;
 use crate::replica::catch_up_with_postgres;
 use config::CommandSettings;
 
-/// Brings the copies up to date before a command reads them. Says so on stderr if that fails.
+/// Brings the copies up to date before a command reads them. A failure is reported on stderr, and
+/// the command continues.
 ///
 /// # Errors
 /// Returns the faults of the section `ledger`, if it has any.

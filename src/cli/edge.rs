@@ -1,7 +1,7 @@
-//! `model-gateway edge drain`: shuts an edge down for good, so that its machine holds nothing that
-//! the ledger lacks.
+//! Implements `model-gateway edge drain`, which shuts an edge down permanently, so that its machine
+//! holds no data that the ledger lacks.
 //!
-//! This file must not stop a process in any way other than an operator would: by SIGTERM.
+//! This file must stop a process only by SIGTERM, like an operator.
 
 use crate::shared_credit::outbox;
 use crate::shared_credit::outbox::ReplayReport;
@@ -68,7 +68,7 @@ pub fn run(
     })
 }
 
-/// Sends SIGTERM to the process that serves from `data_dir`, and waits until none does. Returns the
+/// Sends SIGTERM to the process that serves from `data_dir`, and waits until it ends. Returns the
 /// number of processes that still run at the end.
 fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
     let mut signaled = None;
@@ -92,7 +92,7 @@ fn stop_and_wait(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
                 }
             }
         }
-        // A process that has handed over to a successor still holds its journal.
+        // After a handover, the old process still holds its journal until it ends.
         let running = journal::live_instance_ids(data_dir)?.len();
         if running == 0 || Instant::now() >= until {
             return Ok(running);

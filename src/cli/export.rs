@@ -1,7 +1,7 @@
-//! `model-gateway ledger export`: entries of the ledger as CSV or JSON, complete enough to verify
-//! them without the ledger.
+//! Implements `model-gateway ledger export`, which writes entries as CSV or JSON, complete enough
+//! to verify them without the ledger.
 //!
-//! This file must not select entries: that is `crates/ledger/src/lib.rs`.
+//! This file must not select entries, which `crates/ledger/src/lib.rs` does.
 
 use super::progress::{ProgressDisplay, ProgressReporter};
 use crate::billing::Billing;
@@ -20,7 +20,7 @@ pub enum ExportFormat {
     Json,
 }
 
-/// An exported entry: everything that its hash covers, and the hash.
+/// An exported entry with its hash and all fields that the hash covers.
 #[derive(Serialize)]
 struct ExportedEntry {
     seq: i64,
@@ -35,8 +35,8 @@ struct ExportedEntry {
     bal_paid: Micro,
     bal_trial: Micro,
     writeoff: Micro,
-    /// Detail as stored, byte for byte. It is text, because a parsed document would not reproduce
-    /// the same bytes.
+    /// Detail as stored, byte for byte. It stays text, because a parsed document would not
+    /// reproduce the same bytes.
     detail: String,
     prev: String,
     hash: String,
@@ -100,7 +100,8 @@ fn export_entry(entry: LedgerEntry) -> ExportedEntry {
     }
 }
 
-/// RFC 4180: quote fields that may contain a comma, a quote or a line break.
+/// Writes a CSV row (RFC 4180). Fields that may contain a comma, a quote or a line break are
+/// quoted.
 fn write_csv_row(out: &mut impl Write, line: &ExportedEntry) -> io::Result<()> {
     let ExportedEntry {
         seq,
@@ -125,7 +126,7 @@ fn write_csv_row(out: &mut impl Write, line: &ExportedEntry) -> io::Result<()> {
     write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
 }
 
-/// Parses a date (its start, UTC) or a time with offset, into milliseconds since 1970.
+/// Parses a date, as its start in UTC, or a time with offset. Returns ms since 1970.
 pub fn parse_time(text: &str) -> Result<i64, String> {
     let midnight = format!("{text}T00:00:00Z");
     let text = if text.contains('T') { text } else { &midnight };

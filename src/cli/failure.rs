@@ -1,7 +1,7 @@
-//! A failed command as a JSON document: `{"error": {"code", "message", "faults"}}`.
+//! Prints a failed command as a JSON document: `{"error": {"code", "message", "faults"}}`.
 //!
 //! The text on stderr and the exit code are the same with and without `--json`. This file must not
-//! decide what failed.
+//! decide whether a command failed.
 
 use config::{ConfigError, ConfigFault};
 use serde_json::{Value, json};
@@ -9,13 +9,14 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 
-/// A fault of the config file.
+/// Returns a fault of the config file as JSON.
 pub fn fault_json(file: &Path, fault: &ConfigFault) -> Value {
     let ConfigFault { line, key, message } = fault;
     json!({"file": file, "line": line, "key": key, "message": message})
 }
 
-/// An error with its causes. An error of a store repeats its cause.
+/// Returns an error with its causes. The error of a store already contains its cause, so the cause
+/// is not repeated.
 pub fn describe(error: &anyhow::Error) -> String {
     error
         .chain()
@@ -44,12 +45,12 @@ pub fn print_failure(error: &anyhow::Error) {
     print(&document);
 }
 
-/// Prints the document for arguments that were not understood, if they ask for JSON.
+/// Prints the document for invalid arguments, if the arguments request JSON.
 pub fn print_usage(error: &clap::Error, arguments: impl Iterator<Item = impl AsRef<OsStr>>) {
     let asks_for_json = arguments
         .take_while(|argument| argument.as_ref() != "--")
         .any(|argument| argument.as_ref() == "--json");
-    // Help and the version are no failures.
+    // Help and version output are not failures.
     if asks_for_json && error.use_stderr() {
         let text = error.render().to_string();
         let text = text.split("\n\nUsage:").next().unwrap_or_default();
@@ -63,6 +64,6 @@ fn document(code: &str, message: &str, faults: Vec<Value>) -> Value {
 }
 
 fn print(document: &Value) {
-    // If stdout is closed, stderr still has the text.
+    // If stdout is closed, stderr still receives the text.
     let _ = writeln!(std::io::stdout(), "{document}");
 }

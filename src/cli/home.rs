@@ -1,13 +1,13 @@
-//! The connection of a command to PostgreSQL, if the ledger is there.
+//! Opens a command's connection to PostgreSQL, if the ledger is there.
 //!
-//! This file must not serve `run`, `edge` and `sidecar`, which make their own.
+//! This file must not be used by `run`, `edge` and `sidecar`, which open their own connections.
 
 use config::CommandSettings;
 use ledger::StoreError;
 use ledger::postgres::{PostgresHome, PostgresSettings};
 use std::sync::OnceLock;
 
-/// One connection for each process: a command has one config file.
+/// Connection of this process. One suffices, because a command has one config file.
 static HOME: OnceLock<PostgresHome> = OnceLock::new();
 
 /// # Errors
@@ -26,7 +26,7 @@ pub(super) fn open_home(
         let home = PostgresHome::new(PostgresSettings {
             url: postgres.url.reveal().to_owned(),
             require_standby: postgres.require_standby,
-            // A command never serves.
+            // A command never serves requests, so it has no address.
             address: String::new(),
         })?;
         let _ = HOME.set(home);

@@ -1,8 +1,8 @@
-//! `model-gateway ledger …`: verifies and exports the ledger, posts corrections, makes backups, and
-//! replays journals that were left behind.
+//! Implements `model-gateway ledger …`, which verifies and exports the ledger, posts corrections,
+//! creates backups, and replays journals of stopped processes.
 //!
-//! Works while the gateway runs, and before its first start. This file must not decide what the
-//! ledger's rules allow.
+//! The commands work while the gateway runs, and before its first start. This file must not
+//! implement the ledger's rules.
 
 use super::account::command_line_actor;
 use super::copies;
@@ -150,7 +150,7 @@ pub enum LedgerCommand {
 }
 
 impl LedgerCommand {
-    /// Opens the ledger. Entries must not be added to an older one.
+    /// Opens the ledger. An outdated ledger is refused, because entries must not be added to it.
     fn open_billing(&self, settings: &CommandSettings) -> Result<Billing, StoreError> {
         let posts_entries = matches!(
             self,
@@ -217,7 +217,7 @@ fn run_on(
             let progress = ProgressDisplay::select(progress, json);
             if rebuild_aggregates {
                 let wrong = reindex(billing, settings, REBUILD_ACT, progress)?;
-                // Stdout is for the verdict.
+                // Stdout is reserved for the verdict.
                 print_reindex(wrong, false, &mut io::stderr())?;
             }
             let reads_all = all || rebuild_aggregates;
@@ -343,7 +343,7 @@ fn find_account_id(settings: &CommandSettings, account: &str) -> anyhow::Result<
         .id)
 }
 
-/// Returns an account's newest entries. If the index is behind, says so on stderr.
+/// Returns an account's newest entries. If the index lags behind, a note is printed on stderr.
 fn last_entries(billing: &Billing, account: &str, last: u32) -> anyhow::Result<Vec<LedgerEntry>> {
     let entries = billing.receipts().entries(account, None, last)?;
     let lag = billing.pages().index_lag();
@@ -353,7 +353,7 @@ fn last_entries(billing: &Billing, account: &str, last: u32) -> anyhow::Result<V
     Ok(entries)
 }
 
-/// Refunds credits of one request, and records it in the audit log.
+/// Refunds credits of one request, and records the refund in the audit log.
 fn refund(
     billing: &Billing,
     settings: &CommandSettings,
@@ -375,7 +375,7 @@ fn refund(
     Ok(acting.record_posting("request.refund", request_id, &change, refund)?)
 }
 
-/// A change of an account's balance by hand.
+/// A manual change of an account's balance.
 struct Correction<'a> {
     account: &'a str,
     credits: Micro,
@@ -383,7 +383,7 @@ struct Correction<'a> {
     reason: &'a str,
 }
 
-/// Adjusts an account's balance, and records it in the audit log.
+/// Adjusts an account's balance, and records the change in the audit log.
 fn adjust(
     billing: &Billing,
     settings: &CommandSettings,
@@ -414,7 +414,7 @@ fn back_up(
     to: &Path,
     progress: ProgressDisplay,
 ) -> anyhow::Result<Backup> {
-    // The copy has this name until it is complete.
+    // The copy has this temporary name until it is complete.
     let mut partial = to.as_os_str().to_owned();
     partial.push(".partial");
     let copy = || billing.upkeep().backup(to);
@@ -493,7 +493,7 @@ fn replay(
     if missing == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    // Stdout already has the report.
+    // Stdout already contains the report, so the note goes to stderr.
     eprintln!(
         "model-gateway: cannot finish the replay of {}: the ledger lacks {missing} requests after {} s; check that Redis and the sidecar run, then run the command again",
         dir.display(),
@@ -586,7 +586,7 @@ fn show(entries: &[LedgerEntry], json: bool, out: &mut impl Write) -> anyhow::Re
         let about = about
             .into_iter()
             .filter(|text| !text.is_empty() && *text != entry.reference);
-        // A reason may contain line breaks, but an entry is always one line.
+        // A reason may contain line breaks, but an entry is printed as one line.
         let about = about
             .fold(String::new(), |all, text| all + " " + text)
             .replace(char::is_control, " ");

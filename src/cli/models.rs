@@ -1,5 +1,5 @@
-//! `model-gateway models`: prints the models of a preset for the operator to copy into the config
-//! file.
+//! Implements `model-gateway models`, which prints the models of a preset for the operator to copy
+//! into the config file.
 //!
 //! This file must not write to a file.
 

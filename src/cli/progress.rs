@@ -1,5 +1,5 @@
-//! Shows on stderr how far a long command is: at most one line a second, and none before the first
-//! second is over.
+//! Shows the progress of a long command on stderr: at most one line a second, and none during the
+//! first second.
 //!
 //! This file must not write to stdout, which is for data.
 
@@ -8,21 +8,22 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Least time between two lines.
+/// Minimum time between two lines.
 const MIN_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a command reports its progress.
+/// Format of the progress on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgressDisplay {
     Off,
-    /// Each line replaces the one before.
+    /// Each line replaces the previous one.
     Terminal,
-    /// For logs: one line after the other.
+    /// Each line follows the previous one, for logs.
     Lines,
 }
 
 impl ProgressDisplay {
-    /// Progress is shown on a terminal, or elsewhere if it was asked for, and never beside JSON.
+    /// Selects the format. Progress is shown on a terminal, elsewhere only on request, and never
+    /// with JSON.
     pub fn select(is_requested: bool, json: bool) -> Self {
         match (json, std::io::stderr().is_terminal()) {
             (true, _) => Self::Off,
@@ -58,7 +59,7 @@ impl ProgressReporter {
         if self.display != ProgressDisplay::Off && self.is_due(Instant::now()) {
             let line = line();
             let mut stderr = std::io::stderr().lock();
-            // A command does not fail because nobody reads its progress.
+            // A command must not fail because its progress cannot be written.
             let _ = match self.display {
                 ProgressDisplay::Terminal => write!(stderr, "\r{line}\x1b[K"),
                 _ => writeln!(stderr, "{line}"),
@@ -85,7 +86,7 @@ impl Drop for ProgressReporter {
     }
 }
 
-/// Runs `copy` and meanwhile shows how large the folder `to` is, of the size of `from`.
+/// Runs `copy` and meanwhile shows the size of the folder `to`, relative to the size of `from`.
 pub fn watch_copy<T>(
     display: ProgressDisplay,
     from: &Path,
@@ -113,7 +114,7 @@ pub fn watch_copy<T>(
     })
 }
 
-/// Bytes of all files below a folder; files that cannot be read count nothing.
+/// Returns the bytes of all files below a folder. Unreadable files count as empty.
 fn folder_bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {

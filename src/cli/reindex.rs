@@ -1,4 +1,4 @@
-//! `model-gateway ledger reindex`, and the same as a part of `ledger verify`.
+//! Implements `model-gateway ledger reindex`, which is also a part of `ledger verify`.
 //!
 //! This file must not change an entry or a balance.
 
@@ -12,12 +12,13 @@ use config::CommandSettings;
 use serde_json::json;
 use std::io::Write;
 
-/// Names of the rebuild in the audit log: by its own command, and as a part of `verify`.
+/// Name of a rebuild in the audit log, when it is a command of its own. The next constant is its
+/// name as a part of `verify`.
 pub const REINDEX_ACT: &str = "ledger.reindex";
 pub const REBUILD_ACT: &str = "ledger.rebuild-aggregates";
 
-/// Rebuilds the index and the cached totals from the ledger's entries. Returns how many rows were
-/// wrong.
+/// Rebuilds the index and the cached totals from the ledger's entries. Returns the number of wrong
+/// rows.
 ///
 /// # Errors
 /// Returns an error if the ledger or its index cannot be read or written.

@@ -1,8 +1,8 @@
-//! `model-gateway ledger seal`, `archive` and `segments`: the files with the ledger's oldest
-//! entries.
+//! Implements `model-gateway ledger seal`, `archive` and `segments`, which manage the files with
+//! the ledger's oldest entries.
 //!
-//! The running gateway does the same by itself (`billing/retention.rs`). This file must not know
-//! the form of a segment.
+//! The running gateway seals and archives by itself (`billing/retention.rs`). This file must not
+//! depend on the format of a segment.
 
 use super::account::command_line_actor;
 use super::export::parse_time;

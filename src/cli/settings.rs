@@ -1,7 +1,6 @@
-//! The arguments of `key create`, `key set` and `account limit`, and how their values are
-//! displayed.
+//! Parses the arguments of `key create`, `key set` and `account limit`, and formats their values.
 //!
-//! Each argument has a word that resets it. This file must not access a store.
+//! Each argument accepts a word that resets its setting. This file must not access a store.
 
 use accounts::{KeySettings, RateSettings};
 use anyhow::bail;
@@ -118,7 +117,7 @@ impl KeyArgs {
             spend_limit,
             allowed_models,
             rates,
-            // Set on the page of new keys, by the admin API and by the playground.
+            // The page of new keys, the admin API and the playground set these fields.
             scope: _,
             playground_session: _,
         } = settings;
@@ -158,7 +157,7 @@ impl RateArgs {
     }
 }
 
-/// Describes the settings in text, each with a leading space; empty if nothing is set.
+/// Describes the settings as text, each with a leading space. The text is empty if nothing is set.
 pub fn format_key_settings(settings: &KeySettings) -> String {
     let KeySettings {
         expires_at_ms,

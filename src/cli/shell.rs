@@ -1,6 +1,8 @@
-//! `model-gateway completions` and `model-gateway man`: what shells and `man` show of the commands.
+//! Implements `model-gateway completions` and `model-gateway man`, which describe the commands to
+//! shells and `man`.
 //!
-//! Both come from the definition of the command line. This file must not know what a command does.
+//! Both outputs are generated from the definition of the command line. This file must not depend on
+//! a command.
 
 use anyhow::Context as _;
 use clap::Command;

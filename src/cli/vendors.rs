@@ -1,7 +1,7 @@
-//! `model-gateway vendors`, and the list of upstream URLs that `check` prints.
+//! Implements `model-gateway vendors`, and the list of upstream URLs that `check` prints.
 //!
-//! Must not connect to a vendor: `edge/probe.rs` and `edge/learn.rs` do. This file must not print a
-//! key.
+//! This file must not connect to a vendor, which `edge/probe.rs` and `edge/learn.rs` do, and must
+//! not print a key.
 
 use crate::edge::learn::{LearnSession, LearntProfile, MAX_REQUESTS};
 use crate::edge::probe::{self, EndpointReport, TestRequest};
@@ -66,7 +66,7 @@ pub struct UpstreamCall {
 /// A vendor and its models.
 type VendorModels<'a> = (&'a Arc<CatalogVendor>, Vec<Arc<CatalogModel>>);
 
-/// The vendors that have models, in the order in which the models are configured.
+/// Returns the vendors that have models, in the order in which the models are configured.
 fn vendors_in_use(catalog: &Catalog) -> Vec<VendorModels<'_>> {
     let mut vendors: Vec<VendorModels<'_>> = Vec::new();
     for model in catalog.models() {
@@ -81,7 +81,7 @@ fn vendors_in_use(catalog: &Catalog) -> Vec<VendorModels<'_>> {
     vendors
 }
 
-/// The URLs of generation requests, by vendor, endpoint and protocol.
+/// Returns the URLs of generation requests, by vendor, endpoint and protocol.
 pub fn upstream_calls(catalog: &Catalog) -> Vec<UpstreamCall> {
     let mut calls = Vec::new();
     for (vendor, models) in vendors_in_use(catalog) {
@@ -191,7 +191,7 @@ pub fn run(
     }
 }
 
-/// The vendors in use, or the one with this name.
+/// Returns the vendors in use, or the one with this name.
 fn select_vendors<'a>(
     settings: &'a Settings,
     name: Option<&str>,
@@ -227,7 +227,7 @@ fn find_model<'a>(
     })
 }
 
-/// Says what the requests can cost, then sends them.
+/// Prints the maximum cost of the requests, then sends them.
 async fn learn(
     vendor: &CatalogVendor,
     model: &CatalogModel,
@@ -248,7 +248,7 @@ async fn learn(
     session.run().await.map_err(Error::msg)
 }
 
-/// Tests all endpoints concurrently; the reports are in the order of the config file.
+/// Tests all endpoints concurrently. The reports are in the order of the config file.
 async fn probe_all(
     vendors: Vec<VendorModels<'_>>,
     settings: &Settings,

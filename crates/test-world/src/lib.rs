@@ -1,7 +1,8 @@
-//! What the tests share: free ports, waiting for a condition, skipping, and real servers that end
-//! with their test.
+//! Helpers that tests share: free ports, waiting for a condition, skipping, and real servers that
+//! end with their test.
 //!
-//! This module must not know the product: unit tests use it too. Read next: `ports.rs`.
+//! This module must not depend on the product, because unit tests use it too. Read next:
+//! `ports.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,14 +26,15 @@ pub use skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
-/// Timeout for everything that takes an instant on an idle machine. It is long, since the machine
-/// may be busy or slow: a test reaches it only when something is broken.
+/// Timeout for everything that takes an instant on an idle machine. The timeout is long because the
+/// machine may be busy, and a test reaches it only when something is broken.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Time between two looks at a condition, at first and at last.
+/// Minimum and maximum time between two checks of a condition.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The interval is this part of the time waited so far: a look may cost a request or a process.
+/// Divisor of the time waited so far, which yields the interval. The interval grows because a check
+/// may cost a request or a process.
 const POLL_PART: u32 = 20;
 
 /// Waits until `look` returns a value.
@@ -50,13 +52,12 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option
     }
 }
 
-/// Waits until `condition` is true.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     wait_for(what, limit, || condition().then_some(()));
 }
 
-/// Sends a process a signal: `TERM`, `HUP`, …
+/// Sends a signal such as `TERM` or `HUP` to a process.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
     let signal = match name {

@@ -1,9 +1,7 @@
-//! Ports that no other test process takes, not even between the moment they are found and the
-//! moment a server listens there.
+//! Reserves ports that no other test process takes, not even before a server listens on them.
 //!
-//! A test process reserves whole blocks of ports by abstract Unix sockets, which the kernel frees
-//! when the process ends, however it ends. `tests/world/run.mjs` reserves its blocks by the same
-//! names.
+//! A test process reserves whole blocks of ports by abstract Unix sockets, which the kernel always
+//! frees when the process ends. `tests/world/run.mjs` reserves its blocks by the same names.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
@@ -15,10 +13,10 @@ use std::sync::{Mutex, PoisonError};
 const FIRST_PORT: u16 = 20_000;
 const PORTS_PER_BLOCK: u16 = 100;
 const BLOCKS: u16 = 100;
-/// Maximum number of blocks that one process reserves. Then it uses its ports again.
+/// Maximum number of blocks that one process reserves. At the limit, the process reuses its ports.
 const MAX_BLOCKS_PER_PROCESS: usize = 20;
 
-/// The blocks of this process, and its next port.
+/// The reserved blocks of this process, and its next port.
 struct Reserved {
     /// First port of each block, with the socket that reserves it.
     blocks: Vec<(u16, UnixListener)>,
@@ -30,8 +28,8 @@ static RESERVED: Mutex<Reserved> = Mutex::new(Reserved {
     next: 0,
 });
 
-/// A port of this machine without a listener. No other test process gets it while this process
-/// lives.
+/// Returns a port of this machine without a listener. No other test process gets the port while
+/// this process lives.
 pub fn free_port() -> u16 {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -63,8 +61,8 @@ impl Reserved {
     }
 }
 
-/// Reserves one of `blocks` blocks from port `start` on that no process has. Returns its first
-/// port.
+/// Reserves one of `blocks` free blocks, starting at port `start`. Returns the first port of the
+/// block.
 fn reserve_block(start: u16, blocks: u16) -> Option<(u16, UnixListener)> {
     (0..blocks).find_map(|block| {
         let first = start + block * PORTS_PER_BLOCK;

@@ -1,5 +1,5 @@
-//! Real PostgreSQL servers for a test: a primary, and a standby that it waits for with each commit.
-//! They end with the test.
+//! Starts real PostgreSQL servers for a test: a primary, and a standby that the primary waits for
+//! with each commit. They end with the test.
 
 use crate::ports::free_port;
 use crate::{SOON, wait_until};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const USER: &str = "gateway";
 
-/// With the times of commits, for tests that measure them.
+/// Settings of the server. They record the times of commits, for tests that measure them.
 const SETTINGS: &str = "max_connections = 50\nshared_buffers = 32MB\ntrack_commit_timestamp = on\n";
 
 /// A `postgres` process on a free port.
@@ -23,8 +23,8 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server without a standby. Its files are in memory: a test is about processes that
-    /// die, not about power cuts.
+    /// Starts a server without a standby. Its files are in memory, because tests concern processes
+    /// that die, not power cuts.
     pub fn start() -> Self {
         Self::start_in(&memory())
     }
@@ -37,7 +37,7 @@ impl PostgresServer {
             .args(["--username", USER, "--auth", "trust", "--encoding", "UTF8"])
             .args(["--no-locale", "--no-sync", "--data-checksums", "--pgdata"])
             .arg(&data));
-        // `pg_rewind` too starts the server, and must do so with the same settings.
+        // `pg_rewind` also starts the server, and must use the same settings.
         let mut settings = std::fs::File::options()
             .append(true)
             .open(data.join("postgresql.conf"))
@@ -51,7 +51,7 @@ impl PostgresServer {
         self.start_standby_in(&memory())
     }
 
-    /// Like [`PostgresServer::start_standby`], with its files in this folder.
+    /// Starts a standby like [`PostgresServer::start_standby`], with its files in this folder.
     pub fn start_standby_in(&self, parent: &Path) -> Self {
         let standby = self.follow("standby", parent);
         self.wait_for_standby_named("standby");
@@ -62,7 +62,7 @@ impl PostgresServer {
         standby
     }
 
-    /// Makes each commit wait for the standby of this name.
+    /// Makes each commit wait for the standby with this name.
     pub fn wait_for_standby_named(&self, name: &str) {
         let set = format!("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({name})'");
         self.psql("postgres", &set);
@@ -126,7 +126,7 @@ impl PostgresServer {
                 .stderr(std::fs::File::create(self.dir.path().join("log")).unwrap())
                 .spawn()
                 .unwrap();
-            // After SIGKILL, the processes of the server before may still be ending.
+            // After SIGKILL, processes of the previous server may still be ending.
             loop {
                 if self.answers() {
                     self.process = Some(child);
@@ -146,7 +146,7 @@ impl PostgresServer {
         process.is_none_or(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// What the server has logged since it was started last.
+    /// Returns the log since the server's last start.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -166,7 +166,7 @@ impl PostgresServer {
         }
     }
 
-    /// Sends the server a signal: `STOP`, `CONT`, …
+    /// Sends a signal such as `STOP` or `CONT` to the server.
     pub fn signal(&self, name: &str) {
         crate::signal(self.process.as_ref().unwrap().id(), name);
     }
@@ -182,7 +182,7 @@ impl PostgresServer {
             "host=127.0.0.1 port={} user={USER} dbname=postgres application_name={name}",
             primary.port
         );
-        // Before its first checkpoint, a promoted server does not say where its history begins.
+        // Before its first checkpoint, a promoted server does not report the start of its timeline.
         primary.psql("postgres", "CHECKPOINT");
         let mut rewind = program("pg_rewind");
         rewind
@@ -215,7 +215,7 @@ impl PostgresServer {
         )
     }
 
-    /// Output of a statement.
+    /// Runs a statement and returns its output.
     pub fn psql(&self, database: &str, sql: &str) -> String {
         let output = self.try_psql(database, sql);
         assert!(
@@ -241,7 +241,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// Its programs are in no folder of the search path.
+/// Returns the folder of the server's programs, which is not in the search path.
 fn bin_dir() -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("is postgresql installed?");
     let newest = versions
@@ -250,7 +250,7 @@ fn bin_dir() -> PathBuf {
     newest.expect("is postgresql installed?")
 }
 
-/// A program of the server, which refuses to run as root.
+/// Returns a command for a program of the server, which refuses to run as root.
 fn program(name: &str) -> Command {
     let path = bin_dir().join(name);
     if !rustix::process::geteuid().is_root() {
@@ -264,7 +264,7 @@ fn program(name: &str) -> Command {
     command
 }
 
-/// Room that several servers need.
+/// Memory in bytes that several servers need.
 const MEMORY_BYTES: u64 = 2 << 30;
 
 fn memory() -> PathBuf {

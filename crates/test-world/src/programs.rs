@@ -1,8 +1,10 @@
-//! Counts the programs that a test starts: each costs CPU time, so `scripts/test` has a budget.
+//! Counts the programs that a test starts. Each start costs CPU time, so `scripts/test` has a
+//! budget.
 
 use std::io::Write;
 
-/// The file to which each start of a program adds a line. `scripts/test` sets it.
+/// Variable with the file to which each start of a program adds a line. `scripts/test` sets the
+/// variable.
 const PROGRAMS_LOG: &str = "PROGRAMS_LOG";
 
 /// Counts one start of a program.

@@ -1,5 +1,5 @@
-//! Real Redis servers for a test: a single server, a server with Sentinels, or a cluster of three.
-//! They end with the test.
+//! Starts real Redis servers for a test: a single server, a server with Sentinels, or a cluster of
+//! three. They end with the test.
 
 use crate::ports::free_port;
 use crate::wait_until;
@@ -45,7 +45,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// Sends the server a signal: `STOP`, `CONT`, …
+    /// Sends a signal such as `STOP` or `CONT` to the server.
     pub fn signal(&self, name: &str) {
         crate::signal(self.process.id(), name);
     }
@@ -57,7 +57,7 @@ impl Server {
         self.process = begin(self.port, &options, self.dir.path());
     }
 
-    /// Starts the server again with the data on its disk.
+    /// Restarts the server with the data on its disk.
     pub fn start_again(&mut self) {
         self.process = spawn(self.port, &self.options, self.dir.path());
     }
@@ -71,8 +71,8 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The reply to a command, as `redis-cli` prints it. A command that begins with an option runs
-    /// that program.
+    /// Sends a command and returns the reply in the format of `redis-cli`. A command that begins
+    /// with an option runs that program.
     pub fn cli(&self, command: &[&str]) -> String {
         redis_cli(self.port, command)
     }
@@ -95,12 +95,12 @@ impl Drop for Server {
     }
 }
 
-/// The Sentinels' name for the primary.
+/// Name of the primary in the Sentinels' configuration.
 pub const MASTER: &str = "gateway";
-/// A Sentinel considers a server down after this time without an answer, in ms.
+/// Time in ms without an answer after which a Sentinel considers a server down.
 const DOWN_AFTER_MS: u32 = 500;
-/// Time until a failed failover is retried, and until a replica of the wrong server is
-/// reconfigured, in ms.
+/// Time in ms until a failed failover is retried, and until a replica of the wrong server is
+/// reconfigured.
 const FAILOVER_MS: u32 = 3_000;
 
 /// A primary, a replica and three Sentinels.
@@ -127,7 +127,7 @@ impl Watched {
         watched
     }
 
-    /// The value of `store` in the config file.
+    /// Returns the value of `store` for the config file.
     pub fn store(&self) -> String {
         let nodes: Vec<_> = self
             .sentinels
@@ -144,7 +144,8 @@ impl Watched {
         redis_cli(self.sentinels[index].0, command)
     }
 
-    /// Index of the server that all Sentinels consider the primary, or `None` if they disagree.
+    /// Returns the index of the server that all Sentinels consider the primary; `None` if they
+    /// disagree.
     pub fn primary(&self) -> Option<usize> {
         let named = |index| self.sentinel(index, &["sentinel", "get-master-addr-by-name", MASTER]);
         let port: u16 = named(0).lines().nth(1)?.parse().ok()?;
@@ -155,8 +156,8 @@ impl Watched {
             .filter(|_| agree)
     }
 
-    /// Waits until a failover is possible: the replica is up to date, and each Sentinel knows it
-    /// and the other Sentinels.
+    /// Waits until a failover is possible. Then the replica is up to date, and each Sentinel has
+    /// found the replica and the other Sentinels.
     pub fn wait_ready(&self) {
         wait_for(
             "the Sentinels to know each other and a replica in step",
@@ -202,7 +203,7 @@ impl Watched {
         );
     }
 
-    /// Starts a killed server again, as a replica of server `of`.
+    /// Restarts a killed server as a replica of the server `of`.
     pub fn start_as_replica(&mut self, index: usize, of: usize) {
         let port = self.servers[of].port.to_string();
         let server = &mut self.servers[index];
@@ -278,7 +279,7 @@ impl Cluster {
         Self(nodes)
     }
 
-    /// The value of `store` in the config file.
+    /// Returns the value of `store` for the config file.
     pub fn store(&self) -> String {
         let nodes: Vec<_> = self
             .0
@@ -288,14 +289,14 @@ impl Cluster {
         format!("{{kind: redis, cluster: [{}]}}", nodes.join(", "))
     }
 
-    /// The keys of each node that match a pattern.
+    /// Returns the keys of each node that match a pattern.
     pub fn keys(&self, pattern: &str) -> Vec<Vec<String>> {
         let keys = |node: &Server| node.cli(&["--scan", "--pattern", pattern]);
         let lines = |text: String| text.lines().map(str::to_owned).collect();
         self.0.iter().map(|node| lines(keys(node))).collect()
     }
 
-    /// Moves the slot of `key` with all its keys to the next node, as an operator's tool does.
+    /// Moves the slot of `key` with all its keys to the next node, like an operator's tool.
     pub fn move_slot(&self, key: &str) {
         let slot = self.0[0].cli(&["cluster", "keyslot", key]);
         let from = self
@@ -333,7 +334,7 @@ impl Cluster {
             .for_each(|node| set(node, "node", to));
     }
 
-    /// The URL of each node.
+    /// Returns the URL of each node.
     pub fn urls(&self) -> Vec<String> {
         self.0.iter().map(Server::url).collect()
     }
@@ -350,8 +351,8 @@ fn begin(port: u16, options: &[String], dir: &Path) -> Child {
             "",
             "--appendonly",
             "yes",
-            // With `everysec`, a busy disk delays writes that were acknowledged, and SIGKILL loses
-            // them. Without syncs each is with the kernel before its reply.
+            // With `everysec`, a busy disk delays acknowledged writes, and SIGKILL loses them.
+            // Without syncs, the kernel has each write before the reply.
             "--appendfsync",
             "no",
         ])
@@ -371,11 +372,12 @@ fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
     process
 }
 
-/// Sends a command and returns the reply as `redis-cli` prints it: each element of an array on a
-/// line of its own. Returns an empty text if there is no server.
+/// Sends a command and returns the reply in the format of `redis-cli`, with a line for each element
+/// of an array. Without a server, the text is empty.
 fn redis_cli(port: u16, command: &[&str]) -> String {
     if command[0].starts_with('-') {
-        // An option makes the program itself do something: scan, follow a cluster's redirects.
+        // An option selects a function of the program, such as scanning or following a cluster's
+        // redirects.
         let output = Command::new("redis-cli")
             .args(["-p", &port.to_string()])
             .args(command)
@@ -384,7 +386,7 @@ fn redis_cli(port: u16, command: &[&str]) -> String {
         return String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
     let mut lines = Vec::new();
-    // As with the program, whatever arrived before the connection broke counts.
+    // Like `redis-cli`, this function keeps the data that arrived before the connection broke.
     let _ = send_command(port, command, &mut lines);
     lines.join("\n").trim().to_owned()
 }
@@ -408,7 +410,7 @@ fn read_reply(stream: &mut impl BufRead, lines: &mut Vec<String>) -> std::io::Re
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     };
     let rest = &head[1..];
-    // -1 is the length of a reply that does not exist.
+    // A null reply has the length -1.
     let length = || usize::try_from(rest.parse::<i64>().unwrap()).ok();
     match kind {
         '+' | '-' | ':' => lines.push(rest.to_owned()),
@@ -432,8 +434,8 @@ fn read_reply(stream: &mut impl BufRead, lines: &mut Vec<String>) -> std::io::Re
     Ok(())
 }
 
-/// Returns whether the server is ready. It listens before it has loaded its files, and refuses all
-/// commands until then.
+/// Returns whether the server is ready. A server listens before it has loaded its files, and
+/// refuses all commands until then.
 fn answers(port: u16) -> std::io::Result<bool> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     connection.write_all(b"PING\r\n")?;
@@ -442,8 +444,8 @@ fn answers(port: u16) -> std::io::Result<bool> {
     Ok(&answer == b"+PONG")
 }
 
-/// Sentinels poll a server every ten seconds, and a primary waits five seconds for further replicas
-/// before it starts a copy.
+/// Timeout of a condition. Sentinels poll a server every ten seconds, and a primary waits five
+/// seconds for further replicas before it starts a copy.
 const SOON: Duration = Duration::from_secs(60);
 
 fn wait_for(what: &str, condition: impl FnMut() -> bool) {

@@ -1,10 +1,11 @@
-//! A test that cannot run on this machine says so, and passes only where nobody relies on it.
+//! Skips tests that cannot run on this machine, with a message. Under `scripts/test`, a skipped
+//! test fails.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// `scripts/test` sets this variable to 1: it has installed all that a test needs, so a test that
-/// is skipped there was not run by mistake.
+/// Variable that `scripts/test` sets to 1. It has installed everything that tests need, so a
+/// skipped test is a mistake there.
 pub const SKIPPING_FAILS: &str = "GATEWAY_SKIPPED_TESTS_FAIL";
 
 /// Number of tests that this process has skipped.
@@ -24,7 +25,7 @@ pub fn skip(reason: &str) {
         "skipped: {reason}"
     );
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    // Not `eprintln`: the harness hides what a test that passes prints.
+    // The test harness hides the output of `eprintln` for tests that pass.
     let line = format!("skipped ({count} in this program): {test}: {reason}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

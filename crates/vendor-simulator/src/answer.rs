@@ -1,4 +1,4 @@
-//! The content of an answer and its token counts, before a protocol encodes it.
+//! Determines the content of an answer and its token counts, before a protocol encodes it.
 //!
 //! This file must not contain wire formats. Read next: `chat.rs` or `messages.rs`.
 
@@ -14,7 +14,7 @@ use super::usage::SimUsage;
 const REFUSAL: &str = "I'm sorry, but I can't help with that.";
 const ECHO_CHARACTERS: usize = 200;
 const FILLER: &str = "The quick brown fox jumps over the lazy dog. ";
-/// Number of deltas for each thinking and for the arguments of each call in a stream.
+/// Number of deltas of each thinking block and of each call's arguments in a stream.
 const DELTAS_PER_PART: usize = 6;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct SimulatedAnswer {
     /// Parts in the order in which the model produces them.
     pub parts: Vec<SimPart>,
     pub refuses: bool,
-    /// Whether the output was cut at the caller's limit.
+    /// True if the output was cut at the caller's limit.
     pub limited: bool,
     /// Number of deltas of each text in a stream, if the marker sets it.
     deltas: Option<usize>,
@@ -70,15 +70,15 @@ impl SimulatedAnswer {
             .iter()
             .filter(|part| matches!(part, SimPart::Thinking(_)));
         let thinking_tokens = tokens(thinking.map(|part| part.output().len()).sum());
-        // A count that the marker sets is reported unchanged, even if it makes no sense.
+        // A count from the marker is reported unchanged, even if it is implausible.
         answer.usage.reasoning = behaviour
             .reasoning
             .unwrap_or(thinking_tokens.min(answer.usage.output));
         answer
     }
 
-    /// Cuts the output at `max_tokens`, in the order of production, and counts it. The end of an
-    /// answer is a token too, which a cut answer does not have.
+    /// Cuts the output at `max_tokens` in the order of production, and counts the tokens. The end
+    /// of a complete answer counts as a token too.
     fn apply_limit(&mut self, max_tokens: Option<u64>) -> u64 {
         let whole = self
             .parts
@@ -105,7 +105,7 @@ impl SimulatedAnswer {
         limit
     }
 
-    /// Ranges of the deltas of a part's output in a stream.
+    /// Returns the ranges of a part's deltas in a stream.
     pub fn pieces(&self, part: &SimPart) -> Vec<Range<usize>> {
         let output = part.output();
         let count = match part {
@@ -124,17 +124,17 @@ impl SimulatedAnswer {
         })
     }
 
-    /// All texts, concatenated.
+    /// Returns the concatenation of all texts.
     pub fn text(&self) -> String {
         self.join_output(|part| matches!(part, SimPart::Text(_)))
     }
 
-    /// All thinking, concatenated.
+    /// Returns the concatenation of all thinking.
     pub fn thinking(&self) -> String {
         self.join_output(|part| matches!(part, SimPart::Thinking(_)))
     }
 
-    /// The refusal texts, concatenated.
+    /// Returns the concatenation of all refusal texts.
     pub fn refusal(&self) -> String {
         self.join_output(|part| matches!(part, SimPart::Refusal(_)))
     }
@@ -160,7 +160,7 @@ fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
         .collect();
     let mut calls = calls(turn, behaviour);
     match &behaviour.blocks {
-        // The model makes its calls once; after their results it replies.
+        // The model makes its calls once, and replies after their results.
         Some(blocks)
             if wants_calls(turn, behaviour)
                 || !blocks.iter().any(|part| matches!(part, SimPart::Call(_))) =>
@@ -193,7 +193,7 @@ fn parts(turn: &SimTurn, behaviour: &Behaviour) -> Vec<SimPart> {
     parts
 }
 
-/// Returns whether the model makes its calls now, rather than reply to their results.
+/// Returns whether the model makes its calls now, instead of replying to results.
 fn wants_calls(turn: &SimTurn, behaviour: &Behaviour) -> bool {
     turn.tool_result.is_none() || behaviour.steps.is_some_and(|steps| turn.steps_done < steps)
 }
@@ -268,7 +268,7 @@ fn default_delta_count(bytes: usize) -> usize {
     }
 }
 
-/// Interleaves the lists: the first element of each, then the second of each, until all are empty.
+/// Interleaves the lists: the first element of each list, then the second of each, and so on.
 pub fn interleave<T>(waiting: Vec<Vec<T>>) -> Vec<T> {
     let mut waiting: Vec<_> = waiting.into_iter().map(Vec::into_iter).collect();
     let mut all = Vec::new();
@@ -288,7 +288,7 @@ fn pieces(text: &str, count: usize) -> Vec<Range<usize>> {
     let mut pieces = Vec::with_capacity(count);
     let mut start = 0;
     for (number, (at, character)) in text.char_indices().enumerate() {
-        // A piece ends with the character that reaches its share of the text.
+        // A piece ends with the character that reaches the piece's share of the text.
         let share = total as u128 * (pieces.len() as u128 + 1) / count as u128;
         if number as u128 + 1 == share {
             let end = at + character.len_utf8();

@@ -1,7 +1,7 @@
 //! Interprets the keys of a marker.
 //!
-//! This module must not guess: an unknown key or value is an error that names it. The list of keys
-//! for users is in `lib.rs`; the syntax is in `marker.rs`.
+//! This module must not guess, so an unknown key or value is an error that names it. The list of
+//! keys for users is in `lib.rs`; the syntax is in `marker.rs`.
 
 mod modes;
 
@@ -38,7 +38,7 @@ pub struct Behaviour {
     pub tool_id: Option<String>,
     /// Number of turns with calls before the reply.
     pub steps: Option<usize>,
-    /// Whether the reply is an outline of the conversation.
+    /// True if the reply is an outline of the conversation.
     pub outline: bool,
     pub thinking: Option<String>,
     pub input: Option<u64>,
@@ -71,7 +71,7 @@ pub struct Behaviour {
     pub nodone: bool,
     pub chunked: bool,
     pub blocks: Option<Vec<SimPart>>,
-    /// Whether to show thinking by its signature only.
+    /// True to show thinking by its signature only.
     pub omitted: Option<bool>,
     pub explanation: Option<String>,
     pub category: Option<String>,
@@ -88,7 +88,8 @@ pub struct Behaviour {
     pub min_output: Option<u64>,
     pub overrun: bool,
     pub chatter: bool,
-    /// Whether the vendor checks only what it needs to answer, if the marker says so.
+    /// True if the vendor checks only the members that it needs to answer; `None` if the marker
+    /// sets nothing.
     pub lenient: Option<bool>,
 }
 
@@ -109,12 +110,12 @@ impl Behaviour {
         behaviour.validate()
     }
 
-    /// The model name to report, as JSON, for a request for the model `requested`.
+    /// Returns the reported model name as JSON, for a request for the model `requested`.
     pub fn model_field(&self, requested: &str) -> String {
         quote(self.model.as_deref().unwrap_or(requested))
     }
 
-    /// An unknown member, if the marker asks for one.
+    /// Returns an unknown member, if the marker requests one.
     pub fn unknown_field(&self) -> &'static str {
         if self.unknown {
             r#","sim_unknown":{"a":[1,null]}"#
@@ -123,7 +124,7 @@ impl Behaviour {
         }
     }
 
-    /// The service tier to report for a request for `requested`; `None`: report no tier.
+    /// Returns the reported service tier for a request for `requested`; `None` to report no tier.
     pub fn tier<'a>(&'a self, requested: &'a str) -> Option<&'a str> {
         Some(self.service_tier.as_deref().unwrap_or(requested)).filter(|tier| *tier != "none")
     }
@@ -164,7 +165,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// Sets a key about usage other than the two plain counts.
+    /// Sets a key that affects the usage report, except the two plain counts.
     fn set_usage(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "cache_read" => self.cache_read = parse_number(key, value)?,
@@ -181,7 +182,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// Sets a key about faults and their form on the wire.
+    /// Sets a key that selects a fault or its form on the wire.
     fn set_fault(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "status" => {
@@ -209,7 +210,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// Sets a key about unusual forms that a translator must handle, or about strictness.
+    /// Sets a key that selects an unusual form or the strictness of checks.
     fn set_form(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "blocks" => self.blocks = Some(part::parse(value)?),

@@ -1,6 +1,6 @@
 //! Writes the body of an answer, cut into pieces.
 //!
-//! This file must not know why a body is broken (`sender.rs` does).
+//! This file must not decide whether a body is broken (`sender.rs` does).
 
 use super::exchange::Exchange;
 use super::http_message::{ClientGone, ConnectionAction, SimFraming};
@@ -38,7 +38,7 @@ impl<'a, 'b> SimBodyWriter<'a, 'b> {
         for piece in pieces {
             self.exchange.send_piece(piece, self.framing).await?;
             self.exchange.flush().await?;
-            // Lets a reader in the same process see this piece before the next one.
+            // Yielding lets a reader in the same process receive this piece before the next one.
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -51,7 +51,7 @@ impl<'a, 'b> SimBodyWriter<'a, 'b> {
         self.exchange.flush().await
     }
 
-    /// Ends the body properly in its framing.
+    /// Ends the body as its framing requires.
     pub async fn end(mut self) -> Result<ConnectionAction, ClientGone> {
         self.flush().await?;
         self.exchange.end(self.framing).await?;
@@ -64,7 +64,7 @@ impl<'a, 'b> SimBodyWriter<'a, 'b> {
         self.exchange.end_short().await
     }
 
-    /// Breaks off with bytes that are invalid in the framing.
+    /// Ends the body with bytes that are invalid in its framing.
     pub async fn break_framing(mut self) -> Result<ConnectionAction, ClientGone> {
         self.flush().await?;
         self.exchange.break_framing().await?;

@@ -26,21 +26,20 @@ pub struct SimChatResponse {
     steps: Vec<(usize, SimChatEvent)>,
 }
 
-/// One event of a stream before it is encoded; small, because streams can be long.
+/// One event of a stream before encoding. It is small because streams can be long.
 #[derive(Clone, Debug)]
 enum SimChatEvent {
-    /// An empty chunk, as some hosts send first.
+    /// An empty chunk, which some hosts send first.
     Prelude,
     Role,
-    /// Role and call in a single chunk: the vendor does this for an answer that is one call and
-    /// nothing else.
+    /// Role and call in a single chunk, for an answer that consists of one call.
     RoleAndCall,
     /// A piece of a part's output.
     Piece(usize, Range<usize>),
     Opaque(usize),
     Annotations,
-    /// Call entries of one chunk: the call, whether this entry opens it, and a range of its
-    /// arguments.
+    /// Call entries of one chunk, as tuples: the index of the call, whether the entry opens the
+    /// call, and a range of its arguments.
     Calls(Vec<(usize, bool, Range<usize>)>),
     Finish,
     Usage,
@@ -67,14 +66,14 @@ impl SimChatResponse {
         response
     }
 
-    /// The member with the service tier.
+    /// Returns the member with the service tier.
     fn tier(&self) -> String {
         let tier = self.behaviour.tier(&self.turn.service_tier);
         tier.map(|tier| format!(r#","service_tier":"{tier}""#))
             .unwrap_or_default()
     }
 
-    /// The body of a JSON answer.
+    /// Returns the body of a JSON answer.
     pub fn whole(&self) -> String {
         let count = if self.behaviour.shape == Some(MalformedShape::NoChoices) {
             0
@@ -98,7 +97,7 @@ impl SimChatResponse {
         pretty(&compact, 2)
     }
 
-    /// Number of events in the stream.
+    /// Returns the number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -107,7 +106,7 @@ impl SimChatResponse {
         self.answer.usage
     }
 
-    /// Bytes of output in the event at `index`.
+    /// Returns the number of output bytes in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some((_, SimChatEvent::Piece(_, range))) => range.len(),
@@ -118,7 +117,7 @@ impl SimChatResponse {
         }
     }
 
-    /// Data of the event at `index`.
+    /// Returns the data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<String> {
         let (choice, step) = self.steps.get(index)?;
         let delta = match step {
@@ -229,7 +228,7 @@ impl SimChatResponse {
         }
     }
 
-    /// The entries of a call, by chunk.
+    /// Returns the entries of a call, by chunk.
     fn entries(
         &self,
         call: usize,

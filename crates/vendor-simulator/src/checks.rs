@@ -1,5 +1,5 @@
-//! Checks that reject what the real vendors reject, even if the simulator could answer: a wrong
-//! translation must not pass.
+//! Rejects requests that the real vendors reject, even if the simulator could answer, so that tests
+//! detect wrong translations.
 //!
 //! This module must not be stricter than the vendors, and it uses their error messages. Read next:
 //! `checks/messages.rs` and `checks/chat.rs`.

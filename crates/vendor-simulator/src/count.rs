@@ -1,8 +1,8 @@
-//! Counts tokens as each vendor does: text by its bytes, media as the vendors document.
+//! Counts tokens for each vendor: text by its bytes, media as the vendors document.
 //!
-//! This file must not be exact about text: a token is four bytes of the body. Sources, read
-//! 2026-11: the messages vendor's guides on vision and PDF, the chat vendor's guides on images
-//! (tiles) and on audio.
+//! Text is counted approximately, as one token for four bytes of the body. Sources, read 2026-11:
+//! the messages vendor's guides on vision and PDF, the chat vendor's guides on images (tiles) and
+//! on audio.
 
 use base64::Engine;
 use serde_json::Value;
@@ -10,26 +10,29 @@ use serde_json::Value;
 use super::errors::SimVendor;
 
 pub const BYTES_PER_TOKEN: usize = 4;
-/// Messages vendor: longest edge of an image in pixels, and pixels per token.
+/// For the messages vendor: longest edge of an image in pixels. The next constant is the number of
+/// pixels per token.
 const MAX_EDGE: u64 = 1_568;
 const PIXELS_PER_TOKEN: u64 = 750;
-/// Chat vendor: largest image, its shorter side after that, and the edge of a tile, in pixels.
+/// For the chat vendor: largest image in pixels. The next constants are its shorter side after
+/// scaling, and the edge of a tile.
 const MAX_SQUARE: u64 = 2_048;
 const MAX_SHORT_SIDE: u64 = 768;
 const TILE_EDGE: u64 = 512;
 /// Assumed size of an image whose size the simulator cannot read.
 const DEFAULT_IMAGE_SIZE: (u64, u64) = (1_024, 1_024);
 const TOKENS_PER_PAGE: u64 = 1_500;
-/// Base64 bytes of a second of audio at 64 kbit/s, and tokens of a second.
+/// Base64 bytes of a second of audio at 64 kbit/s. The next constant is the number of tokens per
+/// second.
 const AUDIO_BYTES_PER_SECOND: usize = 10_667;
 const AUDIO_TOKENS_PER_SECOND: u64 = 10;
 
-/// Tokens of a text by the simulated vendors' own count.
+/// Returns the number of tokens of a text by the simulated vendors' own count.
 pub fn tokens(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
 }
 
-/// Input tokens of the body, which has `body_bytes` bytes.
+/// Returns the number of input tokens of the body, which has `body_bytes` bytes.
 pub fn input_tokens(vendor: SimVendor, model: &str, body: &Value, body_bytes: usize) -> u64 {
     let mut media = MediaCounter {
         vendor,

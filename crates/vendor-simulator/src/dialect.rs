@@ -1,11 +1,10 @@
-//! Vendors whose servers speak a protocol in their own way, most of them chat completions: what
-//! they refuse, in their own words, and where they put reasoning, usage and the state that must
-//! come back.
+//! Simulates vendors whose servers deviate from a protocol, mostly chat completions. A dialect
+//! defines the refusals with their messages, and the places of reasoning, usage and returned state.
 //!
 //! A dialect is data: `dialects/dialects.json`, with members of requests that a script read from
-//! the vendors' SDKs (`dialects/members.json`, by `scripts/vendor-members`). It must not know the
-//! gateway's presets: the two are written from different sources, so that a mistake in one is seen.
-//! Read next: `dialect/check.rs`, then `dialect/answer.rs`.
+//! the vendors' SDKs (`dialects/members.json`, by `scripts/vendor-members`). A dialect must not
+//! depend on the gateway's presets, which come from different sources, so that tests detect
+//! mistakes in either. Read next: `dialect/check.rs`, then `dialect/answer.rs`.
 
 mod answer;
 mod check;
@@ -23,35 +22,36 @@ use crate::errors::SimVendor;
 
 const DIALECTS: &str = include_str!("../dialects/dialects.json");
 const MEMBERS: &str = include_str!("../dialects/members.json");
-/// Begins the path of a request that a dialect answers: `/as/NAME/v1/chat/completions`.
+/// Prefix of a path that selects a dialect: `/as/NAME/v1/chat/completions`.
 const PATH_PREFIX: &str = "/as/";
 
-/// One vendor's way to speak a protocol.
+/// The deviations of one vendor from a protocol.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dialect {
-    /// Where the rules are from, and the day on which they were read.
+    /// Source of the rules, and the day on which they were read.
     #[allow(dead_code, reason = "readers of the table need it")]
     source: String,
     #[allow(dead_code, reason = "readers of the table need it")]
     as_of: String,
-    /// In messages and responses, the protocol's own rules for members, order and results hold too.
+    /// Protocol of the vendor. In messages and responses, the protocol's own rules for members,
+    /// order and results apply too.
     #[serde(default)]
     pub protocol: SimVendor,
-    /// The model whose rules these are.
+    /// Model to which the rules apply.
     #[allow(dead_code, reason = "readers of the table need it")]
     model: String,
-    /// Names of members by place. If empty, they are in `members.json` under the dialect's name.
+    /// Names of members by place. If empty, `members.json` contains them under the dialect's name.
     #[serde(default)]
     members: MembersByPlace,
-    /// Values of members that take no others.
+    /// Allowed values of members that do not accept others.
     #[serde(default)]
     values: MembersByPlace,
     #[serde(default = "usual_roles")]
     roles: Vec<String>,
     #[serde(default)]
     order: MessageOrder,
-    /// Ids of calls must be nine letters or digits.
+    /// True if call ids must be nine letters or digits.
     #[serde(default)]
     nine_character_ids: bool,
     #[serde(default)]
@@ -60,7 +60,7 @@ pub struct Dialect {
     thinking: SimThinkingSwitch,
     #[serde(default)]
     answer: AnswerShape,
-    /// A server of one's own, which takes requests without a key.
+    /// True for a self-hosted server, which accepts requests without a key.
     #[serde(default)]
     pub keyless: bool,
     errors: DialectErrors,
@@ -74,7 +74,7 @@ fn usual_roles() -> Vec<String> {
         .to_vec()
 }
 
-/// What the script wrote about one SDK.
+/// Members that the script found in one SDK.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SdkMembers {
@@ -97,7 +97,7 @@ fn read_table() -> Result<BTreeMap<String, Dialect>, String> {
         let Some(dialect) = table.get_mut(&name) else {
             return Err(format!("members.json: '{name}' is not in dialects.json"));
         };
-        // What the table says by hand corrects the SDK.
+        // Entries of the handwritten table override those of the SDK.
         for (place, members) in sdk.members {
             dialect.members.entry(place).or_insert(members);
         }
@@ -108,10 +108,10 @@ fn read_table() -> Result<BTreeMap<String, Dialect>, String> {
     Ok(table)
 }
 
-/// The dialect of this name.
+/// Returns the dialect with this name.
 ///
 /// # Errors
-/// Returns the names that exist, or why the table cannot be read.
+/// Returns the existing names, or the reason why the table cannot be read.
 pub fn find(name: &str) -> Result<&'static Dialect, String> {
     let table = TABLE.as_ref().map_err(Clone::clone)?;
     table.get(name).ok_or_else(|| {
@@ -120,7 +120,7 @@ pub fn find(name: &str) -> Result<&'static Dialect, String> {
     })
 }
 
-/// Splits the path of a request into the dialect that it names and the path of the vendor.
+/// Splits the path of a request into the dialect's name and the vendor's path.
 pub fn split_path(path: &str) -> (Option<&str>, &str) {
     let named = path
         .strip_prefix(PATH_PREFIX)

@@ -1,8 +1,8 @@
-//! The vendors' error messages, by status.
+//! Lists the vendors' error messages by status.
 //!
-//! This file must not know the format of an error (`errors.rs` does).
+//! This file must not define the format of an error (`errors.rs` does).
 
-/// The messages vendor's error type for a status.
+/// Returns the messages vendor's error type for a status.
 pub fn messages_error_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
@@ -19,7 +19,7 @@ pub fn messages_error_type(status: u16) -> &'static str {
     }
 }
 
-/// The messages vendor's default message for a status.
+/// Returns the messages vendor's default message for a status.
 pub fn messages_error_message(status: u16) -> &'static str {
     match status {
         400 | 422 => "messages: Input should be a valid list",
@@ -39,7 +39,7 @@ pub fn messages_error_message(status: u16) -> &'static str {
     }
 }
 
-/// The chat vendor's default message for a status.
+/// Returns the chat vendor's default message for a status.
 pub fn chat_error_message(status: u16) -> &'static str {
     match status {
         400 | 422 => "Invalid value for 'messages'.",

@@ -1,4 +1,4 @@
-//! The vendors' errors, with their own messages and formats.
+//! Builds the vendors' errors, with their own messages and formats.
 //!
 //! This file must not decide when an error occurs. Read next: `vendor.rs`.
 
@@ -28,7 +28,7 @@ pub struct SimulatedError {
     kind: Option<String>,
     param: Option<String>,
     code: Option<String>,
-    /// Whether the message is the whole body, as a dialect writes it.
+    /// True if the message is the whole body, as for a dialect.
     is_body: bool,
 }
 
@@ -50,7 +50,7 @@ pub enum FixedError {
 }
 
 impl FixedError {
-    /// The message, the parameter and the code.
+    /// Returns the message, the parameter and the code.
     const fn parts(self) -> (&'static str, Option<&'static str>, Option<&'static str>) {
         match self {
             Self::ChatNotJson => (
@@ -121,7 +121,7 @@ impl SimulatedError {
         self
     }
 
-    /// The chat vendor's error for a request parameter.
+    /// Returns the chat vendor's error for a request parameter.
     pub fn from_param(message: impl Into<String>, param: &str, code: Option<&str>) -> Self {
         Self::new(400, message).with_code(Some(param), code)
     }
@@ -162,7 +162,7 @@ impl SimulatedError {
         }
     }
 
-    /// The 401 for `key`, or for a missing key.
+    /// Returns the 401 for `key`, or for a missing key.
     pub fn invalid_key(vendor: SimVendor, key: Option<&str>) -> Self {
         match (vendor, key) {
             (SimVendor::Chat | SimVendor::Responses, None) => Self::new(401, CHAT_NO_KEY),
@@ -176,7 +176,7 @@ impl SimulatedError {
         }
     }
 
-    /// The vendor's default error for this status.
+    /// Returns the vendor's default error for this status.
     pub fn from_status(vendor: SimVendor, status: u16) -> Self {
         let text = match vendor {
             SimVendor::Chat | SimVendor::Responses => chat_error_message(status),
@@ -200,7 +200,7 @@ impl SimulatedError {
         }
     }
 
-    /// The error that a marker with `status` selected.
+    /// Returns the error that a marker with `status` selected.
     pub fn from_marker(vendor: SimVendor, status: u16, behaviour: &Behaviour) -> Self {
         let usual = Self::from_status(vendor, status);
         let chat = vendor != SimVendor::Messages;
@@ -242,14 +242,14 @@ impl SimulatedError {
         problem.with_marker_overrides(behaviour)
     }
 
-    /// Applies the error type and code from the marker, if it has them.
+    /// Applies the error type and code from the marker, if it sets them.
     pub fn with_marker_overrides(mut self, behaviour: &Behaviour) -> Self {
         self.kind = behaviour.error_type.clone().or(self.kind);
         self.code = behaviour.error_code.clone().or(self.code);
         self
     }
 
-    /// Body of an HTTP error.
+    /// Returns the body of an HTTP error.
     pub fn body(&self, vendor: SimVendor, request_id: &str) -> String {
         if self.is_body {
             return self.message.clone();
@@ -265,7 +265,7 @@ impl SimulatedError {
         }
     }
 
-    /// Data of an error event in a stream.
+    /// Returns the data of an error event in a stream.
     pub fn event(&self, vendor: SimVendor, request_id: &str) -> String {
         let message = quote(&self.message);
         if self.is_body {
@@ -273,7 +273,7 @@ impl SimulatedError {
         }
         match vendor {
             SimVendor::Chat => self.chat_shape(),
-            // The stream adds the rest of the event, because it numbers its events.
+            // The stream numbers its events, so it adds the rest of the event.
             SimVendor::Responses => {
                 let (param, code) = (
                     nullable(self.param.as_deref()),
@@ -313,7 +313,7 @@ impl SimulatedError {
     }
 }
 
-/// An HTML error page, as a proxy in front of a vendor sends it.
+/// Returns an HTML error page, such as a proxy in front of a vendor sends.
 pub fn html(status: u16) -> String {
     format!(
         "<html>\r\n<head><title>{status} Error</title></head>\r\n<body>\r\n<center><h1>{status} \

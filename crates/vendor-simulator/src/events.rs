@@ -1,4 +1,4 @@
-//! The event stream of any vendor, in its SSE framing.
+//! Encodes the event stream of any vendor in SSE framing.
 //!
 //! This file must not send anything (`sender.rs` does).
 
@@ -6,12 +6,12 @@ use super::behaviour::KeepAliveMode;
 use super::dialect::Dialect;
 use super::{chat, messages, responses};
 
-/// The events of one stream, in order, encoded one by one.
+/// The events of one stream, in order and encoded one by one.
 pub struct SimEventStream {
     pub response: SimResponse,
     /// Data of the error event.
     pub error: String,
-    /// Rewrites the data of events.
+    /// Dialect that rewrites the data of events.
     pub dialect: Option<&'static Dialect>,
 }
 
@@ -30,7 +30,7 @@ impl SimEventStream {
         }
     }
 
-    /// The event at `index`, with its framing.
+    /// Returns the event at `index` with its framing.
     pub fn event(&self, index: usize, line_end: &str) -> String {
         match &self.response {
             SimResponse::Chat(response) => {
@@ -55,7 +55,7 @@ impl SimEventStream {
         }
     }
 
-    /// Bytes of output in the event at `index`.
+    /// Returns the number of output bytes in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match &self.response {
             SimResponse::Chat(response) => response.shown_bytes(index),
@@ -64,7 +64,7 @@ impl SimEventStream {
         }
     }
 
-    /// The vendor's error event.
+    /// Returns the vendor's error event.
     pub fn error(&self, line_end: &str) -> String {
         if let SimResponse::Responses(response) = &self.response {
             let frames = response
@@ -76,7 +76,7 @@ impl SimEventStream {
         frame(self.event_name("error"), &self.error, line_end)
     }
 
-    /// An event whose data is not JSON.
+    /// Returns an event whose data is not JSON.
     pub fn garbage(&self, line_end: &str) -> String {
         let name = match self.response {
             SimResponse::Responses(_) => "response.output_text.delta",
@@ -89,7 +89,7 @@ impl SimEventStream {
         )
     }
 
-    /// A keep-alive for a silent connection; it is not an event of the answer.
+    /// Returns a keep-alive for a silent connection, which is not an event of the answer.
     pub fn keep_alive(&self, kind: KeepAliveMode, index: usize, line_end: &str) -> String {
         match (kind, &self.response) {
             (KeepAliveMode::Comment, _) => format!(": keep-alive{line_end}{line_end}"),

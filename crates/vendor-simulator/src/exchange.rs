@@ -1,7 +1,7 @@
-//! Sends one answer to the client: over HTTP/1.1, or over one HTTP/2 stream.
+//! Sends one answer to the client, over HTTP/1.1 or over one HTTP/2 stream.
 //!
-//! This file must not know the vendors, or why an answer is broken (`sender.rs` does). Read next:
-//! `http.rs` and `http2_stream.rs`, which send it.
+//! This file must not depend on a vendor, or decide whether an answer is broken (`sender.rs` does).
+//! Read next: `http.rs` and `http2_stream.rs`, which send it.
 
 use tokio::time::Instant;
 
@@ -48,12 +48,12 @@ impl Exchange<'_> {
     pub async fn flush(&mut self) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.flush().await,
-            // The connection's own task does the writing, and already has all pieces.
+            // The connection's own task writes the data, and already has all pieces.
             Self::Http2(_) => Ok(()),
         }
     }
 
-    /// Ends the body properly in its framing.
+    /// Ends the body as its framing requires.
     pub async fn end(&mut self, framing: SimFraming) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.push_end(framing).await,
@@ -61,7 +61,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends an invalid chunk. HTTP/2 has no chunks; there, the stream will be reset with
+    /// Sends an invalid chunk. HTTP/2 has no chunks, so its stream will be reset with
     /// `PROTOCOL_ERROR`.
     pub async fn break_framing(&mut self) -> Result<(), ClientGone> {
         match self {
@@ -73,8 +73,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Ends a body that is shorter than its `content-length`: by a close, or by the end of the
-    /// stream.
+    /// Ends a body that is shorter than its `content-length`, by closing the connection or ending
+    /// the stream.
     pub async fn end_short(&mut self) -> Result<ConnectionAction, ClientGone> {
         match self {
             Self::Http1(connection) => connection.flush().await.map(|()| ConnectionAction::Close),

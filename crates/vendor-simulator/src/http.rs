@@ -1,8 +1,8 @@
-//! HTTP/1.1 on a bare socket: parses requests and writes bytes.
+//! Implements HTTP/1.1 on a bare socket: parses requests and writes bytes.
 //!
 //! The simulator has its own implementation, because a real server library refuses to send broken
-//! framing, to hang or to reset. It must not know the vendors. Read next: `exchange.rs`, which uses
-//! it, and `http2_stream.rs`, its counterpart.
+//! framing, to hang or to reset. This file must not depend on a vendor. Read next: `exchange.rs`,
+//! which uses it, and `http2_stream.rs`, its counterpart.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use memchr::memmem;
@@ -187,7 +187,7 @@ impl SimConnection {
         self.output.clear();
         self.output.shrink_to(WRITE_BUFFER_BYTES * 2);
         written?;
-        // TLS may have buffered the last bytes.
+        // TLS may have buffered the last bytes, so they are flushed.
         Ok(self.stream.flush().await?)
     }
 
@@ -219,7 +219,7 @@ impl SimConnection {
         }
     }
 
-    /// Responds to an unacceptable request, in no vendor's format.
+    /// Responds to an unacceptable request in a format that belongs to no vendor.
     pub async fn refuse(&mut self, status: u16) -> ConnectionAction {
         let head =
             format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
@@ -229,13 +229,13 @@ impl SimConnection {
         }
     }
 
-    /// Closes the connection normally: the client reads an end of file.
+    /// Closes the connection normally, so that the client reads an end of file.
     pub async fn close(mut self) {
-        // The client may have closed first, which is fine.
+        // An error means that the client closed first, which is harmless.
         let _ = self.stream.shutdown().await;
     }
 
-    /// Closes the connection with a reset: the client reads an error.
+    /// Closes the connection with a reset, so that the client reads an error.
     pub fn reset(self) {
         self.stream.state().reset_on_close();
     }

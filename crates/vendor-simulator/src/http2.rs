@@ -1,10 +1,10 @@
-//! HTTP/2: one connection, and one answer per stream.
+//! Serves HTTP/2: one connection, and one answer per stream.
 //!
 //! A library implements the protocol, so it rejects what every server rejects: names in upper case,
 //! connection headers, a body whose length differs from its `content-length`. But it cannot break
 //! off *after* the data that was sent: a reset discards all data that still waits. Therefore a
-//! stream asks the connection to abort it once all data has been written. It must not know the
-//! vendors. Read next: `http2_stream.rs`, the response side of a stream.
+//! stream asks the connection to abort it once all data has been written. This file must not depend
+//! on a vendor. Read next: `http2_stream.rs`, the response side of a stream.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum number of aborts that wait for the connection.
 const MAX_PENDING_ABORTS: usize = 64;
 
-/// An abort of an answer, to be done once all data before it has been written.
+/// An abort of an answer, which happens once all earlier data has been written.
 struct StreamAbort {
-    /// Dropping the stream makes the library reset it, so it must live until then.
+    /// The library resets a stream when it is dropped, so the stream must live until the abort.
     stream: SimHttp2Stream,
     after: ConnectionAction,
 }
@@ -89,7 +89,7 @@ pub async fn serve(socket: Socket, server: Arc<SimServer>) {
     }
     drop(connection);
     drop((last, broken));
-    // Each task notices and counts that the client disconnected.
+    // Each task notices and counts that its client disconnected.
     while answers.join_next().await.is_some() {}
 }
 
@@ -98,8 +98,8 @@ enum SimHttp2Event {
     Break(StreamAbort),
 }
 
-/// The next event; `None` once the connection has ended. `due` holds an abort whose data may not
-/// have been written yet.
+/// Returns the next event; `None` once the connection has ended. An abort whose data may not have
+/// been written yet is in `due`.
 async fn next_event(
     connection: &mut Connection<Socket, Bytes>,
     broken: &mut mpsc::Receiver<StreamAbort>,
@@ -107,8 +107,8 @@ async fn next_event(
     state: &SocketState,
 ) -> Option<SimHttp2Event> {
     poll_fn(|cx| {
-        // The abort is received before the data is written: a stream on another thread may queue
-        // data and ask for its abort between the two.
+        // The abort is received before the data is written, because a stream on another thread may
+        // queue data and request its abort in between.
         if due.is_none()
             && let Poll::Ready(abort) = broken.poll_recv(cx)
         {
@@ -163,7 +163,7 @@ async fn answer(
     if matches!(after, ConnectionAction::Next | ConnectionAction::Closed) {
         return;
     }
-    // Without a connection there is nothing to abort.
+    // Without a connection, nothing can be aborted.
     let _ = breaks.send(StreamAbort { stream, after }).await;
 }
 

@@ -1,7 +1,7 @@
-//! The response side of one HTTP/2 stream.
+//! Implements the response side of one HTTP/2 stream.
 //!
-//! A library implements the protocol. It must not know the vendors. Read next: `exchange.rs`, which
-//! uses a stream, and `http2.rs`, which serves the connection.
+//! A library implements the protocol. This file must not depend on a vendor. Read next:
+//! `exchange.rs`, which uses a stream, and `http2.rs`, which serves the connection.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -18,12 +18,11 @@ use super::http_message::{ClientGone, SimFraming, SimResponseHead};
 /// Maximum number of bytes per send: the default size of one DATA frame.
 const MAX_PIECE_BYTES: usize = 16 * 1024;
 
-/// The response side of one stream.
 pub struct SimHttp2Stream {
     responder: SendResponse<Bytes>,
-    /// Set once the head has been sent.
+    /// The sending half of the stream, once the head has been sent.
     body: Option<SendStream<Bytes>>,
-    /// Error code for a reset.
+    /// Error code of a reset.
     reason: Reason,
 }
 
@@ -66,7 +65,7 @@ impl SimHttp2Stream {
         Ok(())
     }
 
-    /// Sends bytes as the client's flow control window allows.
+    /// Sends bytes within the client's flow control window.
     pub async fn send_piece(&mut self, mut bytes: &[u8]) -> Result<(), ClientGone> {
         let body = self.body.as_mut().ok_or(ClientGone)?;
         while !bytes.is_empty() {
@@ -113,7 +112,7 @@ impl SimHttp2Stream {
         poll_fn(|cx| self.poll_reset(cx)).await
     }
 
-    /// Ready once the client has reset the stream, or the connection has ended.
+    /// Polls until the client has reset the stream, or the connection has ended.
     fn poll_reset(&mut self, cx: &mut std::task::Context<'_>) -> Poll<ClientGone> {
         let reset = match &mut self.body {
             Some(body) => body.poll_reset(cx),
@@ -122,7 +121,7 @@ impl SimHttp2Stream {
         reset.map(|_| ClientGone)
     }
 
-    /// Discards all data that still waits, and ends the stream with an error.
+    /// Discards all unsent data, and ends the stream with an error.
     pub fn reset(&mut self) {
         match &mut self.body {
             Some(body) => body.send_reset(self.reason),

@@ -1,6 +1,6 @@
-//! Requests, heads of answers and ends of exchanges, the same for every HTTP version.
+//! Defines requests, heads of answers and ends of exchanges for every HTTP version.
 //!
-//! This file must not read or write bytes: `http.rs` and `http2_stream.rs` do.
+//! This file must not read or write bytes, which `http.rs` and `http2_stream.rs` do.
 
 use std::io;
 
@@ -12,12 +12,12 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 /// A complete request.
 #[derive(Debug)]
 pub struct SimRequest {
-    /// `1.1` or `2`.
+    /// HTTP version: `1.1` or `2`.
     pub version: &'static str,
     pub method: String,
-    /// Path and query, as received.
+    /// Path and query as received.
     pub target: String,
-    /// Header fields in order, with repetitions; names in lower case.
+    /// Header fields in order, with repetitions. Names are in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
     pub keeps_alive: bool,
@@ -43,12 +43,12 @@ impl SimRequest {
     }
 }
 
-/// How the client finds the end of the body.
+/// Method by which the client finds the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimFraming {
-    /// `content-length`.
+    /// A `content-length` header announces the size in bytes.
     Sized(usize),
-    /// The last chunk; over HTTP/2, the end of the stream.
+    /// The last chunk ends the body; over HTTP/2, the end of the stream does.
     Chunked,
 }
 
@@ -59,14 +59,14 @@ pub struct SimResponseHead {
     pub lines: String,
 }
 
-/// What happens to the connection or the stream after an answer.
+/// Action on the connection or the stream after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionAction {
-    /// The answer ended properly in its framing; the next request may follow.
+    /// The answer ended properly, and the next request may follow.
     Next,
-    /// The answer breaks off: the connection closes; over HTTP/2 the stream is reset.
+    /// The answer was cut off, so the connection is closed; over HTTP/2, the stream is reset.
     Close,
-    /// The connection closes, and with it all other streams.
+    /// The connection closes with all its streams.
     Disconnect,
     /// The connection closes with a TCP reset.
     Reset,
@@ -74,12 +74,12 @@ pub enum ConnectionAction {
     Closed,
 }
 
-/// Reason why there is no request.
+/// Reason why no request was read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The client closed the connection, or it broke.
+    /// The connection was closed or broke.
     Closed,
-    /// The request is not acceptable; holds the status of the response.
+    /// The request is unacceptable, and the response has this status.
     Refused(u16),
 }
 
@@ -89,7 +89,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// The client has disconnected.
+/// Error for a client that has disconnected.
 #[derive(Debug)]
 pub struct ClientGone;
 

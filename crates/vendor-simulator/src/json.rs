@@ -1,4 +1,4 @@
-//! Hand-written JSON: quoting, and the vendors' formatting.
+//! Writes JSON by hand: quoting, and the vendors' formatting.
 //!
 //! This file must not reorder keys (a parsed tree would) or interpret numbers (one fault is a bare
 //! NaN).
@@ -8,7 +8,8 @@ pub fn quote(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// Formats compact JSON as the chat vendor does: `indent` spaces per level, a newline at the end.
+/// Formats compact JSON like the chat vendor, with `indent` spaces per level and a newline at the
+/// end.
 pub fn pretty(compact: &str, indent: usize) -> String {
     let mut out = String::with_capacity(compact.len() + compact.len() / 4);
     let mut depth = 0usize;

@@ -194,11 +194,11 @@ use self::http_message::{ConnectionAction, ReadError};
 use self::options::DEFAULT_H2_STREAMS;
 use self::socket::Socket;
 
-/// Pause after a failed accept (no file descriptors left, for instance), milliseconds.
+/// Pause in ms after a failed accept, for instance without free file descriptors.
 const ACCEPT_PAUSE_MS: u64 = 10;
 /// Time from the start of a connection to the end of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first byte of every TLS connection: a record of the handshake.
+/// First byte of every TLS connection, which marks a handshake record.
 const TLS_HANDSHAKE: u8 = 22;
 
 /// The arguments of `model-gateway simulate`.
@@ -329,7 +329,7 @@ pub async fn run(arguments: SimulateArgs) -> anyhow::Result<()> {
     }
 }
 
-// The line is the command's output: scripts wait for it and parse the address.
+// Prints the address. Scripts wait for this line and parse it.
 #[allow(clippy::print_stdout)]
 fn print_address(line: &str) {
     println!("{line}");
@@ -341,7 +341,7 @@ async fn serve_connection(
     tls: Option<TlsAcceptor>,
     server: Arc<vendor::SimServer>,
 ) {
-    // This affects only the latency of small writes; a socket that refuses it still works.
+    // The option affects only the latency of small writes, so a failure is ignored.
     let _ = stream.set_nodelay(true);
     server.stats.connection_opened();
     match tls {
@@ -366,9 +366,9 @@ async fn serve_connection(
     server.stats.connection_closed();
 }
 
-/// A connection to a TLS port, by its first bytes.
+/// A connection to a TLS port, classified by its first bytes.
 enum AcceptedSocket {
-    /// A connection without TLS.
+    /// The connection does not use TLS.
     Plain(Socket),
     Http1(Socket),
     Http2(Socket),
@@ -389,11 +389,12 @@ async fn negotiate(stream: TcpStream, tls: &TlsAcceptor) -> io::Result<AcceptedS
     })
 }
 
-/// The paths that an HTTP/1.1 connection may request.
+/// Paths that an HTTP/1.1 connection may request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AllowedPaths {
     Everything,
-    /// Only the simulator's own pages: a client without TLS on a TLS port is not a vendor's client.
+    /// Only the simulator's own pages are allowed, because a vendor's client would use TLS on a TLS
+    /// port.
     PagesAlone,
 }
 

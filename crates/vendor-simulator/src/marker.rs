@@ -1,9 +1,9 @@
 //! Parses the marker syntax `[[sim key=value …]]`.
 //!
-//! This file must not know the meaning of a key (`behaviour.rs` does), and must not skip anything
-//! that it cannot parse.
+//! This file must not interpret a key (`behaviour.rs` does), and must not skip text that it cannot
+//! parse.
 
-/// Keys and values of the first marker in `text`, in order; empty if there is no marker.
+/// Returns keys and values of the first marker in `text`, in order; empty if there is no marker.
 pub fn parse(text: &str) -> Result<Vec<(&str, String)>, String> {
     let mut pairs = Vec::new();
     let Some(mut rest) = after_start(text) else {
@@ -39,7 +39,7 @@ fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Parses the value at the start of `text`; also returns the rest.
+/// Parses the value at the start of `text`. Returns the value and the rest of the text.
 fn read_value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), String> {
     let end = match text.as_bytes().first() {
         Some(b'"') => return read_quoted(text).ok_or_else(|| unclosed(key)),
@@ -75,7 +75,7 @@ fn read_quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Length of the JSON object or array at the start of `text`.
+/// Returns the length of the JSON object or array at the start of `text`.
 fn json_end(text: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for (at, byte) in text.bytes().enumerate() {

@@ -27,7 +27,7 @@ impl SimMessagesResponse {
             blocks.extend(matches!(part, SimPart::Search(_)).then_some(SimBlock::Result(index)));
         }
         if behaviour.refusal == RefusalMode::Instead {
-            // In a refusal the vendor shows its thinking, but no output.
+            // In a refusal, the vendor shows thinking but no output.
             blocks
                 .retain(|block| matches!(block, SimBlock::Part(part) if matches!(answer.parts[*part], SimPart::Thinking(_))));
         }
@@ -45,7 +45,7 @@ impl SimMessagesResponse {
         response
     }
 
-    /// The body of a JSON answer.
+    /// Returns the body of a JSON answer.
     pub fn whole(&self) -> String {
         let blocks: Vec<String> = (0..self.blocks.len())
             .map(|index| self.block(index))
@@ -70,7 +70,7 @@ impl SimMessagesResponse {
         )
     }
 
-    /// Number of events in the stream.
+    /// Returns the number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -79,7 +79,7 @@ impl SimMessagesResponse {
         self.answer.usage
     }
 
-    /// Bytes of output in the event at `index`.
+    /// Returns the number of output bytes in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some(SimMessagesEvent::Delta(_, range)) => range.len(),
@@ -87,7 +87,7 @@ impl SimMessagesResponse {
         }
     }
 
-    /// Name and data of the event at `index`.
+    /// Returns the name and data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<(&'static str, String)> {
         let (name, fields) = match self.steps.get(index)? {
             SimMessagesEvent::Start => ("message_start", self.start()),

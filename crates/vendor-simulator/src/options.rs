@@ -1,24 +1,23 @@
-//! Options that apply to all requests of one simulator.
+//! Defines options that apply to all requests of one simulator.
 //!
-//! This file must not apply them: `vendor.rs` and `http2.rs` do.
+//! This file must not apply the options, which `vendor.rs` and `http2.rs` do.
 
 use std::path::PathBuf;
 
-/// Default limit of streams per HTTP/2 connection: the limit of large vendors.
+/// Default limit of streams per HTTP/2 connection, which is the limit of large vendors.
 pub const DEFAULT_H2_STREAMS: u32 = 100;
 
-/// Options of the simulated vendors that apply to all requests.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatorOptions {
-    /// The vendor keys that the simulator accepts.
+    /// Vendor keys that the simulator accepts.
     pub keys: AcceptedKeys,
-    /// A fault that every request to this address gets.
+    /// Fault that every request to this address gets.
     pub fault: Option<SimulatedFault>,
-    /// TLS options; without them, no TLS.
+    /// TLS options; `None` for plain HTTP.
     pub tls: Option<SimulatorTls>,
-    /// Check requests only as far as an answer needs it, unless the marker has `lenient=0`.
+    /// True to check only the members that an answer needs, unless the marker has `lenient=0`.
     pub lenient: bool,
-    /// Name of the dialect of all chat requests whose path names none.
+    /// Name of the dialect for chat requests whose path names none.
     pub profile: Option<String>,
 }
 
@@ -28,26 +27,26 @@ pub struct SimulatorTls {
     /// Directory of the certificate and its authority (`ca.pem`). If it is missing or empty, the
     /// simulator generates them.
     pub dir: PathBuf,
-    /// `SETTINGS_MAX_CONCURRENT_STREAMS`.
+    /// Value of `SETTINGS_MAX_CONCURRENT_STREAMS`.
     pub h2_streams: u32,
 }
 
 /// Accepted vendor keys. Any other key gets the vendor's own 401.
 #[derive(Clone, Debug, Default)]
 pub enum AcceptedKeys {
-    /// Any key that is not empty and not one of the gateway's own (`gw-…`).
+    /// Any key is accepted that is not empty and not one of the gateway's own (`gw-…`).
     #[default]
     AnyVendor,
-    /// Exactly these keys.
+    /// Exactly these keys are accepted.
     Only(Vec<String>),
 }
 
 /// A fault of the whole endpoint, which occurs after a request was read and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimulatedFault {
-    /// Close the connection without an answer.
+    /// The connection closes without an answer.
     CloseAfterRequest,
-    /// Respond with this status and the vendor's error for it.
+    /// The response has this status and the vendor's error for it.
     Status(u16),
 }
 

@@ -1,13 +1,13 @@
-//! Describes the conversation as the vendor got it, for the marker `outline=1`: the reply then
-//! shows what was sent, for any vendor in the same words.
+//! Describes the conversation that the vendor received, for the marker `outline=1`. The reply then
+//! contains the description, in the same words for all vendors.
 //!
-//! This file must not judge the conversation: tests do.
+//! This file must not check the conversation, which tests do.
 
 use serde_json::Value;
 
 const MAX_TEXT_CHARS: usize = 40;
 
-/// `system[…] user[…] assistant[…]`: the turns of a body, each with its parts.
+/// Describes the turns of a body with their parts, as `system[…] user[…] assistant[…]`.
 pub fn describe(body: &Value) -> String {
     let mut turns = Vec::new();
     for name in ["system", "instructions"] {
@@ -37,7 +37,7 @@ fn call(call: &Value) -> String {
     format!("call {}", name.unwrap_or("unknown"))
 }
 
-/// A turn with its parts; none if it has none.
+/// Describes a turn with its parts; `None` if it has no parts.
 fn turn(role: &str, content: &Value) -> Option<String> {
     let parts: Vec<String> = match content {
         Value::String(text) => vec![shorten(text)],
@@ -59,7 +59,8 @@ fn part(part: &Value) -> String {
     }
 }
 
-/// The start of a text, without the marker's brackets: the reply must not be a marker itself.
+/// Returns the start of a text without the marker's brackets, because the reply must not contain a
+/// marker.
 fn shorten(text: &str) -> String {
     let text: String = text.chars().take(MAX_TEXT_CHARS).collect();
     text.replace(['[', ']', '\n'], " ")

@@ -1,4 +1,4 @@
-//! The simulator's own pages under `/_sim/`, which tests read and reset.
+//! Serves the simulator's own pages under `/_sim/`, which tests read and reset.
 //!
 //! This file must not count requests for these pages.
 

@@ -1,6 +1,6 @@
-//! The parts of an answer, in the order of production, and their syntax in a marker.
+//! Defines the parts of an answer, in the order of production, and their syntax in a marker.
 //!
-//! This file must not know how a vendor encodes a part (`chat.rs` and `messages.rs` do).
+//! This file must not encode a part (`chat.rs` and `messages.rs` do).
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -25,7 +25,7 @@ pub enum SimPart {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SimThinking {
     pub text: String,
-    /// Whether only the signature is shown.
+    /// True if only the signature is shown.
     pub omitted: bool,
 }
 
@@ -37,10 +37,10 @@ pub struct SimText {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SimToolCall {
-    /// The id of the call, if the marker set it.
+    /// Id of the call, if the marker set one.
     pub id: Option<String>,
     pub name: String,
-    /// JSON, unless it was cut at the output limit or is deliberately broken.
+    /// Arguments as JSON, unless they were cut at the output limit or are deliberately broken.
     pub args: String,
 }
 
@@ -57,13 +57,13 @@ pub struct SimSource {
     pub url: String,
     #[serde(default)]
     pub title: String,
-    /// The text that a citation quotes.
+    /// Text that a citation quotes.
     #[serde(default)]
     pub cited: String,
 }
 
 impl SimPart {
-    /// The text that is produced piece by piece and counted as output.
+    /// Returns the text that is produced piece by piece and counted as output.
     pub fn output(&self) -> &str {
         match self {
             Self::Thinking(thinking) => &thinking.text,
@@ -85,7 +85,7 @@ impl SimPart {
     }
 }
 
-/// One element of the marker's list: one of the seven kinds, and its members.
+/// One element of the marker's list. It has one of seven kinds, with the members of that kind.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SimPartSpec<'a> {
@@ -165,7 +165,8 @@ fn part(written: SimPartSpec<'_>) -> Result<SimPart, String> {
     }
 }
 
-/// A string is used verbatim, so that broken JSON is possible; any other value is used as its JSON.
+/// Returns the arguments of a call. A string is used verbatim, so that broken JSON is possible; any
+/// other value is used as its JSON.
 fn arguments(args: Option<&RawValue>) -> String {
     let Some(args) = args.map(RawValue::get) else {
         return "{}".to_owned();

@@ -1,7 +1,7 @@
 //! Parses the body of a call.
 //!
-//! This file must not check more than an answer needs: the rest is in `checks.rs`. Read next:
-//! `errors.rs` for the encoding of errors.
+//! This file must check only the members that an answer needs; `checks.rs` checks the others. Read
+//! next: `errors.rs` for the encoding of errors.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use super::turn::{SimResponsesOptions, SimTurn};
 
 const MAX_CHOICES: u64 = 128;
 
-/// The body of a call, parsed as far as every answer needs it.
+/// The body of a call, parsed as far as every answer needs.
 pub struct SimParsedBody {
     pub turn: SimTurn,
     /// The whole body, for the checks.
@@ -113,7 +113,8 @@ pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
     Ok(SimParsedBody { turn, body: value })
 }
 
-/// `counts` is true for the token counter, which needs no `max_tokens`.
+/// Parses a messages body. If `counts` is true, the call is for the token counter, which needs no
+/// `max_tokens`.
 pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, SimulatedError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| SimulatedError::messages_not_json(&error))?;
@@ -159,7 +160,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, Simulat
     Ok(SimParsedBody { turn, body: value })
 }
 
-/// The newer models show their thinking only on request.
+/// Returns whether thinking is omitted from the answer. Newer models show it only on request.
 fn omits_thinking(model: &str, display: &Value) -> bool {
     match display.as_str() {
         Some(display) => display == "omitted",
@@ -170,7 +171,7 @@ fn omits_thinking(model: &str, display: &Value) -> bool {
 /// Start of a text that an agent or the gateway adds to a user's turn for the model only.
 const REMINDER: &str = "<system-reminder>";
 
-/// The last user text that is not a reminder.
+/// Returns the last user text that is not a reminder.
 fn last_user_text(messages: &[Value]) -> &str {
     messages
         .iter()
@@ -189,8 +190,8 @@ fn last_user_text(messages: &[Value]) -> &str {
         .unwrap_or_default()
 }
 
-/// Number of turns with calls after the last marker. Calls of the responses vendor are items of
-/// their own; those side by side belong to one turn.
+/// Returns the number of turns with calls after the last marker. The responses vendor's calls are
+/// separate items, and adjacent ones belong to one turn.
 fn steps_done(items: &[Value]) -> usize {
     let start = items
         .iter()
@@ -215,7 +216,7 @@ fn steps_done(items: &[Value]) -> usize {
     starts.count()
 }
 
-/// The texts of a content that is a string or an array of parts.
+/// Returns the texts of a content that is a string or an array of parts.
 fn texts(content: &Value) -> Vec<&str> {
     match content {
         Value::String(text) => vec![text],

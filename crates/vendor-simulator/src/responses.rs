@@ -21,13 +21,13 @@ pub struct SimResponsesResponse {
     turn: SimTurn,
     behaviour: Behaviour,
     answer: SimulatedAnswer,
-    /// The unique part of every id.
+    /// Unique part of every id.
     serial: String,
     created: i64,
     steps: Vec<SimResponsesEvent>,
 }
 
-/// One event of a stream before it is encoded; small, because streams can be long. The first number
+/// One event of a stream before encoding. It is small because streams can be long. The first number
 /// is the index of the item.
 #[derive(Clone, Debug)]
 enum SimResponsesEvent {
@@ -35,7 +35,7 @@ enum SimResponsesEvent {
     InProgress,
     Unknown,
     Added(usize),
-    /// Start of a part of a reasoning item's summary, by its index.
+    /// Start of a part in a reasoning item's summary, by the part's index.
     SummaryBegins(usize, usize),
     SummaryDelta(usize, usize, Range<usize>),
     SummaryText(usize, usize),
@@ -43,7 +43,7 @@ enum SimResponsesEvent {
     ContentBegins(usize),
     Delta(usize, Range<usize>),
     Annotation(usize, usize),
-    /// The complete text, or the complete arguments of a call, repeated.
+    /// The complete text or arguments, which repeat the pieces.
     Whole(usize),
     ContentEnds(usize),
     /// Progress of a search that the vendor runs.
@@ -69,12 +69,12 @@ impl SimResponsesResponse {
         response
     }
 
-    /// The body of a JSON answer.
+    /// Returns the body of a JSON answer.
     pub fn whole(&self) -> String {
         pretty(&self.envelope(true), 2)
     }
 
-    /// Number of events in the stream.
+    /// Returns the number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -83,7 +83,7 @@ impl SimResponsesResponse {
         self.answer.usage
     }
 
-    /// Bytes of output in the event at `index`.
+    /// Returns the number of output bytes in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some(
@@ -93,7 +93,7 @@ impl SimResponsesResponse {
         }
     }
 
-    /// Name and data of the event at `index`.
+    /// Returns the name and data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<(String, String)> {
         let step = self.steps.get(index)?;
         let (name, fields) = match step {
@@ -115,7 +115,7 @@ impl SimResponsesResponse {
         Some((name, data))
     }
 
-    /// The events of a failure. `error` has the members of the first.
+    /// Returns the events of a failure. The first event has the members of `error`.
     pub fn error(&self, error: &str) -> Vec<(&'static str, String)> {
         let number = self.steps.len();
         let failed = || {
@@ -261,7 +261,7 @@ impl SimResponsesResponse {
         }
     }
 
-    /// The response in its final state.
+    /// Encodes the response in its final state.
     fn envelope(&self, is_listed: bool) -> String {
         let status = self.status();
         let listed = is_listed
@@ -350,7 +350,7 @@ impl SimResponsesResponse {
         )
     }
 
-    /// The sequence number of an event; keep-alives have numbers too.
+    /// Returns the sequence number of an event. Keep-alives have numbers too.
     fn number(&self, index: usize) -> usize {
         if self.behaviour.keep_alive == Some(KeepAliveMode::Ping) {
             index * 2 + 1
@@ -360,7 +360,7 @@ impl SimResponsesResponse {
     }
 }
 
-/// Data of the keep-alive before the event at `index`.
+/// Returns the data of the keep-alive before the event at `index`.
 pub fn keep_alive(index: usize) -> String {
     format!(r#"{{"type":"keepalive","sequence_number":{}}}"#, index * 2)
 }

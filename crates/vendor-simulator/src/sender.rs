@@ -1,6 +1,6 @@
-//! Sends an answer, including the faults that the behaviour asks for.
+//! Sends an answer, including the faults of its behaviour, and counts the end of each answer.
 //!
-//! This file must not decide the answer (`vendor.rs`). This file counts every end of an answer.
+//! This file must not decide the answer (`vendor.rs` does).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -20,15 +20,16 @@ const LENGTH_TOO_LARGE_BY: usize = 100;
 const STREAM_LENGTH_CLAIMED: usize = 1 << 40;
 const STREAM_HEAD: &str =
     "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n";
-/// Size of a header that no client accepts.
+/// Size in bytes of a header that no client accepts.
 const HUGE_HEADER_BYTES: usize = 2 * 1024 * 1024;
-/// A sender that lags further behind its schedule starts a new one instead of catching up.
+/// Maximum lag behind the schedule. A sender that lags further starts a new schedule instead of
+/// catching up.
 const MAX_LAG: Duration = Duration::from_millis(20);
 
-/// Interval between two comments of a stream that does not end.
+/// Interval between two comments of an endless stream.
 const CHATTER_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Interval in which an answer that is held looks whether it is released.
+/// Interval at which a held answer checks for its release.
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Answers one request.
@@ -69,7 +70,7 @@ pub async fn answer_request(
     }
 }
 
-/// The release that an answer waits for if it is held: the first one after its request.
+/// The release that a held answer waits for, which is the first one after its request.
 struct SimRelease<'a> {
     server: &'a SimServer,
     before: u64,
@@ -143,7 +144,7 @@ async fn send_answer(
     }
 }
 
-/// Sends one answer, with the faults of its behaviour.
+/// Sends one answer with the faults of its behaviour.
 struct SimAnswerSender<'a, 'b> {
     exchange: &'a mut Exchange<'b>,
     behaviour: &'a Behaviour,
@@ -268,7 +269,7 @@ impl<'b> SimAnswerSender<'_, 'b> {
     }
 }
 
-/// A fault before one of a stream's events, or in place of it.
+/// A fault before or in place of one of a stream's events.
 enum Incident {
     Cut,
     Hang,
@@ -278,7 +279,7 @@ enum Incident {
     End,
 }
 
-/// The fault after `sent` of `length` events.
+/// Returns the fault after `sent` of `length` events.
 fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Incident> {
     let is_now = |count: Option<usize>| count.is_some_and(|count| count.min(length) == sent);
     if is_now(event_count(behaviour.cut)) {
@@ -301,7 +302,7 @@ fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Inciden
     }
 }
 
-/// Sends comments until the client is gone.
+/// Sends comments until the client disconnects.
 async fn chatter(sink: &mut SimBodyWriter<'_, '_>) -> ClientGone {
     let mut send = async || {
         sink.write(b": still here\n\n").await?;
@@ -317,7 +318,7 @@ async fn chatter(sink: &mut SimBodyWriter<'_, '_>) -> ClientGone {
     }
 }
 
-/// Waits until `gap` after `last`; gaps shorter than a timer tick are met on average.
+/// Waits until `gap` after `last`. Gaps shorter than a timer tick are kept on average.
 async fn wait_for_gap(
     sink: &mut SimBodyWriter<'_, '_>,
     last: Instant,

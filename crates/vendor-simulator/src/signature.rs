@@ -1,7 +1,7 @@
-//! Signatures of thinking: they look like the vendor's, and can be checked against the text.
+//! Creates signatures of thinking, which look like the vendor's and can be checked against the
+//! text.
 //!
-//! This file must not store what it signed: a signature alone shows whether it is the simulator's,
-//! and for which text.
+//! This file must not store signed texts, because a signature alone proves its origin and its text.
 
 use sha2::{Digest as _, Sha256};
 
@@ -13,14 +13,14 @@ const NONCE_BYTES: usize = 16;
 pub enum SignatureKind {
     Thinking,
     Redacted,
-    /// Search results, and the positions that citations refer to.
+    /// The content is search results and the positions that citations refer to.
     Search,
-    /// Reasoning items of the responses vendor, as in its answers.
+    /// The content is a reasoning item of the responses vendor.
     Reasoning,
 }
 
 impl SignatureKind {
-    /// Prefix of the vendor's signatures.
+    /// Returns the prefix of the vendor's signatures.
     fn prefix(self) -> &'static [u8] {
         match self {
             SignatureKind::Thinking | SignatureKind::Redacted | SignatureKind::Search => {
@@ -31,7 +31,8 @@ impl SignatureKind {
     }
 }
 
-/// Signs `text`, or an empty text if it is not shown. Each `serial` gives a different signature.
+/// Signs `text`; an empty text stands for hidden thinking. Each `serial` gives a different
+/// signature.
 pub fn sign(kind: SignatureKind, text: &str, serial: &str) -> String {
     let nonce: Vec<u8> = Sha256::digest(serial)
         .iter()
@@ -41,7 +42,7 @@ pub fn sign(kind: SignatureKind, text: &str, serial: &str) -> String {
     compute_signature(kind, text, &nonce)
 }
 
-/// Returns whether [`sign`] made this signature for this text.
+/// Returns whether [`sign`] created this signature for this text.
 pub fn is_ours(kind: SignatureKind, text: &str, signature: &str) -> bool {
     let nonce = decode(signature).and_then(|bytes| {
         let nonce = bytes.strip_prefix(kind.prefix())?.get(..NONCE_BYTES)?;

@@ -1,7 +1,7 @@
-//! A client's connection as a byte stream, with or without TLS.
+//! Represents a client's connection as a byte stream, with or without TLS.
 //!
-//! This file must not know HTTP. Beyond a plain stream it can do two things: report whether bytes
-//! still wait to be written, and close with a TCP reset.
+//! Unlike a plain stream, it can report whether a write is blocked, and close with a TCP reset.
+//! This file must not depend on HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ pub struct Socket {
     state: Arc<SocketState>,
 }
 
-/// State that a server library which owns the socket does not expose.
+/// State of a socket that a server library owns and does not expose.
 #[derive(Debug, Default)]
 pub struct SocketState {
     is_blocked: AtomicBool,
@@ -36,7 +36,8 @@ impl SocketState {
         self.is_blocked.load(Relaxed)
     }
 
-    /// Makes the socket close with a reset: the client reads an error instead of an end of file.
+    /// Makes the socket close with a reset, so that the client reads an error instead of an end of
+    /// file.
     pub fn reset_on_close(&self) {
         self.resets.store(true, Relaxed);
     }
@@ -81,7 +82,7 @@ impl Drop for Socket {
             Transport::Plain(tcp) => tcp,
             Transport::Tls(tls) => tls.get_ref().0,
         };
-        // If the option cannot be set, the close is an ordinary one, which the test detects.
+        // Without the option, the close is an ordinary one, which the test detects.
         let _ = tcp.set_zero_linger();
     }
 }

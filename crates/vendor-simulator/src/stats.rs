@@ -1,6 +1,6 @@
-//! Statistics of the requests that reached the vendors: counters, and the last requests in full.
+//! Records the requests that reached the vendors: counters, and the last requests in full.
 //!
-//! This file must not grow with traffic: every table here has a limit.
+//! Memory must not grow with traffic, so every table has a limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,7 @@ const MAX_REQUESTS_KEPT: usize = 256;
 const MAX_BODY_BYTES_KEPT: usize = 64 * 1024;
 const MAX_NAMES: usize = 256;
 
-/// Counters of one simulator, shown at `/_sim/stats`.
+/// Counters of one simulator, which `/_sim/stats` returns.
 #[derive(Debug, Default)]
 pub struct Stats {
     connections: AtomicU64,
@@ -52,7 +52,7 @@ pub(super) struct SimRequestRecord {
     pub answer: SimAnswerStats,
 }
 
-/// Statistics of an answer, while it is sent and afterwards.
+/// Statistics of an answer, both during and after sending.
 #[derive(Debug, Default)]
 pub(super) struct SimAnswerStats {
     usage: OnceLock<SimUsage>,
@@ -62,15 +62,15 @@ pub(super) struct SimAnswerStats {
 }
 
 impl SimAnswerStats {
-    /// Sets the usage of the complete answer; `None` if it is not a model's answer.
+    /// Sets the usage of the complete answer; `None` if the answer is not a model's.
     pub fn set_usage(&self, usage: Option<SimUsage>) {
         if let Some(usage) = usage {
-            // A request gets only one answer.
+            // A request gets only one answer, so the cell is still empty.
             let _ = self.usage.set(usage);
         }
     }
 
-    /// Counts one event with this many bytes of output.
+    /// Counts one event with this number of output bytes.
     pub fn record_event(&self, shown_bytes: usize) {
         self.events.fetch_add(1, Relaxed);
         self.shown_bytes
@@ -124,7 +124,7 @@ impl Stats {
             headers: request.headers.clone(),
             body_length: request.body.len(),
             body_sha256: hex(&Sha256::digest(&request.body)),
-            // A copy: a slice would keep the whole read buffer alive.
+            // The bytes are copied, because a slice would keep the whole read buffer alive.
             body: keeps_body.then(|| Bytes::copy_from_slice(&request.body)),
             answer: SimAnswerStats::default(),
         });
@@ -155,7 +155,7 @@ impl Stats {
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
-    /// Records the end of an answer because the client disconnected.
+    /// Records the end of an answer whose client disconnected.
     pub(super) fn record_client_gone(&self, record: &SimRequestRecord) {
         let _ = record.answer.end.set("gone");
         self.client_gone.fetch_add(1, Relaxed);
@@ -207,7 +207,7 @@ impl Stats {
         })
     }
 
-    /// The last `count` requests, oldest first.
+    /// Returns the last `count` requests, oldest first.
     pub(super) fn last(&self, count: usize) -> Value {
         let tables = self.tables();
         let skipped = tables.last.len().saturating_sub(count);

@@ -1,7 +1,7 @@
-//! The simulator's certificate, and the authority that signed it.
+//! Creates the simulator's certificate, and the authority that signs it.
 //!
-//! It must be used only for the simulator. The authority's key is discarded after signing, so that
-//! a client that trusts `ca.pem` trusts this one certificate only.
+//! The certificate must be used only for the simulator. The authority's key is discarded after
+//! signing, so a client that trusts `ca.pem` trusts only this certificate.
 
 use std::fs;
 use std::io::Write as _;
@@ -27,12 +27,13 @@ const CERTIFICATE: &str = "server.pem";
 const KEY: &str = "server-key.pem";
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Path of the authority's certificate, which clients must trust.
+/// Returns the path of the authority's certificate, which clients must trust.
 pub fn authority_file(dir: &Path) -> PathBuf {
     dir.join(AUTHORITY)
 }
 
-/// Accepts TLS with the certificate in `dir`; generates it if the directory is missing or empty.
+/// Accepts TLS with the certificate in `dir`. If the directory is missing or empty, a certificate
+/// is generated.
 pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
     if !authority_file(dir).exists() {
         generate(dir)?;
@@ -58,8 +59,8 @@ pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Generates the files in a temporary sibling directory and renames it to `dir`. If several
-/// simulators start at once, all use the files of the first.
+/// Generates the files in a temporary sibling directory and renames the directory to `dir`. If
+/// several simulators start at once, all use the files of the first.
 fn generate(dir: &Path) -> anyhow::Result<()> {
     let mut staging_dir = dir.as_os_str().to_owned();
     staging_dir.push(format!(".{}", std::process::id()));
@@ -109,7 +110,7 @@ impl TemporaryDir {
     pub fn new() -> anyhow::Result<Self> {
         let dir =
             std::env::temp_dir().join(format!("model-gateway-simulator-{}", std::process::id()));
-        // An existing directory with this name must not be used.
+        // The creation fails if the directory exists, so that no other process's directory is used.
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)

@@ -1,4 +1,4 @@
-//! The members of a request that determine its answer, in one form for all vendors.
+//! Extracts the members of a request that determine its answer, in one form for all vendors.
 //!
 //! This file must not check a request (`checks.rs`) or decide the answer (`answer.rs`).
 
@@ -14,31 +14,31 @@ pub struct SimTurn {
     pub vendor: SimVendor,
     pub model: String,
     pub stream: bool,
-    /// Chat: whether the caller wants the usage chunk.
+    /// For chat: true if the caller requested the usage chunk.
     pub include_usage: bool,
-    /// Chat and responses: whether events have the padding field, which the caller can disable.
+    /// For chat and responses: true if events have the padding field, which the caller can disable.
     pub obfuscation: bool,
-    /// Chat: whether the caller uses functions instead of tools.
+    /// For chat: true if the caller uses functions instead of tools.
     pub legacy_functions: bool,
-    /// Messages: whether to show thinking by its signature only.
+    /// For messages: true to show thinking by its signature only.
     pub omits_thinking: bool,
     pub choices: usize,
     pub max_tokens: Option<u64>,
     pub service_tier: String,
-    /// The last user text, or the one with the marker, if that message has one.
+    /// The last user text, or the text with the marker if that message has one.
     pub user_text: String,
-    /// Text of the tool result that ends the conversation, if there is one.
+    /// Text of the tool result that ends the conversation, if any.
     pub tool_result: Option<String>,
     /// Number of turns with calls since the text with the marker.
     pub steps_done: usize,
-    /// Input tokens as the vendor counts them.
+    /// Input tokens by the vendor's count.
     pub input_tokens: u64,
-    /// Responses: further options of the request.
+    /// For responses: further options of the request.
     pub responses: SimResponsesOptions,
 }
 
 impl SimTurn {
-    /// The vendor's padding of an event, which hides the size of its content.
+    /// Returns the vendor's padding of an event, which hides the size of the content.
     pub fn padding(&self, index: usize) -> String {
         match self.obfuscation {
             true => format!(
@@ -50,16 +50,16 @@ impl SimTurn {
     }
 }
 
-/// Options of the request, other than the conversation, that determine the answer.
+/// Options of a responses request, except the conversation, that determine the answer.
 #[derive(Debug, Default)]
 pub struct SimResponsesOptions {
-    /// Whether to include the encrypted content of reasoning.
+    /// True to include the encrypted content of reasoning.
     pub encrypted: bool,
     /// Names of the custom tools, which take plain text.
     pub custom_tools: Vec<String>,
     /// Members of namespaces, by name.
     pub namespace_members: Vec<(String, String)>,
-    /// `tools` and `reasoning`, which the vendor repeats in its answer.
+    /// JSON of `tools` and `reasoning`, which the vendor repeats in its answer.
     pub tools: String,
     pub reasoning: String,
 }

@@ -1,11 +1,11 @@
-//! Token counts, and how each vendor encodes them.
+//! Encodes token counts in each vendor's format.
 //!
 //! This file must not count tokens (`answer.rs` does), or decide where in an answer a report
 //! appears.
 
 use super::behaviour::UsageMode;
 
-/// True token counts; the reported counts depend on the mode.
+/// True token counts. The reported counts depend on the mode.
 #[derive(Clone, Copy, Debug)]
 pub struct SimUsage {
     pub mode: UsageMode,
@@ -15,9 +15,9 @@ pub struct SimUsage {
     pub write_1h: u64,
     pub output: u64,
     pub reasoning: u64,
-    /// Searches that the vendor ran itself.
+    /// Number of searches that the vendor ran itself.
     pub searches: u64,
-    /// Chat: audio parts of the input and of the output.
+    /// For chat: audio tokens of the input. The next field has those of the output.
     pub audio_input: u64,
     pub audio_output: u64,
 }
@@ -27,7 +27,7 @@ impl SimUsage {
         self.write_5m.saturating_add(self.write_1h)
     }
 
-    /// Input including cached tokens and audio.
+    /// Returns the input tokens, including cached tokens and audio.
     fn prompt(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)
@@ -50,7 +50,7 @@ impl SimUsage {
         }
     }
 
-    /// The usage if only the first `done` of `all` parts of the output were produced.
+    /// Returns the usage if only the first `done` of `all` parts of the output were produced.
     pub fn partial(mut self, done: usize, all: usize) -> Self {
         let share = |count: u64| {
             let part = u128::from(count) * done.min(all) as u128 / all.max(1) as u128;
@@ -62,7 +62,7 @@ impl SimUsage {
         self
     }
 
-    /// The chat vendor's report.
+    /// Encodes the chat vendor's report.
     pub fn chat(&self) -> String {
         let total = self.prompt().saturating_add(self.completion());
         let written = match self.cache_written() {
@@ -81,7 +81,7 @@ impl SimUsage {
         )
     }
 
-    /// The responses vendor's report.
+    /// Encodes the responses vendor's report.
     pub fn responses(&self) -> String {
         let total = self.prompt().saturating_add(self.completion());
         format!(
@@ -95,7 +95,7 @@ impl SimUsage {
         )
     }
 
-    /// The messages vendor's report in a complete answer.
+    /// Encodes the messages vendor's report in a complete answer.
     pub fn messages_whole(&self, tier: Option<&str>) -> String {
         let split = match self.mode {
             UsageMode::NoSplit => String::new(),
@@ -117,8 +117,8 @@ impl SimUsage {
         )
     }
 
-    /// The messages vendor's report at the start of a stream. Its output count is a placeholder for
-    /// about one token, unless no other report follows.
+    /// Encodes the messages vendor's report at the start of a stream. Its output count is a
+    /// placeholder of about one token, unless no other report follows.
     pub fn messages_start(&self, tier: Option<&str>) -> String {
         let begun = Self {
             output: self.output.min(1),
@@ -140,7 +140,7 @@ impl SimUsage {
         }
     }
 
-    /// The messages vendor's report later in a stream.
+    /// Encodes the messages vendor's report later in a stream.
     pub fn messages_so_far(&self) -> String {
         let input = match self.mode {
             UsageMode::Early => String::new(),

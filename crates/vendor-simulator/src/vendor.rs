@@ -1,4 +1,4 @@
-//! Plans the answer to a call: paths, keys, checks, and the headers of each vendor.
+//! Plans the answer to a call: path, key, checks, and the vendor's headers.
 //!
 //! This file must not write to the network (`sender.rs` does). Read next: `request.rs`, then
 //! `chat.rs`, `messages.rs` and `responses.rs`.
@@ -23,21 +23,21 @@ const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
 const MODELS_CREATED_S: i64 = 1_767_225_600;
 
-/// One simulator.
+/// State of one simulator.
 pub struct SimServer {
     pub options: SimulatorOptions,
     pub stats: Stats,
     serial: AtomicU64,
-    /// How often `/_sim/release` was called.
+    /// Number of calls of `/_sim/release`.
     pub releases: AtomicU64,
-    /// Makes the ids of two simulators different.
+    /// Random text that distinguishes the ids of two simulators.
     salt: String,
 }
 
-/// An answer, ready to be sent, perhaps with faults.
+/// An answer that is ready to be sent, perhaps with faults.
 pub struct SimResponsePlan {
     pub status: u16,
-    /// Header lines of the vendor, each with its line end.
+    /// The vendor's header lines, each with its line end.
     pub head: String,
     pub behaviour: Behaviour,
     pub body: SimBody,
@@ -56,7 +56,7 @@ pub enum SimBody {
 impl SimServer {
     pub fn new(options: SimulatorOptions) -> Self {
         let mut salt = [0; 3];
-        // Without randomness, ids of two simulators may collide; that is the only effect.
+        // Without randomness, the only effect is that ids of two simulators may collide.
         let _ = getrandom::fill(&mut salt);
         Self {
             options,
@@ -67,7 +67,7 @@ impl SimServer {
         }
     }
 
-    /// The answer to a call; `None` if the endpoint's fault is to send none.
+    /// Returns the answer to a call; `None` if the endpoint's fault is to send none.
     pub fn plan(&self, request: &SimRequest) -> Option<SimResponsePlan> {
         let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
         let (named, path) = dialect::split_path(request.path());
@@ -103,7 +103,7 @@ impl SimServer {
 struct SimCall<'a> {
     server: &'a SimServer,
     request: &'a SimRequest,
-    /// The path at the vendor.
+    /// Path at the vendor.
     path: &'a str,
     vendor: SimVendor,
     dialect: Option<&'static Dialect>,
@@ -235,7 +235,7 @@ impl SimCall<'_> {
         })
     }
 
-    /// The behaviour that the call selects, if it passes the vendor's checks.
+    /// Returns the behaviour that the call selects, if the call passes the vendor's checks.
     fn check(&self, parsed: &SimParsedBody) -> Result<Behaviour, SimulatedError> {
         let behaviour = Behaviour::parse(&parsed.turn.user_text)
             .map_err(|fault| SimulatedError::from_bad_marker(&fault))?;
@@ -338,7 +338,7 @@ impl SimCall<'_> {
     }
 
     fn check_version(&self) -> Result<(), SimulatedError> {
-        // Only the vendor that defined the protocol asks for a version.
+        // Only the vendor that defined the protocol requires a version.
         if self.dialect.is_some() {
             return Ok(());
         }
@@ -356,7 +356,7 @@ impl SimCall<'_> {
         }
     }
 
-    /// Header lines of every answer of the vendor.
+    /// Returns the header lines of every answer of the vendor.
     fn head(&self) -> String {
         let (id, serial) = (self.request_id(), &self.serial);
         let now = Timestamp::now();
@@ -387,7 +387,7 @@ impl SimCall<'_> {
     }
 }
 
-/// Vendors have their paths below different bases.
+/// Returns the standard path for a dialect's path, because the vendors use different base paths.
 fn vendor_path<'a>(path: &'a str, dialect: Option<&Dialect>) -> &'a str {
     match dialect {
         Some(_) if path.ends_with("/chat/completions") => "/v1/chat/completions",
@@ -422,7 +422,7 @@ fn models(vendor: SimVendor) -> Value {
     }
 }
 
-/// The first tool, if the request says that the model must call one.
+/// Returns the first tool, if the request forces the model to call one.
 fn required_tool(body: &Value) -> Option<String> {
     let choice = &body["tool_choice"];
     if choice != "required" && choice["type"] != "any" {

@@ -1,6 +1,6 @@
-//! The keys of a marker that select one of several modes, and the word for each mode.
+//! Defines the marker keys that select one of several modes, and the word for each mode.
 //!
-//! This file must not know the wire form of a mode.
+//! This file must not define the wire form of a mode.
 
 /// Position and correctness of the usage report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,14 +78,14 @@ pub const GARBAGE: [(&str, Garbage); 5] = [
     ("length", Garbage::Length),
 ];
 
-/// Whether and when the model refuses.
+/// Time at which the model refuses, if it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusalMode {
     #[default]
     No,
-    /// Before any output.
+    /// The model refuses before any output.
     Instead,
-    /// After the output.
+    /// The model refuses after the output.
     After,
 }
 
@@ -112,7 +112,6 @@ pub const SPELLING: [(&str, ReasoningFieldMode); 4] = [
     ("all", ReasoningFieldMode::All),
 ];
 
-/// The form of tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolCallMode {
     #[default]
@@ -142,10 +141,10 @@ pub const CALLS: [(&str, ToolCallMode); 9] = [
 /// A malformed answer of the chat vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MalformedShape {
-    /// Content as an array of parts.
+    /// The content is an array of parts.
     Array,
     NoChoices,
-    /// Error object with status 200.
+    /// The answer is an error object with status 200.
     Error,
 }
 
@@ -155,7 +154,7 @@ pub const SHAPE: [(&str, MalformedShape); 3] = [
     ("error", MalformedShape::Error),
 ];
 
-/// Keep-alive before every event of a stream; it does not count as an event.
+/// A keep-alive before every event of a stream, which does not count as an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAliveMode {
     Comment,
@@ -171,19 +170,19 @@ pub const KEEP_ALIVE: [(&str, KeepAliveMode); 4] = [
     ("blank", KeepAliveMode::Blank),
 ];
 
-/// The events in which the responses vendor's stream shows its items.
+/// The events in which the responses vendor's stream sends its items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ItemMode {
-    /// Start event, pieces, end event, and all items in the terminal event.
+    /// Items have a start event, pieces and an end event, and the terminal event repeats all items.
     #[default]
     Usual,
-    /// Start and end events, but no pieces.
+    /// Items have start and end events, but no pieces.
     Whole,
-    /// End events only.
+    /// Items have end events only.
     Done,
-    /// The terminal event only.
+    /// Items are in the terminal event only.
     Last,
-    /// The usual events, but no items in the terminal event.
+    /// Items have the usual events, but the terminal event omits them.
     Unlisted,
 }
 
@@ -198,14 +197,14 @@ pub const ITEMS: [(&str, ItemMode); 5] = [
 /// The form of a failure in the responses vendor's stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorForm {
-    /// `error` event with its members at the top level.
+    /// The failure is an `error` event with its members at the top level.
     #[default]
     Flat,
-    /// `error` event with a nested object.
+    /// The failure is an `error` event with a nested object.
     Nested,
-    /// `response.failed`.
+    /// The failure is a `response.failed` event.
     Failed,
-    /// `error` event, then `response.failed`.
+    /// The failure is an `error` event, followed by `response.failed`.
     Both,
 }
 

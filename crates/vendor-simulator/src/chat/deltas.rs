@@ -1,6 +1,6 @@
 //! Encodes the deltas of a stream and the message of a JSON answer as the chat vendor does.
 //!
-//! This file must not decide which deltas there are, or their order.
+//! This file must not select or order the deltas.
 
 use std::ops::Range;
 
@@ -60,7 +60,7 @@ impl SimChatResponse {
         format!(r#"{{"role":"assistant","content":{content}{calls},"refusal":null}}"#)
     }
 
-    /// A piece of a text, of thinking or of a refusal.
+    /// Encodes a piece of a text, of thinking or of a refusal.
     pub(super) fn piece(&self, part: usize, range: Range<usize>) -> String {
         let piece = quote(&self.answer.parts[part].output()[range]);
         match &self.answer.parts[part] {
@@ -76,7 +76,7 @@ impl SimChatResponse {
         }
     }
 
-    /// Reasoning that only the vendor can decode.
+    /// Encodes reasoning that only the vendor can decode.
     pub(super) fn opaque(&self, part: usize) -> String {
         format!(r#"{{"reasoning_details":[{}]}}"#, self.opaque_detail(part))
     }
@@ -97,7 +97,8 @@ impl SimChatResponse {
         all.join(",")
     }
 
-    /// An entry of `tool_calls` in a stream: the first of its call, or a later one.
+    /// Encodes an entry of `tool_calls` in a stream, which is the first one of its call or a later
+    /// one.
     pub(super) fn entry(
         &self,
         choice: usize,
@@ -124,7 +125,7 @@ impl SimChatResponse {
         )
     }
 
-    /// Name and arguments of a call, or a range of the arguments.
+    /// Encodes the name and the arguments of a call, or a range of the arguments.
     pub(super) fn function(&self, call: usize, names: bool, args: Option<Range<usize>>) -> String {
         let Some(call) = self.answer.calls().nth(call) else {
             return "{}".to_owned();
@@ -154,7 +155,7 @@ impl SimChatResponse {
         }
     }
 
-    /// Reasoning of a JSON answer, as fields to append to others.
+    /// Encodes the reasoning of a JSON answer as further members.
     fn reasoning(&self) -> String {
         let parts = self.answer.parts.iter().enumerate();
         let details: Vec<String> = parts

@@ -1,6 +1,6 @@
-//! The messages vendor's checks of a single block of a turn.
+//! Implements the messages vendor's checks of a single block of a turn.
 //!
-//! This file must not know the neighbouring blocks (`turns.rs`, `pairing.rs`).
+//! This file must not examine the neighbouring blocks (`turns.rs` and `pairing.rs` do).
 
 use serde_json::Value;
 
@@ -130,7 +130,7 @@ fn misplaced(path: &str, kind: &str) -> SimulatedError {
     }
 }
 
-/// Rejects a text block without text. `position` is the vendor's name for its position.
+/// Rejects a text block without text. In error messages, the block has the name `position`.
 pub fn check_text(position: &str, block: &Value) -> Result<(), SimulatedError> {
     let Some(text) = block["text"].as_str() else {
         return Err(invalid_request(format!(
@@ -153,7 +153,7 @@ pub fn check_text(position: &str, block: &Value) -> Result<(), SimulatedError> {
     }
 }
 
-/// The error for a text of nothing but whitespace.
+/// Returns the error for a text of only whitespace.
 pub fn blank_text(position: &str) -> SimulatedError {
     invalid_request(format!(
         "{position}: text content blocks must contain non-whitespace text"

@@ -1,7 +1,6 @@
-//! The messages vendor's checks of cache breakpoints: their number and their contents.
+//! Implements the messages vendor's checks of cache breakpoints: their number and their contents.
 //!
-//! This file must not decide which blocks may have one: blocks that may not have no such field
-//! (`blocks.rs`).
+//! This file must not decide which blocks may have a breakpoint (`blocks.rs` does).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The chat vendor's checks of a whole request: its fields, its limits, and parameters that
+//! Implements the chat vendor's checks of a whole request: fields, limits, and parameters that
 //! reasoning models refuse.
 //!
 //! This file must not examine messages (`chat_turns.rs`) or tools (`chat_tools.rs`).

@@ -1,7 +1,7 @@
-//! The chat vendor's errors for a parameter, and the checks of members and of names that all its
-//! checks share. The responses vendor uses them too.
+//! Builds the chat vendor's parameter errors, and implements the checks of members and names that
+//! all its checks share. The responses vendor uses them too.
 //!
-//! This file must not know which parameters a request has (`chat.rs`, `responses.rs`).
+//! This file must not list the parameters of a request (`chat.rs` and `responses.rs` do).
 
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
-//! The chat vendor's checks of JSON schemas, including strict schemas for structured output.
+//! Implements the chat vendor's checks of JSON schemas, including strict schemas for structured
+//! output.
 //!
-//! This file must not know the use of the schema: `of` is its name in the vendor's error messages.
+//! This file must not depend on the use of a schema, which error messages name by `of`.
 
 use serde_json::Value;
 
@@ -37,7 +38,7 @@ pub fn check(of: &str, param: &str, schema: &Value) -> Result<(), SimulatedError
     .check_root(schema)
 }
 
-/// Checks also that the schema is strict.
+/// Checks the schema like [`check`], and also that it is strict.
 pub fn check_strict(of: &str, param: &str, schema: &Value) -> Result<(), SimulatedError> {
     SimSchemaCheck {
         of,
@@ -162,7 +163,7 @@ fn is_of(schema: &Value, kind: &str) -> bool {
     schema["type"] == kind || list(&schema["type"]).iter().any(|listed| listed == kind)
 }
 
-/// Formats the context as the vendor does: as a tuple.
+/// Formats the context as a tuple, like the vendor.
 fn format_context(context: &[String]) -> String {
     match context {
         [] => "()".to_owned(),

@@ -1,4 +1,4 @@
-//! The chat vendor's checks of tools and of `tool_choice`.
+//! Implements the chat vendor's checks of tools and of `tool_choice`.
 //!
 //! This file must not examine calls and results (`chat_turns.rs`).
 
@@ -63,7 +63,7 @@ pub fn check(call: &SimRequestCheck<'_>, model: SimChatModel) -> Result<(), Simu
 fn check_tool(path: &str, tool: &Value) -> Result<(), SimulatedError> {
     match tool["type"].as_str() {
         Some("function") => {
-            // Some agents that work with the vendor repeat the name at this level.
+            // Some working agents repeat the name at this level, so the vendor accepts it.
             check_members(path, tool, &["type", "function", "name"])?;
             match non_null(tool, "function") {
                 Some(function) => check_function(

@@ -1,4 +1,4 @@
-//! The chat vendor's checks of messages: their fields, their parts, and that results follow calls.
+//! Implements the chat vendor's checks of messages: fields, parts, and results that follow calls.
 //!
 //! This file must not examine the rest of the request (`chat.rs`).
 
@@ -11,7 +11,8 @@ use crate::errors::SimulatedError;
 use crate::signature::decode;
 
 const MAX_ID_CHARS: usize = 40;
-/// SDKs and agents that work with the vendor send the last two back with its answer.
+/// Fields of an assistant message. SDKs and agents return the last two with the vendor's own
+/// answer.
 const ANSWER_FIELDS: [&str; 10] = [
     "role",
     "content",
@@ -28,7 +29,7 @@ const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/w
 
 pub fn check(call: &SimRequestCheck<'_>) -> Result<(), SimulatedError> {
     let messages = list(&call.body["messages"]);
-    // Calls without a result so far, and the message that made them.
+    // Calls without a result so far. The next variable is the message that made them.
     let mut open: Vec<&str> = Vec::new();
     let mut caller = None;
     for (index, message) in messages.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Capabilities of the simulated vendors' models, by the generation in their names.
+//! Lists the capabilities of the simulated vendors' models, by the generation in their names.
 //!
 //! This file must not restrict a model whose name has no generation.
 
-/// Major and minor number of the model's generation; `None` if its name has none.
+/// Returns the major and minor number of the model's generation; `None` if its name has none.
 pub fn generation(model: &str) -> Option<(u32, u32)> {
     let name = model
         .strip_prefix("claude-")
@@ -15,13 +15,13 @@ pub fn generation(model: &str) -> Option<(u32, u32)> {
     Some((major, numbers.next().unwrap_or(0)))
 }
 
-/// A number of a generation; eight digits are a date instead.
+/// Parses a number of a generation. Eight digits are a date instead.
 fn parse_version_number(word: &str) -> Option<u32> {
     let digits = word.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     digits.parse().ok().filter(|_| digits.len() <= 2)
 }
 
-/// Maximum number of output tokens of the model.
+/// Returns the maximum number of output tokens of the model.
 pub fn max_output_tokens(model: &str) -> Option<u64> {
     match generation(model)? {
         _ if model.starts_with("claude-") => Some(64_000),
@@ -30,7 +30,7 @@ pub fn max_output_tokens(model: &str) -> Option<u64> {
     }
 }
 
-/// Thinking, effort and sampling of a model of the messages vendor.
+/// Capabilities of a messages vendor's model: thinking, effort and sampling.
 #[derive(Clone, Copy, Debug)]
 pub struct SimMessagesModel {
     generation: Option<(u32, u32)>,
@@ -53,7 +53,7 @@ impl SimMessagesModel {
         self.generation.is_some_and(|own| own < generation)
     }
 
-    /// The model accepts temperature or top_p, but not both.
+    /// Returns whether the model accepts temperature or top_p, but not both.
     pub fn samples_by_one(&self) -> bool {
         self.is_from((4, 1)) && self.is_before((4, 7))
     }
@@ -80,7 +80,7 @@ impl SimMessagesModel {
         }
     }
 
-    /// Efforts that the model accepts; `None` if it accepts all.
+    /// Returns the efforts that the model accepts; `None` if it accepts all.
     pub fn efforts(&self) -> Option<&'static [&'static str]> {
         self.generation?;
         Some(match () {
@@ -92,7 +92,7 @@ impl SimMessagesModel {
     }
 }
 
-/// Reasoning of a model of the chat vendor.
+/// Reasoning capabilities of a chat vendor's model.
 #[derive(Clone, Copy, Debug)]
 pub struct SimChatModel {
     generation: Option<(u32, u32)>,
@@ -109,7 +109,7 @@ impl SimChatModel {
         self.generation.is_some_and(|own| own >= (5, 0))
     }
 
-    /// The model is known, and does not reason.
+    /// Returns whether the model is known and does not reason.
     pub fn never_reasons(&self) -> bool {
         self.generation.is_some() && !self.reasons()
     }
@@ -123,8 +123,8 @@ impl SimChatModel {
         self.reasons() && !known.contains(&effort)
     }
 
-    /// The model accepts function tools only with effort `none`. The newest models reason by
-    /// default.
+    /// Returns whether the model refuses function tools at this effort. Some models accept them
+    /// only with effort `none`, and the newest models reason by default.
     pub fn refuses_tools(&self, effort: Option<&str>) -> bool {
         let from = |generation| self.generation.is_some_and(|own| own >= generation);
         match effort {

@@ -1,6 +1,6 @@
 //! Reads the members of a JSON body.
 //!
-//! This file must not know the vendors.
+//! This file must not depend on a vendor.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The first member of an object that is not in the list of known ones.
+/// Returns the first member of an object that is not in the list of known ones.
 pub fn unknown_member<'a>(value: &'a Value, known: &[&str]) -> Option<&'a str> {
     let names = value.as_object()?.keys().map(String::as_str);
     names.into_iter().find(|name| !known.contains(name))

@@ -1,4 +1,4 @@
-//! The messages vendor's checks of a whole request: its fields, limits and sampling.
+//! Implements the messages vendor's checks of a whole request: fields, limits and sampling.
 //!
 //! This file must not examine turns (`turns.rs`) or tools (`messages_tools.rs`).
 

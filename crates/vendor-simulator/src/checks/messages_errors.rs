@@ -1,7 +1,7 @@
-//! The messages vendor's error for an invalid request, and the check of members that all its checks
-//! share.
+//! Builds the messages vendor's error for an invalid request, and implements the check of members
+//! that all its checks share.
 //!
-//! This file must not know which fields a request has (`messages.rs`).
+//! This file must not list the fields of a request (`messages.rs` does).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The messages vendor's checks of tools and of `tool_choice`.
+//! Implements the messages vendor's checks of tools and of `tool_choice`.
 //!
 //! This file must not examine calls and results (`pairing.rs`).
 

@@ -1,5 +1,5 @@
-//! The messages vendor's checks that calls and results match: each call's result is at the start of
-//! the next message, and no other result is anywhere.
+//! Implements the messages vendor's checks that calls and results match. Each call's result must be
+//! at the start of the next message, and no other result may exist.
 //!
 //! This file must not examine the contents of calls and results (`blocks.rs`).
 
@@ -24,7 +24,7 @@ pub fn check(call: &SimRequestCheck<'_>, messages: &[Value]) -> Result<(), Simul
         }
     }
     let mut open: Vec<&str> = Vec::new();
-    // The request does not contain what a thread has stored.
+    // A request that continues a thread does not repeat the stored messages.
     let continues = call.body["thread"]["type"] == "continue";
     for (turn, message) in messages.iter().enumerate() {
         let leading = list(&message["content"])

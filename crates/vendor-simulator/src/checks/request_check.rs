@@ -1,6 +1,6 @@
-//! The request that all checks read.
+//! Represents the request that all checks read.
 //!
-//! This file must not reject anything: each vendor's checks do.
+//! This file must not reject requests, which each vendor's checks do.
 
 use serde_json::Value;
 
@@ -12,23 +12,23 @@ pub struct SimRequestCheck<'a> {
     pub model: &'a str,
     pub body: &'a Value,
     pub behaviour: &'a Behaviour,
-    /// The previews that the caller enabled by header.
+    /// Previews that the caller enabled by a header.
     pub previews: &'a str,
 }
 
 impl SimRequestCheck<'_> {
-    /// A member of the body; null counts as absent.
+    /// Returns a member of the body. A null counts as absent.
     pub fn non_null(&self, name: &str) -> Option<&Value> {
         members::non_null(self.body, name)
     }
 
-    /// Output limit of the model.
+    /// Returns the output limit of the model.
     pub fn output_max(&self) -> Option<u64> {
         generations::max_output_tokens(self.model)
     }
 
-    /// Returns whether the model is a real vendor's. All others belong to compatible servers, which
-    /// accept more.
+    /// Returns whether the model is a real vendor's. All other models belong to compatible servers,
+    /// which accept more.
     pub fn is_real(&self) -> bool {
         generations::generation(self.model).is_some()
     }
@@ -37,8 +37,7 @@ impl SimRequestCheck<'_> {
         self.previews.contains(name)
     }
 
-    /// Returns whether an unknown field is accepted: it is an extension, and the model is not a
-    /// real vendor's.
+    /// Returns whether an unknown field is accepted because the model is not a real vendor's.
     pub fn allows_extension(&self, name: &str) -> bool {
         !self.is_real() && name.starts_with("x_")
     }

@@ -1,4 +1,4 @@
-//! The responses vendor's checks of a whole request: its fields, its limits, and parameters that
+//! Implements the responses vendor's checks of a whole request: fields, limits, and parameters that
 //! reasoning models refuse.
 //!
 //! This file must not examine items (`responses_items.rs`) or tools (`responses_tools.rs`).

@@ -1,4 +1,4 @@
-//! The responses vendor's checks of single input items: their fields and their parts.
+//! Implements the responses vendor's checks of single input items: their fields and parts.
 //!
 //! This file must not examine the neighbouring items (`responses_pairing.rs`).
 
@@ -12,7 +12,8 @@ use crate::signature::{SignatureKind, decode, is_ours};
 const MAX_CALL_ID_CHARS: usize = 64;
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const INPUT_PART_TYPES: [&str; 3] = ["input_text", "input_image", "input_file"];
-/// Types of items that are accepted unchecked: the vendor itself or its own client made them.
+/// Types of items that are accepted unchecked, because the vendor itself or its own client created
+/// them.
 const UNCHECKED_ITEM_TYPES: [&str; 16] = [
     "additional_tools",
     "agent_message",

@@ -1,5 +1,5 @@
-//! The responses vendor's checks that items match: calls with outputs, and reasoning with the items
-//! that follow it.
+//! Implements the responses vendor's checks that items match: calls with outputs, and reasoning
+//! with the following items.
 //!
 //! This file must not examine the contents of items (`responses_items.rs`).
 
@@ -56,7 +56,7 @@ fn check_outputs(items: &[Value]) -> Result<(), SimulatedError> {
     }
 }
 
-/// Checks that reasoning is followed by the item that it led to.
+/// Checks that reasoning is followed by the item to which it led.
 fn check_reasoning_followed(reasoning: &Value, rest: &[Value]) -> Result<(), SimulatedError> {
     let next = rest.iter().find(|item| item["type"] != "reasoning");
     let leads = next.is_some_and(|item| {
@@ -71,8 +71,7 @@ fn check_reasoning_followed(reasoning: &Value, rest: &[Value]) -> Result<(), Sim
     )))
 }
 
-/// Checks that an item which followed reasoning, if it has the vendor's id, comes with that
-/// reasoning.
+/// Checks that an item with the vendor's id comes with its reasoning, if reasoning preceded it.
 fn check_reasoning_kept(item: &Value, before: &[Value]) -> Result<(), SimulatedError> {
     let Some(id) = item["id"].as_str().filter(|id| id.ends_with('r')) else {
         return Ok(());

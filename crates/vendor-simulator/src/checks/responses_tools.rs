@@ -1,4 +1,4 @@
-//! The responses vendor's checks of tools and of `tool_choice`.
+//! Implements the responses vendor's checks of tools and of `tool_choice`.
 //!
 //! This file must not examine calls and results (`responses_pairing.rs`).
 
@@ -10,7 +10,8 @@ use super::members::{list, non_null};
 use super::request_check::SimRequestCheck;
 use crate::errors::SimulatedError;
 
-/// Types of tools that the vendor runs, or that the client runs through a type of their own.
+/// Types of tools that are accepted unchecked: the vendor or the client runs them by a special
+/// type.
 const UNCHECKED_TOOL_TYPES: [&str; 12] = [
     "web_search",
     "web_search_preview",
@@ -98,7 +99,7 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), SimulatedError> {
 }
 
 fn check_function(path: &str, tool: &Value) -> Result<(), SimulatedError> {
-    // This detects the chat form of a tool, which is one level deeper.
+    // A missing name reveals the chat form of a tool, which is one level deeper.
     check_name(&format!("{path}.name"), &tool["name"])?;
     check_members(path, tool, &FUNCTION_FIELDS)?;
     let Some(schema) = non_null(tool, "parameters") else {

@@ -1,4 +1,4 @@
-//! The messages vendor's checks of a schema for structured output.
+//! Implements the messages vendor's checks of a schema for structured output.
 //!
 //! This file must not check that the schema is valid (`messages_tools.rs`).
 

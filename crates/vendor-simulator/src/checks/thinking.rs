@@ -1,4 +1,4 @@
-//! The messages vendor's checks of the parameters for thinking.
+//! Implements the messages vendor's checks of the parameters for thinking.
 //!
 //! This file must not examine thinking in the history (`blocks.rs`, `turns.rs`).
 
@@ -61,7 +61,7 @@ pub fn check(call: &SimRequestCheck<'_>, model: SimMessagesModel) -> Result<(), 
     }
 }
 
-/// Returns whether the request asks for manual thinking.
+/// Returns whether the request enables manual thinking.
 pub fn is_manual(call: &SimRequestCheck<'_>) -> bool {
     call.body["thinking"]["type"] == "enabled"
 }

@@ -1,4 +1,4 @@
-//! The messages vendor's checks of turns: their roles, their order, and the end of the last one.
+//! Implements the messages vendor's checks of turns: roles, order, and the end of the last turn.
 //!
 //! This file must not examine blocks (`blocks.rs`) or match calls with results (`pairing.rs`).
 
@@ -100,7 +100,7 @@ fn is_thinking(block: &Value) -> bool {
     block["type"] == "thinking" || block["type"] == "redacted_thinking"
 }
 
-/// With manual thinking, the turn that the model continues must start with its thinking.
+/// Rejects a request with manual thinking if the continued turn does not start with its thinking.
 fn check_manual(messages: &[Value]) -> Result<(), SimulatedError> {
     let is_result = |message: &Value| {
         list(&message["content"])

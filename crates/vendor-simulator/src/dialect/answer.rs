@@ -1,5 +1,5 @@
-//! Turns the simulator's answer into the vendor's: first by the behaviour, then by moving members
-//! of what is encoded.
+//! Converts the simulator's answer to the vendor's dialect, first by changing the behaviour, then
+//! by moving members of the encoded answer.
 //!
 //! This file must not decide the content (`../answer.rs`).
 
@@ -16,7 +16,7 @@ use crate::signature::{SignatureKind, sign};
 const THOUGHT: &str = "I think about it.";
 
 impl Dialect {
-    /// Sets what the vendor does by default.
+    /// Applies the vendor's defaults to the behaviour.
     pub fn apply(&self, parsed: &mut SimParsedBody, behaviour: &mut Behaviour) {
         let thinks = self.thinking.is_on(&parsed.body);
         if thinks && behaviour.blocks.is_none() {
@@ -42,7 +42,7 @@ impl Dialect {
         parsed.turn.obfuscation = false;
     }
 
-    /// The error that a marker with `status` selected.
+    /// Returns the error that a marker with `status` selected.
     pub fn error_from_marker(&self, status: u16, behaviour: &Behaviour) -> SimulatedError {
         let kind = match status {
             _ if behaviour.error_body == ErrorBody::Context => ErrorKind::Context,
@@ -68,7 +68,7 @@ impl Dialect {
 
     fn rewrite_chat(&self, text: &str) -> String {
         let Ok(mut answer) = serde_json::from_str::<Value>(text) else {
-            // `[DONE]`
+            // The text `[DONE]` is not JSON and stays unchanged.
             return text.to_owned();
         };
         let id = answer["id"].as_str().unwrap_or_default().to_owned();
@@ -149,7 +149,7 @@ impl Dialect {
     }
 
     fn rewrite_message(&self, id: &str, message: &mut Map<String, Value>) {
-        // Only the vendor that defined the protocol has these.
+        // Only the vendor that defined the protocol sends these members.
         message.retain(|name, _| !matches!(name.as_str(), "annotations" | "refusal"));
         if self.answer.reasoning == ReasoningPlace::ContentPart
             && let Some(thought) = message.remove("reasoning_content")
@@ -171,7 +171,7 @@ impl Dialect {
                 .as_str()
                 .unwrap_or_default()
                 .to_owned();
-            // Later pieces of a call have no id.
+            // Later fragments of a call have no id.
             let Some(given) = call["id"].as_str().map(str::to_owned) else {
                 continue;
             };
@@ -186,7 +186,7 @@ impl Dialect {
             if self.answer.ids_by_name {
                 call["id"] = json!(format!("functions.{name}:{index}"));
             }
-            // Of parallel calls only the first one has a signature.
+            // Of parallel calls, only the first one has a signature.
             if self.state == VendorState::ThoughtSignature && index == 0 {
                 let signature = sign(SignatureKind::Thinking, &name, id);
                 call["extra_content"] = json!({"google": {"thought_signature": signature}});
@@ -195,12 +195,13 @@ impl Dialect {
     }
 }
 
-/// Only the vendor that defined the protocol says the phase of a message.
+/// Removes the phase of a message, which only the vendor that defined the protocol sends.
 fn remove_phase(item: &mut Value) {
     item.as_object_mut().and_then(|item| item.remove("phase"));
 }
 
-/// Ends the ids of a vendor whose calls need their state, and other models' calls none.
+/// Suffix of the call ids of vendors whose calls need their state. The ids of other models' calls
+/// lack the suffix.
 pub(super) const OWN_CALL: &str = "_own";
-/// The unique end of the simulator's ids of calls.
+/// Length of the unique suffix of the simulator's call ids.
 const CALL_SUFFIX: usize = 9;

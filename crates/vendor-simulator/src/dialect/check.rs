@@ -1,6 +1,6 @@
-//! What a dialect refuses: members that the vendor does not know, roles, orders, missing state.
+//! Rejects requests that a dialect refuses: unknown members, roles, orders, missing state.
 //!
-//! This file must not know a vendor: the table says what each refuses.
+//! This file must not depend on a vendor, because the table lists each vendor's refusals.
 
 use serde_json::Value;
 
@@ -11,12 +11,12 @@ use super::shape::VendorState;
 use crate::errors::{SimVendor, SimulatedError};
 use crate::signature::{SignatureKind, is_ours};
 
-/// What Google documents for calls that another model made.
+/// Signature that Google documents for calls that another model made.
 const SKIPPED_SIGNATURE: &str = "skip_thought_signature_validator";
 const CALL_ID_CHARS: usize = 9;
 
 impl Dialect {
-    /// Checks a request as the vendor does.
+    /// Checks a request against the dialect's rules.
     pub fn check(&self, body: &Value) -> Result<(), SimulatedError> {
         self.check_object("request", "", body)?;
         for tool in items(&body["tools"]) {
@@ -42,7 +42,7 @@ impl Dialect {
         self.errors.build(kind, names)
     }
 
-    /// Checks the members of an object, and of the objects in it that the table describes.
+    /// Checks the members of an object and of the nested objects that the table describes.
     fn check_object(&self, place: &str, path: &str, object: &Value) -> Result<(), SimulatedError> {
         let (Some(known), Some(members)) = (self.members.get(place), object.as_object()) else {
             return Ok(());
@@ -87,7 +87,7 @@ impl Dialect {
             let names = [("role", role), ("index", at.as_str())];
             return Err(self.error(ErrorKind::Role, &names));
         }
-        // A developer's message has the members of a system message.
+        // A developer's message has the same members as a system message.
         let place = match role {
             "developer" => "message.system".to_owned(),
             role => format!("message.{role}"),
@@ -134,7 +134,7 @@ impl Dialect {
         Ok(())
     }
 
-    /// A part or an item of a type that the vendor does not know.
+    /// Returns the error for a part or an item of an unknown type.
     fn unknown_kind(&self, kind: &str, place: &str) -> SimulatedError {
         let at = format!(" at '{place}'");
         let names = [
@@ -181,7 +181,7 @@ impl Dialect {
         Ok(())
     }
 
-    /// Every call has its result, and every result its call.
+    /// Checks that every call has its result, and every result its call.
     fn check_results(&self, messages: &[Value]) -> Result<(), SimulatedError> {
         let mut open: Vec<&str> = Vec::new();
         for message in messages {
@@ -210,7 +210,7 @@ impl Dialect {
         }
     }
 
-    /// Calls of this turn must have the state that the vendor gave with them.
+    /// Checks that calls of this turn have the state that the vendor sent with them.
     fn check_state(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
         let last_user = messages
             .iter()
@@ -230,7 +230,7 @@ impl Dialect {
                             || is_ours(SignatureKind::Thinking, name, signature)
                     })
                 }
-                // An empty one satisfies the vendors, also for calls of other models.
+                // An empty text satisfies the vendors, even for calls of other models.
                 VendorState::ReasoningContent => {
                     self.thinking.is_on(body) && !message["reasoning_content"].is_string()
                 }
@@ -253,7 +253,7 @@ impl Dialect {
     }
 }
 
-/// Returns whether the simulator made the call: only then can its state come back.
+/// Returns whether the simulator made the call, because only then can its state be returned.
 fn is_own(call: &Value) -> bool {
     id(call).contains("Sim") || id(call).starts_with("functions.")
 }
@@ -262,7 +262,7 @@ fn id(call: &Value) -> &str {
     call["id"].as_str().unwrap_or_default()
 }
 
-/// The items of an array; none for any other value.
+/// Returns the items of an array, or none for any other value.
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

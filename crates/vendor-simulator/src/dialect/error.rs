@@ -1,4 +1,4 @@
-//! A vendor's errors: status, words and shape, as templates.
+//! Builds a vendor's errors from templates of status, message and shape.
 //!
 //! This file must not decide when an error occurs (`check.rs` and the marker do).
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::errors::SimulatedError;
 
-/// The vendor's errors by kind, and the body that most of them share.
+/// The vendor's error templates by kind, and the body that most of them share.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DialectErrors {
@@ -20,17 +20,17 @@ pub struct DialectErrors {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// A member that the vendor does not know.
+    /// The request contains an unknown member.
     Member,
-    /// A value that the member does not take.
+    /// A member has a value that the vendor does not accept.
     Value,
     Role,
     Order,
-    /// State that did not come back.
+    /// The state of the vendor's own calls is missing.
     State,
-    /// More input than the model reads.
+    /// The input exceeds the model's context.
     Context,
-    /// Any other request that the vendor refuses.
+    /// The request is refused for any other reason.
     Invalid,
     RateLimit,
     Failure,
@@ -44,12 +44,12 @@ struct ErrorTemplate {
     #[serde(rename = "type")]
     kind: Option<String>,
     code: Option<String>,
-    /// Members of the error that other errors of the vendor do not have.
+    /// Additional members of this kind of error.
     body: Option<Value>,
 }
 
 impl DialectErrors {
-    /// Builds the error of this kind. `names` are the values of its placeholders.
+    /// Builds an error of this kind. The pairs in `names` are the values of placeholders.
     pub fn build(&self, kind: ErrorKind, names: &[(&str, &str)]) -> SimulatedError {
         let found = self
             .kinds
@@ -82,8 +82,8 @@ fn fill(text: &str, names: &[(&str, &str)]) -> String {
     })
 }
 
-/// Replaces `{name}` in all texts. A text that is one placeholder becomes its value: `null` if
-/// there is none, a number for the status.
+/// Replaces `{name}` in all texts. A text that is one placeholder becomes its value, which is a
+/// number for the status, and `null` for a missing value.
 fn fill_value(template: &Value, words: &[(&str, Option<&str>)]) -> Value {
     match template {
         Value::String(text) if text == "{status}" => words

@@ -1,47 +1,50 @@
-//! The parts of a dialect: order of messages, state, the switch of thinking, the shape of answers.
+//! Defines the parts of a dialect: order of messages, state, the switch of thinking, the shape of
+//! answers.
 //!
-//! This file must not check or rewrite anything: `check.rs` and `answer.rs` do.
+//! This file must not check or rewrite anything, which `check.rs` and `answer.rs` do.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Which orders of messages the vendor refuses.
+/// Restrictions on the order of messages.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MessageOrder {
-    /// A system message may stand in front only, and only one.
+    /// True if only the first message may be a system message.
     #[serde(default)]
     pub system_first: bool,
-    /// No user message directly after the result of a tool.
+    /// True if a user message must not directly follow a tool result.
     #[serde(default)]
     pub no_user_after_tool: bool,
-    /// The last message must be of the user or a tool, or an assistant's with `prefix`.
+    /// True if the last message must be the user's or a tool's, or an assistant's with `prefix`.
     #[serde(default)]
     pub no_final_assistant: bool,
-    /// Messages of the same role must not follow each other.
+    /// True if messages of the same role must not follow each other.
     #[serde(default)]
     pub alternates: bool,
 }
 
-/// What must come back with the vendor's own calls.
+/// State that the client must return with the vendor's own calls.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VendorState {
     #[default]
     None,
-    /// `extra_content.google.thought_signature` on the first call of each message of this turn.
+    /// The state is `extra_content.google.thought_signature` on the first call of each message of
+    /// this turn.
     ThoughtSignature,
-    /// `reasoning_content` on messages with calls, while the model thinks.
+    /// The state is `reasoning_content` on messages with calls, while the model thinks.
     ReasoningContent,
-    /// The same, but calls of other models need none.
+    /// The state is `reasoning_content` too, but calls of other models need none.
     OwnReasoningContent,
-    /// `reasoning_details` as they were.
+    /// The state is `reasoning_details`, which must be unchanged.
     ReasoningDetails,
 }
 
-/// Whether the model thinks: a path in the body and its value; `*` is any value.
+/// Condition under which the model thinks: a path in the body and its value, where `*` is any
+/// value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimThinkingSwitch {
@@ -64,7 +67,7 @@ impl SimThinkingSwitch {
     }
 }
 
-/// Where the vendor puts what other vendors put elsewhere.
+/// Places of members that differ between vendors.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerShape {
@@ -74,13 +77,13 @@ pub struct AnswerShape {
     pub usage: SimUsageMember,
     #[serde(default)]
     pub cached: CachedPlace,
-    /// Streams a call in one piece.
+    /// True if a stream sends each call in one piece.
     #[serde(default)]
     pub whole_calls: bool,
-    /// Kimi's ids: `functions.NAME:0`, which are unique in a message only.
+    /// True for call ids such as Kimi's `functions.NAME:0`, which are unique only within a message.
     #[serde(default)]
     pub ids_by_name: bool,
-    /// The vendor's own words for a finish reason.
+    /// Maps standard finish reasons to the vendor's names.
     #[serde(default)]
     pub finish: BTreeMap<String, String>,
 }
@@ -92,44 +95,45 @@ pub enum ReasoningPlace {
     ReasoningContent,
     Reasoning,
     ReasoningDetails,
-    /// A part `{type: thinking, thinking: [{type: text, text}]}` of the content.
+    /// Reasoning is a part `{type: thinking, thinking: [{type: text, text}]}` of the content.
     ContentPart,
 }
 
-/// Where a stream reports its usage.
+/// Place of the usage report in a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SimUsageMember {
-    /// In a chunk of its own, if the caller asked.
+    /// Usage is in a separate chunk, if the caller requested it.
     #[default]
     IfAsked,
-    /// In the chunk with the finish reason, always.
+    /// Usage is always in the chunk with the finish reason.
     FinishChunk,
-    /// `x_groq.usage` of that chunk.
+    /// Usage is in `x_groq.usage` of the chunk with the finish reason.
     XGroq,
-    /// `choices[0].usage` of that chunk.
+    /// Usage is in `choices[0].usage` of the chunk with the finish reason.
     Choice,
 }
 
-/// Where a report has the cached tokens.
+/// Place of the cached tokens in a usage report.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CachedPlace {
-    /// `prompt_tokens_details.cached_tokens`
+    /// Cached tokens are in `prompt_tokens_details.cached_tokens`.
     #[default]
     Details,
-    /// `cached_tokens`
+    /// Cached tokens are in `cached_tokens`.
     Top,
-    /// `prompt_cache_hit_tokens` and `prompt_cache_miss_tokens`
+    /// Cached tokens are in `prompt_cache_hit_tokens`, and the others in
+    /// `prompt_cache_miss_tokens`.
     HitAndMiss,
-    /// `cache_read_input_tokens` and `cache_creation_input_tokens` of `input_tokens_details`
-    /// (responses).
+    /// Cached tokens are in `cache_read_input_tokens` and `cache_creation_input_tokens` of
+    /// `input_tokens_details` (responses).
     ReadAndCreation,
-    /// The vendor does not report them.
+    /// The vendor does not report cached tokens.
     Absent,
 }
 
-/// A member of an object by its path, such as `/thinking/type`.
+/// Returns whether the member at a path such as `/thinking/type` has this value.
 fn is_at(body: &Value, pointer: &str, value: &str) -> bool {
     match body.pointer(pointer) {
         None | Some(Value::Null) => false,

@@ -1,7 +1,7 @@
-//! Encodes the blocks of a message as the messages vendor does: complete, and at the start of a
+//! Encodes the blocks of a message like the messages vendor, both complete and at the start of a
 //! stream.
 //!
-//! This file must not decide which blocks there are (`answer.rs`), or their order.
+//! This file must not select or order the blocks (`answer.rs` does).
 
 use crate::behaviour::ToolCallMode;
 use crate::json::quote;
@@ -11,7 +11,7 @@ use crate::signature::{SignatureKind, sign};
 use super::response::{SimBlock, SimMessagesResponse};
 
 impl SimMessagesResponse {
-    /// A block of a JSON answer.
+    /// Encodes a block of a JSON answer.
     pub(super) fn block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
             (SimBlock::Result(_), SimPart::Search(search)) => self.result(index, search),
@@ -32,7 +32,7 @@ impl SimMessagesResponse {
         }
     }
 
-    /// A block before its deltas.
+    /// Encodes a block before its deltas.
     pub(super) fn empty_block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
             (SimBlock::Part(_), SimPart::Thinking(_)) => self.thinking("", ""),
@@ -49,7 +49,7 @@ impl SimMessagesResponse {
         }
     }
 
-    /// The visible part of a block's output.
+    /// Returns the visible part of a block's output.
     pub(super) fn visible_output(&self, index: usize) -> &str {
         match self.part(index) {
             SimPart::Thinking(thinking) if thinking.omitted => "",
@@ -148,7 +148,7 @@ impl SimMessagesResponse {
         format!(r#""srvtoolu_{}{part:02}""#, self.serial)
     }
 
-    /// Number of calls before the block.
+    /// Returns the number of calls before the block.
     fn number(&self, index: usize) -> usize {
         (0..index)
             .filter(|before| matches!(self.part(*before), SimPart::Call(_)))

@@ -1,6 +1,6 @@
-//! A message before it is encoded: its answer, its blocks and the events of its stream.
+//! Represents a message before encoding: its answer, its blocks and the events of its stream.
 //!
-//! This file must not encode anything (`blocks.rs` and `messages.rs` do).
+//! This file must not encode a message (`blocks.rs` and `messages.rs` do).
 
 use std::ops::Range;
 
@@ -14,20 +14,20 @@ pub struct SimMessagesResponse {
     pub(super) turn: SimTurn,
     pub(super) behaviour: Behaviour,
     pub(super) answer: SimulatedAnswer,
-    /// The unique part of every id.
+    /// Unique part of every id.
     pub(super) serial: String,
     pub(super) blocks: Vec<SimBlock>,
     pub(super) steps: Vec<SimMessagesEvent>,
 }
 
-/// A block, by the index of its part; a search has two blocks.
+/// A block by the index of its part. A search has two blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimBlock {
     Part(usize),
     Result(usize),
 }
 
-/// One event of a stream before it is encoded; small, because streams can be long.
+/// One event of a stream before encoding. It is small because streams can be long.
 #[derive(Debug)]
 pub(super) enum SimMessagesEvent {
     Start,
@@ -36,7 +36,7 @@ pub(super) enum SimMessagesEvent {
     BlockStart(usize),
     Delta(usize, Range<usize>),
     Signature(usize),
-    /// A citation: index of its block, and its index within the block.
+    /// A citation by the index of its block, and its index within the block.
     Citation(usize, usize),
     /// A delta of an unknown block.
     Odd(usize),
@@ -48,7 +48,7 @@ pub(super) enum SimMessagesEvent {
 }
 
 impl SimMessagesResponse {
-    /// The part of the answer that the block at `index` shows.
+    /// Returns the part of the answer that the block at `index` shows.
     pub(super) fn part(&self, index: usize) -> &SimPart {
         let (SimBlock::Part(part) | SimBlock::Result(part)) = self.blocks[index];
         &self.answer.parts[part]

@@ -1,7 +1,7 @@
-//! Encodes the items of a response as the vendor does: complete, at their start, and the events in
+//! Encodes the items of a response like the vendor: complete, at their start, and the events in
 //! between.
 //!
-//! This file must not decide which items there are (`answer.rs`), or the order of their events.
+//! This file must not select the items (`answer.rs` does) or order their events.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::signature::{SignatureKind, sign};
 use super::{SimResponsesEvent, SimResponsesResponse};
 
 impl SimResponsesResponse {
-    /// An item in its final state.
+    /// Encodes an item in its final state.
     pub(super) fn item(&self, item: usize) -> String {
         let (id, status) = (self.id(item), self.item_status(item));
         match &self.answer.parts[item] {
@@ -39,7 +39,7 @@ impl SimResponsesResponse {
         }
     }
 
-    /// An item before any of its content.
+    /// Encodes an item without its content.
     fn empty_item(&self, item: usize) -> String {
         let id = self.id(item);
         match &self.answer.parts[item] {
@@ -53,7 +53,7 @@ impl SimResponsesResponse {
         }
     }
 
-    /// An event of an item.
+    /// Encodes an event of an item.
     pub(super) fn item_event(
         &self,
         step: &SimResponsesEvent,
@@ -268,7 +268,7 @@ impl SimResponsesResponse {
         )
     }
 
-    /// A reasoning item: complete, or as it starts.
+    /// Encodes a reasoning item, either complete or at its start.
     fn reasoning(&self, item: usize, is_whole: bool) -> String {
         let count = if is_whole {
             self.summary(item).len()
@@ -296,7 +296,7 @@ impl SimResponsesResponse {
         )
     }
 
-    /// The parts of a summary, which a blank line separates.
+    /// Returns the ranges of a summary's parts, which blank lines separate.
     pub(super) fn summary(&self, item: usize) -> Vec<Range<usize>> {
         let SimPart::Thinking(thinking) = &self.answer.parts[item] else {
             return Vec::new();
@@ -329,8 +329,8 @@ impl SimResponsesResponse {
         if is_cut { "incomplete" } else { "completed" }
     }
 
-    /// The id of an item. If reasoning precedes the item, the id ends with an `r`: the vendor
-    /// expects both back, or neither.
+    /// Returns the id of an item. If reasoning precedes the item, the id ends with an `r`, because
+    /// the vendor expects both items back, or neither.
     fn id(&self, item: usize) -> String {
         let parts = &self.answer.parts;
         let is_thought = |part: &SimPart| matches!(part, SimPart::Thinking(_) | SimPart::Redacted);
