@@ -22,7 +22,6 @@ pub fn account(account: &Account) -> Value {
     })
 }
 
-/// Returns an account with its balance.
 pub fn account_with_balance(holder: &Account, balance: &Balance) -> Value {
     let mut value = account(holder);
     value["balance"] = json!(balance.balance);

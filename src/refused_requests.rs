@@ -27,7 +27,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Interval of writes.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval in ms of deletions of rows that are older than [`KEPT_DAYS`].
 const PURGE_INTERVAL_MS: i64 = 3_600_000;

@@ -248,7 +248,6 @@ impl LedgerBacklog {
         Ok(Some((delay, guard)))
     }
 
-    /// Updates the gauges of the backlog.
     pub fn update_gauges(&self) {
         METRICS
             .journal_pending

@@ -17,9 +17,7 @@ use base::file_owner;
 use ledger::sqlite;
 use std::path::Path;
 
-/// The content of a backup.
 pub struct Backup {
-    /// Number of journal files in it.
     pub journal_files: usize,
     /// Faults of segments that are neither in the data directory nor in the archive.
     pub missing_segments: Vec<String>,

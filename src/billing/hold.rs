@@ -173,7 +173,6 @@ impl Hold {
         self
     }
 
-    /// Returns the rate limit status at admission.
     pub fn rate_limits(&self) -> RateLimitStatuses {
         self.meters
     }

@@ -124,7 +124,6 @@ impl From<BacklogRefusal> for ReserveError {
 }
 
 impl HoldRegistry {
-    /// Returns the id of this instance.
     pub fn instance_id(&self) -> &str {
         &self.instance_id
     }

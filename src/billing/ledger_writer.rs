@@ -69,7 +69,6 @@ pub struct LedgerWriterDeps {
     pub data_dir: PathBuf,
 }
 
-/// State that the ledger writer publishes.
 pub struct LedgerWriterState {
     /// The endings that are journalled but not in the ledger yet.
     pub backlog: LedgerBacklog,

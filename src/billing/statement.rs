@@ -39,7 +39,6 @@ pub struct Statement {
     pub balance: Micro,
 }
 
-/// A line of a statement.
 #[derive(Debug, Clone)]
 pub struct StatementLine {
     /// Position in the order of time.

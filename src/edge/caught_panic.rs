@@ -81,7 +81,6 @@ pub fn catch_job<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
     })
 }
 
-/// Logs the panic that was just caught.
 pub fn log_panic(request_id: &str) {
     log::error!(
         "panic in request {request_id}: {}",

@@ -116,7 +116,6 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
     }
 }
 
-/// Answers and records the request that panicked.
 async fn finish_panicked_request(recorders: &Recorders) {
     let context = CONTEXT
         .try_with(|kept| kept.borrow_mut().take())

@@ -58,7 +58,6 @@ impl RequestTrace {
         })
     }
 
-    /// Begins an attempt at an endpoint.
     pub fn begin_attempt(&mut self, endpoint: &str) {
         if let (Some(_), Some(id)) = (self.own, random()) {
             self.attempts.push(AttemptTrace {

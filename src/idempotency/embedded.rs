@@ -82,7 +82,6 @@ impl EmbeddedIdempotency {
         }
     }
 
-    /// Removes the data of deleted accounts.
     fn remove_deleted_accounts(&self, now_ms: i64) -> Result<(), StoreError> {
         for account in self
             .accounts

@@ -80,7 +80,6 @@ pub trait IdempotencyKeys: Send + Sync {
     fn shut_down(&self) {}
 }
 
-/// The error of a claim.
 #[derive(Debug)]
 pub struct ClaimError {
     pub source: StoreError,

@@ -23,7 +23,6 @@ pub struct CheckoutRequest<'a> {
     pub expires_at: i64,
 }
 
-/// State of a checkout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckoutState {
     Open,
@@ -57,7 +56,6 @@ pub struct Checkout {
     pub refunded: Option<i64>,
 }
 
-/// An event that the provider signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderEvent {
     pub id: String,

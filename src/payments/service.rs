@@ -42,7 +42,6 @@ impl Payments {
         self.settings.load().payments.clone()
     }
 
-    /// Returns the configured provider.
     pub(super) fn provider(&self, settings: &Arc<PaymentSettings>) -> Arc<dyn PaymentProvider> {
         if let Some(provider) = &self.provider {
             return Arc::clone(provider);

@@ -144,7 +144,6 @@ impl RefusedRequestsDb {
         })
     }
 
-    /// Returns the accounts that have refusals.
     pub fn accounts(&self) -> Result<Vec<String>, StoreError> {
         self.read("list the accounts of refused requests", |connection| {
             connection

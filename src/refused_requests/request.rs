@@ -20,7 +20,6 @@ pub const MAX_WAITING_ACCOUNTS: usize = 10_000;
 /// Maximum number of characters that are kept of a message.
 pub const MAX_MESSAGE_CHARS: usize = 600;
 
-/// A request that the gateway refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedRequest {
     pub request_id: String,

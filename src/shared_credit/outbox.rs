@@ -426,7 +426,6 @@ struct OutboxHousekeeping {
     data_dir: PathBuf,
 }
 
-/// An entry with the store's answer.
 type SentEntry = (Box<OutboxEntry>, Result<StoreAnswer, StoreError>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

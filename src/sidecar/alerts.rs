@@ -95,7 +95,6 @@ enum AlertsForm {
     Webhook,
 }
 
-/// Availability of alerts by mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AlertMail {
     Ready,

@@ -11,10 +11,8 @@ use std::fmt;
 
 const MICRO_DECIMALS: u32 = 6;
 
-/// Number of decimals of a cost.
 const COST_DECIMALS: u32 = 4;
 
-/// Number of decimals of a balance.
 const BALANCE_DECIMALS: u32 = 2;
 
 /// A time in ms since 1970. Pages show UTC, which their script replaces by the local time.

@@ -9,7 +9,6 @@ use ledger::StoreError;
 
 #[derive(Debug)]
 pub enum PageError {
-    /// Nobody is signed in.
     SignIn,
     NotFound,
     MethodNotAllowed,

@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 /// Maximum number of requests that wait for a hash. Further requests get a 503.
 const MAX_WAITING_HASHES: usize = 32;
 
-/// Limits the password hashes.
 #[derive(Default)]
 pub struct PasswordHashLimiter(Arc<Mutex<HashQueue>>);
 

@@ -79,7 +79,6 @@ struct KeysPage {
     inference_only: Option<bool>,
 }
 
-/// A key that was just created.
 struct CreatedKey {
     id: String,
     name: String,
@@ -224,7 +223,6 @@ async fn create(
     })
 }
 
-/// Shows the page of a new key.
 async fn show_created(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,

@@ -7,7 +7,6 @@ use super::display::Timestamp;
 use crate::billing::AuditProgress;
 use std::sync::{Mutex, PoisonError};
 
-/// The last ledger audit, and the running one.
 #[derive(Default)]
 pub(super) struct LedgerAuditRunner {
     state: Mutex<LedgerAuditState>,

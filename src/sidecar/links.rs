@@ -297,7 +297,6 @@ async fn find(
     Ok(Ok(found))
 }
 
-/// Returns the form of a link.
 fn form_state(found: FoundLink) -> LinkState {
     let FoundLink { link, email, .. } = found;
     if found.sets_password {

@@ -230,7 +230,6 @@ pub fn site_url(headers: &HeaderMap, base_url: &str) -> String {
     }
 }
 
-/// Returns the session token of a request.
 pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
     let name = cookie_name(site);
     headers

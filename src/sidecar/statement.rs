@@ -193,7 +193,6 @@ fn file_name(period: &StatementPeriod) -> String {
     }
 }
 
-/// Returns the label of a kind of entry.
 fn kind_label(kind: &str) -> &'static str {
     match kind {
         "trial" => "Trial",

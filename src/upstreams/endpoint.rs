@@ -98,7 +98,6 @@ impl EndpointAvailability {
     }
 }
 
-/// One endpoint and its state.
 pub(super) struct MonitoredEndpoint {
     vendor: String,
     label: String,
@@ -400,7 +399,6 @@ impl CountedFailure {
 }
 
 impl EndpointLease {
-    /// Returns the label of the endpoint in metrics.
     pub fn label(&self) -> &str {
         &self.endpoint.label
     }

@@ -23,7 +23,6 @@ const MAX_MODELS: usize = 3;
 /// Maximum length of the vendor's message in a log line, in characters.
 pub const MAX_WORDS_CHARS: usize = 160;
 
-/// The cause of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VendorFailureCause {
     NameResolution,
@@ -133,7 +132,6 @@ struct Batch {
 pub struct FailureLog(Mutex<BTreeMap<FailureKind, Batch>>);
 
 impl FailureLog {
-    /// Counts a failure of an endpoint.
     pub fn add(&self, endpoint: &str, failure: &VendorFailure<'_>, now: Instant) -> FailureKind {
         let mut batches = lock(&self.0);
         let mut kind = FailureKind {

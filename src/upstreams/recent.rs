@@ -5,7 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a slot.
 const SLOT: Duration = Duration::from_secs(30);
 /// Number of slots, including the current one. They cover the last five minutes.
 const SLOTS: usize = 10;

@@ -23,7 +23,6 @@ const MINUTE_MS: i64 = 60_000;
 /// Path of the page that opens a link, without the token.
 const LINK_PATH: &str = "/dashboard/link/";
 
-/// Purpose of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkPurpose {
     /// The link sets a new password in place of a forgotten one.
@@ -74,7 +73,6 @@ impl NewOneTimeLink {
     }
 }
 
-/// A usable link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OneTimeLink {
     pub account: String,

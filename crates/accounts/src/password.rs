@@ -61,7 +61,6 @@ pub fn generate() -> Result<String, getrandom::Error> {
 #[error("cannot hash a password: {0}")]
 pub struct HashError(String);
 
-/// The result of checking a password.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PasswordCheck {
     Wrong,

@@ -20,7 +20,6 @@ const CONFIG_FILE: &str = "config file";
 /// Price lists by the ids of their models.
 pub type ModelPrices = BTreeMap<String, PriceList>;
 
-/// A change of the price of one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriceChange {
     /// Line of the audit log.

@@ -63,7 +63,6 @@ pub struct NewSession {
     pub token: String,
 }
 
-/// A valid session.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub account: Account,
@@ -260,7 +259,6 @@ impl Logins<'_> {
         }
     }
 
-    /// Checks that an account may have this password.
     pub(crate) fn check_new_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
         let row = self.0.db.people().account(account)?;
         let email = row.map_or_else(String::new, |row| row.email);

@@ -222,7 +222,6 @@ pub struct SignUpForm<'a> {
 }
 
 impl NewAccount<'_> {
-    /// Returns the account with the trial from the settings.
     #[must_use]
     pub fn with_trial(self, signup: &SignupSettings, now_ms: i64) -> Self {
         Self {

@@ -16,7 +16,6 @@ pub struct Logins<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
 
-/// Manages the mail queue.
 #[derive(Clone, Copy)]
 pub struct MailQueue<'a>(pub(crate) &'a Accounts);
 

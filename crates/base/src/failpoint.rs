@@ -18,7 +18,6 @@ static PLAN: RwLock<Option<Arc<ArmedFailpoint>>> = RwLock::new(None);
 
 /// Time that the ledger writer waits with an ending, so that the client's last byte is sent first.
 const LEDGER_DELAY: Duration = Duration::from_secs(10);
-/// Duration of a slow passage.
 const SLOW_PASSAGE: Duration = Duration::from_millis(8);
 /// Duration of a crawling passage. It is so long that a busy machine sends more requests than pass.
 const CRAWLING_PASSAGE: Duration = Duration::from_millis(80);

@@ -199,7 +199,6 @@ impl Catalog {
         }
     }
 
-    /// Returns the model with this id.
     pub fn by_id(&self, id: &str) -> Option<&Arc<CatalogModel>> {
         self.by_id.get(id)
     }

@@ -6,7 +6,6 @@ use super::source::SourceFile;
 use std::fmt;
 use std::path::PathBuf;
 
-/// One fault in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigFault {
     pub line: u64,

@@ -85,7 +85,6 @@ pub use store::StoreSettings;
 use validator::ConfigValidator;
 use vendors::VendorEntry;
 
-/// All settings of the process.
 #[derive(Debug)]
 pub struct Settings {
     pub edge: Vec<SocketAddr>,
@@ -189,7 +188,6 @@ pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
 /// Maximum time to wait for the writer of a config file that is a pipe.
 const PIPE_READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// Returns the JSON Schema of the config file.
 pub fn schema() -> serde_json::Value {
     reader::schema()
 }

@@ -59,7 +59,6 @@ const SPECIAL_CURRENCIES: [(&str, u32, i64); 23] = [
     ("huf", 2, 1),
 ];
 
-/// A currency for payments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Currency {
     code: [u8; 3],
@@ -136,7 +135,6 @@ impl Currency {
     }
 }
 
-/// A step of the bonus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BonusStep {
     /// Minimum amount for the bonus, in minor units.

@@ -23,7 +23,6 @@ struct PresetTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// Display name.
     pub name: String,
     pub protocol: raw::VendorProtocol,
     #[serde(default)]
@@ -53,7 +52,6 @@ pub struct Preset {
     models: Vec<KnownModel>,
 }
 
-/// A known model of a vendor.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
@@ -103,7 +101,6 @@ fn table() -> Option<&'static PresetTable> {
     READ.get_or_init(read).as_ref()
 }
 
-/// Returns the preset with this name.
 pub fn find(name: &str) -> Option<&'static Preset> {
     table()?.presets.get(name)
 }
@@ -117,7 +114,6 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Preset {
-    /// Returns the known models of the vendor.
     pub fn models(&'static self) -> &'static [KnownModel] {
         &self
             .models_of

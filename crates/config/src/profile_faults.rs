@@ -13,7 +13,6 @@ pub(super) struct ProfileFacts<'a> {
     pub own: &'a raw::Profile,
     pub thinking: &'a raw::ProfileThinking,
     pub has_placeholder: bool,
-    /// The effective profile.
     pub profile: &'a VendorProfile,
 }
 

@@ -180,7 +180,6 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 5] = [
     ("telemetry.traces.sample", "sample_ratio"),
 ];
 
-/// Returns whether the fault is about an unknown key.
 pub(super) fn is_of_unknown_key(fault: &ConfigFault) -> bool {
     [UNKNOWN_KEY, RENAMED_KEY]
         .into_iter()

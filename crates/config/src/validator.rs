@@ -93,7 +93,6 @@ impl ConfigValidator {
         }
     }
 
-    /// Returns whether the file sets this key.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.lines.contains(key)
     }

@@ -21,7 +21,6 @@ const MAX_ENDPOINTS: usize = 32;
 const NO_STREAM_OPTIONS: &str = "without stream_options the gateway cannot ask for the usage of streams: they are billed by \
      estimates. If the vendor reports it unasked, write `usage: [usage]`";
 
-/// An entry of `vendors`.
 pub(super) struct VendorEntry {
     /// `None` if the vendor is disabled or has a fault.
     pub vendor: Option<Arc<CatalogVendor>>,
@@ -34,7 +33,6 @@ pub(super) struct VendorEntry {
 }
 
 impl VendorSection<'_> {
-    /// Returns the vendors by name.
     pub(super) fn vendors(
         &mut self,
         vendors: BTreeMap<String, raw::Vendor>,

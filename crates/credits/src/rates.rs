@@ -185,7 +185,6 @@ impl RateCounter {
         })
     }
 
-    /// Counts an admitted request.
     pub fn count_request(&mut self, rates: &RateQuota, tokens: u64, now_ms: i64) {
         if rates.requests_per_minute > 0 {
             self.requests.level(rates.requests_per_minute, now_ms);

@@ -94,7 +94,6 @@ pub enum AuditScope {
     Everything,
 }
 
-/// The progress of an audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditProgress {
     pub step: AuditStep,
@@ -112,7 +111,6 @@ pub enum AuditStep {
     References,
 }
 
-/// The input of an audit.
 pub struct Audit<'a> {
     pub ledger: &'a Ledger,
     pub data_dir: &'a Path,

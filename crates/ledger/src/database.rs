@@ -87,7 +87,6 @@ pub(crate) struct LedgerWriteGuard<'a> {
 }
 
 impl LedgerWriteGuard<'_> {
-    /// Begins a transaction.
     pub(crate) fn begin(&mut self) -> rusqlite::Result<WriteTransaction<'_>> {
         copy::begin(&mut self.connection, self.copy)
     }

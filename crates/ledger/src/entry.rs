@@ -97,7 +97,6 @@ impl LedgerEntry {
     }
 }
 
-/// The criteria by which entries are selected.
 #[derive(Debug, Clone, Default)]
 pub struct EntrySelection {
     pub account: Option<String>,

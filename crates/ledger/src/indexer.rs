@@ -36,7 +36,6 @@ const LARGE_LAG: u64 = 4 * MIN_BATCH;
 /// Delay after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Handle of the indexer.
 pub struct Indexer {
     state: Arc<IndexerState>,
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -158,7 +158,6 @@ impl ThinkingType {
     }
 }
 
-/// A model of a chat vendor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChatModel {
     /// Whether the model accepts `reasoning_effort`.
@@ -222,7 +221,6 @@ pub enum ToolCallIds {
     Nine,
 }
 
-/// A model of a responses vendor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponsesModel {
     /// Whether the model accepts `reasoning.effort` and returns its reasoning encrypted.

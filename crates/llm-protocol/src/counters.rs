@@ -45,7 +45,6 @@ const RESPONSES_NAMES: CounterNames = CounterNames {
     cache_hits: &[],
 };
 
-/// Price class of a cache write.
 #[derive(Clone, Copy)]
 enum CacheWriteClass {
     /// Priced as `cache_write_5m`.

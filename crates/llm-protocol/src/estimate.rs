@@ -47,7 +47,6 @@ pub fn initial_body_capacity(input_tokens: u64) -> usize {
     usize::try_from(bytes).unwrap_or_default()
 }
 
-/// Returns the estimated input tokens of the request.
 pub fn estimate_input_tokens(request: &Request<'_>) -> u64 {
     let mut sum = TokenEstimate::default();
     request.system.iter().for_each(|block| sum.add_block(block));

@@ -465,7 +465,6 @@ impl CacheBreakpoint {
     }
 }
 
-/// The origin of the cache markers in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheMarkerOrigin {
@@ -657,7 +656,6 @@ impl Warnings {
         self.0.is_empty()
     }
 
-    /// Returns the tokens, sorted.
     pub fn into_tokens(mut self) -> Vec<String> {
         self.0.sort_unstable();
         self.0

@@ -202,7 +202,6 @@ impl PostgresServer {
         self.start_again();
     }
 
-    /// Creates a database, and returns its address.
     pub fn create_database(&self, name: &str) -> String {
         self.psql("postgres", &format!("CREATE DATABASE {name}"));
         self.address(name)

@@ -7,7 +7,6 @@ use std::io::Write;
 /// variable.
 const PROGRAMS_LOG: &str = "PROGRAMS_LOG";
 
-/// Counts one start of a program.
 pub fn count_program() {
     let Some(path) = std::env::var_os(PROGRAMS_LOG) else {
         return;

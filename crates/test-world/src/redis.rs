@@ -334,7 +334,6 @@ impl Cluster {
             .for_each(|node| set(node, "node", to));
     }
 
-    /// Returns the URL of each node.
     pub fn urls(&self) -> Vec<String> {
         self.0.iter().map(Server::url).collect()
     }

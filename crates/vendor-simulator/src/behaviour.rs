@@ -238,7 +238,6 @@ impl Behaviour {
     }
 }
 
-/// Parses a word from a list of modes.
 fn parse_word<T: Copy>(key: &str, value: &str, modes: &[(&str, T)]) -> Result<T, String> {
     let found = modes.iter().find(|(word, _)| *word == value);
     found

@@ -32,7 +32,6 @@ pub fn tokens(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
 }
 
-/// Returns the number of input tokens of the body, which has `body_bytes` bytes.
 pub fn input_tokens(vendor: SimVendor, model: &str, body: &Value, body_bytes: usize) -> u64 {
     let mut media = MediaCounter {
         vendor,

@@ -167,7 +167,6 @@ async fn answer(
     let _ = breaks.send(StreamAbort { stream, after }).await;
 }
 
-/// Reads a complete request.
 async fn read_request(request: http::Request<RecvStream>) -> Result<SimRequest, ReadError> {
     let (head, mut incoming) = request.into_parts();
     let authority = head.uri.authority().ok_or(ReadError::Refused(400))?;

@@ -9,7 +9,6 @@ use bytes::Bytes;
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
-/// A complete request.
 #[derive(Debug)]
 pub struct SimRequest {
     /// HTTP version: `1.1` or `2`.
@@ -52,7 +51,6 @@ pub enum SimFraming {
     Chunked,
 }
 
-/// The head of an answer.
 pub struct SimResponseHead {
     pub status: u16,
     /// Header lines in lower case, each with its line end, without connection headers.

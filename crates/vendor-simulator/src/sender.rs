@@ -32,7 +32,6 @@ const CHATTER_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval at which a held answer checks for its release.
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Answers one request.
 pub async fn answer_request(
     exchange: &mut Exchange<'_>,
     server: &SimServer,

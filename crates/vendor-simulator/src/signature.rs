@@ -8,7 +8,6 @@ use sha2::{Digest as _, Sha256};
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const NONCE_BYTES: usize = 16;
 
-/// Kind of the signed content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignatureKind {
     Thinking,
@@ -20,7 +19,6 @@ pub enum SignatureKind {
 }
 
 impl SignatureKind {
-    /// Returns the prefix of the vendor's signatures.
     fn prefix(self) -> &'static [u8] {
         match self {
             SignatureKind::Thinking | SignatureKind::Redacted | SignatureKind::Search => {

@@ -23,7 +23,6 @@ const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
 const MODELS_CREATED_S: i64 = 1_767_225_600;
 
-/// State of one simulator.
 pub struct SimServer {
     pub options: SimulatorOptions,
     pub stats: Stats,
@@ -103,7 +102,6 @@ impl SimServer {
 struct SimCall<'a> {
     server: &'a SimServer,
     request: &'a SimRequest,
-    /// Path at the vendor.
     path: &'a str,
     vendor: SimVendor,
     dialect: Option<&'static Dialect>,

@@ -48,7 +48,6 @@ pub enum RefusedFrame {
     Answer(RefusalReason, u16),
 }
 
-/// Observer of the frames of one connection.
 #[derive(Debug, Default)]
 pub struct FrameObserver {
     sent: FrameReader,

@@ -75,7 +75,6 @@ impl Verdict {
     }
 }
 
-/// The finding of one probe.
 #[derive(Debug, Serialize)]
 pub struct ProbeFinding {
     pub probe: String,

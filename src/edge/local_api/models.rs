@@ -99,7 +99,6 @@ pub fn list(
 /// for clients that sort by it.
 const CREATED_S: i64 = 1_767_225_600;
 
-/// Describes a model under one of its names.
 pub fn describe(model: &CatalogModel, name: &str, surface: Protocol) -> Value {
     let mut described = match surface {
         Protocol::Chat | Protocol::Responses => json!({

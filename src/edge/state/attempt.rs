@@ -55,7 +55,6 @@ impl AttemptHistory {
         }
     }
 
-    /// Returns the number of attempts that began.
     pub fn count(&self) -> usize {
         self.at_earlier_models + self.tried.len()
     }

@@ -182,7 +182,6 @@ impl EndpointResolver {
 /// The vendors of an endpoint, each with the endpoint's index at that vendor.
 type EndpointOwners = Vec<(Arc<CatalogVendor>, usize)>;
 
-/// The addresses of one endpoint.
 struct EndpointBalancer {
     balancer: LoadBalancer<RoundRobin>,
     host: String,

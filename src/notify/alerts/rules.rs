@@ -85,7 +85,6 @@ pub struct FiredAlert {
     pub delivery: Option<String>,
 }
 
-/// The rules that can fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FiredRule {
     LowBalance,

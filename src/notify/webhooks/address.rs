@@ -85,7 +85,6 @@ impl AddressPolicy {
     }
 }
 
-/// The URL of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookUrl {
     /// The URL in the account holder's spelling.

@@ -69,7 +69,6 @@ pub struct SignedMessage {
     pub body: String,
 }
 
-/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptResult {
     /// Status of the answer, if any.

@@ -94,7 +94,6 @@ impl StoreBreaker {
             .map(|replied_at| now.saturating_duration_since(replied_at))
     }
 
-    /// Returns the reason of the last failure.
     pub fn last_failure(&self) -> String {
         self.lock_history().why.clone()
     }

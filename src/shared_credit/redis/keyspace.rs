@@ -21,7 +21,6 @@ pub(crate) const APPLIED: &str = "applied";
 /// Redis key that exists while the store knows every API key.
 pub(crate) const KEYS_KNOWN: &str = "gw:keys";
 
-/// Returns the partition of an account.
 pub fn partition(account: &str) -> u32 {
     crc32fast::hash(account.as_bytes()) % PARTITIONS
 }

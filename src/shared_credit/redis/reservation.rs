@@ -18,7 +18,6 @@ use tokio::task::JoinSet;
 const MAX_VISITS: usize = 100;
 const MAX_SWEEPS: usize = 100;
 
-/// A request to reserve credits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReserveCommand<'a> {
     pub request_id: &'a str,

@@ -64,7 +64,6 @@ pub fn show_download(
     Ok(file.into_response("responses.csv"))
 }
 
-/// Progress of a download.
 struct DownloadPosition {
     before: Option<ActivityCursor>,
     /// Number of rows that the file may still have.

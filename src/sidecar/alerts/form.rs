@@ -7,7 +7,6 @@ use crate::sidecar::session::SignedForm;
 use credits::limits::Period;
 use credits::money::Micro;
 
-/// Periods that a spend alert can have.
 pub const PERIODS: [Period; 3] = [Period::Day, Period::Week, Period::Month];
 
 /// Fields of the form, as typed.

@@ -46,7 +46,6 @@ impl FreshSecrets {
             .map(|one| one.secret.clone())
     }
 
-    /// Drops the secrets of an account.
     pub fn forget(&self, account: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.account != account);

@@ -70,7 +70,6 @@ pub fn find_own_key(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<
     Ok(key)
 }
 
-/// Finds a live key of the current user.
 pub fn find_live_key(
     app: &SidecarState,
     user: &CurrentUser,

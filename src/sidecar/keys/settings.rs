@@ -176,7 +176,6 @@ impl KeySettingsForm {
     }
 }
 
-/// An option of a select field.
 pub struct SelectOption {
     pub value: String,
     pub text: String,

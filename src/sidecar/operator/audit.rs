@@ -80,7 +80,6 @@ impl OutcomeBadge {
     }
 }
 
-/// One option of a filter.
 struct FilterChoice {
     value: &'static str,
     text: &'static str,

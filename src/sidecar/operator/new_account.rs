@@ -23,7 +23,6 @@ use axum::response::Response;
 use base::clock::now_ms;
 use std::sync::Arc;
 
-/// An account that was just opened.
 struct OpenedAccountView {
     id: String,
     email: String,

@@ -68,7 +68,6 @@ struct Totals {
     writeoffs: Credits,
 }
 
-/// One row of the table of groups.
 struct GroupRow {
     name: String,
     url: Option<String>,

@@ -20,7 +20,6 @@ const MAX_FINDINGS: usize = 20;
 /// Percentage of one core that an audit uses while the gateway serves requests.
 const CPU_PERCENT: u32 = 30;
 
-/// Progress of the running audit.
 pub(super) struct RunningAuditView {
     pub since: Timestamp,
     pub done: u64,

@@ -30,7 +30,6 @@ pub struct SpendingQuery {
     by: String,
 }
 
-/// Grouping of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpendingGroup {
     Model,
@@ -143,7 +142,6 @@ impl SpendingQuery {
         }
     }
 
-    /// Returns the value of the grouping in the URL.
     pub(super) fn group_value(&self) -> &str {
         if self.by.is_empty() {
             "model"
@@ -239,7 +237,6 @@ fn earliest_first_day(last: i64) -> Option<i64> {
     Some(first_of(month - MAX_MONTHS)? + last - first_of(month)?)
 }
 
-/// Encodes the query of a URL.
 pub fn encode(fields: &[(&str, &str)]) -> String {
     let field = |(name, value): &(&str, &str)| {
         let value = urlencode_strict(value).map_or_else(|_| String::new(), |it| it.to_string());

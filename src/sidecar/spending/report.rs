@@ -188,7 +188,6 @@ impl SpendingReport {
         }
     }
 
-    /// Returns the ids of the groups that have a row.
     pub fn group_ids(&self) -> Vec<&str> {
         let ids = self.groups.iter();
         ids.filter_map(|group| group.id.as_deref()).collect()

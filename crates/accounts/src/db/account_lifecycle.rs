@@ -27,7 +27,6 @@ pub struct SignUpTerms<'a> {
     pub audit_entry: Option<AuditEntry<'a>>,
 }
 
-/// The result of opening an account.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OpenAccountOutcome {
     Done,
@@ -146,7 +145,6 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Sets the role of an account.
     pub fn set_role(
         &self,
         id: &str,

@@ -9,7 +9,6 @@ use super::webhooks::{self, NewDelivery, QueueDeliveryOutcome};
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, params};
 
-/// An account that has alert rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlertAccountRow {
     pub id: String,

@@ -67,7 +67,6 @@ impl NewAuditLine {
     }
 }
 
-/// Outcome of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeKind {
     Done,
@@ -258,7 +257,6 @@ pub(crate) fn append(transaction: &Transaction<'_>, act: &AuditEntry<'_>) -> rus
     append_line(transaction, act, false).map(drop)
 }
 
-/// Appends a line and returns its number.
 fn append_line(
     transaction: &Transaction<'_>,
     act: &AuditEntry<'_>,

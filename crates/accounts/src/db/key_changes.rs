@@ -7,7 +7,6 @@ use super::views::KeyRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension as _, Row, params};
 
-/// A change of a key or of its account.
 #[derive(Debug, Clone)]
 pub struct KeyChange {
     /// Position of the change among all changes.

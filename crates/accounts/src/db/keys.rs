@@ -12,7 +12,6 @@ use std::sync::Arc;
 /// Maximum number of keys in a list, including revoked ones.
 const MAX_KEYS_LISTED: i64 = 500;
 
-/// The result of inserting a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum InsertKeyOutcome {
     Done,

@@ -29,7 +29,6 @@ pub struct MailQueueLimits {
     pub per_account: i64,
 }
 
-/// The result of queuing a mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueMailOutcome {
     Done,

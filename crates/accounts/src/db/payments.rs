@@ -13,7 +13,6 @@ use ledger::sqlite::missing;
 use rusqlite::{OptionalExtension, Row, params};
 use std::path::Path;
 
-/// State of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderState {
     /// The order is stored, but the provider may not have received it.
@@ -90,7 +89,6 @@ pub struct OrderRow {
     pub note: String,
 }
 
-/// Limits on the orders of one account.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderLimits {
     /// Maximum sum of orders that are paid or may still be paid, since a point in time, in minor
@@ -398,7 +396,6 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Records that an event was handled.
     pub fn mark_event_handled(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         self.0.write("record a payment event", |transaction| {
             let sql = "INSERT INTO payment_event(id, at_ms) VALUES(?1, ?2) ON CONFLICT DO NOTHING";

@@ -40,7 +40,6 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Returns the number of accounts by status.
     pub fn count_accounts(&self) -> Result<AccountCounts, StoreError> {
         self.0.read("count the accounts", |connection| {
             connection

@@ -32,7 +32,6 @@ pub struct NewDelivery<'a> {
     pub created_at_ms: i64,
 }
 
-/// The result of queuing a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueDeliveryOutcome {
     /// The delivery is queued, and `dropped` older pending deliveries were given up for it.
@@ -49,7 +48,6 @@ pub enum ResendOutcome {
     NotFound,
     /// The account has no webhook, or its webhook is disabled.
     NoWebhook,
-    /// The account has too many pending deliveries.
     TooManyPending,
 }
 
@@ -65,7 +63,6 @@ pub struct DueDelivery {
     pub attempts: u32,
 }
 
-/// Result of one attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeliveryAttempt<'a> {
     /// HTTP status of the response, if there was one.
@@ -338,7 +335,6 @@ impl WebhookRows<'_> {
         })
     }
 
-    /// Returns the number of due deliveries of all accounts.
     pub fn due_deliveries(&self, now_ms: i64) -> Result<u64, StoreError> {
         self.0.read("count due deliveries", |connection| {
             connection

@@ -30,7 +30,6 @@ const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// Mode of a new file, which restricts who may read the requests.
 const FILE_MODE: u32 = 0o640;
 
-/// Destination of the access log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LogDestination {
     #[default]

@@ -334,7 +334,6 @@ impl Metrics {
         }
     }
 
-    /// Counts a refusal in the metric family of its reason.
     pub fn count_refusal(&self, reason: RefusalReason) {
         let family = self.refusals(reason);
         family.with_label_values(&[reason.as_str()]).inc();

@@ -6,7 +6,6 @@ use super::secret::Secret;
 use llm_protocol::Protocol;
 use std::time::Duration;
 
-/// One address of a vendor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VendorEndpoint {
     pub tls: bool,

@@ -7,7 +7,6 @@ use serde::Serialize;
 /// Maximum number of findings. A broken chain would otherwise list every entry.
 const MAX_FINDINGS: usize = 1_000;
 
-/// Result of an audit.
 #[derive(Debug, Default, Serialize)]
 pub struct LedgerAuditReport {
     pub findings: Vec<Finding>,

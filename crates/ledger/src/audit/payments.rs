@@ -24,7 +24,6 @@ pub struct PaidOrder {
     pub is_entered: bool,
 }
 
-/// The entries of one payment.
 #[derive(Default)]
 struct PaymentSeen {
     account: Box<str>,

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 /// Maximum number of columns in a primary key.
 const MAX_KEY_COLUMNS: usize = 3;
 
-/// A table whose rows are copied.
 pub struct CopiedTable {
     pub name: &'static str,
     /// Columns of the primary key, or `rowid`.
@@ -69,7 +68,6 @@ impl ChangedRows {
         self.tables.get(name)
     }
 
-    /// Forgets the changes.
     pub fn clear(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         transaction
             .prepare_cached("DELETE FROM temp.changed_row")?

@@ -34,7 +34,6 @@ pub(crate) fn kind_number(kind: &str) -> i64 {
     i64::try_from(known.unwrap_or(ENTRY_KINDS.len())).unwrap_or(i64::MAX)
 }
 
-/// Returns the name of the kind with this number.
 pub(crate) fn kind_name(number: i64) -> &'static str {
     let kind = usize::try_from(number)
         .ok()
@@ -165,7 +164,6 @@ impl UsageChange {
     }
 }
 
-/// The changes of a conversation in a batch.
 pub(crate) struct ConversationChange {
     /// Number of conversations of the batch that precede this one.
     pub place: usize,

@@ -72,7 +72,6 @@ impl TableShape {
         )
     }
 
-    /// Describes a row by its key.
     fn describe(&self, row: &Row<'_>, names: [&Connection; 2]) -> rusqlite::Result<String> {
         let mut parts = Vec::new();
         for (index, key) in self.key.iter().enumerate() {
@@ -172,7 +171,6 @@ fn rank(value: ValueRef<'_>) -> u8 {
     }
 }
 
-/// Returns the name of a number in a table of names.
 fn name_of(connection: &Connection, table: &str, number: i64) -> Option<String> {
     let sql = format!("SELECT name FROM {table} WHERE id = ?1");
     let name = connection.query_row(&sql, [number], |row| row.get(0));

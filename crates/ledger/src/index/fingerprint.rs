@@ -28,7 +28,6 @@ pub struct IndexFingerprint {
     seq: i64,
 }
 
-/// The fingerprint of a stored index.
 pub struct StoredFingerprint {
     pub(crate) tables: Result<TablesFingerprint, IndexFault>,
 }
@@ -246,7 +245,6 @@ impl Default for IndexFingerprint {
 }
 
 impl IndexFingerprint {
-    /// Adds the next entry.
     pub fn add(&mut self, entry: &LedgerEntry) {
         self.sum = self.sum.wrapping_add(self.keys.entry(entry));
         self.seq = entry.seq;

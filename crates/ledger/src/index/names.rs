@@ -11,7 +11,6 @@ use std::collections::HashMap;
 /// Maximum number of names of a table that are cached. One more clears the cache.
 const MAX_KNOWN: usize = 65_536;
 
-/// A table of names.
 pub(crate) struct NameTable {
     table: &'static str,
     known: HashMap<String, i64>,
@@ -19,7 +18,6 @@ pub(crate) struct NameTable {
     last: Option<i64>,
 }
 
-/// All tables of names.
 pub(crate) struct NameTables {
     pub accounts: NameTable,
     pub models: NameTable,

@@ -91,7 +91,6 @@ impl<'a> IndexTables<'a> {
             .optional()
     }
 
-    /// Returns the rows of a query.
     pub(crate) fn select<T, Rows: FromIterator<T>>(
         &self,
         sql: &str,

@@ -25,7 +25,6 @@ pub(crate) fn watermark(connection: &Connection) -> rusqlite::Result<Watermark> 
     read_watermark(connection, "main")
 }
 
-/// Reads the watermark in a database of the connection.
 pub(crate) fn read_watermark(
     connection: &Connection,
     database: &str,

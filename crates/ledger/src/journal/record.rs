@@ -6,7 +6,6 @@
 use crate::Ending;
 use serde::{Deserialize, Serialize};
 
-/// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalRecord {

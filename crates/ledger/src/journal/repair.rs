@@ -13,7 +13,6 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Number of bytes of the checksum in hexadecimal digits and a space.
 const HEAD_BYTES: usize = 9;
 
-/// The damaged lines of one file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LineDamage {
     pub repaired: usize,

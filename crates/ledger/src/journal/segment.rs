@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One file of the journal.
 pub struct Segment {
     pub(crate) path: PathBuf,
     pub(crate) file: File,

@@ -65,7 +65,6 @@ pub struct Position {
     pub version: i64,
 }
 
-/// Balances of an account of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountBalance {
     pub id: String,

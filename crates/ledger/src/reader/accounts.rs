@@ -95,7 +95,6 @@ impl LedgerRows<'_> {
         self.0.account_rows.pause_checks();
     }
 
-    /// Clears the cache of accounts.
     pub fn clear_account_cache(&self) {
         self.0.account_rows.clear();
     }

@@ -27,7 +27,6 @@ impl RequestCharge {
     }
 }
 
-/// A refund of a debit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefundEntry {
     pub at_ms: i64,

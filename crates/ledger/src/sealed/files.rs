@@ -19,7 +19,6 @@ pub const SEGMENT_DIR: &str = "segments";
 /// Maximum number of segments that stay open.
 const MAX_OPEN_SEGMENTS: usize = 64;
 
-/// A segment in the records of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SegmentRecord {
     pub first: i64,
@@ -124,7 +123,6 @@ pub(crate) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)
     Ok(end.unwrap_or((0, i64::MIN)))
 }
 
-/// The files of the segments of one ledger.
 pub struct SegmentFiles {
     dir: PathBuf,
     /// The operator's archive. Files are looked for in this folder even if the ledger records

@@ -28,7 +28,6 @@ use std::time::Instant;
 /// Number of bytes that are copied in one step.
 const COPY_BYTES: usize = 1 << 20;
 
-/// A segment, and whether it can be read.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentStatus {
     #[serde(flatten)]

@@ -45,7 +45,6 @@ pub(crate) const ENTRY_KINDS: [&str; 12] = [
 const ID_TAIL_BYTES: usize = 10;
 const ID_PREFIX: &str = "req_";
 
-/// Returns the number of bytes of an entry's texts.
 pub(crate) fn text_bytes(entry: &LedgerEntry) -> usize {
     entry.reference.len() + entry.account.len() + entry.detail.len()
 }
@@ -167,7 +166,6 @@ pub(crate) fn decode(compressed: &[u8], first: i64, prev: &[u8; 32]) -> Option<V
     Some(entries)
 }
 
-/// A reference in the form of a block.
 enum BlockReference<'a> {
     /// The id of a request: the time from the id's creation to the entry, and the last 80 bits.
     RequestId {

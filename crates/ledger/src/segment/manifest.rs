@@ -34,7 +34,6 @@ pub struct SealedBalance {
     pub credited: Micro,
 }
 
-/// A part of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SegmentPart {
     pub offset: u64,
@@ -43,7 +42,6 @@ pub(crate) struct SegmentPart {
     pub sha256: String,
 }
 
-/// The content of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentManifest {
     pub format: u32,

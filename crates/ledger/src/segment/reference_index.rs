@@ -53,7 +53,6 @@ pub(crate) struct IndexPage {
     pub crc: u32,
 }
 
-/// Parses the list of pages.
 pub(crate) fn parse_list(bytes: &[u8]) -> Vec<IndexPage> {
     let parse = |bytes: &[u8]| {
         let (first, crc) = bytes.split_at_checked(RECORD_BYTES)?;

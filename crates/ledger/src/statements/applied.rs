@@ -35,7 +35,6 @@ pub(crate) fn instance_number(
     }
 }
 
-/// Returns the credits of the account that were applied for the instance.
 pub(crate) fn applied_to_account(
     connection: &Connection,
     instance_id: &str,

@@ -159,7 +159,6 @@ impl LedgerChanges<'_> {
         Ok(outcomes.into_iter().map(debited).collect())
     }
 
-    /// Enters one posting.
     fn append_posting(
         &self,
         instance_id: &str,

@@ -47,7 +47,6 @@ pub enum LedgerChange<'a> {
     Event(&'a IngestEvent),
 }
 
-/// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppendOutcome {
     Ended,

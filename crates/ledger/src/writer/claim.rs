@@ -161,7 +161,6 @@ pub(crate) fn unapplied_parts(
     Ok(claim.settled.minus(applied).or_zero())
 }
 
-/// Returns all credits of the account that other instances have claimed.
 pub(crate) fn claimed_by_others(
     transaction: &Transaction<'_>,
     account: &str,

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 /// Turns an error of SQLite into one that names the operation.
 pub(crate) type SqlFailure = fn(rusqlite::Error) -> StoreError;
 
-/// The result of a posting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostingResult {
     pub account: String,
@@ -278,7 +277,6 @@ impl LedgerChanges<'_> {
     }
 }
 
-/// Posts a change of a balance.
 pub(crate) fn insert_change(
     transaction: &Transaction<'_>,
     change: &BalanceChange<'_>,

@@ -25,7 +25,6 @@ pub struct Posting<'a> {
     pub at_ms: i64,
 }
 
-/// The extension of a running trial.
 #[derive(Debug, Clone, Copy)]
 pub struct TrialExtension<'a> {
     pub account: &'a str,

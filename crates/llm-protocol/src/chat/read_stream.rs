@@ -94,7 +94,6 @@ enum ChatTextKind {
     Thinking,
 }
 
-/// Value of `finish_reason`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChatFinishReason {
     Stop,

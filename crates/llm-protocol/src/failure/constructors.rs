@@ -97,7 +97,6 @@ impl Failure {
         self.kind.reason()
     }
 
-    /// Returns the HTTP status on this surface.
     pub fn status(&self, surface: Protocol) -> u16 {
         self.kind.status(surface)
     }

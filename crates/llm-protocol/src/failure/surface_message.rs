@@ -12,7 +12,6 @@ use super::table::failure_row;
 use crate::Protocol;
 use std::borrow::Cow;
 
-/// Returns the failure's message on this surface.
 pub(super) fn message_for_surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     match (failure.kind, failure.model.as_deref()) {
         (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => {

@@ -59,7 +59,6 @@ impl Kind {
         failure_row(self).reason
     }
 
-    /// Returns the HTTP status on this surface.
     pub fn status(self, surface: Protocol) -> u16 {
         failure_row(self).status_and_type(surface).0
     }

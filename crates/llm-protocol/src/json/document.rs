@@ -50,7 +50,6 @@ impl<'a> JsonDocument<'a> {
         Ok(JsonDocument { text, nodes })
     }
 
-    /// Returns the root value.
     pub fn root(&self) -> JsonValue<'_> {
         JsonValue { tree: self, at: 0 }
     }
@@ -123,7 +122,6 @@ fn to_index(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// One value of a document.
 #[derive(Clone, Copy)]
 pub struct JsonValue<'a> {
     tree: &'a JsonDocument<'a>,
@@ -230,7 +228,6 @@ impl<'a> JsonValue<'a> {
         self.text_of(key).filter(|text| !text.is_empty())
     }
 
-    /// Returns the value of the string under this key.
     pub fn string_of(self, key: &str) -> Option<Cow<'a, str>> {
         self.get(key)?.string()
     }
@@ -281,7 +278,6 @@ impl<'a> JsonValue<'a> {
         self.text().map(JsonStr::into_value)
     }
 
-    /// Returns whether the value is the string `expected`.
     pub fn is(self, expected: &str) -> bool {
         self.text().is_some_and(|text| text.is(expected))
     }

@@ -52,7 +52,6 @@ pub(crate) enum JsonError {
     TooManyValues,
 }
 
-/// The result of scanning a text.
 pub(crate) type ScanResult<T = ()> = Result<T, JsonError>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +78,6 @@ pub(crate) struct StringToken<'a> {
 }
 
 impl<'a> StringToken<'a> {
-    /// Returns whether the string has escapes.
     pub fn is_escaped(&self) -> bool {
         self.saved > 0
     }
@@ -268,7 +266,6 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Skips the next value, and returns its span.
     pub fn skip_span(&mut self) -> ScanResult<Span> {
         let start = self.value_start()?;
         self.skip()?;

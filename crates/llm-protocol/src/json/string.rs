@@ -94,7 +94,6 @@ impl<'a> JsonStr<'a> {
         self.reborrow().into_value()
     }
 
-    /// Returns the string, borrowed.
     pub fn reborrow(&self) -> JsonStr<'_> {
         JsonStr {
             written: Cow::Borrowed(&self.written),

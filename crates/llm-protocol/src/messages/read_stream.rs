@@ -362,7 +362,6 @@ impl MessagesStreamReader {
         });
     }
 
-    /// Counts a result of a server tool.
     fn count_tool_use(&mut self, tool: ServerTool, to: &mut dyn EventSink) {
         let mut uses = PerTool::default();
         uses.add(tool);

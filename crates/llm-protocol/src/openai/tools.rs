@@ -70,7 +70,6 @@ fn check_vendor_tool(
     refuse(request.surface, at, message)
 }
 
-/// Writes the tools and the tool choice.
 pub(crate) struct ToolWriter<'t, 'w> {
     pub surface: Protocol,
     pub variant: ApiVariant,

@@ -55,7 +55,6 @@ pub(super) struct RepairEdits {
     pub warnings: Vec<&'static str>,
 }
 
-/// The calls of one choice.
 #[derive(Debug, Default)]
 struct ChoiceCalls {
     tracker: ChatCallTracker,
@@ -65,7 +64,6 @@ struct ChoiceCalls {
     name_bytes: Vec<usize>,
 }
 
-/// The form of an answer.
 #[derive(Clone, Copy)]
 pub(super) struct AnswerForm {
     /// Whether this is the whole answer rather than a chunk of a stream.

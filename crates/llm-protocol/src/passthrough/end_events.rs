@@ -29,7 +29,6 @@ pub(super) fn write_chat_end(
     out.extend_from_slice(b"data: [DONE]\n\n");
 }
 
-/// Writes the chunk with the finish reason of a choice.
 pub(super) fn write_finish_chunk(
     seen: &chat::ChatStreamState,
     model_json: &str,

@@ -41,7 +41,6 @@ pub(super) struct ResponsesBodyScan {
     usage: Option<ChatCounters>,
     /// Span of the usage, of any type.
     pub usage_at: Option<Span>,
-    /// Position of the closing brace.
     pub closing_brace: usize,
     pub tier: Option<ServiceTier>,
     uses_reported: PerTool<Option<u64>>,
@@ -116,7 +115,6 @@ impl ResponsesStreamState {
         })
     }
 
-    /// Returns the sequence number of the next event.
     pub fn next_sequence(&self) -> u64 {
         self.next_sequence
     }

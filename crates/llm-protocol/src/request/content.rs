@@ -69,7 +69,6 @@ impl ContentSize {
             .saturating_sub(self.binary_bytes)
     }
 
-    /// Returns the estimated tokens of the audio.
     pub fn audio_tokens(&self) -> u64 {
         self.audio_bytes.div_ceil(AUDIO_BYTES_PER_TOKEN)
     }

@@ -126,7 +126,6 @@ fn slice_at(body: &[u8], span: Span) -> Option<&str> {
     std::str::from_utf8(body.get(span.start..span.end)?).ok()
 }
 
-/// Returns the value if it is a string.
 fn parse_string(value: &str) -> Option<String> {
     let text = JsonScanner::new(value, MAX_DEPTH).string_or_skip().ok()??;
     Some(text.name().into_owned())

@@ -96,7 +96,6 @@ impl<'a> ForeignFieldRemover<'a> {
         self.insert_inside(object, format!("{}:{value}", json_string(name)));
     }
 
-    /// Replaces a value with JSON.
     fn replace_raw(&mut self, value: JsonValue<'a>, json: String) {
         self.edits.push(JsonEdit::new(self.span(value.raw()), json));
     }

@@ -135,7 +135,6 @@ impl RepairHints {
         self.is_answered |= has_result;
     }
 
-    /// Reads an effort.
     pub fn read_effort(&mut self, scan: &mut JsonScanner<'_>) -> ScanResult {
         self.effort = read_enum(scan, Effort::parse)?;
         Ok(())

@@ -10,7 +10,6 @@ use super::features::Features;
 use super::repair_hints::{RepairHints, Setting};
 use crate::json::Span;
 
-/// Summary of a request body.
 #[derive(Clone, Debug, Default)]
 pub struct RequestSummary {
     pub model: String,

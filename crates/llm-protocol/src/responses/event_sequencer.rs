@@ -64,7 +64,6 @@ const ECHO_DEFAULTS: [(&str, &str); 14] = [
     ("safety_identifier", "null"),
 ];
 
-/// Status of a response.
 pub(super) enum ResponsesStatus<'s> {
     InProgress,
     Completed,
@@ -262,7 +261,6 @@ impl SequencerState {
         self.sequence = self.sequence.saturating_add(1);
     }
 
-    /// Returns the id of the item with this index.
     pub fn item_id(&self, prefix: &str, index: usize) -> String {
         format!("{prefix}_{}_{index}", self.id)
     }

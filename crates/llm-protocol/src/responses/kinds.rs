@@ -183,7 +183,6 @@ mod tests {
         }
     }
 
-    /// Counts the emitted events.
     #[derive(Default)]
     struct EventCounter(usize);
 

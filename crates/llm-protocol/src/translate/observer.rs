@@ -283,7 +283,6 @@ impl StreamObserver {
         ))
     }
 
-    /// Returns the usage that is known so far.
     pub fn known_usage(&self) -> Option<Usage> {
         self.counted_usage()
             .map(|metered| metered.usage)

@@ -206,7 +206,6 @@ fn response_context(input: &TranslationRequest<'_>, request: &mut Request<'_>) -
     context
 }
 
-/// Writes the request in the protocol of the model.
 fn encode(
     request: &mut Request<'_>,
     write_context: &WriteContext<'_>,

@@ -17,7 +17,6 @@ pub enum ServerTool {
     Mcp,
 }
 
-/// One value for each server tool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PerTool<T> {
     pub web_search: T,
@@ -139,7 +138,6 @@ impl PerTool<Option<u64>> {
 }
 
 impl Usage {
-    /// Returns the number of uses of a server tool.
     pub fn uses(&self, tool: ServerTool) -> u64 {
         match tool {
             ServerTool::WebSearch => self.web_searches,

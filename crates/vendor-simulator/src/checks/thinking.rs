@@ -61,7 +61,6 @@ pub fn check(call: &SimRequestCheck<'_>, model: SimMessagesModel) -> Result<(), 
     }
 }
 
-/// Returns whether the request enables manual thinking.
 pub fn is_manual(call: &SimRequestCheck<'_>) -> bool {
     call.body["thinking"]["type"] == "enabled"
 }

@@ -53,7 +53,6 @@ impl SimResponsesResponse {
         }
     }
 
-    /// Encodes an event of an item.
     pub(super) fn item_event(
         &self,
         step: &SimResponsesEvent,

@@ -30,7 +30,6 @@ pub struct RepeatedReference {
     pub is_ending: bool,
 }
 
-/// Sorts the references of entries.
 pub struct ReferenceSorter {
     file: File,
     blocks: u64,
@@ -100,7 +99,6 @@ impl ReferenceSorter {
         })
     }
 
-    /// Returns the number of references.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -4,7 +4,6 @@
 pub(crate) struct SlotAllocator(u32);
 
 impl SlotAllocator {
-    /// Returns whether a slot was assigned.
     pub fn is_used(&self) -> bool {
         self.0 > 0
     }

@@ -13,7 +13,6 @@ const DOCUMENT_URL: &str = "document_url";
 const PDF_DATA_URL: &str = "data:application/pdf;base64,";
 
 impl ChatRequestWriter<'_> {
-    /// Writes the value of `content`.
     pub(super) fn content(&mut self, parts: &[ContentPart<'_>]) {
         match parts {
             [] => drop(self.json.value("")),

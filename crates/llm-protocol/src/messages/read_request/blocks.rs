@@ -63,7 +63,6 @@ pub(super) fn system<'a>(
     .collect()
 }
 
-/// Reads `messages`.
 pub(super) fn turns<'a>(
     value: Option<JsonValue<'a>>,
     warnings: &mut Warnings,
@@ -175,7 +174,6 @@ fn opaque<'a>(kind: JsonStr<'a>, value: JsonValue<'a>, at: JsonPath) -> Block<'a
     }
 }
 
-/// Reads the members of one block.
 struct BlockReader<'a, 'w> {
     /// Type of the block, which is part of the paths in errors.
     kind: &'w str,

@@ -44,7 +44,6 @@ pub(super) fn expect_string(
         .ok_or_else(|| invalid_param(path, "Input should be a valid string"))
 }
 
-/// Reads a required string.
 pub(super) fn require_string(
     value: Option<JsonValue<'_>>,
     path: impl Display,
@@ -52,7 +51,6 @@ pub(super) fn require_string(
     expect_string(require(value, &path)?, &path)
 }
 
-/// Reads a required object.
 pub(super) fn require_object(
     value: Option<JsonValue<'_>>,
     path: impl Display,
@@ -62,7 +60,6 @@ pub(super) fn require_object(
     Ok(value)
 }
 
-/// Reads an optional string.
 pub(super) fn optional_string(
     value: Option<JsonValue<'_>>,
     path: impl Display,

@@ -76,7 +76,6 @@ fn member<'a>(request: &Request<'a>, name: &str) -> Option<JsonValue<'a>> {
         .map(|opaque| opaque.value)
 }
 
-/// Sets the markers.
 pub(super) fn set(request: &mut Request<'_>) {
     // Some of the vendor's own tools must not have a marker.
     let is_own = |kind: &ToolKind<'_>| !matches!(kind, ToolKind::Vendor { .. });

@@ -37,7 +37,6 @@ impl CacheMarkerBudget {
     }
 }
 
-/// Counts the markers on the block and inside it.
 pub(super) fn count_markers(block: &Block<'_>) -> usize {
     let nested = match &block.kind {
         BlockKind::Result(outcome) => match &outcome.content {

@@ -75,7 +75,6 @@ impl ThinkingPlan<'_> {
         matches!(self.mode, ThinkingMode::Verbatim(_))
     }
 
-    /// Returns whether the gateway enabled thinking.
     pub fn is_set_by_gateway(&self) -> bool {
         matches!(
             self.mode,

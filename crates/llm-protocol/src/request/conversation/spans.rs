@@ -50,7 +50,6 @@ impl ConversationSpans {
         sign.get_or_insert(span);
     }
 
-    /// Records the next message.
     pub fn record_message(&mut self, head: MessageSpans) {
         if let Some(slot) = self.head.get_mut(self.messages) {
             *slot = head;

@@ -92,7 +92,6 @@ impl Features {
     }
 }
 
-/// The media in a chat part.
 struct MediaPart<'a> {
     is_present: bool,
     data: Option<StringToken<'a>>,

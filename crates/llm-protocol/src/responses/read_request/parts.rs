@@ -22,7 +22,6 @@ use crate::openai::media;
 /// Placeholder for content that only another vendor can read.
 const UNREADABLE_PLACEHOLDER: &str = "[content not readable here]";
 
-/// Reads the content of a message.
 pub(super) fn content<'a>(
     message: JsonValue<'a>,
     index: usize,

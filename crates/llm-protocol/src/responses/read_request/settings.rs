@@ -306,7 +306,6 @@ pub(super) fn check_member<'a>(
     Ok(())
 }
 
-/// Returns whether the value is the default.
 fn is_default_value(name: &str, value: JsonValue<'_>) -> bool {
     match name {
         "store" | "background" => value.bool() == Some(false),

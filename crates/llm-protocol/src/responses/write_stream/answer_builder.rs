@@ -200,7 +200,6 @@ impl ResponsesAnswerBuilder {
         }
     }
 
-    /// Writes an event about an item.
     fn emit_item_event(
         &mut self,
         kind: &str,

@@ -28,7 +28,6 @@ impl ResponsesCitation {
     }
 }
 
-/// Writes a text part.
 pub(super) fn write_text_part(
     text: &JsonStr<'_>,
     sources: &[ResponsesCitation],
@@ -44,7 +43,6 @@ pub(super) fn write_text_part(
         .close_object();
 }
 
-/// Writes a refusal part.
 pub(super) fn write_refusal_part(text: &JsonStr<'_>, json: &mut JsonWriter) {
     json.open_typed("refusal")
         .member("refusal", text)
@@ -199,7 +197,6 @@ pub(super) fn is_runnable(kind: ToolCallKind, arguments: &str) -> bool {
     fits
 }
 
-/// Returns whether the arguments are one JSON value.
 pub(super) fn is_json(arguments: &str) -> bool {
     JsonDocument::parse(arguments, MAX_RESPONSE_DEPTH, NodeBuffer::new()).is_ok()
 }
