@@ -118,10 +118,10 @@ pub struct EndpointQuery<'a> {
     pub model: &'a str,
     /// Hash of the conversation, which selects the endpoint. `None` uses weighted round robin.
     pub key: Option<u64>,
-    /// Whether another model can answer instead. If so, an endpoint whose breaker is open is not
+    /// True if another model can answer instead. If so, an endpoint whose breaker is open is not
     /// used.
     pub has_instead: bool,
-    /// Whether the request has waited its maximum time for the first verdict on the vendor's key.
+    /// True if the request has waited its maximum time for the first verdict on the vendor's key.
     pub has_waited: bool,
     /// Indexes of the endpoints that were already tried.
     pub tried: &'a [usize],

@@ -25,7 +25,7 @@ struct AccountBody {
     email: String,
     #[serde(default)]
     role: NewRole,
-    /// Whether the account gets the trial credits of the config file.
+    /// True if the account gets the trial credits of the config file.
     #[serde(default = "yes")]
     trial: bool,
 }

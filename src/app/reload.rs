@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Interval at which the files are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time for which the files must be unchanged before a reload, so that a half-written file is not
-/// read.
+/// Time for which the files must be unchanged before a reload, so a half-written file is not read.
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Delay before the gateway retries a reload that failed because of a write to its disk.

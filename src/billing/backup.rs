@@ -58,8 +58,7 @@ impl BillingUpkeep<'_> {
             )?;
         }
         let journal_files = journal::copy_journals(from, partial)?;
-        // Copy the anchor before the ledger, so that the copied ledger is never older than its
-        // anchor.
+        // Copy the anchor before the ledger, so the copied ledger is never older than its anchor.
         ledger::anchor::copy(from, partial)?;
         sqlite::copy(
             &from.join("ledger.db"),

@@ -49,7 +49,7 @@ pub struct CreditSnapshot {
     pub balance: Micro,
     pub trial_ends_at_ms: Option<i64>,
     pub trial_left: Micro,
-    /// Whether credits were ever bought or granted, apart from the trial.
+    /// True if credits were ever bought or granted, apart from the trial.
     pub ever_credited: bool,
     /// Credits left under the key's own limit. `None` if the key has no limit.
     pub key_free: Option<Micro>,

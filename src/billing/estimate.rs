@@ -24,7 +24,7 @@ pub struct ReportedTurn {
     usage: Usage,
     output: TokenRate,
     cache: VendorCache,
-    /// Whether the vendor's cache also holds the conversation's responses.
+    /// True if the vendor's cache also holds the conversation's responses.
     caches_output: bool,
 }
 
@@ -169,7 +169,7 @@ fn visible_output(usage: &Usage) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InputEstimate {
     pub estimator: UsageEstimator,
-    /// Whether the gateway cannot know if a cache held most of the input, which is large enough for
+    /// True if the gateway cannot know if a cache held most of the input, which is large enough for
     /// a cache. Only the vendor's own report can show that.
     pub is_doubtful: bool,
 }

@@ -63,7 +63,7 @@ pub struct HoldEnd {
     pub usage: Usage,
     pub cost: Micro,
     pub outcome: RequestOutcome,
-    /// Whether the usage is an estimate.
+    /// True if the usage is an estimate.
     pub estimated: bool,
     pub at_ms: i64,
 }
@@ -91,7 +91,7 @@ pub struct HeldRequest {
     opened_at: Option<Instant>,
     /// Time from `opened_at` to the first token, in ms.
     first_token_ms: Option<u64>,
-    /// Whether the vendor reported more than the maximum of the request.
+    /// True if the vendor reported more than the maximum of the request.
     implausible: bool,
     cache_marks: Option<CacheMarkerOrigin>,
 }

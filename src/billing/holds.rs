@@ -57,7 +57,7 @@ struct AccountHolds {
     /// Part of `held` for requests of dead processes whose endings the ledger cannot enter yet.
     withheld: CreditSplit,
     settled: CreditSplit,
-    /// Whether the holds changed since the mirror was last written.
+    /// True if the holds changed since the mirror was last written.
     unmirrored: bool,
     gauge: RateCounter,
 }

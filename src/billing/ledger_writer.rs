@@ -74,9 +74,9 @@ pub struct LedgerWriterState {
     pub backlog: LedgerBacklog,
     /// End of the oldest of these requests, in ms since 1970; 0 if the backlog is empty.
     pub oldest_ms: AtomicI64,
-    /// Whether the last commit failed.
+    /// True if the last commit failed.
     pub failing: AtomicBool,
-    /// Whether the process is shutting down.
+    /// True if the process is shutting down.
     pub closing: AtomicBool,
 }
 
@@ -291,7 +291,7 @@ struct LedgerWriterWorker {
     journal: Arc<Journal>,
     mirror: HoldsMirror,
     data_dir: PathBuf,
-    /// Whether this process has removed its mirrored holds after the handover.
+    /// True if this process has removed its mirrored holds after the handover.
     has_cleared_mirror: bool,
     /// `None` in a stepwise writer, where the caller supplies the time.
     lapse_clock: Option<LapseClock>,

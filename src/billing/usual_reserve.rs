@@ -26,7 +26,7 @@ const BYTES_PER_TWO_TOKENS: u64 = 7;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsualReserve {
     pub credits: Micro,
-    /// Whether the amount is the median of the account's latest responses. Otherwise the account
+    /// True if the amount is the median of the account's latest responses. Otherwise the account
     /// has none, and the amount is that of a short request to the cheapest model.
     pub is_of_account: bool,
 }

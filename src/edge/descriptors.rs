@@ -6,8 +6,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Minimum and maximum number of reserved descriptors in addition to those that are open at the
-/// start.
+/// Minimum and maximum number of reserved descriptors besides those that are open at the start.
 const MIN_RESERVE: u64 = 32;
 const MAX_RESERVE: u64 = 1_024;
 /// Number of client connections that are allowed even with a very low limit.

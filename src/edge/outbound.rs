@@ -40,7 +40,7 @@ pub(super) struct OutboundRequest<'a> {
     pub summary: &'a RequestSummary,
     pub request_id: &'a str,
     pub account_id: Arc<str>,
-    /// Whether a preview flag lets the thinking budget exceed the output limit.
+    /// True if a preview flag lets the thinking budget exceed the output limit.
     pub is_interleaved: bool,
 }
 
@@ -48,14 +48,14 @@ pub(super) struct OutboundRequest<'a> {
 pub(super) struct UpstreamRequest {
     pub body: Bytes,
     pub warnings: Vec<String>,
-    /// Whether the gateway requests a stream from the vendor.
+    /// True if the gateway requests a stream from the vendor.
     pub asks_for_stream: bool,
     carries_thinking: bool,
     /// Output limit after clamping to the account's credit.
     output_limit: Option<u64>,
-    /// Whether the client set the thinking budget itself.
+    /// True if the client set the thinking budget itself.
     is_budget_from_client: bool,
-    /// Whether the gateway changed a passed-on request because the model refuses parts of it.
+    /// True if the gateway changed a passed-on request because the model refuses parts of it.
     is_repaired: bool,
     /// The origin of the cache markers in the body, if it has any.
     pub cache_marks: Option<CacheMarkerOrigin>,

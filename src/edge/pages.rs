@@ -101,7 +101,7 @@ impl Drop for PagePermit {
 #[derive(Clone, Copy)]
 pub(super) struct PageClient {
     pub(super) address: IpAddr,
-    /// Whether the address is that of a proxy that named no client.
+    /// True if the address is that of a proxy that named no client.
     pub(super) is_shared: bool,
 }
 

@@ -82,9 +82,8 @@ pub fn note_left(record: &mut RequestRecord) {
     record.reason.get_or_insert(CLIENT_LEFT);
 }
 
-/// Returns whether the HTTP/2 stream of this request has been reset, and records the reason. The
-/// client or the gateway may have reset the stream; a reset by the gateway has been counted
-/// already.
+/// Returns whether the HTTP/2 stream of this request was reset, and records the reason. The client
+/// or the gateway may have reset the stream; a reset by the gateway has been counted already.
 pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     if matches!(ctx.stage, Stage::Admitted(_)) {
         return false;

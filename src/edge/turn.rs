@@ -19,7 +19,7 @@ pub struct MeteredTurn {
     content: ContentSize,
     before: Option<ReportedTurn>,
     estimate: InputEstimate,
-    /// Whether the vendor reports the input when its stream begins.
+    /// True if the vendor reports the input when its stream begins.
     is_reported_early: bool,
 }
 

@@ -28,7 +28,7 @@ pub struct EmbeddedIdempotency {
     pub(super) db: IdempotencyDb,
     accounts: Accounts,
     credit: CreditService,
-    /// Whether the file was written since the last checkpoint.
+    /// True if the file was written since the last checkpoint.
     touched: AtomicBool,
     /// Time in ms since 1970 at which the responses of deleted accounts are removed next.
     deleted_accounts_due_ms: AtomicI64,

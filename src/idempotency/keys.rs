@@ -83,6 +83,6 @@ pub trait IdempotencyKeys: Send + Sync {
 #[derive(Debug)]
 pub struct ClaimError {
     pub source: StoreError,
-    /// Whether the store may have entered the request anyway.
+    /// True if the store may have entered the request anyway.
     pub may_be_entered: bool,
 }

@@ -16,8 +16,7 @@ pub enum PaymentError {
     Limit(InsertOrderOutcome),
     #[error("{0}")]
     Provider(#[from] ProviderError),
-    /// The order of an event does not exist or is not ready, so the provider must send the event
-    /// again.
+    /// The order of an event is missing or is not ready, so the provider must send the event again.
     #[error("{0}")]
     NotYet(String),
     #[error("{0}")]

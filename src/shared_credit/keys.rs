@@ -23,8 +23,7 @@ const MAX_CACHED_KEYS: usize = 100_000;
 const CACHE_TTL: Duration = Duration::from_secs(30);
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
-/// Maximum number of revocations whose delay is measured at the same time. Further ones are not
-/// measured.
+/// Maximum number of revocations whose delay is measured at once. Further ones are not measured.
 const MAX_MEASUREMENTS: usize = 8;
 
 /// Authenticates keys by the shared store. Cloning it is cheap.
@@ -41,7 +40,7 @@ struct KeyCache {
     known: Mutex<HashMap<String, (Instant, Principal)>>,
     /// Number of removals from the cache because of a message.
     generation: AtomicU64,
-    /// Whether revocations are received.
+    /// True if revocations are received.
     listening: AtomicBool,
     measured: RevocationDelayMeter,
 }

@@ -174,7 +174,7 @@ struct IngestState {
     /// ledger.
     passed_ms: AtomicI64,
     may_forget: bool,
-    /// Whether the server was reached and its settings are safe.
+    /// True if the server was reached and its settings are safe.
     is_checked: AtomicBool,
     /// Message of the last error.
     last_error: Mutex<String>,

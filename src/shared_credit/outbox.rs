@@ -56,11 +56,11 @@ pub struct OutboxEntry {
     journalled_in: Vec<Arc<Segment>>,
     /// The journal of the dead process from which the ending came.
     orphaned: Option<Arc<OrphanedJournalRef>>,
-    /// Whether the store has received the ending.
+    /// True if the store has received the ending.
     received: bool,
-    /// Whether the store had the ending at its last answer, so that only the ledger is awaited.
+    /// True if the store had the ending at its last answer, so that only the ledger is awaited.
     is_stored: bool,
-    /// Whether the ledger has the ending.
+    /// True if the ledger has the ending.
     arrived: bool,
     wait: Duration,
 }
@@ -80,7 +80,7 @@ impl Drop for OutboxEntry {
 struct OrphanedJournalRef {
     orphaned: Mutex<Option<(OrphanedJournal, usize)>>,
     missing: AtomicUsize,
-    /// Whether to keep the directory, because the caller removes it.
+    /// True to keep the directory, because the caller removes it.
     keeps_dir: bool,
 }
 

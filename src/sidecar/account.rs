@@ -420,9 +420,8 @@ pub async fn require_recent_password(
 }
 
 /// Counts an attempt to sign in and returns the limits that it counts against, or the seconds to
-/// wait. Counting precedes hashing, so that concurrent attempts cannot bypass the limits. Attempts
-/// from other networks do not count against a network from which the account holder signed in
-/// before.
+/// wait. Counting precedes hashing, so concurrent attempts cannot bypass the limits. Attempts from
+/// other networks do not count against a network from which the account holder signed in before.
 pub fn count_sign_in(
     app: &SidecarState,
     email: &str,

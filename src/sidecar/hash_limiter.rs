@@ -1,10 +1,9 @@
 //! Hashes one password at a time, on a blocking thread. The networks of clients take turns.
 //!
-//! A hash takes a core for some 50 ms. Only one runs at a time, so that the other cores serve
-//! requests. A network that sends many requests delays only itself. When the queue is full, the
-//! network with the most requests loses one. If every network has one request, the latest client
-//! without an earlier sign-in gives way to a client with one. This file must not depend on the
-//! hash.
+//! A hash takes a core for some 50 ms. Only one runs at a time, so the other cores serve requests.
+//! A network that sends many requests delays only itself. When the queue is full, the network with
+//! the most requests loses one. If every network has one request, the latest client without an
+//! earlier sign-in gives way to a client with one. This file must not depend on the hash.
 
 use super::blocking::run_blocking;
 use super::error::PageError;

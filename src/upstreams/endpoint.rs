@@ -35,12 +35,12 @@ pub struct EndpointState {
     pub breaker: &'static str,
     /// Number of seconds until the breaker allows a test. 0 if the breaker is not open.
     pub opens_in_seconds: u64,
-    /// Whether the active health check passes or is not configured.
+    /// True if the active health check passes or is not configured.
     pub passes_checks: bool,
     /// Models that the vendor asked the gateway to pause on this endpoint, with the remaining
     /// seconds.
     pub cooling_seconds: Vec<(String, u64)>,
-    /// Whether the vendor refuses the gateway's key or its account has no credit. The endpoint then
+    /// True if the vendor refuses the gateway's key or its account has no credit. The endpoint then
     /// gets only requests that test this.
     pub key_refused: bool,
     /// Number of seconds until the next such test, if known.
@@ -70,7 +70,7 @@ pub(super) enum EndpointAvailability {
     Cooling {
         why: CoolDownReason,
         left: Duration,
-        /// Whether a request may probe the endpoint despite the pause.
+        /// True if a request may probe the endpoint despite the pause.
         is_due: bool,
     },
 }
@@ -117,12 +117,11 @@ pub(super) struct EndpointHealth {
     passes_checks: bool,
     /// Pauses by the vendor's name for the model. The config bounds their number.
     cooling: HashMap<String, CoolDown>,
-    /// Whether the endpoint has reset a stream with `HTTP_1_1_REQUIRED`.
+    /// True if the endpoint has reset a stream with `HTTP_1_1_REQUIRED`.
     wants_http1: bool,
     /// Number of times that the endpoint violated HTTP/2 on an HTTP/2 connection.
     h2_violations: u64,
-    /// Number that separates current connections from older ones, which no request may use any
-    /// more.
+    /// Number that separates current connections from older ones, which no request may use.
     connection_group: u64,
     recent: RecentOutcomes,
     last_failure: Option<LastFailure>,
@@ -379,7 +378,7 @@ pub struct EndpointLease {
     began: Instant,
     is_probe: bool,
     is_decided: bool,
-    /// Whether the attempt has failed, and has not begun to succeed since.
+    /// True if the attempt has failed, and has not begun to succeed since.
     has_failed: bool,
     connection_group: u64,
 }

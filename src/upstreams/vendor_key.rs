@@ -21,7 +21,7 @@ pub struct VendorKey {
 
 struct VendorKeyState {
     breaker: CircuitBreaker,
-    /// Whether any request has ended with a verdict on the key.
+    /// True if any request has ended with a verdict on the key.
     is_known: bool,
     unconfirmed: u32,
 }

@@ -79,8 +79,7 @@ impl<T> QueueReceiver<T> {
     /// Waits for an item, at most for the given time.
     ///
     /// # Errors
-    /// Returns an error if the time has passed, or if the queue is empty and all senders were
-    /// dropped.
+    /// Returns an error if the time has passed or the queue is empty and all senders were dropped.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         self.receiver
             .recv_timeout(timeout)

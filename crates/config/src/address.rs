@@ -99,9 +99,9 @@ impl FromIterator<Network> for TrustedProxies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress {
     pub address: IpAddr,
-    /// Whether the client used TLS to a trusted proxy.
+    /// True if the client used TLS to a trusted proxy.
     pub is_https: bool,
-    /// Whether the address belongs to a proxy, so that the client is unknown. The proxy is a
+    /// True if the address belongs to a proxy, so that the client is unknown. The proxy is a
     /// trusted one that names no client, or one on this machine that is not trusted.
     pub is_unnamed: bool,
 }

@@ -157,7 +157,7 @@ pub struct CatalogVendor {
     /// The members and features that its server accepts.
     pub profile: VendorProfile,
     pub endpoints: Vec<VendorEndpoint>,
-    /// Whether all turns of a conversation use the same endpoint while it is healthy.
+    /// True if all turns of a conversation use the same endpoint while it is healthy.
     pub sticky: bool,
     /// Key of the vendor. Empty if no endpoint requires one.
     pub api_key: Secret,

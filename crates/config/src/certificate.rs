@@ -59,8 +59,7 @@ pub fn load_certificate(cert: &Path, key: &Path) -> Result<CertifiedKey, Certifi
     }
 }
 
-/// Describes a certificate that clients refuse at this time, because it has expired or is not valid
-/// yet.
+/// Describes a certificate that clients refuse now, because it has expired or is not valid yet.
 pub fn validity_warning(certified: &CertifiedKey, now_ms: i64) -> Option<String> {
     let first = certified.cert.first()?;
     let (_, parsed) = X509Certificate::from_der(first).ok()?;

@@ -99,7 +99,7 @@ pub struct Settings {
     pub base_url: String,
     pub data_dir: PathBuf,
     pub store: StoreSettings,
-    /// Whether the shared store may have settings that can lose data.
+    /// True if the shared store may have settings that can lose data.
     pub allow_volatile: bool,
     /// Time that an edge waits for an answer of the shared store.
     pub store_reply_timeout: Duration,
@@ -125,7 +125,7 @@ pub struct Settings {
     pub traces: Option<TraceExportConfig>,
     /// Origins whose pages may call the API from a browser.
     pub cors: CorsOrigins,
-    /// Whether to watch the files in `sources` and reload them after a change.
+    /// True to watch the files in `sources` and reload them after a change.
     pub auto_reload: bool,
     /// The config file itself, and the files that it names.
     pub sources: Vec<SourceFile>,

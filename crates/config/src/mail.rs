@@ -24,7 +24,7 @@ pub struct MailSettings {
     /// User and password at the server.
     pub login: Option<(String, Secret)>,
     pub from: MailSender,
-    /// Whether a new account gets its trial only after its e-mail was verified.
+    /// True if a new account gets its trial only after its e-mail was verified.
     pub verify_sign_ups: bool,
     /// Maximum number of mails in an hour, over all accounts.
     pub per_hour: u32,

@@ -16,7 +16,7 @@ const MAX_SUPPORT_CHARS: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotificationSettings {
-    /// Whether account holders may set a webhook.
+    /// True if account holders may set a webhook.
     pub webhooks: bool,
     /// Private networks that webhooks may reach.
     pub private_networks: Vec<Network>,
@@ -26,7 +26,7 @@ pub struct NotificationSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SupportContact {
     pub text: String,
-    /// Whether the text is an address to which a page may link.
+    /// True if the text is an address to which a page may link.
     pub is_link: bool,
 }
 

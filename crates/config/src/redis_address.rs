@@ -21,7 +21,7 @@ pub struct SentinelAddress {
     pub user: Option<String>,
     pub password: Option<String>,
     pub database: i64,
-    /// Whether to use TLS for the primary and for the Sentinels.
+    /// True to use TLS for the primary and for the Sentinels.
     pub tls: bool,
 }
 

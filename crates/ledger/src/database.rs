@@ -48,9 +48,8 @@ const PAGE_BYTES: u32 = 2_048;
 
 const MAX_READERS: usize = 8;
 
-/// Tables whose rows are copied in addition to the entries, from which the spending of keys
-/// follows. Rows about processes and segments are not copied, because they concern this data
-/// directory alone.
+/// Tables whose rows are copied besides the entries, from which the spending of keys follows. Rows
+/// about processes and segments are not copied, because they concern this data directory alone.
 const COPIED_TABLES: [&str; 5] = [
     "account",
     "price_version",
@@ -68,7 +67,7 @@ pub struct Ledger {
     pub(crate) segments: SegmentFiles,
     /// Cache of the accounts that admission reads, by instance and account.
     pub(crate) account_rows: RowCache<LedgerAccount>,
-    /// Whether this process has handed over. The flag changes under the writer's lock.
+    /// True if this process has handed over. The flag changes under the writer's lock.
     pub(crate) handed_over: AtomicBool,
     /// `None` if the ledger is stored in the file alone.
     copy: Option<Copy>,

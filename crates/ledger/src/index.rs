@@ -63,9 +63,9 @@ pub(crate) struct LedgerIndex {
     dir: PathBuf,
     /// `None` while the file cannot be opened. Each use tries again.
     connections: Mutex<Option<Arc<IndexConnections>>>,
-    /// Whether the last batch failed, so that a failure is logged once.
+    /// True if the last batch failed, so that a failure is logged once.
     is_failing: AtomicBool,
-    /// Whether the last read failed to build the tail, so that a failure is logged once.
+    /// True if the last read failed to build the tail, so that a failure is logged once.
     is_tail_failing: AtomicBool,
     tail_limits: TailLimits,
     /// The reason why the file was set aside, until it is reported.

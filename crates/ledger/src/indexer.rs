@@ -53,7 +53,7 @@ struct IndexerWorker {
     state: Arc<IndexerState>,
     /// Time since which some entries are not indexed.
     behind_since: Option<Instant>,
-    /// Whether all data that the index replaces was removed from the ledger.
+    /// True if all data that the index replaces was removed from the ledger.
     has_removed_retired: bool,
 }
 

@@ -49,9 +49,8 @@ impl LedgerIndexing<'_> {
         u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
     }
 
-    /// Reads the index and the entries after it, so that a reader sees all earlier commits unless
-    /// the index is far behind. `read` runs within one transaction, and may run again after a
-    /// failure.
+    /// Reads the index and the entries after it, so a reader sees all earlier commits unless the
+    /// index is far behind. `read` runs within one transaction, and may run again after a failure.
     pub(crate) fn read_index<T>(
         &self,
         operation: &'static str,

@@ -69,18 +69,17 @@ pub struct Journal {
     directory: InstanceDir,
     segment_bytes: u64,
     reserve_bytes: u64,
-    /// Whether [`Journal::write`] syncs an `end` record to disk before it returns.
+    /// True if [`Journal::write`] syncs an `end` record to disk before it returns.
     is_synced: bool,
     files: Mutex<Files>,
-    /// Whether a write failed or the reserve is not complete.
+    /// True if a write failed or the reserve is not complete.
     short: AtomicBool,
     began: Instant,
     /// Start of the current write, in ms since `began`; 0 if no write runs.
     writing_since_ms: AtomicU64,
 }
 
-/// A running process's files. Only one record is written at a time, so that a torn record can be
-/// undone.
+/// A running process's files. Only one record is written at a time, so a torn record can be undone.
 struct Files {
     active: Arc<Segment>,
     number: u64,

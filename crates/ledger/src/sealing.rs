@@ -154,9 +154,8 @@ impl Segments<'_> {
         }
     }
 
-    /// Prevents sealing and archiving for as long as the result lives, so that no entry moves
-    /// during a walk. Waits for a running sealing round. Returns `None` if no entry has been sealed
-    /// yet.
+    /// Prevents sealing and archiving for as long as the result lives, so no entry moves during a
+    /// walk. Waits for a running sealing round. Returns `None` if no entry has been sealed yet.
     ///
     /// # Errors
     /// Returns an error if that takes longer than `timeout`.

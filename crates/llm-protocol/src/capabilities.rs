@@ -100,15 +100,15 @@ pub struct MessagesModel {
     pub sampling: SamplingSupport,
     /// Values of `thinking.type` that the vendor does not answer with 400.
     pub thinking_types: Vec<ThinkingType>,
-    /// Whether the model thinks if the request has no `thinking`.
+    /// True if the model thinks if the request has no `thinking`.
     pub thinks_by_default: bool,
     /// Effort levels, sorted. Empty if the model does not accept `effort`.
     pub effort_levels: Vec<Effort>,
-    /// Whether a request may end with an assistant turn.
+    /// True if a request may end with an assistant turn.
     pub prefill: bool,
-    /// Whether `role: system` is allowed inside `messages`.
+    /// True if `role: system` is allowed inside `messages`.
     pub mid_system: bool,
-    /// Whether `output_config.format` and a tool's `strict` are allowed.
+    /// True if `output_config.format` and a tool's `strict` are allowed.
     pub structured: bool,
     /// Names of the allowed server tools, such as `web_search`.
     pub server_tools: Vec<String>,
@@ -160,7 +160,7 @@ impl ThinkingType {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChatModel {
-    /// Whether the model accepts `reasoning_effort`.
+    /// True if the model accepts `reasoning_effort`.
     pub reasoning: bool,
     /// Values of `reasoning_effort`, sorted.
     pub effort_values: Vec<Effort>,
@@ -170,32 +170,32 @@ pub struct ChatModel {
     /// Names and JSON values of the members that turn reasoning off. If empty, `reasoning_effort:
     /// none` does so.
     pub reasoning_off: Vec<(String, String)>,
-    /// Whether the vendor accepts an effort in addition to these members.
+    /// True if the vendor accepts an effort in addition to these members.
     pub takes_effort: bool,
     pub tools_with_reasoning: ToolsWithReasoning,
-    /// Whether the model accepts a `temperature` and `top_p` other than 1.
+    /// True if the model accepts a `temperature` and `top_p` other than 1.
     pub sampling: bool,
-    /// Whether the model accepts `stop`.
+    /// True if the model accepts `stop`.
     pub stop: bool,
-    /// Whether the model accepts `prompt_cache_breakpoint`.
+    /// True if the model accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
     /// Role of instructions: `developer` or `system`.
     pub system_role: &'static str,
-    /// Whether instructions are allowed in messages other than the first one.
+    /// True if instructions are allowed in messages other than the first one.
     pub mid_system: bool,
-    /// Whether a user's message may directly follow a tool's.
+    /// True if a user's message may directly follow a tool's.
     pub user_after_tool: bool,
-    /// Whether the model accepts `prefix` on a final assistant message, which the answer then
+    /// True if the model accepts `prefix` on a final assistant message, which the answer then
     /// continues.
     pub prefix: bool,
     pub reasoning_replay: ReasoningReplay,
     /// Name of the output limit: `max_completion_tokens` or `max_tokens`.
     pub output_limit_field: &'static str,
-    /// Whether the model accepts `top_k`. Some compatible servers list it; the vendor that defined
+    /// True if the model accepts `top_k`. Some compatible servers list it; the vendor that defined
     /// the protocol refuses it.
     pub top_k: bool,
-    /// Whether the model accepts tools of type `custom`. If not, the gateway sends them as
+    /// True if the model accepts tools of type `custom`. If not, the gateway sends them as
     /// functions.
     pub custom_tools: bool,
     pub parallel_tool_calls: ParallelToolCalls,
@@ -223,18 +223,18 @@ pub enum ToolCallIds {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponsesModel {
-    /// Whether the model accepts `reasoning.effort` and returns its reasoning encrypted.
+    /// True if the model accepts `reasoning.effort` and returns its reasoning encrypted.
     pub reasoning: bool,
     /// Values of `reasoning.effort`, sorted.
     pub effort_values: Vec<Effort>,
-    /// Whether the model accepts `reasoning.summary`.
+    /// True if the model accepts `reasoning.summary`.
     pub summaries: bool,
-    /// Whether the model accepts a `temperature` and `top_p` other than 1.
+    /// True if the model accepts a `temperature` and `top_p` other than 1.
     pub sampling: bool,
-    /// Whether the model accepts `prompt_cache_breakpoint`.
+    /// True if the model accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
-    /// Whether the server accepts only tools of type `function`. The gateway then sends all other
+    /// True if the server accepts only tools of type `function`. The gateway then sends all other
     /// tools as functions, including those of the responses surface.
     pub functions_only: bool,
 }

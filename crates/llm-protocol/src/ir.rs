@@ -39,7 +39,7 @@ pub struct Request<'a> {
     pub system: Vec<Block<'a>>,
     pub turns: Vec<Turn<'a>>,
     pub tools: Vec<Tool<'a>>,
-    /// Whether the client used `functions` and `function_call` (chat).
+    /// True if the client used `functions` and `function_call` (chat).
     pub legacy_functions: bool,
     pub choice: ToolChoice<'a>,
     /// Whether the model may call several tools at once. `None` if the client did not say.
@@ -54,7 +54,7 @@ pub struct Request<'a> {
     pub end_user: Option<JsonStr<'a>>,
     pub tier: Option<JsonStr<'a>>,
     pub stream: bool,
-    /// Whether the client wants usage at the end of a stream. A chat client must ask for it; a
+    /// True if the client wants usage at the end of a stream. A chat client must ask for it; a
     /// messages client always gets it.
     pub include_usage: bool,
     /// Top-level members, with their names, that are unknown or that only the surface's own
@@ -212,7 +212,7 @@ pub struct File<'a> {
     /// The member `context` (messages).
     pub context: Option<JsonStr<'a>>,
     pub content: FileContent<'a>,
-    /// Whether `citations.enabled` is true (messages).
+    /// True if `citations.enabled` is true (messages).
     pub wants_citations: bool,
 }
 
@@ -376,10 +376,10 @@ pub struct ReasoningSettings<'a> {
     pub thinking: Option<JsonValue<'a>>,
     /// Token budget (chat's extension `reasoning.max_tokens`).
     pub budget_tokens: Option<u64>,
-    /// Whether to leave the reasoning's text out of the answer: chat's extension
-    /// `reasoning.exclude`, or a responses request without a summary.
+    /// True to leave the reasoning's text out of the answer: chat's extension `reasoning.exclude`,
+    /// or a responses request without a summary.
     pub hide: bool,
-    /// Whether the client used the messages protocol's own members on the chat surface. The writer
+    /// True if the client used the messages protocol's own members on the chat surface. The writer
     /// copies these without further checks.
     pub is_verbatim: bool,
 }

@@ -52,7 +52,7 @@ impl From<EventTooLarge> for UpstreamError {
 pub struct StreamPassthrough {
     decoder: SseDecoder,
     watch: PassthroughState,
-    /// Whether the stream has ended or failed. Bytes after that are dropped.
+    /// True if the stream has ended or failed. Bytes after that are dropped.
     is_over: bool,
 }
 
@@ -66,16 +66,16 @@ struct PassthroughState {
     terms: MeteringTerms,
     /// The usage that the client has received so far.
     reported: Usage,
-    /// Whether the client received the estimate that is billed (chat).
+    /// True if the client received the estimate that is billed (chat).
     reports_estimate: bool,
-    /// Whether the client received a usage in a place where it looks for one (chat).
+    /// True if the client received a usage in a place where it looks for one (chat).
     shows_usage: bool,
     hide_usage: bool,
     started: bool,
-    /// Whether the client received more than the opening.
+    /// True if the client received more than the opening.
     has_content: bool,
     completion: Completion,
-    /// Whether the vendor's body has ended.
+    /// True if the vendor's body has ended.
     has_ended: bool,
     generated_bytes: u64,
     shows_thinking: bool,

@@ -17,7 +17,7 @@ pub struct VendorProfile {
     /// Names of members that the server refuses, or that another vendor defined. The gateway
     /// removes them from passed-on requests, at any level.
     pub drop: Vec<String>,
-    /// Whether the server refuses every member that is neither in the base nor in `request`.
+    /// True if the server refuses every member that is neither in the base nor in `request`.
     pub strict: bool,
     /// Paths, relative to a message or a call, of values that must return to the server unchanged
     /// (chat).
@@ -34,21 +34,21 @@ pub struct VendorProfile {
     /// Parts of the server's error messages about a request that does not fit the model's context,
     /// in addition to those that the gateway knows.
     pub full_context: Vec<String>,
-    /// Whether the server never generates more than the output limit.
+    /// True if the server never generates more than the output limit.
     pub honours_output_limit: bool,
-    /// Whether the server accepts an output limit of 0, which only fills the prompt cache
+    /// True if the server accepts an output limit of 0, which only fills the prompt cache
     /// (messages).
     pub prewarms_cache: bool,
-    /// Whether the server stores the items of its answers, and looks an item up by its id
+    /// True if the server stores the items of its answers, and looks an item up by its id
     /// (responses).
     pub stores_items: bool,
-    /// Whether the id of a call must have at most 40 characters (chat).
+    /// True if the id of a call must have at most 40 characters (chat).
     pub short_call_ids: bool,
-    /// Whether the server signs its thinking, and refuses thinking that it did not sign (messages).
+    /// True if the server signs its thinking, and refuses thinking that it did not sign (messages).
     pub signs_thinking: bool,
-    /// Whether the calls in the server's chat answers need no repair.
+    /// True if the calls in the server's chat answers need no repair.
     pub has_exact_calls: bool,
-    /// Whether the server reads the line in the instructions by which one client identifies itself
+    /// True if the server reads the line in the instructions by which one client identifies itself
     /// for billing (messages).
     pub reads_billing_header: bool,
 }

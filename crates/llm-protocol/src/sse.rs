@@ -65,7 +65,7 @@ pub struct SseDecoder {
     joined: Vec<u8>,
     /// The line end of the current event's last line.
     line_end: LineEnd,
-    /// Whether the first line is still to be read, so that a byte order mark may precede it.
+    /// True if the first line is still to be read, so that a byte order mark may precede it.
     is_first_line: bool,
 }
 

@@ -24,7 +24,7 @@ mod response_stream;
 /// The form in which the client reads an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseForm<'a> {
-    /// Whether the client wants a stream although the vendor sent a whole answer.
+    /// True if the client wants a stream although the vendor sent a whole answer.
     pub streamed: bool,
     /// The seed of [`passthrough::StreamPassthrough::with_call_repair`].
     pub call_seed: Option<&'a str>,

@@ -36,8 +36,7 @@ impl SocketState {
         self.is_blocked.load(Relaxed)
     }
 
-    /// Makes the socket close with a reset, so that the client reads an error instead of an end of
-    /// file.
+    /// Makes the socket close with a reset, so the client reads an error instead of an end of file.
     pub fn reset_on_close(&self) {
         self.resets.store(true, Relaxed);
     }

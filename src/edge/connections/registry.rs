@@ -226,7 +226,7 @@ pub struct ClientConnection {
     connections: Arc<Connections>,
     number: u64,
     client: IpAddr,
-    /// Whether the connection belongs to a trusted proxy, which carries the requests of many
+    /// True if the connection belongs to a trusted proxy, which carries the requests of many
     /// clients.
     pub(super) is_proxy: bool,
     /// Number of body bytes that the requests on this connection hold.

@@ -71,7 +71,7 @@ pub struct BufferedDownstream {
     last_written: Instant,
     /// Number of the attempt whose vendor's head has arrived.
     head_of: Option<u32>,
-    /// Whether the head of that attempt begins a stream.
+    /// True if the head of that attempt begins a stream.
     head_begins_stream: bool,
     is_error: bool,
     /// Fires no later than the next deadline. To save work, the session resets the timer only when

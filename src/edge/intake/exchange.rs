@@ -59,15 +59,15 @@ pub struct DeferredHead {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ResponseProgress {
     pub(super) phase: ResponsePhase,
-    /// Whether the model may have produced hidden reasoning, which an estimate would not count.
+    /// True if the model may have produced hidden reasoning, which an estimate would not count.
     pub(super) has_hidden_reasoning: bool,
     pub first_byte: Option<Instant>,
-    /// Whether a keep-alive went to the client, which fixes the status.
+    /// True if a keep-alive went to the client, which fixes the status.
     pub kept_alive: bool,
     pub ended: Option<AbortReason>,
     /// Number of attempts that were started.
     pub(super) attempt: u32,
-    /// Whether the running attempt's connection speaks HTTP/2.
+    /// True if the running attempt's connection speaks HTTP/2.
     pub(super) is_h2: bool,
     pub(super) attempt_began: Option<Instant>,
     /// When the whole body of the attempt had been handed over.
@@ -91,9 +91,9 @@ pub(super) enum ResponsePhase {
     /// framing is missing.
     Completed {
         at: Instant,
-        /// Whether the gateway ended the response and does not wait for more bytes from the vendor.
+        /// True if the gateway ended the response and does not wait for more bytes from the vendor.
         hung_up: bool,
-        /// Whether the response completed without the vendor's last event.
+        /// True if the response completed without the vendor's last event.
         lacked_last_event: bool,
     },
 }
@@ -369,7 +369,7 @@ pub struct Deadlines {
     /// the model may have produced hidden reasoning.
     pub drain: Duration,
     pub drain_reasoning: Duration,
-    /// Whether the response is a stream, which is read only for a limited time after the client has
+    /// True if the response is a stream, which is read only for a limited time after the client has
     /// left. For a whole response the gateway waits until the request's own deadline.
     pub may_drain: bool,
     /// Time without a byte after which a waiting client gets a keep-alive.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// State for encoding a translated request again.
 pub struct RetryWithoutReasoning {
     pub surface: Protocol,
-    /// Whether the request is strict. Then the gateway does not retry if anything but the reasoning
+    /// True if the request is strict. Then the gateway does not retry if anything but the reasoning
     /// would be lost.
     pub strict: bool,
     pub body: Bytes,

@@ -39,7 +39,7 @@ pub struct AdmittedRequest {
     /// Size of the body that the vendor gets, in bytes.
     pub sent_bytes: usize,
     pub wants_stream: bool,
-    /// Whether the client refuses any change of its request.
+    /// True if the client refuses any change of its request.
     pub is_strict: bool,
     /// Changes to the request, for `x-gateway-warnings`.
     pub warnings: Vec<String>,

@@ -16,7 +16,7 @@ pub struct VendorCall {
     pub version: Option<String>,
     /// Preview flags of the messages protocol.
     pub previews: Option<String>,
-    /// Whether the gateway requests a stream. It may do so although the client did not.
+    /// True if the gateway requests a stream. It may do so although the client did not.
     pub asks_for_stream: bool,
     /// The vendor's endpoints. Each attempt uses one of them.
     pub endpoints: Arc<EndpointPool>,
@@ -32,14 +32,14 @@ pub struct AttemptHistory {
     /// Indexes of the current model's endpoints at which attempts began.
     pub tried: Vec<usize>,
     pub next: NextAttempt,
-    /// Whether an attempt at another endpoint of this vendor would send the same request again, so
+    /// True if an attempt at another endpoint of this vendor would send the same request again, so
     /// that it counts against the retry budget.
     pub counts_as_retry: bool,
-    /// Whether an attempt was repeated because its pooled connection was dead.
+    /// True if an attempt was repeated because its pooled connection was dead.
     pub has_replaced_connection: bool,
-    /// Whether the request was repeated without a member that the vendor had refused.
+    /// True if the request was repeated without a member that the vendor had refused.
     pub has_left_out_member: bool,
-    /// Whether a vendor may have begun to work on the request.
+    /// True if a vendor may have begun to work on the request.
     pub was_sent: bool,
     /// The failures of attempts since the last one that was answered.
     pub failed: Vec<CountedFailure>,
@@ -77,7 +77,7 @@ pub struct Attempt {
     pub lease: EndpointLease,
     pub addresses: Vec<SocketAddr>,
     pub socket: Option<RawFd>,
-    /// Whether the vendor reported that it failed without generating anything.
+    /// True if the vendor reported that it failed without generating anything.
     pub has_refused: bool,
     /// Message of the vendor's error, for the log.
     pub words: String,

@@ -33,7 +33,7 @@ pub struct RequestRecord {
     pub status: u16,
     /// The reason for a refusal or failure, in one word.
     pub reason: Option<&'static str>,
-    /// Whether the request is for a model. Paths that the gateway answers itself are not.
+    /// True if the request is for a model. Paths that the gateway answers itself are not.
     pub asks_model: bool,
     pub model: OnceLock<Arc<CatalogModel>>,
     /// The key, if the gateway recognised and refused it.

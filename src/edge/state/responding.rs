@@ -16,7 +16,7 @@ use llm_protocol::vendor_response::ResponseStream;
 use std::time::Instant;
 
 pub struct Responding {
-    /// Whether to remove the usage, which the gateway requested from the vendor and the client did
+    /// True to remove the usage, which the gateway requested from the vendor and the client did
     /// not.
     pub(in crate::edge) hide_usage: bool,
     /// Context of the response's translation. `None` if the response is passed on.
@@ -43,7 +43,7 @@ pub(in crate::edge) enum ResponseMode {
     Waiting,
     /// The response has a success status, but too few bytes to tell its form.
     Undecided {
-        /// Whether the content type announces a stream of events.
+        /// True if the content type announces a stream of events.
         is_named_events: bool,
         opening: Vec<u8>,
     },

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A request to the sidecar. The counters include it until it is dropped.
 pub struct SidecarRequest {
     kind: SidecarRequestKind,
-    /// Whether the gateway has retried the request over a new connection.
+    /// True if the gateway has retried the request over a new connection.
     pub has_retried: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct AlertRules {
     pub low_balance: Option<Micro>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spend: Option<SpendAlert>,
-    /// Whether alerts are also sent as mail, to a verified e-mail only.
+    /// True if alerts are also sent as mail, to a verified e-mail only.
     pub mail: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct FiredAlert {
     pub at_ms: i64,
     /// Start of the period in which more than the amount was spent.
     pub period_ms: i64,
-    /// Whether the account holder has dismissed the banner.
+    /// True if the account holder has dismissed the banner.
     pub is_seen: bool,
     /// State of the alert's mail. `None` if there is no mail.
     pub mail: Option<String>,

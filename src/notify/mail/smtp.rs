@@ -24,7 +24,7 @@ const MAX_LINE_BYTES: usize = 998;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SendFailure {
     pub text: String,
-    /// Whether another attempt would fail too.
+    /// True if another attempt would fail too.
     pub is_permanent: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct IngestWorker {
     /// The last published entry that the store has recorded.
     pub(crate) recorded: i64,
     pub(crate) keys_after: ChangeCursor,
-    /// Whether the store has received every key since it last lost its keys.
+    /// True if the store has received every key since it last lost its keys.
     pub(crate) keys_known: bool,
     pub(crate) requested_accounts: BTreeSet<String>,
     /// Partitions whose data the store has lost, until the edges have reported again.
@@ -57,7 +57,7 @@ pub struct IngestWorker {
 pub(crate) struct Backlog {
     pub events: i64,
     pub oldest_ms: Option<i64>,
-    /// Whether there were more events than the maximum of one pass.
+    /// True if there were more events than the maximum of one pass.
     pub is_left: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct PostCommand<'a> {
     pub account: &'a str,
     pub change: CreditSplit,
     pub credited: Micro,
-    /// Whether only credits that are not reserved may cover the debit.
+    /// True if only credits that are not reserved may cover the debit.
     pub only_free: bool,
     /// Position of the ledger's entry, or 0 if the entry does not exist yet.
     pub seq: i64,

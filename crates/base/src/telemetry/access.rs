@@ -230,7 +230,7 @@ struct LogWriter {
     out: LogOutput,
     batch: Vec<u8>,
     lines: u64,
-    /// Whether the last write failed. The error is logged once, not for every batch.
+    /// True if the last write failed. The error is logged once, not for every batch.
     is_failing: bool,
 }
 

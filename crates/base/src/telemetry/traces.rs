@@ -43,7 +43,7 @@ pub struct TraceExportConfig {
     pub path: String,
     /// Number of sampled requests per million.
     pub share: u32,
-    /// Whether vendors receive a `traceparent` too.
+    /// True if vendors receive a `traceparent` too.
     pub to_vendors: bool,
 }
 

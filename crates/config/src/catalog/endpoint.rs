@@ -15,8 +15,7 @@ pub struct VendorEndpoint {
     pub authority: String,
     /// Path of the base address, without its final `/v1` and without a trailing slash.
     pub prefix: String,
-    /// Whether to add `/v1` to the prefix. False if the base address already contains an API
-    /// version.
+    /// True to add `/v1` to the prefix. False if the base address already contains an API version.
     pub adds_v1: bool,
     /// Path that replaces the whole path of generation requests.
     pub path: Option<String>,

@@ -19,7 +19,7 @@ pub struct LedgerAuditReport {
     pub entries: u64,
     /// Number of entries in sealed segments whose signatures were checked.
     pub sealed_entries: u64,
-    /// Whether the sealed entries are among those that were read.
+    /// True if the sealed entries are among those that were read.
     pub reads_sealed: bool,
 }
 

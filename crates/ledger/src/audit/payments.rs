@@ -19,7 +19,7 @@ pub struct PaidOrder {
     pub payment: String,
     pub credits: Micro,
     pub bonus: Micro,
-    /// Whether the ledger must have the entries of the order. They are entered before the order is
+    /// True if the ledger must have the entries of the order. They are entered before the order is
     /// marked.
     pub is_entered: bool,
 }

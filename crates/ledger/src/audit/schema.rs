@@ -44,8 +44,7 @@ impl LedgerChecks<'_> {
             .collect())
     }
 
-    /// Returns the claims and the applied endings of processes that are not in `known`, one line
-    /// each.
+    /// Returns the claims and the applied endings of processes not in `known`, one line each.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

@@ -37,7 +37,7 @@ pub struct EndingDetail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
-    /// Whether a counter of the vendor was higher than the maximum of the request, which is then
+    /// True if a counter of the vendor was higher than the maximum of the request, which is then
     /// billed instead. This field and the following ones are stored only if they are set, so that
     /// entries from before these fields existed keep their hash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

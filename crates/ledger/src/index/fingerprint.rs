@@ -37,7 +37,7 @@ pub(crate) struct TablesFingerprint {
     sum: u128,
     /// The last entry in the index.
     pub position: ChainHead,
-    /// Whether a sum has reached the maximum of its column. Such a sum differs from that of the
+    /// True if a sum has reached the maximum of its column. Such a sum differs from that of the
     /// entries.
     pub has_full_sum: bool,
 }

@@ -22,9 +22,9 @@ pub struct Segment {
     pub(crate) bytes: AtomicU64,
     /// Number of the next line.
     pub(crate) next: AtomicU64,
-    /// Whether the file has a record that only a replay will enter into the ledger.
+    /// True if the file has a record that only a replay will enter into the ledger.
     kept: AtomicBool,
-    /// Whether the file's directory entry is synced to disk.
+    /// True if the file's directory entry is synced to disk.
     named: AtomicBool,
 }
 
@@ -74,8 +74,7 @@ impl Segment {
 
     fn append_numbered(&self, line: &[u8], next: u64) -> io::Result<()> {
         let before = self.bytes.load(Ordering::Relaxed);
-        // Use a single call, so that a crash of the process leaves the record either written or
-        // not.
+        // Use a single call, so a crash of the process leaves the record either written or not.
         let (count, outcome) = match (&self.file).write(line) {
             Ok(count) if count == line.len() => (count, Ok(())),
             // A full disk accepts only the bytes that fit into the last page.
@@ -107,8 +106,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Preallocates `bytes` after the end of the file, so that they can be appended even on a full
-    /// disk.
+    /// Preallocates `bytes` after the end of the file, so they can be appended even on a full disk.
     pub(crate) fn preallocate(&self, bytes: u64) -> io::Result<()> {
         let end = self.bytes.load(Ordering::Relaxed);
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {

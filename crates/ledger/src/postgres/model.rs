@@ -9,7 +9,7 @@ use crate::LedgerEntry;
 pub struct PostgresSettings {
     /// URL or key-value string, with the password.
     pub url: String,
-    /// Whether the server must wait for a synchronous standby with each commit.
+    /// True if the server must wait for a synchronous standby with each commit.
     pub require_standby: bool,
     /// Address of the sidecar with this data directory, as seen from other machines.
     pub address: String,
@@ -48,7 +48,7 @@ pub struct Holding {
     pub epoch: i64,
     pub holder: String,
     pub address: String,
-    /// Whether the lease has not expired.
+    /// True if the lease has not expired.
     pub is_live: bool,
     pub position: Position,
     /// Schema version of the last holder's file.

@@ -29,7 +29,7 @@ pub struct CopyPage {
     /// Accounts of these entries. The last page has all accounts that changed.
     pub accounts: Vec<AccountBalance>,
     pub rows: Vec<CopiedRow>,
-    /// Whether the page contains all data up to `holding`.
+    /// True if the page contains all data up to `holding`.
     pub is_last: bool,
 }
 

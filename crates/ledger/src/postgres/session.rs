@@ -50,7 +50,7 @@ pub struct PostgresSession {
     prepared: HashMap<&'static str, Statement>,
     /// Set when the server has reported that it did not wait for its standby.
     unreplicated: Arc<AtomicBool>,
-    /// Whether a check has shown that the server waits for a standby with each commit.
+    /// True if a check has shown that the server waits for a standby with each commit.
     pub waits_for_standby: bool,
 }
 

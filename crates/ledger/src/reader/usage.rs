@@ -274,8 +274,7 @@ fn hourly_sql(tables: IndexTables<'_>) -> String {
 /// An SQL query with the values of its parameters.
 type UsageSql = (String, Vec<Box<dyn ToSql>>);
 
-/// Builds the query. Returns `None` if the index lacks a name in the criteria, so that no row can
-/// match.
+/// Builds the query. Returns `None` if the index lacks a name in the criteria, so no row can match.
 fn usage_sql(
     tables: IndexTables<'_>,
     account: &str,

@@ -41,7 +41,7 @@ pub struct SegmentRecord {
     #[serde(skip)]
     pub sha256: Vec<u8>,
     pub sealed_at_ms: i64,
-    /// Whether the segment's ends of requests have been removed from `entry`.
+    /// True if the segment's ends of requests have been removed from `entry`.
     pub is_emptied: bool,
     /// Folder to which the file was moved. `None` if the file is in the data directory.
     pub archived_to: Option<String>,

@@ -25,8 +25,7 @@ enum HoleValue<'a> {
     Number(u64),
 }
 
-/// Splits a text. Returns `None` for a text that contains the bytes of holes, because it has no
-/// shape.
+/// Splits a text. `None` for a text that contains the bytes of holes, because it has no shape.
 fn split(text: &str) -> Option<SplitDetail<'_>> {
     if text
         .bytes()

@@ -74,6 +74,6 @@ pub struct RepairRules<'a> {
     pub output_limit: Option<u64>,
     /// The client's own thinking budget, after it was lowered with the output limit.
     pub thinking_budget: Option<u64>,
-    /// Whether a preview flag of the request allows a thinking budget above the output limit.
+    /// True if a preview flag of the request allows a thinking budget above the output limit.
     pub is_interleaved: bool,
 }

@@ -25,7 +25,7 @@ pub struct CleanedSchema<'a> {
     pub json: Cow<'a, str>,
     /// A line to append to the tool's description. It contains the removed combinator.
     pub note: Option<String>,
-    /// Whether the meaning of the schema changed, so that the client must get a warning.
+    /// True if the meaning of the schema changed, so that the client must get a warning.
     pub rewritten: bool,
 }
 

@@ -78,7 +78,7 @@ pub struct ChatStreamReader {
     calls: ChatCallTracker,
     refusal: JsonStrBuf,
     finish: Option<ChatFinishReason>,
-    /// Whether a chunk with a `delta` has arrived.
+    /// True if a chunk with a `delta` has arrived.
     has_delta: bool,
     has_output: bool,
     usage_place: UsagePlace,

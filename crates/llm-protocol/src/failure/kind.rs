@@ -138,9 +138,8 @@ impl Kind {
         )
     }
 
-    /// Returns whether the gateway itself ended the answer, so that its vendor has not failed.
-    /// Reasons are an answer that exceeds the gateway's buffer, and a debit that cannot be
-    /// recorded.
+    /// Returns whether the gateway itself ended the answer, so its vendor has not failed. Reasons
+    /// are an answer that exceeds the gateway's buffer, and a debit that cannot be recorded.
     pub fn is_of_gateway(self) -> bool {
         matches!(self, Kind::UpstreamEventTooLarge | Kind::LedgerUnavailable)
     }

@@ -27,7 +27,7 @@ pub(super) struct FailureRow {
     pub param: Option<&'static str>,
     /// Seconds to wait before a retry, if waiting helps.
     pub retry_after: Option<u32>,
-    /// Whether to send `x-should-retry: false` although clients would retry the status.
+    /// True to send `x-should-retry: false` although clients would retry the status.
     pub never_retry: bool,
     pub reason: &'static str,
     pub message: &'static str,

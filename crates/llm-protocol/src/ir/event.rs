@@ -133,8 +133,7 @@ pub trait AnswerWriter: EventSink + Debug + Send + Sync {
     /// Moves the output to `out`: the part of a stream written so far, or a complete body.
     fn take(&mut self, out: &mut Vec<u8>);
 
-    /// Returns whether the writer had to buffer more than its limit, so that the answer cannot
-    /// continue.
+    /// Returns whether the writer had to buffer more than its limit, so the answer cannot continue.
     fn overflowed(&self) -> bool;
 }
 

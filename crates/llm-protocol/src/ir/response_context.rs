@@ -26,16 +26,16 @@ pub struct ResponseContext {
     pub tool_names: HashMap<String, String>,
     /// The client's own names of its custom tools (chat), whose calls are returned as custom calls.
     pub custom_tools: Vec<String>,
-    /// Whether calls are returned as `function_call` (chat).
+    /// True if calls are returned as `function_call` (chat).
     pub legacy_functions: bool,
-    /// Whether the stream ends with usage (chat).
+    /// True if the stream ends with usage (chat).
     pub include_usage: bool,
-    /// Whether only the prompt asked for a JSON object. The writer then removes a code fence around
+    /// True if only the prompt asked for a JSON object. The writer then removes a code fence around
     /// the whole text.
     pub unwrap_fence: bool,
-    /// Whether the client set a tier, so that the answer must name one (chat).
+    /// True if the client set a tier, so that the answer must name one (chat).
     pub report_tier: bool,
-    /// Whether the client sees the reasoning (messages).
+    /// True if the client sees the reasoning (messages).
     pub show_thinking: bool,
     /// Maximum number of output tokens of the answer; 0 if the client set no limit.
     pub output_limit: u64,

@@ -12,7 +12,7 @@ pub struct WriteContext<'a> {
     pub account_id: &'a str,
     /// Output limit, lowered to the amount that the account can pay.
     pub output_limit: Option<u64>,
-    /// Whether to leave the reasoning out, because the vendor refused it in the first attempt.
+    /// True to leave the reasoning out, because the vendor refused it in the first attempt.
     pub without_thinking: bool,
 }
 

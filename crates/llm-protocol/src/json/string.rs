@@ -60,8 +60,7 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Returns the token in its sender's spelling, without quotes. Returns `None` for text of our
-    /// own.
+    /// Returns the token in its sender's spelling, without quotes. `None` for text of our own.
     pub(crate) fn token(&self) -> Option<&'a str> {
         match self.written {
             Cow::Borrowed(raw) if self.form != TextForm::Own => Some(raw),

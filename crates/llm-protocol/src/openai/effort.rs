@@ -82,9 +82,9 @@ pub(crate) struct EffortSupport<'m> {
     pub reasons: bool,
     /// Supported levels, sorted.
     pub levels: &'m [Effort],
-    /// Whether the vendor accepts a level. If not, it can only turn reasoning on and off.
+    /// True if the vendor accepts a level. If not, it can only turn reasoning on and off.
     pub takes_level: bool,
-    /// Whether another part of the request rules out reasoning.
+    /// True if another part of the request rules out reasoning.
     pub is_kept_from: bool,
 }
 

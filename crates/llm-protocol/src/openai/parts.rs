@@ -13,7 +13,7 @@ const DEFAULT_FILE_NAME: &str = "document.pdf";
 
 pub(crate) struct ContentPart<'t> {
     pub content: PartContent<'t>,
-    /// Whether a cache breakpoint follows the part.
+    /// True if a cache breakpoint follows the part.
     pub is_marked: bool,
 }
 

@@ -25,7 +25,7 @@ const SUMMARY_PREFIX: &str = "Summary of the earlier conversation:\n";
 pub(crate) struct TextFallback<'w> {
     pub warnings: &'w mut Warnings,
     pub response_context: &'w mut ResponseContext,
-    /// Whether to warn about cache breakpoints.
+    /// True to warn about cache breakpoints.
     pub marks: bool,
 }
 

@@ -73,9 +73,9 @@ fn check_vendor_tool(
 pub(crate) struct ToolWriter<'t, 'w> {
     pub surface: Protocol,
     pub variant: ApiVariant,
-    /// Whether the vendor supports tools that take plain text.
+    /// True if the vendor supports tools that take plain text.
     pub takes_custom: bool,
-    /// Whether the vendor supports `strict` in a function.
+    /// True if the vendor supports `strict` in a function.
     pub takes_strict: bool,
     pub fallback: &'t mut TextFallback<'w>,
     pub json: &'t mut JsonWriter,

@@ -66,9 +66,9 @@ struct ChoiceCalls {
 
 #[derive(Clone, Copy)]
 pub(super) struct AnswerForm {
-    /// Whether this is the whole answer rather than a chunk of a stream.
+    /// True if this is the whole answer rather than a chunk of a stream.
     pub is_whole: bool,
-    /// Whether a chunk has `message` in place of `delta`.
+    /// True if a chunk has `message` in place of `delta`.
     pub is_misnamed: bool,
 }
 

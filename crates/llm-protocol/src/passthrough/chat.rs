@@ -32,7 +32,7 @@ pub(super) struct ChatChunk {
     /// Base64 bytes of audio output.
     sound_bytes: u64,
     pub has_reasoning: bool,
-    /// Whether a delta has content other than the role and empty texts.
+    /// True if a delta has content other than the role and empty texts.
     has_delta: bool,
     choices: Vec<ChunkChoice>,
 }
@@ -376,7 +376,7 @@ struct DeltaBytes {
     bytes: u64,
     reasoning: u64,
     sound: u64,
-    /// Whether the delta contains a call or an unknown member.
+    /// True if the delta contains a call or an unknown member.
     has_other: bool,
     has_calls: bool,
 }

@@ -23,14 +23,14 @@ pub(super) struct MessagesEventScan<'a> {
     pub usage: Option<MessagesCounters>,
     /// Span of the usage, of any type.
     pub usage_at: Option<Span>,
-    /// Whether the event has thinking, be it visible, summarised, or only a signature.
+    /// True if the event has thinking, be it visible, summarised, or only a signature.
     pub has_thinking: bool,
     pub has_stop_reason: bool,
-    /// Whether the content is a list, as in a whole answer.
+    /// True if the content is a list, as in a whole answer.
     pub has_content: bool,
     is_refusal: bool,
     is_billed_refusal: bool,
-    /// Whether the event has output other than text: a tool call, redacted thinking or a search.
+    /// True if the event has output other than text: a tool call, redacted thinking or a search.
     has_other_output: bool,
     /// Number of uses of server tools that have a result.
     tool_uses: PerTool<u64>,

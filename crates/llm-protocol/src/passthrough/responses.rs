@@ -17,7 +17,7 @@ pub(super) struct ResponsesEventScan<'a> {
     pub kind: Option<Cow<'a, str>>,
     sequence: Option<u64>,
     pub delta_bytes: u64,
-    /// Whether the event concerns reasoning.
+    /// True if the event concerns reasoning.
     pub has_reasoning: bool,
     /// The server tool, if the event's item is a call of a server tool.
     tool_call: Option<ServerTool>,
@@ -34,9 +34,9 @@ pub(super) struct ResponsesBodyScan {
     pub model: Option<Span>,
     pub has_error: bool,
     is_failed: bool,
-    /// Whether the status is final: `completed` or `incomplete`.
+    /// True if the status is final: `completed` or `incomplete`.
     pub has_ended: bool,
-    /// Whether the output is a list.
+    /// True if the output is a list.
     pub has_output: bool,
     usage: Option<ChatCounters>,
     /// Span of the usage, of any type.
@@ -213,7 +213,7 @@ fn read_response(scan: &mut JsonScanner<'_>, response: &mut ResponsesBodyScan) -
 struct OutputItemScan {
     is_reasoning: bool,
     tool: Option<ServerTool>,
-    /// Whether a search only opened a page or searched within a page, which is not billed.
+    /// True if a search only opened a page or searched within a page, which is not billed.
     has_other_action: bool,
 }
 

@@ -17,26 +17,26 @@ pub(super) struct RepairHints {
     present: u16,
     pub effort: EnumMember<Effort>,
     pub thinking: EnumMember<ThinkingType>,
-    /// Whether a message has the role `system`.
+    /// True if a message has the role `system`.
     pub system_turns: bool,
-    /// Whether a message has the role `developer`.
+    /// True if a message has the role `developer`.
     pub developer_turns: bool,
-    /// Whether a message other than the first one has the role `system` or `developer`.
+    /// True if a message other than the first one has the role `system` or `developer`.
     pub later_instructions: bool,
-    /// Whether a user's message directly follows a tool's message.
+    /// True if a user's message directly follows a tool's message.
     pub user_behind_tool: bool,
-    /// Whether the last message is a tool's message.
+    /// True if the last message is a tool's message.
     ends_with_tool: bool,
     has_messages: bool,
-    /// Whether the last message is the assistant's.
+    /// True if the last message is the assistant's.
     pub ends_with_assistant: bool,
-    /// Whether the assistant's last turn lacks thinking signed by its vendor.
+    /// True if the assistant's last turn lacks thinking signed by its vendor.
     pub is_unthought: bool,
-    /// Whether results of that turn's calls follow the turn.
+    /// True if results of that turn's calls follow the turn.
     pub is_answered: bool,
-    /// Whether a message has `reasoning_content`.
+    /// True if a message has `reasoning_content`.
     pub reasoning_content: bool,
-    /// Whether a call id is not exactly nine letters or digits.
+    /// True if a call id is not exactly nine letters or digits.
     pub other_than_nine: bool,
 }
 

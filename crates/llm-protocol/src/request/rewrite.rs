@@ -22,7 +22,7 @@ pub struct RequestEdits<'a> {
     pub output_limit_field: &'a str,
     /// Replaces the thinking budget, if the body has one.
     pub thinking_budget: Option<u64>,
-    /// Whether to set `stream_options.include_usage` in chat streams. The other options stay
+    /// True to set `stream_options.include_usage` in chat streams. The other options stay
     /// unchanged.
     pub include_usage: bool,
 }

@@ -22,7 +22,7 @@ pub struct RequestSummary {
     /// Value of `n`, which is 1 by default (chat).
     pub choices: u64,
     pub features: Features,
-    /// Whether a chat request has an `input`, or tools, calls, results or parts in the shape of
+    /// True if a chat request has an `input`, or tools, calls, results or parts in the shape of
     /// another protocol: see `translate/chat_shape.rs`. True in case of doubt.
     pub has_other_shape: bool,
     /// Warnings about rewriting that happened before the body was read.

@@ -40,7 +40,7 @@ pub(super) struct SequencerState {
     pub sequence: u64,
     /// The part that all ids of this response share. Empty before the response begins.
     id: String,
-    /// Whether a keep-alive event began the response before the vendor sent any data.
+    /// True if a keep-alive event began the response before the vendor sent any data.
     is_begun_early: bool,
     /// Items by index, as JSON. `None` for an incomplete item.
     pub items: Vec<Option<Vec<u8>>>,

@@ -29,7 +29,7 @@ pub(super) struct StreamObserver {
     pub started: bool,
     pub has_content: bool,
     pub completion: Completion,
-    /// Whether the last event came without a stop reason.
+    /// True if the last event came without a stop reason.
     is_cut: bool,
     pub generated_bytes: u64,
     counters: Option<VendorCounters>,
@@ -37,7 +37,7 @@ pub(super) struct StreamObserver {
     tier: Option<ServiceTier>,
     estimator: UsageEstimator,
     bounds: UsageBounds,
-    /// Whether the gateway ended the answer and set its usage.
+    /// True if the gateway ended the answer and set its usage.
     pub is_limited: bool,
     is_free_refusal: bool,
     has_other_output: bool,

@@ -24,7 +24,7 @@ pub struct TranslationRequest<'a> {
     pub account_id: &'a str,
     /// Output limit to send, if the account can pay for less than the caller asked for.
     pub output_limit: Option<u64>,
-    /// Whether any warning refuses the request.
+    /// True if any warning refuses the request.
     pub strict: bool,
     /// Returns the Unix time in seconds. An answer states when it began and when it completed.
     pub clock: fn() -> u64,
@@ -39,12 +39,12 @@ pub struct TranslatedRequest {
     pub body: Bytes,
     /// Warnings of the form `action:path`, sorted.
     pub warnings: Vec<String>,
-    /// Whether the gateway requests a stream from the vendor, which does not depend on the client.
+    /// True if the gateway requests a stream from the vendor, which does not depend on the client.
     pub streams: bool,
-    /// Whether the request has a thinking configuration or thinking blocks, which the vendor may
+    /// True if the request has a thinking configuration or thinking blocks, which the vendor may
     /// refuse for reasons that only it can check.
     pub carries_thinking: bool,
-    /// Whether the request's thinking budget comes from the client, not from the gateway.
+    /// True if the request's thinking budget comes from the client, not from the gateway.
     pub has_client_budget: bool,
     pub response_context: ResponseContext,
 }

@@ -53,7 +53,7 @@ pub struct UsageBounds {
     pub context: u64,
     /// Maximum output of one pass over the conversation: the model's maximum.
     pub pass_output: u64,
-    /// Whether the request allows compaction passes.
+    /// True if the request allows compaction passes.
     pub compaction: bool,
     /// Maximum number of uses of each server tool by the vendor.
     pub tool_uses: PerTool<u64>,

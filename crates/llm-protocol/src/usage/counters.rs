@@ -63,9 +63,9 @@ impl CacheWrites {
 /// Counts in a usage object under names that the gateway does not know.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownUsage {
-    /// Whether a cache lifetime is unknown. It is billed as the longest one.
+    /// True if a cache lifetime is unknown. It is billed as the longest one.
     pub cache_lifetime: bool,
-    /// Whether `iterations` has an entry of an unknown type, which is not billed.
+    /// True if `iterations` has an entry of an unknown type, which is not billed.
     pub iteration: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct ChatCounters {
     pub tool_uses: PerTool<u64>,
     pub service_tier: Option<ServiceTier>,
     pub unknown: UnknownUsage,
-    /// Whether a counter has a form that no client expects, such as `12.0`, `-0`, `"12"` or `-3`.
+    /// True if a counter has a form that no client expects, such as `12.0`, `-0`, `"12"` or `-3`.
     pub is_irregular: bool,
 }
 
@@ -168,7 +168,7 @@ pub struct MessagesCounters {
     pub inference_geo: Option<InferenceGeo>,
     pub speed: Option<Speed>,
     pub unknown: UnknownUsage,
-    /// Whether a counter has a form that no client expects, such as `12.0`, `-0`, `"12"` or `-3`.
+    /// True if a counter has a form that no client expects, such as `12.0`, `-0`, `"12"` or `-3`.
     pub is_irregular: bool,
 }
 

@@ -16,7 +16,7 @@ pub struct CompleteResponse {
     pub known_usage: Option<Usage>,
     /// Number of UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
     pub generated_bytes: u64,
-    /// Whether a messages vendor refused before any output, which the vendor documents as free.
+    /// True if a messages vendor refused before any output, which the vendor documents as free.
     pub refused_free: bool,
     /// Changes of the answer that the client must learn of, for `x-gateway-warnings`.
     pub warnings: Vec<&'static str>,

@@ -26,7 +26,7 @@ pub struct RepeatedReference {
     pub first_seq: i64,
     /// Position of the later entry.
     pub seq: i64,
-    /// Whether both entries end a request. If not, both have the same kind.
+    /// True if both entries end a request. If not, both have the same kind.
     pub is_ending: bool,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct SchemaFlattener<'a> {
 struct SchemaInfo<'a> {
     schema: JsonValue<'a>,
     is_object: bool,
-    /// Whether all keywords of the schema can be merged with those of other schemas.
+    /// True if all keywords of the schema can be merged with those of other schemas.
     is_mergeable: bool,
     members: usize,
 }

@@ -72,8 +72,7 @@ impl ChatPartReader<'_> {
         Ok(blocks)
     }
 
-    /// Reads one part. Returns `None` for a reasoning part, which the reader of the message
-    /// handles.
+    /// Reads one part. `None` for a reasoning part, which the reader of the message handles.
     fn part<'a>(
         &mut self,
         value: JsonValue<'a>,

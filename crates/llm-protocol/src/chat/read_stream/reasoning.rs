@@ -28,7 +28,7 @@ pub(super) struct ChatReasoningState {
     /// Entries of `reasoning_details`. The fragments of one text are joined.
     kept: Vec<ReasoningDetail>,
     kept_bytes: usize,
-    /// Whether an entry holds data that only the vendor can read.
+    /// True if an entry holds data that only the vendor can read.
     has_sealed: bool,
     is_too_large: bool,
 }

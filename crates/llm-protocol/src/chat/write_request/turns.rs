@@ -454,9 +454,9 @@ fn array_items(array: String) -> Option<String> {
 #[derive(Default)]
 struct TextJoiner<'t> {
     texts: Vec<JsonStr<'t>>,
-    /// Whether another part came after the last text.
+    /// True if another part came after the last text.
     is_interrupted: bool,
-    /// Whether the last piece must be separated from the next one.
+    /// True if the last piece must be separated from the next one.
     is_apart: bool,
 }
 

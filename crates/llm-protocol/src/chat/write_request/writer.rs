@@ -17,9 +17,9 @@ pub(super) struct ChatRequestWriter<'w> {
     pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,
-    /// Whether the current turn's reasoning is sent back.
+    /// True if the current turn's reasoning is sent back.
     pub replays: bool,
-    /// Whether the last message is a tool's result.
+    /// True if the last message is a tool's result.
     pub is_behind_result: bool,
     /// Number of calls that requested each id.
     pub ids: HashMap<String, u64>,

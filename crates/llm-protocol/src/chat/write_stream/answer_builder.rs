@@ -57,9 +57,9 @@ pub struct ChatAnswerBuilder {
     bare: Option<(u64, ChatCallForm)>,
     /// Number of code points of the content so far.
     content_points: u64,
-    /// Whether the content so far ends in white space.
+    /// True if the content so far ends in white space.
     ends_blank: bool,
-    /// Whether a part that chat cannot represent followed the latest text.
+    /// True if a part that chat cannot represent followed the latest text.
     after_foreign: bool,
     pub has_text: bool,
     pub calls: u64,
@@ -67,12 +67,12 @@ pub struct ChatAnswerBuilder {
     pub(super) sources: ChatCitations,
     /// Number of bytes by which the parts that wait for the end may still grow.
     budget: usize,
-    /// Whether a part that cannot be omitted exceeded the limit.
+    /// True if a part that cannot be omitted exceeded the limit.
     pub overflowed: bool,
     ended: ChatAnswerEnding,
     /// Reason why the model declined.
     declined: Option<JsonStrBuf>,
-    /// Whether the model sent a refusal text itself.
+    /// True if the model sent a refusal text itself.
     has_refusal: bool,
     pub(super) usage_tracker: ChatUsageTracker,
 }

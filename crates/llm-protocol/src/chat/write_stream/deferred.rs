@@ -12,15 +12,14 @@ use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 use crate::openai::reasoning_summary::split_summary;
 use crate::reasoning_token::{self, ReasoningItem, ReasoningPayload};
 
-/// Bytes counted for each entry in addition to its texts, so that empty entries use up the budget
-/// too.
+/// Bytes counted for each entry in addition to its texts, so empty entries use up the budget too.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 /// Collects `reasoning_details`: the vendor's thinking blocks with their positions in the answer.
 #[derive(Debug, Default)]
 pub(super) struct ReasoningDetailsBuffer {
     entries: Vec<AnchoredThinking>,
-    /// Whether the budget was exceeded. Part of the reasoning is useless, because the vendor
+    /// True if the budget was exceeded. Part of the reasoning is useless, because the vendor
     /// refuses changed thinking.
     is_lost: bool,
 }
@@ -253,8 +252,7 @@ impl ChatCitations {
         self.0.is_empty()
     }
 
-    /// Adjusts the ranges in the same way as [`ReasoningDetailsBuffer::shift_anchors`] adjusts the
-    /// anchors.
+    /// Adjusts the ranges like [`ReasoningDetailsBuffer::shift_anchors`] adjusts the anchors.
     pub fn shift_ranges(&mut self, start: u64, length: u64) {
         for at in self
             .0

@@ -93,8 +93,7 @@ impl<'a> StringScanner<'a> {
 }
 
 /// Returns a bit mask of the bytes that end a plain run; the lowest bit is the first byte. The
-/// first half has no branch, so that the compiler compares sixteen bytes or more with one
-/// instruction.
+/// first half has no branch, so the compiler compares sixteen bytes or more with one instruction.
 #[inline]
 fn special_bytes(block: &[u8; BLOCK_BYTES]) -> u64 {
     let mut marks = [0_u8; BLOCK_BYTES];

@@ -12,7 +12,7 @@ pub(super) struct CacheMarkerBudget {
     pub messages: usize,
     pub tools: usize,
     pub system: usize,
-    /// Whether the request has any marker.
+    /// True if the request has any marker.
     pub is_marked: bool,
 }
 

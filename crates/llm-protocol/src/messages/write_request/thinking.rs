@@ -18,17 +18,17 @@ pub(super) struct ThinkingInputs<'r, 'a> {
     pub reasoning: &'r ReasoningSettings<'a>,
     pub model: &'r MessagesModel,
     pub max_tokens: u64,
-    /// Whether the tool choice forces a tool call.
+    /// True if the tool choice forces a tool call.
     pub is_forced: bool,
     /// Request member that forces the call.
     pub choice_field: &'static str,
-    /// Whether the last turn answers calls that the model made without signed reasoning.
+    /// True if the last turn answers calls that the model made without signed reasoning.
     pub breaks_off: bool,
-    /// Whether the vendor refused the reasoning in the first attempt.
+    /// True if the vendor refused the reasoning in the first attempt.
     pub without: bool,
-    /// Whether the client decides about showing thinking for which it did not ask (responses).
+    /// True if the client decides about showing thinking for which it did not ask (responses).
     pub says_display: bool,
-    /// Whether the vendor accepts `display`, which controls whether thinking is shown.
+    /// True if the vendor accepts `display`, which controls whether thinking is shown.
     pub takes_display: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct ThinkingPlan<'a> {
     hide: bool,
     takes_display: bool,
     pub effort: Option<Effort>,
-    /// Whether to drop the forced tool choice, which this mode does not allow.
+    /// True to drop the forced tool choice, which this mode does not allow.
     pub unforce: bool,
     thinks_by_default: bool,
 }

@@ -13,15 +13,15 @@ use crate::json::{JsonStr, JsonStrBuf, JsonWriter};
 
 #[derive(Debug)]
 pub(super) struct ArgumentScanner {
-    /// Whether the arguments are the plain text of a custom tool, which is sent whole.
+    /// True if the arguments are the plain text of a custom tool, which is sent whole.
     is_custom: bool,
     state: ArgumentScanState,
     depth: u32,
     in_string: bool,
-    /// Whether the scanner is inside a string, after a backslash of the arguments' JSON (not of the
+    /// True if the scanner is inside a string, after a backslash of the arguments' JSON (not of the
     /// token around it).
     is_escaped: bool,
-    /// Whether any member stands between the outermost braces.
+    /// True if any member stands between the outermost braces.
     has_members: bool,
 }
 

@@ -14,8 +14,7 @@ use crate::reasoning_token;
 /// Maximum number of bytes that are buffered.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Number of bytes counted for each block in addition to its text, both in memory and in the
-/// output.
+/// Number of bytes counted for each block besides its text, both in memory and in the output.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ pub(super) struct MessagesCompletion {
     stop: StopReason<'static>,
     usage: Option<Usage>,
     generated_bytes: u64,
-    /// Whether the answer contains calls, and the number of ids generated for calls.
+    /// True if the answer contains calls, and the number of ids generated for calls.
     has_calls: bool,
     ids_made: u64,
 }
@@ -88,8 +88,7 @@ impl MessagesCompletion {
         self.usage = Some(usage);
     }
 
-    /// Returns whether a limit or a filter cut the answer off, so that the last call may be
-    /// incomplete.
+    /// Returns whether a limit or a filter cut the answer off, so the last call may be incomplete.
     pub(super) fn is_cut_short(&self) -> bool {
         matches!(
             self.stop,

@@ -109,7 +109,7 @@ struct BlockFeatures<'a> {
     has_text_source: bool,
     is_thinking: bool,
     is_signed: bool,
-    /// Whether the object has a source other than text. Such a source takes precedence, because the
+    /// True if the object has a source other than text. Such a source takes precedence, because the
     /// gateway does not know which one the vendor reads.
     has_other_source: bool,
     /// Inline data of the object's source or data URL.
@@ -117,7 +117,7 @@ struct BlockFeatures<'a> {
     /// The member `data`, which encrypted reasoning has.
     own_data: Option<StringToken<'a>>,
     is_encrypted: bool,
-    /// Whether the object is a call of the vendor's code interpreter. The gateway removes such a
+    /// True if the object is a call of the vendor's code interpreter. The gateway removes such a
     /// call from the conversation: see `request/foreign_fields/responses.rs`.
     is_interpreter_call: bool,
     has_other_type: bool,

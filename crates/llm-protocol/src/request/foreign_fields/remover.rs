@@ -14,9 +14,9 @@ pub struct RequestCleanup {
     pub(in crate::request) edits: Vec<JsonEdit<'static>>,
     /// Warnings of the form `action:path`, sorted.
     pub warnings: Vec<String>,
-    /// Whether the body was repaired, so that the gateway must read its summary again.
+    /// True if the body was repaired, so that the gateway must read its summary again.
     pub is_repaired: bool,
-    /// Whether the edits insert a thinking budget, which may then be lowered or left out.
+    /// True if the edits insert a thinking budget, which may then be lowered or left out.
     pub makes_budget: bool,
 }
 
@@ -27,7 +27,7 @@ pub(in crate::request) struct ForeignFieldRemover<'a> {
     /// Spans of removed members and items, without their commas.
     pub gone: Vec<Span>,
     pub warnings: Warnings,
-    /// Whether the removed reasoning was put into the history by the gateway itself, which needs no
+    /// True if the removed reasoning was put into the history by the gateway itself, which needs no
     /// warning.
     pub drops_gateways_reasoning: bool,
     pub is_repaired: bool,

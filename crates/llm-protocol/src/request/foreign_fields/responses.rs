@@ -30,7 +30,7 @@ pub struct PassthroughContext<'a> {
     pub profile: &'a VendorProfile,
     /// The vendor's own tools that have a price.
     pub sold: PerTool<bool>,
-    /// Whether the vendor refused the reasoning in the first attempt.
+    /// True if the vendor refused the reasoning in the first attempt.
     pub without_reasoning: bool,
     /// The public model id, for the text of a refusal.
     pub model: &'a str,

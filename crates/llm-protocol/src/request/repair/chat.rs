@@ -195,10 +195,9 @@ impl<'a> ForeignFieldRemover<'a> {
         leading
     }
 
-    /// Arranges the messages in the same way as translation. `moves_instructions` turns later
-    /// instructions into reminders in the user's name, behind the results that must directly follow
-    /// their calls. `parts_users` inserts an assistant's message between a tool's message and a
-    /// user's.
+    /// Arranges the messages like translation. `moves_instructions` turns later instructions into
+    /// reminders in the user's name, behind the results that must directly follow their calls.
+    /// `parts_users` inserts an assistant's message between a tool's message and a user's.
     fn arrange_messages(
         &mut self,
         root: JsonValue<'a>,

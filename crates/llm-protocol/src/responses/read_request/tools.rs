@@ -74,7 +74,7 @@ struct ResponsesTools<'a, 'w> {
     own: HashMap<String, ClientTool>,
     /// Error for the first hosted tool that was dropped.
     left_out: Option<String>,
-    /// Whether the model's vendor may run searches.
+    /// True if the model's vendor may run searches.
     may_search: bool,
     /// The vendor's search tool. If there are several, the first one counts.
     search: Option<JsonValue<'a>>,

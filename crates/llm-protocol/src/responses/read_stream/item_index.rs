@@ -27,7 +27,7 @@ struct ResponsesIndexedItem {
     content: ResponsesItemKind,
     index: u64,
     is_done: bool,
-    /// Whether the item was matched to an item of the final response.
+    /// True if the item was matched to an item of the final response.
     is_matched: bool,
 }
 

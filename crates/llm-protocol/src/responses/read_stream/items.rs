@@ -31,7 +31,7 @@ struct ResponsesItemState {
     slot: Option<u32>,
     /// Slot of a refusal. A message may contain both a text and a refusal.
     refusal: Option<u32>,
-    /// Whether a part of the content was emitted.
+    /// True if a part of the content was emitted.
     is_emitted: bool,
     /// The last part of a reasoning item that was emitted: true for a part of the content, false
     /// for a part of the summary, and the part's index.

@@ -14,7 +14,7 @@ pub(super) struct ResponsesOpenCall {
     pub call_id: String,
     /// Index and id of the call's item. Set once the item was added.
     pub position: Option<(usize, String)>,
-    /// Whether the vendor sent the input of a custom tool as plain text.
+    /// True if the vendor sent the input of a custom tool as plain text.
     pub is_plain: bool,
     pub input: JsonStrBuf,
 }

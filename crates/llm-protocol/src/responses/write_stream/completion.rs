@@ -50,8 +50,7 @@ impl ResponsesCompletion {
         self.is_cut
     }
 
-    /// Returns whether a limit or a filter cut the answer off, so that the last call may be
-    /// incomplete.
+    /// Returns whether a limit or a filter cut the answer off, so the last call may be incomplete.
     pub fn is_cut_short(&self) -> bool {
         self.is_cut || self.declined.is_some()
     }
