@@ -40,14 +40,12 @@ struct Shared {
     waiting: Mutex<WaitingRefusals>,
 }
 
-/// The destination of refusals.
 enum RefusalsHome {
     File(Box<RefusedRequestsDb>),
     /// Refusals are sent to the sidecar, which has the file.
     Sidecar(SendBatch),
 }
 
-/// Sends a batch to the sidecar.
 pub type SendBatch = Box<dyn Fn(&str) -> Result<(), StoreError> + Send + Sync>;
 
 impl RefusedRequests {

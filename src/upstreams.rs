@@ -299,7 +299,6 @@ impl EndpointPool {
         let _ = tokio::time::timeout(limit, self.key.wait_for_capacity()).await;
     }
 
-    /// Returns whether another endpoint is available.
     pub fn has_available(&self, query: EndpointQuery<'_>, now: Instant) -> bool {
         let is_usable = |availability: &EndpointAvailability| {
             matches!(

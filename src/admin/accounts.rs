@@ -15,7 +15,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Maximum number of rows per page.
 const MAX_ROWS_PER_PAGE: u32 = 100;
 
 #[derive(Deserialize)]

@@ -63,7 +63,6 @@ pub struct HoldEnd {
     pub usage: Usage,
     pub cost: Micro,
     pub outcome: RequestOutcome,
-    /// True if the usage is an estimate.
     pub estimated: bool,
     pub at_ms: i64,
 }

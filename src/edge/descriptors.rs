@@ -15,7 +15,6 @@ const MIN_CLIENTS: u64 = 8;
 /// reserved, and clients and vendors share the rest.
 const MIN_LIMIT: u64 = 128;
 
-/// Number of descriptors for each use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorShares {
     pub limit: u64,

@@ -48,11 +48,9 @@ pub struct IdempotencyCompletion {
     pub entry: IdempotencyEntry,
     /// Retention of the spent key of a debited request. `None` frees the key.
     pub spent: Option<Retention>,
-    /// Response to store, if any.
     pub response: Option<StoredResponse>,
 }
 
-/// The state of writing a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyWrite {
     Written,

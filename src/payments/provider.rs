@@ -5,7 +5,6 @@
 use async_trait::async_trait;
 use http::HeaderMap;
 
-/// A request for a checkout page.
 #[derive(Debug, Clone)]
 pub struct CheckoutRequest<'a> {
     /// Id of the order. A repeated request for the same order gets the same checkout.

@@ -176,7 +176,6 @@ struct IngestState {
     may_forget: bool,
     /// True if the server was reached and its settings are safe.
     is_checked: AtomicBool,
-    /// Message of the last error.
     last_error: Mutex<String>,
 }
 

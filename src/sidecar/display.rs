@@ -125,7 +125,6 @@ impl HtmlSafe for BalanceAmount {}
 pub struct LiveAmount<'a> {
     /// The amount as [`Credits::exact`] formats it.
     pub exact: &'a str,
-    /// Number of visible decimals.
     pub decimals: usize,
 }
 

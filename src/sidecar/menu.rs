@@ -170,7 +170,6 @@ impl Menu {
         }
     }
 
-    /// Returns whether the page is one for operators.
     pub fn is_of_operators(&self) -> bool {
         self.home == OPERATOR_PATH
     }

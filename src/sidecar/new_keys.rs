@@ -62,7 +62,6 @@ struct TicketEntry {
     key: Arc<TicketedKey>,
 }
 
-/// The request of a form for a key.
 #[derive(Clone)]
 pub struct KeyRequest {
     pub ticket: String,

@@ -67,7 +67,6 @@ pub struct Frame {
     pub insecure: bool,
     /// Support contact, on pages that have access to the settings.
     pub support: Option<SupportContact>,
-    /// True if the gateway sells credits.
     pub sells_credits: bool,
     /// Number of entries that the page may lack, because the ledger's index lags behind.
     pub index_lag: u64,

@@ -37,7 +37,6 @@ pub struct CurrentUser {
     pub support: Option<SupportContact>,
     /// Banners above every page.
     pub banners: Vec<Banner>,
-    /// True if the gateway sells credits.
     pub sells_credits: bool,
 }
 

@@ -52,7 +52,6 @@ pub struct ClientGroup {
     pub clients: Vec<&'static ClientGuide>,
 }
 
-/// Returns all clients by kind.
 pub fn client_groups() -> Vec<ClientGroup> {
     let groups = ClientKind::ALL.into_iter().map(|kind| ClientGroup {
         title: kind.title(),

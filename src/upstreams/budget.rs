@@ -9,7 +9,6 @@ use std::time::Instant;
 /// Length of the window over which requests and retries are counted, in seconds.
 const WINDOW_SECONDS: usize = 10;
 
-/// The rule for the number of retries.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryAllowance {
     /// Maximum number of retries as a percentage of the window's requests.
@@ -58,7 +57,6 @@ impl RetryBudget {
         }
     }
 
-    /// Returns whether another retry is allowed.
     pub fn has_left(&self, allowance: RetryAllowance, now: Instant) -> bool {
         let current = self.current_second(now);
         let counts =

@@ -67,7 +67,6 @@ impl VendorFailureCause {
     }
 }
 
-/// One attempt that a vendor failed.
 #[derive(Debug, Clone)]
 pub struct VendorFailure<'a> {
     pub cause: VendorFailureCause,

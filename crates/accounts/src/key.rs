@@ -17,7 +17,6 @@ const CHECK_DIGITS: usize = 6;
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A newly generated key.
 pub struct GeneratedKey {
     pub text: String,
     pub hash: [u8; 32],

@@ -68,7 +68,6 @@ const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Settings for all endpoints of a vendor.
 pub(super) struct VendorDefaults<'a> {
     protocol: Protocol,
     preset: Option<&'static Preset>,

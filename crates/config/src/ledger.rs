@@ -18,7 +18,6 @@ const DAY_MS: i64 = 86_400_000;
 pub struct LedgerSettings {
     /// PostgreSQL, if the ledger is stored there. `None` if the ledger is in the data directory.
     pub postgres: Option<PostgresLedger>,
-    /// Number of entries of a full segment.
     pub segment_entries: u64,
     /// Number of whole days after which the entries of a day are sealed.
     pub seal_after_days: u32,

@@ -192,7 +192,6 @@ pub fn schema() -> serde_json::Value {
     reader::schema()
 }
 
-/// Returns the config reference as Markdown.
 pub fn reference() -> String {
     reference::markdown(&schema())
 }

@@ -58,7 +58,6 @@ impl Micro {
         Self::new(self.0.saturating_sub(other.0))
     }
 
-    /// Returns `self`, or zero if it is negative.
     #[must_use]
     pub fn or_zero(self) -> Self {
         self.max(Self::ZERO)

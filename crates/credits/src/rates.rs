@@ -31,7 +31,6 @@ pub enum RateLimitKind {
     Concurrent,
 }
 
-/// Owner of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitScope {
     Key,

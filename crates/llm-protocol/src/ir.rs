@@ -259,7 +259,6 @@ pub enum ToolArguments<'a> {
     Text(JsonStr<'a>),
 }
 
-/// The result of a tool call.
 #[derive(Debug)]
 pub struct ToolResult<'a> {
     pub id: Option<JsonStr<'a>>,

@@ -37,7 +37,6 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// may cost a request or a process.
 const POLL_PART: u32 = 20;
 
-/// Waits until `look` returns a value.
 #[track_caller]
 pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();

@@ -124,12 +124,10 @@ impl SimulatedAnswer {
         })
     }
 
-    /// Returns the concatenation of all texts.
     pub fn text(&self) -> String {
         self.join_output(|part| matches!(part, SimPart::Text(_)))
     }
 
-    /// Returns the concatenation of all thinking.
     pub fn thinking(&self) -> String {
         self.join_output(|part| matches!(part, SimPart::Thinking(_)))
     }

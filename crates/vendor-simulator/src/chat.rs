@@ -228,7 +228,6 @@ impl SimChatResponse {
         }
     }
 
-    /// Returns the entries of a call, by chunk.
     fn entries(
         &self,
         call: usize,

@@ -249,7 +249,6 @@ impl SimulatedError {
         self
     }
 
-    /// Returns the body of an HTTP error.
     pub fn body(&self, vendor: SimVendor, request_id: &str) -> String {
         if self.is_body {
             return self.message.clone();

@@ -64,7 +64,6 @@ impl SimEventStream {
         }
     }
 
-    /// Returns the vendor's error event.
     pub fn error(&self, line_end: &str) -> String {
         if let SimResponse::Responses(response) = &self.response {
             let frames = response

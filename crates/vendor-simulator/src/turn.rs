@@ -57,7 +57,6 @@ pub struct SimResponsesOptions {
     pub encrypted: bool,
     /// Names of the custom tools, which take plain text.
     pub custom_tools: Vec<String>,
-    /// Members of namespaces, by name.
     pub namespace_members: Vec<(String, String)>,
     /// JSON of `tools` and `reasoning`, which the vendor repeats in its answer.
     pub tools: String,

@@ -13,7 +13,6 @@ const MAX_SIZE_DIGITS: u8 = 16;
 const MAX_CHUNK_BYTES: u64 = 1 << 40;
 /// Maximum number of bytes in one chunk's extension.
 const MAX_EXTENSION_BYTES: u16 = 256;
-/// Maximum number of bytes in all trailers.
 const MAX_TRAILER_BYTES: u16 = 8_192;
 /// Maximum number of framing bytes in a body in excess of the allowance, which is
 /// [`FREE_BYTES_PER_CHUNK`] per chunk plus the number of data bytes.

@@ -357,7 +357,6 @@ impl ExchangeState {
     }
 }
 
-/// The deadlines of one request.
 #[derive(Debug, Clone)]
 pub struct Deadlines {
     pub total: Instant,

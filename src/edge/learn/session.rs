@@ -20,7 +20,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of requests.
 pub const MAX_REQUESTS: u32 = 40;
 const MAX_DURATION: Duration = Duration::from_secs(600);
 /// Output limit of a request, in tokens. Some reasoning models refuse a smaller one.

@@ -8,7 +8,6 @@ use std::time::Duration;
 /// Consecutive parts of the time until the vendor's header.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseTimings {
-    /// Time to authenticate the key.
     pub auth: Duration,
     /// Time to receive the client's body.
     pub body: Duration,

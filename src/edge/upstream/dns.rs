@@ -110,7 +110,6 @@ impl EndpointResolver {
         self.balancer(endpoint, limits).refresh().await
     }
 
-    /// Returns whether the endpoint has a known address that was not tried.
     pub fn has_untried(
         &self,
         endpoint: &VendorEndpoint,

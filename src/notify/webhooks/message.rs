@@ -34,7 +34,6 @@ struct WebhookBody {
 }
 
 impl WebhookEvent {
-    /// Returns the value of `type`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::LowBalance { .. } => "credits.low_balance",

@@ -54,7 +54,6 @@ pub struct AccountSeed<'a> {
     pub epoch: &'a str,
 }
 
-/// An account with the store's balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreAccount {
     pub has: CreditSplit,

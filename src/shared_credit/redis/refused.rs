@@ -8,7 +8,6 @@ use super::views::StoreRefusals;
 use ::redis::Cmd;
 use ledger::StoreError;
 
-/// Redis key of the list.
 const REFUSED_KEY: &str = "gw:refused";
 /// Maximum number of waiting batches: those of ten edges in a minute.
 const MAX_BATCHES: isize = 600;

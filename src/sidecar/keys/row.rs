@@ -19,7 +19,6 @@ pub struct KeyListRow {
     pub live: bool,
     /// True if the playground created the key; such a key has no settings.
     pub is_of_playground: bool,
-    /// True if the key holder has disabled the key.
     pub disabled: bool,
     pub created: Timestamp,
     pub revoked: Option<Timestamp>,

@@ -37,7 +37,6 @@ pub struct AuditLogQuery {
     account: String,
     /// Name of an action in [`ACTS`].
     act: String,
-    /// Name of an [`OutcomeKind`].
     outcome: String,
     /// Day in UTC, as `2026-11-21`.
     day: String,

@@ -41,7 +41,6 @@ struct SearchPage {
     link: Option<(String, String)>,
 }
 
-/// Result of a search.
 enum Found {
     /// Path of the page that shows the object.
     Page(String),

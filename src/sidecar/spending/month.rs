@@ -36,7 +36,6 @@ pub struct ModelSpending {
     /// Percentage of the input that came from a cache.
     pub cached_percent: u64,
     pub tokens_out: String,
-    /// Percentage of the total spending.
     pub percent: u64,
     /// Number of the model's colour, starting at 1.
     pub colour: usize,

@@ -46,7 +46,6 @@ pub struct SpendingSum {
     pub tokens_out: String,
     /// Credits per response.
     pub average: Credits,
-    /// Percentage of the total.
     pub percent: u64,
 }
 

@@ -14,7 +14,6 @@ pub struct AlertAccountRow {
     pub id: String,
     /// True if mail may be sent to the account's address.
     pub is_verified: bool,
-    /// True if the account has an enabled webhook.
     pub has_webhook: bool,
     /// The rules, as JSON.
     pub alerts: String,

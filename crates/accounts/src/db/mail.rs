@@ -8,7 +8,6 @@ use super::views::MailRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
-/// A mail as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutgoingMailRow {
     pub id: String,

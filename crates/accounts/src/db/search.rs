@@ -8,7 +8,6 @@ use super::views::AccountRows;
 use ledger::StoreError;
 use rusqlite::params;
 
-/// Number of accounts by status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccountCounts {
     pub active: u64,

@@ -18,7 +18,6 @@ use references::MAX_REFERENCES_LOOKED_UP;
 pub use references::{EndingRow, ReferenceIndex, ReferenceRow};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// Maximum number of entries of a slice.
 pub const MAX_SLICE_ENTRIES: usize = 4_096;
 /// Maximum size of the details in a slice, in bytes, without the last entry's detail.
 const MAX_SLICE_BYTES: usize = 4 << 20;

@@ -136,7 +136,6 @@ impl IndexRebuild {
         })
     }
 
-    /// Returns the connection with the tables of the index.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }

@@ -103,7 +103,6 @@ impl<'a> IndexTables<'a> {
             .collect()
     }
 
-    /// Returns the highest number in the table `names`.
     pub(crate) fn last_name(&self, names: &str) -> rusqlite::Result<i64> {
         let ids = self.union(&format!("SELECT max(id) AS id FROM $.{names}"));
         let sql = format!("SELECT ifnull(max(id), 0) FROM ({ids})");

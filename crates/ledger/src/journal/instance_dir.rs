@@ -50,7 +50,6 @@ impl InstanceDir {
         })
     }
 
-    /// Removes the directory.
     pub fn remove(self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }

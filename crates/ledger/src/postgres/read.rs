@@ -11,7 +11,6 @@ use credits::money::Micro;
 use std::collections::BTreeSet;
 use tokio_postgres::Row;
 
-/// Maximum number of entries in a page.
 pub const MAX_PAGE_ENTRIES: u32 = 8_192;
 
 const HOLDING: &str =

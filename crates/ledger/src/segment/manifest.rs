@@ -55,7 +55,6 @@ pub struct SegmentManifest {
     /// first segment.
     pub previous_hash: String,
     pub last_hash: String,
-    /// Number of entries of each kind.
     pub kinds: BTreeMap<String, u64>,
     /// Time of the earliest entry, in ms since 1970.
     pub from_ms: i64,

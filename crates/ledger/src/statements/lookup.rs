@@ -44,7 +44,6 @@ pub(crate) fn hash_at(connection: &Connection, seq: i64) -> rusqlite::Result<Opt
         .optional()
 }
 
-/// Returns the posting of this kind with this reference.
 pub(crate) fn find_entry(
     connection: &Connection,
     kind: &str,

@@ -211,7 +211,6 @@ impl<'a> EndingBatch<'a> {
             })
     }
 
-    /// Writes the totals.
     pub(crate) fn write(self) -> rusqlite::Result<()> {
         if let Some(WithheldEndings {
             count,

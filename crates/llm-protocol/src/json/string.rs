@@ -190,7 +190,6 @@ impl<'a> JsonStr<'a> {
         u64::try_from(length).unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of Unicode code points of the value.
     pub fn code_points(&self) -> u64 {
         let mut count = 0;
         if self.is_escaped() {

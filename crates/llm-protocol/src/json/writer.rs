@@ -120,7 +120,6 @@ impl JsonWriter {
         self.key(name).value(value)
     }
 
-    /// Writes the member only if there is a value.
     pub fn member_if_some(&mut self, name: &str, value: Option<impl WriteJson>) -> &mut Self {
         match value {
             Some(value) => self.member(name, value),

@@ -10,7 +10,6 @@ use crate::ir::{BoxedFailure, CacheBreakpoint, Effort, RequestResult, Warnings};
 use crate::json::{JsonStr, JsonValue};
 use std::fmt::Display;
 
-/// JSON type that a member must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemberType {
     Object,

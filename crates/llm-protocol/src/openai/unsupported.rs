@@ -51,7 +51,6 @@ pub(crate) fn check_members(request: &Request<'_>, warnings: &mut Warnings) -> R
     Ok(())
 }
 
-/// The position of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BlockContainer {
     Turn(TurnRole),

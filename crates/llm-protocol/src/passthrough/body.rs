@@ -106,7 +106,6 @@ struct ResponseBodyScan {
     tier: Option<ServiceTier>,
     generated_bytes: u64,
     refused_free: bool,
-    /// Repair of the calls.
     repair: RepairEdits,
 }
 

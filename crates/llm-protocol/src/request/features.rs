@@ -17,7 +17,6 @@ pub struct Features {
     /// True if there are documents, files or videos, whose tokens cannot be derived from their
     /// bytes. Plain text documents count as text.
     pub documents_or_files: bool,
-    /// True if there is audio input.
     pub audio_input: bool,
     /// True if the caller asks for audio output.
     pub audio_output: bool,

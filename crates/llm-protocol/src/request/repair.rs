@@ -114,7 +114,6 @@ fn is_default_number(value: JsonValue<'_>, usual: f64) -> bool {
             .is_some_and(|number| number.total_cmp(&usual).is_eq())
 }
 
-/// Returns whether the value is null or empty.
 fn is_empty_value(value: JsonValue<'_>) -> bool {
     value.is_null()
         || value.is_array() && value.items().next().is_none()

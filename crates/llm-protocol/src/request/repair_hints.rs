@@ -140,7 +140,6 @@ impl RepairHints {
         Ok(())
     }
 
-    /// Records the value of `thinking.type`.
     pub fn record_thinking(&mut self, kind: Option<&str>) {
         self.thinking = kind
             .and_then(ThinkingType::parse)

@@ -19,7 +19,6 @@ pub struct CompactionPass {
 }
 
 impl CompactionPass {
-    /// Returns the total input of all classes.
     pub fn input_total(&self) -> u64 {
         [
             self.input,

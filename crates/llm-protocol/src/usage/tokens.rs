@@ -58,7 +58,6 @@ pub struct Usage {
     pub compactions: CompactionPasses,
 }
 
-/// Converts one pass to its usage.
 impl From<CompactionPass> for Usage {
     fn from(pass: CompactionPass) -> Self {
         Usage::default().map_classes(&pass, u64::saturating_add)
@@ -71,7 +70,6 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// Returns true if every class is zero.
     pub fn is_zero(&self) -> bool {
         self.with_tier_of(&Usage::default()) == Usage::default()
     }

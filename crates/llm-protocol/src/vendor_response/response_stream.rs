@@ -7,7 +7,6 @@ use crate::responses::EventSequencer;
 use crate::usage::{MeteredUsage, Usage};
 use std::fmt::Debug;
 
-/// A streamed answer.
 pub trait ResponseStream: Debug + Send + Sync {
     /// Reads the vendor's `bytes` and appends to `out` the bytes that the gateway may send. The
     /// bytes of the terminal event are in `out` when [`ResponseStream::is_complete`] turns true

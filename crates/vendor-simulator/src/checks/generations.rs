@@ -21,7 +21,6 @@ fn parse_version_number(word: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| digits.len() <= 2)
 }
 
-/// Returns the maximum number of output tokens of the model.
 pub fn max_output_tokens(model: &str) -> Option<u64> {
     match generation(model)? {
         _ if model.starts_with("claude-") => Some(64_000),

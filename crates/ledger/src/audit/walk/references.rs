@@ -44,7 +44,6 @@ pub struct ReferenceRow<'a> {
     pub seq: i64,
 }
 
-/// The end of a request.
 #[derive(Debug, Clone)]
 pub struct EndingRow {
     pub request_id: String,

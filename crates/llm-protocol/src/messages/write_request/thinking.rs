@@ -82,7 +82,6 @@ impl ThinkingPlan<'_> {
         )
     }
 
-    /// Writes the member `thinking`.
     pub fn write(&self, json: &mut JsonWriter) {
         let kind = match &self.mode {
             ThinkingMode::Unsaid | ThinkingMode::Verbatim(None) => return,

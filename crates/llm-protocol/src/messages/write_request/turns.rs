@@ -356,7 +356,6 @@ pub(super) fn pad_turns<'a>(
     }
 }
 
-/// Writes the member `messages`.
 pub(super) fn write_messages(
     writer: &mut BlockWriter<'_>,
     arranged: &[MessagesTurn<'_, '_>],

@@ -54,7 +54,6 @@ pub(super) fn content<'a>(
         .collect()
 }
 
-/// Reads the output of a call.
 pub(super) fn output<'a>(
     item: JsonValue<'a>,
     index: usize,
