@@ -1,6 +1,6 @@
 //! Catches a panic in a request, and keeps its message until it is logged with the request's id.
 //!
-//! This file must not know what a request is: `edge/panics.rs` keeps its state and answers it.
+//! This file must not depend on requests; `edge/panics.rs` keeps their state and answers them.
 
 use base::telemetry::METRICS;
 use futures_util::future::{CatchUnwind, FutureExt as _};

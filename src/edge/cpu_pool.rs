@@ -6,7 +6,7 @@
 //! one less than there are cores. A job with a permit runs on a thread of its own with a low
 //! priority, so that workers come first when cores are short. Jobs wait in one queue per account,
 //! and the accounts take turns. [`CpuWorker`] is the pool for one account. Jobs on small bodies run
-//! on the worker. This file must not know what a job does.
+//! on the worker. This file must not depend on a kind of job.
 
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,10 @@
 //! output limit to the amount that the account can pay.
 //!
 //! A request in the vendor's own protocol is passed on with a few edits; any other is translated.
-//! The quote covers the encoded request. This file must not know the fields of either protocol, or
-//! who pays. Next: `crates/llm-protocol/src/request.rs` and `crates/llm-protocol/src/translate.rs`,
-//! `billing/quote.rs` (the quote), `outbound/fallback.rs` (the models that may answer instead).
+//! The quote covers the encoded request. This file must not depend on the fields of a protocol, or
+//! on the payer. Next: `crates/llm-protocol/src/request.rs` and
+//! `crates/llm-protocol/src/translate.rs`, `billing/quote.rs` (the quote), `outbound/fallback.rs`
+//! (the models that may answer instead).
 
 pub mod fallback;
 pub mod reasoning_retry;

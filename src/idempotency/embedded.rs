@@ -1,7 +1,7 @@
 //! Idempotency keys in a file of this process. The ledger decides about the requests that a dead
 //! process left running.
 //!
-//! Must not decide the result of a request. This file must not depend on HTTP.
+//! This file must not decide the result of a request, and must not depend on HTTP.
 
 use super::db::{IdempotencyDb, RetentionLimits};
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse};

@@ -1,7 +1,7 @@
 //! Idempotency keys in the shared store. Each edge uses its own journal to resolve the requests
 //! that it left running.
 //!
-//! Must not decide the result of a request. This file must not depend on HTTP.
+//! This file must not decide the result of a request, and must not depend on HTTP.
 
 use super::billing::SharedBilling;
 use crate::idempotency::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};

@@ -1,6 +1,6 @@
-//! What tests begin with: an ending with only the required fields, of which each test sets those
-//! that it checks; a ledger with the schema of an older version; and entries that no process of
-//! today would enter.
+//! Creates the data with which tests begin. An ending has only the required fields, and each test
+//! sets the fields that it checks. A ledger can have the schema of an older version, or entries
+//! that no current process would enter.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 

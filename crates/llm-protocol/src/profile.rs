@@ -2,7 +2,7 @@
 //! in the config sets it, and the request writers and the passthrough read it. `capabilities.rs`
 //! describes models.
 //!
-//! This file must not know a vendor by name: the config says which vendor takes what.
+//! This file must not name a vendor, because the config assigns the profiles.
 
 use crate::Protocol;
 use crate::table_text::names_in;

@@ -1,7 +1,7 @@
 //! Decides for a request with an `Idempotency-Key` whether the gateway answers it, replays an
 //! earlier response, or refuses it.
 //!
-//! This file must not know how keys are stored: `idempotency.rs` does.
+//! This file must not store keys, which `idempotency.rs` does.
 
 use super::operation::ApiOperation;
 use crate::edge::gateway::Gateway;

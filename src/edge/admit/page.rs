@@ -1,7 +1,7 @@
 //! Admits requests for pages: counts them, and reads their bodies whole before the sidecar is
 //! involved.
 //!
-//! This file must not know what a page shows. `edge/pages.rs` has the counts.
+//! This file must not depend on the content of a page. `edge/pages.rs` has the counts.
 
 use crate::edge::connections;
 use crate::edge::gateway::Gateway;

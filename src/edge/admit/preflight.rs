@@ -13,8 +13,8 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 const ALLOWED_METHODS: &str = "GET, HEAD, POST, OPTIONS";
-/// How long a browser may cache the response to a preflight, in seconds: the longest time that any
-/// browser accepts.
+/// Time in seconds for which a browser may cache the response to a preflight. It is the longest
+/// time that any browser accepts.
 const MAX_AGE_SECONDS: u32 = 7_200;
 /// Maximum number of header names in the response to one preflight.
 const MAX_NAMES: usize = 64;

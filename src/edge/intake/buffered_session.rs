@@ -35,11 +35,11 @@ type CustomMessageStream =
 pub const RESTORE_SESSION_CODE: u32 = 0x6877_6261;
 /// Time that the vendor has to end its body after the last event of the response.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the gateway waits for the rest of a complete response: for the usage, since the
-/// vendor's last byte; for the last event, since the usage.
+/// Time for which the gateway waits for the rest of a complete response. It starts at the vendor's
+/// last byte while the usage is missing, and at the usage while the last event is missing.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the gateway waits for the body of an error response. The status alone carries most of
-/// the information.
+/// Time for which the gateway waits for the body of an error response. The status alone carries
+/// most of the information.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a withheld stream opening that is sent with a keep-alive, in bytes: both must
 /// fit into the connection's buffer.
@@ -67,7 +67,7 @@ pub struct BufferedDownstream {
     held_head: Option<Box<ResponseHeader>>,
     deadlines: Deadlines,
     last_progress: Instant,
-    /// When the gateway last wrote to the client, or the vendor's head arrived.
+    /// Time at which the gateway last wrote to the client, or at which the vendor's head arrived.
     last_written: Instant,
     /// Number of the attempt whose vendor's head has arrived.
     head_of: Option<u32>,

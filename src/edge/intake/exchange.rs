@@ -70,7 +70,7 @@ pub struct ResponseProgress {
     /// True if the running attempt's connection speaks HTTP/2.
     pub(super) is_h2: bool,
     pub(super) attempt_began: Option<Instant>,
-    /// When the whole body of the attempt had been handed over.
+    /// Time at which the whole body of the attempt had been handed over.
     sent_at: Option<Instant>,
     pub(super) client_left: Option<Instant>,
     pub(super) blocked_until: Option<Instant>,
@@ -84,7 +84,7 @@ pub(super) enum ResponsePhase {
     Incomplete,
     /// The model has finished, but the vendor may still send the usage and the last event.
     Finishing {
-        /// When the usage arrived. Set if only the last event is missing.
+        /// Time at which the usage arrived; `None` unless only the last event is missing.
         counted_at: Option<Instant>,
     },
     /// The last bytes, or a failure that ended the response, have passed. Only the end of the

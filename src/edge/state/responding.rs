@@ -28,7 +28,7 @@ pub struct Responding {
     /// Seed for the ids of calls that a chat vendor sends without one. `None` if the client reads
     /// `function_call`, the older form of calls, which the gateway does not repair.
     pub(in crate::edge) call_seed: Option<String>,
-    /// When the header of the running attempt's response arrived.
+    /// Time at which the header of the running attempt's response arrived.
     pub(in crate::edge) answered_at: Option<Instant>,
     pub(in crate::edge) client_gets_stream: bool,
     pub(in crate::edge) mode: ResponseMode,

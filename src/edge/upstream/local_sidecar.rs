@@ -1,7 +1,7 @@
 //! The connector to a sidecar in the same process: an in-memory connection that Pingora treats as a
 //! socket.
 //!
-//! This file must not know what a page is.
+//! This file must not depend on pages.
 
 use crate::local_link::LocalConnector;
 use async_trait::async_trait;

@@ -27,7 +27,7 @@ pub(crate) struct ScheduledEntry<T> {
 /// The endings of the partitions that one call can query.
 pub(crate) struct PollQueue<T> {
     entries: BinaryHeap<ScheduledEntry<T>>,
-    /// When the last call was made.
+    /// Time of the last call.
     asked_at: Instant,
     /// Number of endings to query whether they are due or not.
     suspect: usize,

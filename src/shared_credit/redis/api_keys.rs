@@ -1,6 +1,7 @@
 //! Reads API keys for edges, by the key's hash.
 //!
-//! Must not publish a key: that is `redis/ingest.rs`. This file must not see a key in plain text.
+//! This file must not publish a key, which `redis/ingest.rs` does, and must not see a key in plain
+//! text.
 
 use super::keyspace::KEYS_KNOWN;
 use super::views::StoreKeys;

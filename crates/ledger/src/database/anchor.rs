@@ -173,7 +173,7 @@ fn parse(bytes: &[u8]) -> Option<ChainHead> {
     .filter(|head| head.hash.len() == HASH_BYTES)
 }
 
-/// How strictly the opened ledger must match its anchor.
+/// Strictness with which the opened ledger must match its anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnchorTrust {
     /// The ledger must match its anchor.

@@ -1,8 +1,8 @@
 //! Encodes integers and texts for the blocks of a segment. Integers are LEB128, with zigzag for
 //! signed ones.
 //!
-//! A reader gets bytes that are not verified yet: every length is checked against what is left.
-//! This file must not know an entry.
+//! A reader gets bytes that are not verified yet: every length is checked against the remaining
+//! bytes. This file must not depend on entries.
 
 /// Maximum length in bytes of an encoded 64-bit integer.
 const MAX_VARINT_BYTES: u32 = 10;

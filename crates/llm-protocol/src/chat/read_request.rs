@@ -1,7 +1,7 @@
 //! Reads a chat completions request into the IR.
 //!
-//! This reader validates what the client API defines: types, ranges and enumerated values. It must
-//! not know the target model. It keeps every member that only chat defines unchanged, as an
+//! The reader validates the types, ranges and enumerated values of the client API. It must not
+//! depend on the target model. It keeps every member that only chat defines unchanged, as an
 //! [`Opaque`] of origin chat; the writer maps, drops or refuses such a member. A member *inside* a
 //! message, part, call or tool that the IR cannot represent is dropped, with a warning unless its
 //! value is empty. `fields/chat.rs` lists the outcome of every member.

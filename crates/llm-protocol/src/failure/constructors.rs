@@ -1,6 +1,6 @@
-//! A failure before it is rendered, and its constructors.
+//! Constructs failures before they are rendered.
 //!
-//! This file must not know the forms of the surfaces: `failure.rs` renders it.
+//! This file must not depend on a surface, because `failure.rs` renders failures.
 //!
 //! Read next: `failure/surface_message.rs`.
 
