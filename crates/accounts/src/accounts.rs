@@ -94,8 +94,7 @@ impl Accounts {
         self.shared_store.as_ref()
     }
 
-    /// Returns the rows of `app.db` for subjects other than accounts: notices, webhooks, published
-    /// keys.
+    /// Returns the rows of `app.db` other than accounts: notices, webhooks, published keys.
     pub fn database(&self) -> &Arc<AppDb> {
         &self.db
     }
@@ -129,8 +128,7 @@ impl Accounts {
             .set_active(id, status == AccountStatus::Active, None)
     }
 
-    /// Returns the rate settings of an account (by id), which replace the defaults of the config
-    /// file.
+    /// Returns the rates of an account (by id), which replace the defaults of the config file.
     ///
     /// # Errors
     /// Returns an error if the database fails.

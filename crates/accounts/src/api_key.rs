@@ -179,8 +179,7 @@ impl ApiKeys<'_> {
             .collect()
     }
 
-    /// Returns a key and its account, by the key's id; with `account`, only a key of that account
-    /// is found.
+    /// Returns a key and its account, by the key's id; with `account`, only a key of that account.
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -34,8 +34,7 @@ pub struct AuditLogReport {
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Maximum number of findings. Without a limit, a gap in the middle of the log could list every
-/// line.
+/// Maximum number of findings. Without it, a gap in the log could list every line.
 const MAX_FINDINGS: usize = 100;
 
 /// Access to the accounts in the name of an actor whose actions are logged.
@@ -316,8 +315,7 @@ impl AuditedAccounts<'_> {
             .revoke_key(None, key, self.now_ms, Some(&self.audit_entry(&change)))
     }
 
-    /// Logs an attempt, runs the action, and logs its outcome, for actions that change more than
-    /// `app.db`.
+    /// Logs an attempt, runs an action that changes more than `app.db`, and logs its outcome.
     ///
     /// # Errors
     /// Returns an error if the attempt cannot be logged, in which case the action does not run.

@@ -20,8 +20,7 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 pub struct GeneratedKey {
     pub text: String,
     pub hash: [u8; 32],
-    /// Shortened text such as `gw-sk-Ab12…wxyz`, which distinguishes an owner's keys but does not
-    /// reveal one.
+    /// Shortened text such as `gw-sk-Ab12…wxyz`, which identifies but does not reveal a key.
     pub shown: String,
 }
 

@@ -22,8 +22,7 @@ pub struct KeySettings {
     pub allowed_models: Vec<String>,
     #[serde(skip_serializing_if = "RateSettings::is_unset")]
     pub rates: RateSettings,
-    /// Restricts the use of the key. A key without a scope may do everything that its account may
-    /// do.
+    /// Restricts the use of the key. Without a scope, the key may do all that its account may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<KeyScope>,
     /// Id of the dashboard session whose playground uses the key. The key ends with the session.

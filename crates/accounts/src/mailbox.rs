@@ -13,8 +13,7 @@ use idna::uts46::{DnsLength, Hyphens, Uts46};
 const MAX_EMAIL_BYTES: usize = 254;
 const MAX_LOCAL_BYTES: usize = 64;
 
-/// Returns the canonical address if the mailbox can have several addresses; `None` if it has only
-/// one.
+/// Returns the canonical address if the mailbox can have several addresses; otherwise `None`.
 pub fn canonical_address(email: &str) -> Option<String> {
     let (local, domain) = email.split_once('@')?;
     if !matches!(domain, "gmail.com" | "googlemail.com") {

@@ -65,8 +65,7 @@ pub struct HashError(String);
 pub enum PasswordCheck {
     Wrong,
     Right,
-    /// The password is right, but its stored hash has other parameters, so a new hash must be
-    /// stored.
+    /// The password is right, but its hash has other parameters and must be replaced.
     NeedsRehash,
 }
 

@@ -132,8 +132,7 @@ pub fn parse_price_changes(row: &AuditRow) -> Result<Vec<PriceChange>, StoreErro
         .collect())
 }
 
-/// Parses lines and skips unreadable ones, because a damaged log must not keep a gateway from
-/// starting.
+/// Parses lines and skips unreadable ones, because a gateway must start with a damaged log.
 fn parse_lines(rows: &[AuditRow]) -> Vec<PriceChange> {
     let read = |row| {
         parse_price_changes(row).unwrap_or_else(|error| {

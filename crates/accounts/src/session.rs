@@ -37,8 +37,7 @@ const CONFIRMATION_TTL_MS: i64 = 10 * 60_000;
 /// Maximum length of a browser's name and of an address, in characters.
 const MAX_ORIGIN_CHARS: usize = 80;
 
-/// Number of hash bytes in a session's id. They distinguish an account's sessions and grant no
-/// access.
+/// Number of hash bytes in a session's id. They identify a session and grant no access.
 const ID_BYTES: usize = 16;
 
 /// Browser and address from which a session was started, for its holder.
@@ -76,8 +75,7 @@ impl Session {
         now_ms.saturating_sub(self.used_at_ms) >= TOUCH_INTERVAL_MS
     }
 
-    /// Returns whether the holder entered the password recently, so that pages need not ask for it
-    /// again.
+    /// Returns whether the holder entered the password recently, so that pages do not ask again.
     pub fn is_confirmed(&self, now_ms: i64) -> bool {
         now_ms.saturating_sub(self.confirmed_at_ms) < CONFIRMATION_TTL_MS
     }

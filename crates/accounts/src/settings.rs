@@ -8,8 +8,7 @@ use super::error::AccountError;
 use crate::key_settings::{KeySettings, RateSettings};
 use config::MAX_RATE;
 
-/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` limits the length of
-/// a model's id.
+/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` limits an id.
 const MAX_MODELS: usize = 100;
 const MAX_MODEL_BYTES: usize = 128;
 

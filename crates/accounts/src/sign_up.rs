@@ -248,8 +248,7 @@ pub fn open_account(
     )
 }
 
-/// Opens an account in `app.db` and in the ledger for an administrator, with a line in the audit
-/// log.
+/// Opens an account like [`open_account`] for an administrator, with a line in the audit log.
 ///
 /// # Errors
 /// Returns the errors of [`open_account`].

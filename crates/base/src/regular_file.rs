@@ -1,5 +1,4 @@
-//! Opens regular files without waiting, even if another user has replaced them by a pipe or a
-//! folder.
+//! Opens regular files without waiting, even if a pipe or a folder has replaced them.
 //!
 //! Opening a pipe would wait until another process writes to it, perhaps forever. This file must
 //! not depend on a format.

@@ -1,5 +1,4 @@
-//! Validates the section `brand`: the name, logo and accent colour of the product on pages and in
-//! mails.
+//! Validates the section `brand`: the product's name, logo and accent colour on pages and in mails.
 //!
 //! A logo is served from the gateway's own address, so a script in it could act in the name of the
 //! user who opens it. An SVG file may therefore contain only elements that draw, and refer only to

@@ -66,8 +66,7 @@ fn replay_in(member: &str) -> Option<ReasoningReplay> {
     forms.into_iter().find(|form| form.member() == Some(member))
 }
 
-/// Ids of the shipped catalog whose capabilities are all known, by the protocol that the values
-/// describe.
+/// Ids of the shipped catalog whose capabilities are all known, by the protocol of the values.
 const SHIPPED_MESSAGES: [&str; 3] = [
     "alpha-opus-4-7",
     "alpha-sonnet-4-6",

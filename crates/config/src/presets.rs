@@ -155,8 +155,7 @@ impl raw::Profile {
         !has_switch || self.strict != Some(true) || request.any(|name| name == "reasoning_effort")
     }
 
-    /// Returns the paths of `state`, and for each one whether it begins at the message instead of
-    /// at a call.
+    /// Returns the paths of `state`, and for each whether it begins at the message, not at a call.
     pub fn state_paths(&self) -> Vec<(bool, String)> {
         let split = |path: &String| match path.strip_prefix("message.") {
             Some(path) => (true, path.to_owned()),

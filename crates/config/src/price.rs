@@ -1,5 +1,4 @@
-//! Builds a model's price list: validates the keys of the config file, and fills in the missing
-//! ones.
+//! Builds a model's price list: validates the config's keys, and adds the missing ones.
 //!
 //! This file must not apply prices.
 

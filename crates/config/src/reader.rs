@@ -15,8 +15,7 @@ use serde_json::Value;
 /// only to find more faults. `env` returns the value of an environment variable.
 ///
 /// # Errors
-/// Returns the faults of form if no further check is possible, because the text is not YAML or not
-/// a map.
+/// Returns the faults of form if no further check is possible: the text is not YAML or not a map.
 pub fn read_config(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,

@@ -14,8 +14,7 @@ use llm_protocol::profile::{USAGE_PATHS, VendorProfile, outermost};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Maximum number of endpoints of one vendor. The number is bounded because each request examines
-/// all of them.
+/// Maximum number of endpoints of one vendor. It is bounded because each request examines all.
 const MAX_ENDPOINTS: usize = 32;
 /// Warning for a chat vendor without `stream_options`.
 const NO_STREAM_OPTIONS: &str = "without stream_options the gateway cannot ask for the usage of streams: they are billed by \
@@ -25,8 +24,7 @@ pub(super) struct VendorEntry {
     /// `None` if the vendor is disabled or has a fault.
     pub vendor: Option<Arc<CatalogVendor>>,
     pub preset: Option<&'static Preset>,
-    /// The vendor's profile in the config file, completed by the defaults of the preset and of the
-    /// protocol.
+    /// The vendor's profile in the config file, completed by the defaults of preset and protocol.
     pub profile: raw::Profile,
     /// The roles in the config file, without defaults.
     pub own_roles: raw::Roles,
@@ -278,8 +276,7 @@ impl VendorSection<'_> {
         words.unwrap_or_default()
     }
 
-    /// Returns the vendor's key, or `None` if it has a fault or is empty, which disables the
-    /// vendor.
+    /// Returns the vendor's key, or `None` if it has a fault or is empty. The vendor is then off.
     fn api_key(&mut self, key: &str, written: Option<&str>, is_required: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_required {

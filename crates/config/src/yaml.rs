@@ -163,8 +163,7 @@ pub fn parse(text: &str) -> Result<YamlNode, ConfigFault> {
         .map_err(|error| syntax_fault(text, &error))
 }
 
-/// Returns the fault for a text that is not YAML. The two most frequent mistakes have special
-/// messages.
+/// Returns the fault for a text that is not YAML. The two commonest mistakes have special messages.
 fn syntax_fault(text: &str, error: &serde_saphyr::Error) -> ConfigFault {
     let line = error.location().map_or(1, |location| location.line());
     let indent = |line: &str| line.len() - line.trim_start().len();

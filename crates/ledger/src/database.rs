@@ -77,8 +77,7 @@ pub struct Ledger {
     anchored_ms: i64,
 }
 
-/// The only connection that writes. When the guard is dropped, the cache of account rows is
-/// refreshed.
+/// The only writing connection. When the guard is dropped, the cache of account rows is refreshed.
 pub(crate) struct LedgerWriteGuard<'a> {
     connection: MutexGuard<'a, Connection>,
     account_rows: &'a RowCache<LedgerAccount>,
@@ -121,8 +120,7 @@ impl Ledger {
         Self::open_with_trust(dir, AnchorTrust::Anchored, None)
     }
 
-    /// Opens the ledger like [`Ledger::open`]. If `home` is set, the file is a copy of the data in
-    /// PostgreSQL.
+    /// Opens the ledger like [`Ledger::open`]. With `home`, the file is a copy of that PostgreSQL.
     ///
     /// # Errors
     /// Returns the errors of [`Ledger::open`], and an error if the file has entries and is no copy,

@@ -156,7 +156,7 @@ impl Ledger {
 }
 
 impl Ending {
-    /// An ending without usage and cost.
+    /// Returns an ending without usage and cost.
     pub fn in_test(request_id: &str, account: &str, at_ms: i64, outcome: RequestOutcome) -> Self {
         Self {
             request_id: request_id.into(),

@@ -74,8 +74,7 @@ pub(crate) struct LedgerIndex {
 
 struct IndexConnections {
     path: PathBuf,
-    /// Device and inode number of the file. Another process may set the file aside and create a new
-    /// one.
+    /// Device and inode number of the file, which another process may set aside and create anew.
     file: (u64, u64),
     writer: Mutex<IndexWriter>,
     readers: Readers,

@@ -81,8 +81,7 @@ fn read_segment<T>(
     }))
 }
 
-/// Returns the sealed entries at these positions, in the given order. Positions that are not sealed
-/// are left out.
+/// Returns the sealed entries at these positions, in the given order. Others are left out.
 pub(crate) fn entries_at(
     connection: &Connection,
     files: &SegmentFiles,

@@ -160,8 +160,7 @@ impl Segments<'_> {
     /// # Errors
     /// Returns an error if that takes longer than `timeout`.
     pub fn pause_sealing(&self, timeout: Duration) -> Result<Option<SegmentLock>, StoreError> {
-        // Open the file for reading, because an audit creates no file and works on a read-only
-        // disk.
+        // Open the file for reading, because an audit works on a read-only disk.
         let Ok(file) = open_regular(&self.0.segments.dir().join(LOCK_FILE)) else {
             return Ok(None);
         };

@@ -87,8 +87,7 @@ pub fn migrate(
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(sqlite)?;
-    // Read the version again under the lock, because another process may just have migrated the
-    // file.
+    // Read the version again under the lock, because another process may have migrated the file.
     let applied = version(&transaction).map_err(sqlite)?;
     if applied > known {
         let message = format!(

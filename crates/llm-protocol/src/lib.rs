@@ -163,7 +163,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The label in logs, metrics and receipts: `chat`, `messages` or `responses`.
+    /// Returns the label in logs, metrics and receipts: `chat`, `messages` or `responses`.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Chat => "chat",

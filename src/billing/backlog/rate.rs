@@ -99,7 +99,7 @@ impl CommitRate {
         })
     }
 
-    /// Number of measurements in memory.
+    /// Returns the number of measurements in memory.
     #[cfg(test)]
     pub fn measurements(&self) -> usize {
         self.slices.len()

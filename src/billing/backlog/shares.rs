@@ -71,7 +71,7 @@ impl AccountShares {
         (counts, hash)
     }
 
-    /// Number of counts in memory.
+    /// Returns the number of counts in memory.
     #[cfg(test)]
     pub fn counts(&self) -> usize {
         self.shards

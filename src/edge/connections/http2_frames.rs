@@ -145,7 +145,7 @@ impl FrameReader {
         after
     }
 
-    /// Length of the payload, in bytes.
+    /// Returns the length of the payload in bytes.
     fn length(&self) -> u64 {
         u32::from_be_bytes([0, self.seen[0], self.seen[1], self.seen[2]]).into()
     }

@@ -40,7 +40,7 @@ impl StoreIdempotency<'_> {
         call
     }
 
-    /// The Redis keys that `answers.lua` expects.
+    /// Returns the Redis keys that `answers.lua` expects.
     fn response_keys(&self, partition: u32) -> [String; 3] {
         ["il", "ik", "iu"].map(|kind| self.0.key(partition, kind, ""))
     }

@@ -1,5 +1,4 @@
-//! Opens and closes accounts in `app.db`, and checks invitations. Each operation is one
-//! transaction.
+//! Opens and closes accounts in `app.db`, and checks invitations. Each is one transaction.
 //!
 //! This file must not see a password or an invitation's code.
 
@@ -17,8 +16,7 @@ pub struct SignUpTerms<'a> {
     pub invite: Option<&'a [u8; 32]>,
     /// True to refuse a mailbox that already has an account under another spelling.
     pub one_per_mailbox: bool,
-    /// Maximum amount of trial credits, including this trial, that may be promised since the given
-    /// time in ms.
+    /// Maximum amount of trial credits, including this trial, promised since a time in ms.
     pub budget: Option<(Micro, i64)>,
     /// Hash of the mailbox, if the mailbox must not get a second trial.
     pub past_trial: Option<&'a [u8; 32]>,

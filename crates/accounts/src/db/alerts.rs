@@ -23,8 +23,7 @@ pub struct AlertAccountRow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FiredAlertRow {
     pub rule: String,
-    /// The period in which the rule fires only once: its start in ms, or a number that the rule
-    /// chooses.
+    /// Period in which the rule fires only once: its start in ms, or a number of the rule.
     pub period_ms: i64,
     pub fired_at_ms: i64,
     /// True if a mail or a webhook message was queued for the rule and the message has not failed.
@@ -221,8 +220,7 @@ impl AlertRows<'_> {
         })
     }
 
-    /// Arms a rule that has fired, so that it can fire again. Returns false if the rule is already
-    /// armed.
+    /// Arms a rule that has fired, so that it can fire again. Returns false if it is armed.
     pub fn rearm_alert(&self, account: &str, rule: &str) -> Result<bool, StoreError> {
         self.0.write("arm an alert", |transaction| {
             let sql = "DELETE FROM alert_state WHERE account = ?1 AND rule = ?2";

@@ -117,8 +117,7 @@ impl AppDb {
         Some(outcome)
     }
 
-    /// Creates `app.db` as an earlier program version did, with only the first `version`
-    /// migrations.
+    /// Creates `app.db` like an earlier program, with only the first `version` migrations.
     #[cfg(test)]
     pub(crate) fn create_old_version(data_dir: &Path, version: usize) -> Connection {
         let operation = "create an old app.db";

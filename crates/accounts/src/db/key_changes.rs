@@ -1,5 +1,4 @@
-//! Reads keys in the order of their last changes, for the task that publishes them to the shared
-//! store.
+//! Reads keys in the order of their last changes, for publishing them to the shared store.
 //!
 //! This file must not see a key in plain text.
 

@@ -18,8 +18,7 @@ pub struct OneTimeLinkRow {
     pub account: String,
     /// `reset`, `setup` or `verify`.
     pub purpose: String,
-    /// True if an operator created the link to hand it over; false if the link was requested and
-    /// mailed.
+    /// True if an operator created the link; false if it was requested and mailed.
     pub by_operator: bool,
     pub created_by: String,
     pub created_at_ms: i64,

@@ -344,8 +344,7 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Sets the time of the provider's next poll; `None` for never. An order that has ended stays
-    /// unchanged.
+    /// Sets the time of the provider's next poll; `None` for never. An ended order stays unchanged.
     pub fn poll_again_at(&self, id: &str, at_ms: Option<i64>) -> Result<(), StoreError> {
         self.0.write("schedule a poll of an order", |transaction| {
             let sql = "UPDATE payment_order SET next_poll_at_ms = ?2

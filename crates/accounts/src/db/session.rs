@@ -1,7 +1,6 @@
 //! Stores dashboard sessions as rows of `app.db`, by the hashes of their tokens.
 //!
-//! Each query checks whether a session is still valid at the given time. This file must not see a
-//! token.
+//! Each query checks whether a session is still valid. This file must not see a token.
 
 use super::audit::{self, AuditEntry};
 use super::rows::first_column;

@@ -180,8 +180,7 @@ impl AccessLog {
         Ok(PendingAccessLog(Some(sender)))
     }
 
-    /// Sends all further records to this writer. The previous writer ends once its queue is
-    /// written.
+    /// Sends all further records to this writer. The old writer ends once its queue is written.
     pub fn replace_writer(&self, opened: PendingAccessLog) {
         self.0.store(opened.0.map(Arc::new));
     }

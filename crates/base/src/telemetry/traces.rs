@@ -20,8 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Maximum number of requests whose spans wait for the sender. Further spans are dropped and
-/// counted.
+/// Maximum number of requests whose spans wait for the sender. Others are dropped and counted.
 const MAX_QUEUED_REQUESTS: usize = 2_048;
 /// Maximum number of spans per batch.
 const MAX_BATCH_SPANS: usize = 512;
@@ -223,8 +222,7 @@ fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream>
     outcome
 }
 
-/// Parses a `traceparent` of version 00, or of a later version that begins with the same
-/// fields.
+/// Parses a `traceparent` of version 00, or of a later one that begins with the same fields.
 pub fn parse_traceparent(text: &str) -> Option<TraceParent> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) =

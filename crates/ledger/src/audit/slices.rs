@@ -31,8 +31,7 @@ pub(crate) fn for_each_slice<E: Send>(
         return Ok(());
     }
     std::thread::scope(|scope| {
-        // Three slices are in memory: the one being read, one in the channel, and the one being
-        // checked.
+        // Three slices are in memory: one being read, one in the channel, and one being checked.
         let (sender, receiver) = sync_channel(1);
         scope.spawn(move || {
             for slice in slices {

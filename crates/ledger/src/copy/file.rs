@@ -12,8 +12,7 @@ use crate::statements::chain::chain_head;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use std::ops::Deref;
 
-/// SQL for the table that contains a copy's position. Without PostgreSQL, the table exists but is
-/// empty.
+/// SQL for the table with a copy's position. Without PostgreSQL, the table exists but is empty.
 pub const CREATE_POSITION: &str = include_str!("position.sql");
 
 /// A file that is a copy.

@@ -102,8 +102,7 @@ impl LedgerAnchor {
             .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
-    /// Writes `head`. If the write fails, the previous content remains, which is behind but not
-    /// wrong.
+    /// Writes `head`. If this fails, the previous content remains, which is behind but not wrong.
     pub fn write(&self, head: &ChainHead) {
         if let Err(error) = self.0.write_all_at(encode(head).as_bytes(), 0) {
             METRICS.ledger_error("anchor");
@@ -232,8 +231,7 @@ impl AnchorFault {
     }
 }
 
-/// Opens the anchor of the ledger behind `connection`. Returns `None` for a ledger that is open for
-/// reading only.
+/// Opens the anchor of the ledger behind `connection`. Returns `None` for a read-only ledger.
 pub(crate) fn open_for_ledger(
     dir: &Path,
     connection: &Connection,

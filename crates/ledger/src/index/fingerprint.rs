@@ -66,8 +66,7 @@ impl fmt::Display for IndexFault {
 const HOUR: &str = "hour";
 const DAY: &str = "day";
 
-/// A row without its sums. Names are represented by hashes, because their numbers differ between
-/// indexes.
+/// A row without its sums. Hashes represent names, because their numbers differ between indexes.
 #[derive(Hash)]
 enum IndexRow {
     Activity {

@@ -33,8 +33,7 @@ const MAX_BATCH: u32 = 16_384;
 /// the leaves is enough.
 const CACHE_KIB: u32 = 4_096;
 
-/// Number of rebuilds that this process has started. The number makes the names of temporary files
-/// unique.
+/// Number of rebuilds that this process has started. It makes the names of temporary files unique.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
 /// An index computed from the entries up to its watermark, and the spending of keys up to the same

@@ -15,8 +15,7 @@ use crate::statements::chain::chain_head;
 use crate::views::LedgerIndexing;
 use rusqlite::Connection;
 
-/// Maximum number of comparisons. A comparison starts over if another process rebuilt the index
-/// meanwhile.
+/// Maximum number of comparisons. A comparison restarts if a process rebuilt the index meanwhile.
 const MAX_COMPARISONS: u32 = 3;
 
 /// Number of entries read at a time to bring a fingerprint up to date.

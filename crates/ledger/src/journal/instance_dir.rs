@@ -21,8 +21,7 @@ pub(crate) const NUMBERED_MARK: &[u8] = b"numbered\n";
 pub struct InstanceDir {
     pub(crate) dir: PathBuf,
     pub instance_id: String,
-    /// Lock that is held while the process lives, which shows other processes that the directory is
-    /// in use.
+    /// Lock that is held while the process lives, and shows that the directory is in use.
     _lock: File,
 }
 

@@ -57,12 +57,10 @@ pub(crate) fn encode(record: &JournalRecord, number: u64) -> io::Result<Vec<u8>>
     Ok(line)
 }
 
-/// Decodes the bytes between two line ends. Returns `None` if they differ from the line that was
-/// written.
+/// Decodes the bytes between two line ends. Returns `None` if they differ from the written line.
 pub(crate) fn decode(line: &[u8]) -> Option<JournalLine> {
     let (head, rest) = line.split_at_checked(NUMBER_OFFSET - 1)?;
-    // Compare the text: a checksum with the same value but another spelling belongs to a damaged
-    // line too.
+    // Compare the text: a checksum of the same value but another spelling shows a damaged line too.
     if head != format!("{:08x} ", crc32fast::hash(rest)).as_bytes() {
         return None;
     }

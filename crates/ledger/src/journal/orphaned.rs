@@ -1,5 +1,4 @@
-//! The journal of a dead process, which is claimed, read for the ledger, and then removed or set
-//! aside.
+//! The journal of a dead process, which is claimed, read, and then removed or set aside.
 //!
 //! This file must not touch the journal of a process that lives.
 
@@ -73,8 +72,7 @@ impl OrphanedJournal {
         }
     }
 
-    /// Removes the journal once the ledger has all its records. A journal with damage is set aside
-    /// instead.
+    /// Removes the journal once the ledger has all its records. A damaged one is set aside instead.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be removed or renamed.

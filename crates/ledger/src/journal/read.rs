@@ -347,8 +347,7 @@ fn missing_files(files: &[(Option<u64>, LineCount)]) -> usize {
     empty + usize::from(newest.is_none_or(|(_, file)| file.is_sealed))
 }
 
-/// Returns whether the owner of the directory wrote a line into each file before the file got its
-/// name.
+/// Returns whether the directory's owner wrote a line into each file before the file got its name.
 fn is_numbered(dir: &Path) -> bool {
     [LOCK_FILE, RETIRED_LOCK_FILE]
         .iter()

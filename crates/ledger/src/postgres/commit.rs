@@ -192,8 +192,7 @@ async fn commit_once(
         )
     };
     let sql = |source| CommitFault::Nothing(StoreError::postgres(OPERATION, source));
-    // The caller closes the connection after any fault, which makes the server roll the transaction
-    // back.
+    // The caller closes the connection after a fault, which makes the server roll back.
     let (begun, advanced, inserted, accounts_put, rows_put) =
         tokio::time::timeout(STATEMENT_TIMEOUT, all)
             .await

@@ -138,8 +138,7 @@ async fn take(
 ) -> Result<Option<i64>, StoreError> {
     let sql = |source| StoreError::postgres("take the lease of the ledger", source);
     let holding = read::holding(session, Domain::Ledger).await?;
-    // A data directory that was copied to another machine has the same id, so compare the address
-    // too.
+    // A data directory copied to another machine has the same id, so compare the address too.
     let has_address =
         holding.address == address || holding.address.is_empty() || address.is_empty();
     let is_ours = holding.holder == holder && has_address;

@@ -28,8 +28,7 @@ const SESSION_SETTINGS: &str = "SET statement_timeout = 0; SET lock_timeout = '5
 /// Parses the address of a server and its connection options.
 ///
 /// # Errors
-/// Returns the reason why the address is invalid, without repeating the address, which has a
-/// password.
+/// Returns the reason why the address is invalid, without the address, which has a password.
 pub fn parse_url(url: &str) -> Result<Config, String> {
     let mut config = postgres_url::parse(url)?;
     config
@@ -45,8 +44,7 @@ pub fn parse_url(url: &str) -> Result<Config, String> {
 
 pub struct PostgresSession {
     pub client: Client,
-    /// Prepared statements. The first use prepares a statement, because the schema may not exist
-    /// before.
+    /// Prepared statements. The first use prepares one, because the schema may not exist before.
     prepared: HashMap<&'static str, Statement>,
     /// Set when the server has reported that it did not wait for its standby.
     unreplicated: Arc<AtomicBool>,

@@ -150,8 +150,7 @@ impl LedgerPages<'_> {
     }
 }
 
-/// Returns the query for the positions of an account's entries before a given position, newest
-/// first.
+/// Returns the query for the positions of an account's entries before a position, newest first.
 fn entries_sql(tables: IndexTables<'_>, endings_only: bool) -> String {
     let kinds = if endings_only { " AND kind < 2" } else { "" };
     let rows = format!("SELECT seq FROM $.activity WHERE account = ?1 AND seq < ?2{kinds}");
@@ -159,8 +158,7 @@ fn entries_sql(tables: IndexTables<'_>, endings_only: bool) -> String {
 }
 
 fn implausible_sql(tables: IndexTables<'_>) -> String {
-    // SQLite uses a partial index only if the query repeats the index's condition in the same
-    // words.
+    // SQLite uses a partial index only if the query repeats the index's condition literally.
     let rows = tables.union("SELECT seq FROM $.activity WHERE flags = 1");
     format!("{rows} ORDER BY seq DESC LIMIT ?1")
 }

@@ -1,5 +1,4 @@
-//! Reads the chain of entries: one entry by its reference, a walk over all entries, and the last
-//! entry.
+//! Reads the chain of entries: one entry by its reference, all entries, and the last entry.
 //!
 //! This file must not write.
 

@@ -23,8 +23,7 @@ pub struct BalanceChangeSums {
     pub debits: Vec<(i64, Micro)>,
 }
 
-/// The sums, and the position of the account's last entry, whose balance equals the total of the
-/// sums.
+/// The sums, and the position of the account's last entry, whose balance is the sums' total.
 type SumsAndLast = (BalanceChangeSums, Option<i64>);
 
 impl LedgerPages<'_> {

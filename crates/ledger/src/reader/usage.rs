@@ -17,8 +17,7 @@ use credits::money::Micro;
 use rusqlite::{Row, ToSql, params, params_from_iter};
 use std::collections::BTreeMap;
 
-/// A span of time from the first number up to the second, exclusive. Hours and days count from 1970
-/// UTC.
+/// A span of time from the first number up to the second, exclusive. Both count from 1970 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageSpan {
     Hours(i64, i64),
@@ -305,8 +304,7 @@ fn usage_sql(
              + strftime('%m', ({day}) * 86400, 'unixepoch') - 1"
         ),
     };
-    // Names are read only if the report is grouped by them, because the order of a page depends on
-    // the names.
+    // Names are read only if the report is grouped by them, because they determine a page's order.
     let column = |is_wanted: bool, names: &str| match is_wanted {
         true => tables.name_of(names, &format!("usage.{names}")),
         false => "''".to_owned(),

@@ -125,8 +125,7 @@ pub(crate) fn sealed_end(connection: &Connection) -> rusqlite::Result<(i64, i64)
 
 pub struct SegmentFiles {
     dir: PathBuf,
-    /// The operator's archive. Files are looked for in this folder even if the ledger records
-    /// another.
+    /// The operator's archive, which is searched even if the ledger records another folder.
     archive: ArcSwapOption<PathBuf>,
     open: Mutex<BTreeMap<i64, Arc<SegmentReader>>>,
     blocks: BlockCache,

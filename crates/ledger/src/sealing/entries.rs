@@ -23,8 +23,7 @@ impl Segments<'_> {
         )?
     }
 
-    /// Returns the sealed entries at these positions, in the given order. Positions that are not
-    /// sealed are left out.
+    /// Returns the sealed entries at these positions, in the given order. Others are left out.
     ///
     /// # Errors
     /// Returns an error if a segment cannot be read.
@@ -61,8 +60,7 @@ impl Segments<'_> {
     ) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("read the ledger's entries", source);
         let mut done = 0;
-        // Sealed entries never change. Reading them before the snapshot begins keeps the snapshot
-        // short.
+        // Sealed entries never change. Reading them first keeps the snapshot short.
         loop {
             let segments = segments_after(connection, done).map_err(sql)?;
             let Some(last) = segments.last().map(|segment| segment.last) else {

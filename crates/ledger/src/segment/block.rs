@@ -20,8 +20,7 @@ pub(crate) const BLOCK_TEXT_BYTES: usize = 512 << 10;
 pub(crate) const MAX_ENTRY_TEXT_BYTES: usize = 1 << 20;
 /// Maximum number of bytes in a block before compression. The details in it have the same limit.
 pub(crate) const MAX_BLOCK_BYTES: usize = 4 << 20;
-/// Compression level of zstd. With 1 000 accounts, level 9 saves 2 % of the bytes and takes twice
-/// the time.
+/// Compression level of zstd. With 1 000 accounts, level 9 saves 2 % and takes twice the time.
 const COMPRESSION_LEVEL: i32 = 3;
 
 /// The kinds of entries, beginning with the ends of requests. Blocks and the index store the index

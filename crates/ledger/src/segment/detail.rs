@@ -105,8 +105,7 @@ pub(crate) fn read_table<'a>(bytes: &mut BlockBytes<'a>) -> Option<Vec<&'a str>>
     (0..count).map(|_| bytes.text()).collect()
 }
 
-/// Reads one number for each of `count` entries, and returns the texts of the table with these
-/// numbers.
+/// Reads one number for each of `count` entries, and returns the table's texts with these numbers.
 pub(crate) fn read_named<'a>(
     bytes: &mut BlockBytes<'_>,
     table: &[&'a str],

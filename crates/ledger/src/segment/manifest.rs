@@ -17,8 +17,7 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) const MAGIC: &[u8; 8] = b"MGSEGMT1";
 pub(crate) const END_MAGIC: &[u8; 8] = b"MGSEGEND";
 pub(crate) const SIGNATURE_BYTES: usize = 64;
-/// Number of bytes after the manifest: its length (u32, little-endian), the signature, and the last
-/// bytes.
+/// Number of bytes after the manifest: length (u32, little-endian), signature, and last bytes.
 pub(crate) const FOOTER_BYTES: usize = 4 + SIGNATURE_BYTES + 8;
 pub(crate) const MAX_MANIFEST_BYTES: usize = 64 << 10;
 /// Text that is signed in front of the manifest, so that the signature is valid for manifests only.

@@ -102,8 +102,7 @@ fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
         .map_err(|source| StoreError::sqlite(OPERATION, source))
 }
 
-/// Opens the database `name` in `dir` without changing it. Returns `None` if it does not have the
-/// table.
+/// Opens the database `name` in `dir` without changing it. Returns `None` without the table.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.

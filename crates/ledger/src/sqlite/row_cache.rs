@@ -51,8 +51,7 @@ impl<V: Clone> RowCache<V> {
         })))
     }
 
-    /// Returns the row of `key` from the cache, or reads it with `read`. A missing row is not
-    /// cached.
+    /// Returns the row of `key` from the cache or by `read`. A missing row is not cached.
     ///
     /// # Errors
     /// Returns the error of `read`.

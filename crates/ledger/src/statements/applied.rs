@@ -70,8 +70,7 @@ pub(crate) fn take_account_row(
     number: i64,
     account: &str,
 ) -> rusqlite::Result<()> {
-    // The number of a process is removed when the process ends, because its amount is no longer
-    // needed then.
+    // The number of a process is removed when the process ends, because its amount is useless then.
     for sql in [
         "INSERT INTO applied (boot, account, paid, trial)
          SELECT i.boot, a.id, a.applied_paid, a.applied_trial

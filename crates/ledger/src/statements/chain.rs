@@ -43,8 +43,7 @@ pub(crate) fn chain_head(connection: &Connection) -> rusqlite::Result<ChainHead>
     Ok(last.unwrap_or_else(ChainHead::genesis))
 }
 
-/// Inserts a chained entry. `otherwise` is the end of the statement. Returns false if it left the
-/// entry out.
+/// Inserts a chained entry. `otherwise` ends the statement. Returns false if it left the entry out.
 pub(crate) fn insert(
     transaction: &Transaction<'_>,
     entry: &LedgerEntry,

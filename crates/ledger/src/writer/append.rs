@@ -1,7 +1,6 @@
 //! A batch of changes is one transaction of `ledger.db`.
 //!
-//! Consecutive endings are entered together (`writer/batch.rs`). This file must not decide an
-//! amount.
+//! `writer/batch.rs` enters consecutive endings together. This file must not decide an amount.
 
 use super::batch::{EndingBatch, EndingEntry};
 use super::change::{AppendOutcome, LedgerBatch, LedgerChange};
@@ -174,8 +173,7 @@ impl LedgerChanges<'_> {
         }
     }
 
-    /// Enters the first one of `changes`. If it is an ending, consecutive endings after it are
-    /// entered too.
+    /// Enters the first one of `changes`. Endings that directly follow an ending are entered too.
     fn insert_next(
         &self,
         transaction: &Transaction<'_>,

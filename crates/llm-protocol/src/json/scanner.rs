@@ -25,7 +25,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The empty span at this position.
+    /// Returns the empty span at this position.
     pub fn at(position: usize) -> Self {
         Span {
             start: position,

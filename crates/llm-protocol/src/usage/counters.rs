@@ -70,7 +70,7 @@ pub struct UnknownUsage {
 }
 
 impl UnknownUsage {
-    /// Names of the unknown counts in the metric labels.
+    /// Returns the names of the unknown counts in the metric labels.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.cache_lifetime, "cache_lifetime"),

@@ -58,7 +58,7 @@ impl Excess {
         }
     }
 
-    /// Names of the marked counters in the metric labels.
+    /// Returns the names of the marked counters in the metric labels.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let tools = ServerTool::ALL.map(|tool| (*self.tool_uses.get(tool), tool.key()));
         let tokens = [

@@ -42,7 +42,7 @@ pub enum StopReasonStatus {
 }
 
 impl StopReasonStatus {
-    /// The stop reason of an answer with one choice.
+    /// Returns the stop reason of an answer with one choice.
     pub fn from_bool(has_come: bool) -> Self {
         if has_come { Self::All } else { Self::Missing }
     }

@@ -34,8 +34,7 @@ pub struct ReferenceSorter {
     file: File,
     blocks: u64,
     buckets: Vec<Bucket>,
-    /// Random keys of the hashes. Without knowing them, nobody can make two references with equal
-    /// hashes.
+    /// Random keys of the hashes. Without them, nobody can make two references with equal hashes.
     keys: [RandomState; 2],
     count: u64,
 }

@@ -125,8 +125,7 @@ impl StoredNames {
         hash.ok_or_else(|| wrong("has a number without a name"))
     }
 
-    /// Returns the hash of the name with this number, and marks the number as used in a row of
-    /// `activity`.
+    /// Returns the hash of the name with this number, and marks the number as used in `activity`.
     fn used_hash(&mut self, number: i64) -> Outcome<u64> {
         let hash = self.hash(number)?;
         if !self.used.contains(&number) {

@@ -22,8 +22,7 @@ pub struct ActivityFilter {
     pub to_ms: Option<i64>,
 }
 
-/// A row's position in the order of time. The next page begins after the last row of the previous
-/// page.
+/// A row's position in the order of time. The next page begins after the previous page's last row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActivityCursor {
     pub at_ms: i64,
@@ -195,8 +194,7 @@ impl EndingsQuery {
             values.push(number);
             rows.push_str(&format!(" AND {column} = ?{}", values.len()));
         }
-        // SQLite uses a partial index only if the query repeats the index's condition in the same
-        // words.
+        // SQLite uses a partial index only if the query repeats the index's condition literally.
         if self.conversation.is_some() {
             rows.push_str(" AND conversation IS NOT NULL");
         }
