@@ -9,8 +9,7 @@ use std::sync::Arc;
 /// Maximum number of names that an error suggests.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// Returns the model with this id or alias, if the key may use it. A key's permissions list ids,
-/// not aliases.
+/// Returns the model with this id or alias, if the key may use it. A key lists ids, not aliases.
 ///
 /// # Errors
 /// Returns 404 with near names of the key's own models, or 403 if the key may not use the model.

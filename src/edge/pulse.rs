@@ -1,5 +1,4 @@
-//! Detects when the threads that serve requests are blocked: a task on those threads beats every
-//! second.
+//! Detects when the threads that serve requests are blocked: a task there beats every second.
 //!
 //! A disk that does not answer blocks the thread that writes to it, and soon the other threads,
 //! which wait for the same file. The process then lives without serving anyone. This file must not
@@ -11,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// Time without a beat after which the threads count as blocked. A busy machine may delay a beat
-/// too.
+/// Time without a beat after which the threads count as blocked. A busy machine delays beats too.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 pub struct Pulse {

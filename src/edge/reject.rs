@@ -152,8 +152,7 @@ pub fn terminal_event(ctx: &mut RequestContext, failure: &Failure) -> Vec<u8> {
     )
 }
 
-/// Refuses a request to open a tunnel. Pingora would answer such a request without counting or
-/// logging it.
+/// Refuses a request to open a tunnel. Pingora would neither count nor log the request.
 pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
     let mut record = RequestRecord::new();
     let head = session.req_header();

@@ -1,5 +1,4 @@
-//! Measures how much of its memory and file limits this process uses, and whether it can accept new
-//! work.
+//! Measures how much of its memory and file limits this process uses, and if it can take new work.
 //!
 //! A separate thread measures a few times per second, so a request costs one load. This file must
 //! not end running requests: admitted requests finish, and new ones are refused until resources are
@@ -176,8 +175,7 @@ fn resident_bytes() -> u64 {
 
 /// Returns the number of open files. 0 if it is unknown.
 pub fn open_files() -> u64 {
-    // Newer kernels report the number of open files as the size of the directory; older ones report
-    // 0.
+    // Newer kernels report the number of open files as the directory's size; older ones report 0.
     match std::fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => {
             std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)

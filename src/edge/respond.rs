@@ -1,5 +1,4 @@
-//! Writes the gateway's own responses to the client: answers and failures in the shape of the
-//! surface.
+//! Writes the gateway's own responses to the client: answers and failures in the surface's shape.
 //!
 //! This file must not decide that something failed. `edge/reject.rs` handles a failure once the
 //! request is on its way to a vendor or the sidecar.
@@ -104,8 +103,7 @@ pub fn note_reset(session: &mut Session, ctx: &mut RequestContext) -> bool {
     true
 }
 
-/// Returns the code with which the stream of this HTTP/2 request was reset, or `None` without a
-/// reset.
+/// Returns the code with which this HTTP/2 request's stream was reset, or `None` without a reset.
 fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
     let ServerSession::H2(h2) = session.downstream_session.as_mut() else {
         return None;
@@ -134,8 +132,7 @@ fn note_unsent(session: &mut Session, ctx: &mut RequestContext, sent: Result<()>
     Ok(())
 }
 
-/// Answers a request for a page with a failure: as a page if the client accepts HTML, otherwise as
-/// JSON.
+/// Answers a request for a page with a failure: as a page if the client accepts HTML, else as JSON.
 pub async fn send_failure_page(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -295,8 +292,7 @@ async fn send_head(
 /// [`WINDOW_TIMEOUT`], or not at all while [`MAX_WINDOW_WAITS`] others wait.
 ///
 /// # Errors
-/// Returns an error if the write fails or the window has no room. The stream is then reset after
-/// its header.
+/// Returns an error if the write fails or the window has no room. The stream is reset then.
 async fn within_window_timeout(write: impl Future<Output = Result<()>>) -> Result<()> {
     let mut write = pin!(write);
     if let Poll::Ready(written) = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await

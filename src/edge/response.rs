@@ -122,8 +122,7 @@ pub fn finish_complete_response(call: &mut AdmittedRequest, surface: Protocol) -
     outcome.ok().flatten()
 }
 
-/// Ends a stream that has begun with a failure that the client can read. The connection stays
-/// usable.
+/// Ends a stream that has begun with a failure that the client can read. The connection survives.
 fn end_stream_with_failure(
     call: &mut AdmittedRequest,
     failure: &Failure,

@@ -10,8 +10,7 @@ use std::time::Instant;
 /// Header that carries a trace context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The trace of a request that is sampled, or whose trace context is passed from the client to the
-/// vendor.
+/// The trace of a sampled request, or of one whose trace context goes from client to vendor.
 pub struct RequestTrace {
     pub(super) parent: Option<TraceParent>,
     /// Ids of the gateway's own trace. `None` if the request was not sampled.

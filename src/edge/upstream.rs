@@ -106,8 +106,7 @@ pub async fn select_vendor_peer(
         .attempt
         .as_mut()
         .map_or(0, |attempt| attempt.lease.choose_connection_group());
-    // Pingora remembers vendors that support only HTTP/1.1, but may still use a pooled HTTP/2
-    // connection.
+    // Pingora remembers vendors with only HTTP/1.1, but may still use a pooled HTTP/2 connection.
     let wants_http1 = call
         .attempt
         .as_ref()

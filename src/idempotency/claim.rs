@@ -53,8 +53,7 @@ impl Idempotency {
     /// Claims the key of a request.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be queried. The gateway must not answer the request
-    /// then.
+    /// Returns an error if the store cannot be queried. The gateway must not answer then.
     pub async fn claim(
         &self,
         (account, path, key): (&str, &str, &str),

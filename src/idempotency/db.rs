@@ -323,8 +323,7 @@ impl IdempotencyDb {
         })
     }
 
-    /// Removes the oldest keys of an account, or of all accounts. Returns whether more may have to
-    /// be removed.
+    /// Removes the oldest keys of an account, or of all accounts. Returns whether more may remain.
     fn shrink_entries(&self, account: Option<&str>, max_entries: u64) -> Result<bool, StoreError> {
         let of = owner_condition(account);
         self.write("remove the oldest idempotency keys", |transaction| {

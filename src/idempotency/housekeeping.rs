@@ -22,8 +22,7 @@ const CLEANUP_TICKS: u32 = 30;
 /// The housekeeping before its thread starts.
 pub struct IdempotencyHousekeeping {
     service: Idempotency,
-    /// Runtime of the connection to a store, which belongs to one runtime. The thread uses the same
-    /// runtime.
+    /// Runtime of the connection to a store, which belongs to one runtime. The thread uses it too.
     runtime: Runtime,
 }
 

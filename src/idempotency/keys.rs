@@ -43,8 +43,7 @@ pub trait IdempotencyKeys: Send + Sync {
     /// Returns an error if not even the completion without its response can be written.
     fn complete(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError>;
 
-    /// Writes a completion after [`KeyWrite::MustBeSent`], for which the last byte of a request
-    /// waits.
+    /// Writes a completion after [`KeyWrite::MustBeSent`], for which a request's last byte waits.
     ///
     /// # Errors
     /// Returns an error if the store cannot be written.

@@ -25,8 +25,7 @@ const DAY_MS: i64 = 24 * HOUR_MS;
 const CHECKOUT_MS: i64 = 2 * HOUR_MS;
 /// Time in ms between an order and its first poll.
 pub(super) const FIRST_POLL_MS: i64 = MINUTE_MS;
-/// Maximum number of an account's orders in an hour, because each creates a checkout at the
-/// provider.
+/// Maximum number of an account's orders in an hour. Each creates a checkout at the provider.
 const MAX_ORDERS_PER_HOUR: u64 = 20;
 
 impl Payments {
@@ -151,8 +150,7 @@ impl Payments {
         })
     }
 
-    /// Returns the request for an order's checkout, without its title. The request is the same each
-    /// time.
+    /// Returns the request for an order's checkout, without its title. It is the same each time.
     pub(super) fn checkout_request<'a>(&self, order: &'a OrderRow) -> CheckoutRequest<'a> {
         let base_url = self.settings.load().base_url.clone();
         let page = format!("{base_url}{CREDITS_PATH}?order={}", order.id);

@@ -25,8 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_ORDERS: u32 = 20;
 /// Time in ms for which a round owns an order, which exceeds the duration of a request.
 const LEASE_MS: i64 = MINUTE_MS;
-/// Age of an order in ms at its polls after the first one. Afterwards, the order is polled once a
-/// day.
+/// Age of an order in ms at its polls after the first one. Afterwards, the poll is daily.
 const POLL_AGES_MS: [i64; 3] = [5 * MINUTE_MS, HOUR_MS, DAY_MS];
 /// Age in ms from which a paid order is polled once a week. After the following age it is never
 /// polled again, because cards permit no refund later.

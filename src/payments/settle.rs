@@ -216,8 +216,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Takes back the credits of a refunded amount. The total refunded so far is `refunded`, in
-    /// minor units.
+    /// Takes back the credits of a refunded amount. The total so far is `refunded`, in minor units.
     pub(super) fn apply_refund(
         &self,
         order: &OrderRow,

@@ -77,8 +77,7 @@ impl WaitingRefusals {
         }
     }
 
-    /// Adds a refusal with its details. If there are too many, it replaces the account's oldest
-    /// one.
+    /// Adds a refusal with its details. At the limit, it replaces the account's oldest.
     pub fn list(&mut self, refused: RefusedRequest) {
         let is_full = self.listed >= MAX_WAITING;
         let Some(account) = self.account(&refused.account) else {

@@ -47,8 +47,7 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that a shutdown waits for the ledger. The journal keeps the remaining endings.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An ending that the relay sends, with the journal files that must be kept until the ledger has
-/// the ending.
+/// An ending that the relay sends, with the journal files to keep until the ledger has the ending.
 pub struct OutboxEntry {
     ending: Ending,
     /// The serialized [`EndingMessage`].
@@ -723,8 +722,7 @@ impl OutboxWorker {
         }
     }
 
-    /// Measures the rate at which the store receives endings, while more wait than can be sent at a
-    /// time.
+    /// Measures the rate at which the store receives endings, while more wait than one call takes.
     fn measure(&mut self) {
         let now = Instant::now();
         let is_busy = self.state.backlog.waiting() >= MAX_IN_FLIGHT;

@@ -1,5 +1,4 @@
-//! Sends refused requests through the shared store from the edges to the sidecar, which shows them
-//! on pages.
+//! Sends refused requests through the shared store from the edges to the sidecar for its pages.
 //!
 //! This file must not decide what is recorded.
 
@@ -34,8 +33,7 @@ pub fn sender(store: SharedStore) -> io::Result<SendBatch> {
     }))
 }
 
-/// Starts the thread of the sidecar that takes the edges' batches. `store` is a separate
-/// connection.
+/// Starts the thread of the sidecar that takes the edges' batches. `store` is another connection.
 ///
 /// # Errors
 /// Returns an error if the thread cannot start.

@@ -45,8 +45,7 @@ impl SharedBilling {
                 "the journal cannot be written".into(),
             ));
         }
-        // Check this before journalling. If the store is not called, no hold has to be released
-        // later.
+        // Check this before journalling. Without a call to the store, no hold must be released.
         if inner.store.is_unavailable() {
             return Err(ReserveError::Unavailable(
                 "the shared store does not answer".into(),

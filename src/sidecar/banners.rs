@@ -46,8 +46,7 @@ impl Banner {
     }
 }
 
-/// Returns the banners for an account. A suspended account has a different one, in the frame of the
-/// page.
+/// Returns the banners for an account. A suspended account has another one, in the page's frame.
 pub fn load(app: &SidecarState, account: &Account, now_ms: i64) -> Result<Vec<Banner>, StoreError> {
     if account.status == AccountStatus::Suspended {
         return Ok(Vec::new());
@@ -75,8 +74,7 @@ fn credit_banner(
     let balance = app.billing.balance(account, now_ms)?;
     let settings = app.settings.load();
     let reserve = app.billing.pages().usual_reserve(account, &settings)?;
-    // Reservations of running requests are partly released later, so the account does not lack
-    // credits yet.
+    // Reservations of running requests are partly released later, so credits may still suffice.
     if balance.balance >= reserve.credits && balance.balance.is_positive() {
         return refusal_banner(app, account, now_ms);
     }

@@ -32,8 +32,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 
 const MAX_PAYMENTS: u32 = 100;
-/// Seconds after which a page that waits for a payment reloads: first for a new order, then for an
-/// old one.
+/// Seconds after which a page that waits for a payment reloads, for a new and for an old order.
 const WAIT_SECONDS: u32 = 1;
 const LONG_WAIT_SECONDS: u32 = 15;
 /// Age of an order in ms above which its payment counts as slow.

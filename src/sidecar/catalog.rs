@@ -99,8 +99,7 @@ fn limitations_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> 
         .collect()
 }
 
-/// Returns the limitations of each surface that needs no translation but whose requests are
-/// repaired.
+/// Returns the limitations of each untranslated surface whose requests are repaired.
 fn repairs_by_surface(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
     let own = surfaces(model)
         .into_iter()

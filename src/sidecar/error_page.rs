@@ -120,8 +120,7 @@ impl IntoResponse for PageError {
     }
 }
 
-/// Handles unknown paths. An API client with a wrong base URL receives an error in a format that it
-/// can parse.
+/// Handles unknown paths. An API client with a wrong base URL receives an error in its format.
 pub async fn not_found(
     State(app): State<Arc<SidecarState>>,
     method: Method,
@@ -156,8 +155,7 @@ pub async fn not_found(
     response
 }
 
-/// Returns whether the client is a program. A program sends a key or JSON, or accepts JSON and no
-/// HTML.
+/// Returns whether the client is a program. A program sends a key or JSON, or accepts only JSON.
 fn is_api_client(headers: &HeaderMap) -> bool {
     let says = |name: header::HeaderName, kind: &str| {
         headers

@@ -322,8 +322,7 @@ async fn show(
     Ok(html(StatusCode::OK, &key_page(&app, &user, &id)?))
 }
 
-/// Returns the settings `typed` in the form. A setting without a field keeps its value from
-/// `before`.
+/// Returns the settings `typed` in the form. A setting without a field keeps that of `before`.
 fn typed_over(typed: KeySettings, before: &KeySettings, keeps_expiry: bool) -> KeySettings {
     // The pattern has no `..`, so that a new setting must be named here. Otherwise, the form would
     // silently drop the new setting.

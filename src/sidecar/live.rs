@@ -1,5 +1,4 @@
-//! Streams the live overview: server-sent events with the balance and the latest responses whenever
-//! they change.
+//! Streams the live overview: server-sent events with changes of the balance and the responses.
 //!
 //! Each stream reads the balance four times a second, so it shows a debit by any process within a
 //! second. A read takes microseconds. Streams are counted, end with their session, and end when the
@@ -219,8 +218,7 @@ struct LiveStream {
 }
 
 impl LiveStream {
-    /// Returns the next event, if there is one. `Err` ends the stream, after which the page
-    /// reconnects.
+    /// Returns the next event, if there is one. `Err` ends the stream, and the page reconnects.
     fn next_event(&mut self) -> Result<Option<Event>, ()> {
         let now_ms = now_ms();
         if *self.closing.borrow() {
@@ -272,8 +270,7 @@ impl LiveStream {
         Ok(Some(self.last.insert(shown)))
     }
 
-    /// Returns the latest responses as HTML, if there is a new one. The template escapes all
-    /// values.
+    /// Returns the latest responses as HTML, if there is a new one. The template escapes values.
     fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
         let last = self
             .app

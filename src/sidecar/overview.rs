@@ -1,5 +1,4 @@
-//! The first page of the dashboard, with the live balance, the trial, the spending, and the latest
-//! responses.
+//! The first page of the dashboard, with live balance, trial, spending and latest responses.
 
 use super::activity::{ActivityRow, latest};
 use super::authz::may_view;

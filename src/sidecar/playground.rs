@@ -172,8 +172,7 @@ fn single_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Creates the playground key of this session. The response is JSON for the page's script, even for
-/// a refusal.
+/// Creates the playground key of this session. The response is always JSON, for the page's script.
 async fn create_key(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,

@@ -75,8 +75,7 @@ impl SignedForm {
         fields
     }
 
-    /// Returns the names of the ticked boxes in order. A name is the part of a field's name after
-    /// `prefix`.
+    /// Returns the names of the ticked boxes in order. A name follows `prefix` in its field's name.
     pub fn checked_boxes(&self, prefix: &str) -> Vec<String> {
         let mut names: Vec<_> = self
             .fields
@@ -248,8 +247,7 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError>
         .same_site(SameSite::Lax)
         .path("/")
         .secure(site.starts_with("https://"));
-    // Without a max-age, the cookie ends with the browser. The server ends the session after 7
-    // days.
+    // Without a max-age, the cookie ends with the browser. The session ends after 7 days.
     let cookie = if token.is_empty() {
         cookie.max_age(cookie::time::Duration::ZERO)
     } else {

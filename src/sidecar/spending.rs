@@ -35,12 +35,10 @@ pub use rate::{SpendRate, format_time_left};
 pub use report::SpendingReport;
 use std::sync::Arc;
 
-/// Maximum number of sums that one page adds up. It suffices for ten years by month, with several
-/// hundred keys.
+/// Maximum number of sums that one page adds up. It suffices for ten years of several hundred keys.
 const MAX_USAGE_ROWS: u32 = 50_000;
 
-/// Maximum number of responses whose cache savings a page adds up. Reading them takes some
-/// milliseconds.
+/// Maximum number of responses whose cache savings a page adds up, which takes milliseconds.
 const MAX_SAVINGS_RESPONSES: u16 = 1_000;
 
 pub fn routes() -> Router<Arc<SidecarState>> {

@@ -58,8 +58,7 @@ pub struct BufferedDownstream {
     inner: Option<Box<HttpSession>>,
     /// Body for further attempts. The session drops it once the response has begun.
     body: Option<(Bytes, BodyShare)>,
-    /// Rest of a body that is sent in pieces to an HTTP/2 vendor, and the attempt to which it
-    /// belongs.
+    /// Rest of a body that is sent in pieces to an HTTP/2 vendor, and the attempt of that body.
     unsent: Option<(u32, Bytes)>,
     exchange: Arc<ExchangeState>,
     /// Head of the response, withheld until the first bytes arrive. Until then another attempt,
@@ -425,8 +424,7 @@ impl BufferedDownstream {
     }
 
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        // The last byte leaves only once the response is stored for a client that repeats the
-        // request.
+        // The last byte leaves once the response is stored for a client that repeats the request.
         self.exchange.wait_for_decision().await;
         let end = tasks.iter().any(HttpTask::is_end);
         let began = Instant::now();

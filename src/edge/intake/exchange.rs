@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub struct ExchangeState(Mutex<ExchangeInner>);
 
-/// Builds the bytes of a failure only when they are needed, because more of the stream is known
-/// then.
+/// Builds the bytes of a failure when they are needed, because more of the stream is known then.
 type TerminalError = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 #[derive(Default)]
@@ -44,8 +43,7 @@ pub(super) struct ExchangeInner {
     pub(super) opening: Vec<u8>,
 }
 
-/// Maximum size of a withheld stream opening, in bytes. Some vendors repeat the whole request in
-/// it.
+/// Maximum size of a withheld stream opening, in bytes. Some vendors repeat the request in it.
 const MAX_OPENING_BYTES: usize = 262_144;
 
 /// Parts of the response head that the gateway knows only once it has the body.
@@ -316,8 +314,7 @@ impl ExchangeState {
         self.complete(false);
     }
 
-    /// Calls [`Self::set_completed`] and stops waiting for the vendor, which would continue to
-    /// send.
+    /// Calls [`Self::set_completed`] and stops waiting for the vendor, which might send more.
     pub fn complete_and_hang_up(&self) {
         self.complete(true);
     }

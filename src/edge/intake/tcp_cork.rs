@@ -16,8 +16,7 @@ use std::task::Poll;
 pub struct TcpCorkGuard(RawFd);
 
 impl TcpCorkGuard {
-    /// Corks the connection. Returns `None` if the kernel does not support that for this
-    /// connection.
+    /// Corks the connection. Returns `None` if the kernel does not support that.
     pub fn new(socket: RawFd) -> Option<Self> {
         set_cork(socket, true).then_some(Self(socket))
     }

@@ -83,8 +83,7 @@ impl Answer {
         self.is_completion || translate::is_limit_reached_error(&self.response.body)
     }
 
-    /// Returns whether the vendor refused the content of the request, as opposed to its rate or its
-    /// key.
+    /// Returns whether the vendor refused the content of the request, not its rate or its key.
     pub fn is_refused(&self) -> bool {
         matches!(self.response.status, 400..=499)
             && self.response.status != 429

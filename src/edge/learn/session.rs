@@ -1,7 +1,6 @@
 //! Sends the requests of one run, within limits on their number, time and cost.
 //!
-//! This file must not decide what an answer means, or send a request that could exceed the limits
-//! of the run.
+//! This file must not decide what an answer means, or send a request beyond the limits of the run.
 
 use super::answer::{Answer, ToolTurn};
 use super::table::{Probe, ProbeFinding, ProtocolProbes, probes_of};
@@ -125,8 +124,7 @@ impl<'a> LearnSession<'a> {
         })
     }
 
-    /// Returns a text that exceeds the model's context, or `None` if the text would be too long to
-    /// send.
+    /// Returns a text that exceeds the model's context, or `None` if that is too long to send.
     pub fn long_text(&self) -> Option<String> {
         // Add an eighth, because the text may have fewer tokens than words.
         let context = self.model.context_tokens;

@@ -1,5 +1,4 @@
-//! The model list in the shape of each surface, with the limits and capabilities that known clients
-//! read.
+//! The model list in the shape of each surface, with the limits and capabilities for known clients.
 //!
 //! This file must not decide which models a key may see: the caller passes only those.
 

@@ -56,8 +56,7 @@ impl ProbeResponse {
     }
 }
 
-/// Returns the JSON events of a stream, or the whole body as one event. Parts that are not JSON are
-/// left out.
+/// Returns the JSON events of a stream, or the whole body as one event. Other parts are left out.
 pub fn events(body: &[u8]) -> Vec<Value> {
     let body = sse::without_byte_order_mark(body);
     if sse::begins_with_event(body, false) != Some(true) {

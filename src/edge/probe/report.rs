@@ -79,8 +79,7 @@ pub struct TestRequest {
     pub milliseconds: u64,
 }
 
-/// The result of one tool loop: a request that leads to a call, and a request with the call's
-/// result.
+/// The result of one tool loop: a request that leads to a call, and one with the call's result.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ToolLoop {
     pub model: String,

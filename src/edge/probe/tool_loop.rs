@@ -22,8 +22,7 @@ use std::net::SocketAddr;
 const SURFACE: Protocol = Protocol::Responses;
 /// Output limit of a step, in tokens: enough for a model that reasons.
 const MAX_OUTPUT_TOKENS: u64 = 1_024;
-/// Maximum number of repeats of a step without a refused member. A client request gets only one
-/// repeat.
+/// Maximum number of repeats of a step without a refused member. A client request gets one.
 const MAX_REPEATS: usize = 8;
 /// Maximum size of an event of a stream, in bytes.
 const MAX_EVENT_BYTES: usize = 1_048_576;

@@ -57,8 +57,7 @@ pub(super) fn settle(
     Ok(Some(credits))
 }
 
-/// Records bytes of the response for a replay before they are sent. The last bytes commit the
-/// recording.
+/// Records bytes of the response for a replay before they are sent. The last ones commit it.
 pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
     let Some(mut idempotency) = call.exchange.take_idempotency() else {
         return;

@@ -30,8 +30,7 @@ pub(super) fn handle_fault(
     failure
 }
 
-/// Logs a response of unknown form, so that the operator can recognise a proxy, another service or
-/// a new form.
+/// Logs a response of unknown form, by which the operator can recognise a proxy or a new form.
 pub(super) fn log_unknown_form(call: &AdmittedRequest, status: u16, body: &[u8]) {
     let model = &call.model;
     let key = model.vendor.api_key.reveal();
@@ -60,8 +59,7 @@ fn fault_failure(call: &AdmittedRequest, fault: &UpstreamError) -> Failure {
     after_own_changes(call, failure)
 }
 
-/// Mentions the gateway's own changes of the request in the failure, before the vendor's message
-/// about them.
+/// Mentions the gateway's own changes of the request in the failure, before the vendor's message.
 pub(super) fn after_own_changes(call: &AdmittedRequest, failure: Failure) -> Failure {
     let limit = call.usage_bounds.output / call.response.choices.max(1);
     let why = "what the model takes and the account's credits pay for";

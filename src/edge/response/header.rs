@@ -22,8 +22,7 @@ const MAX_HEADER_BYTES: usize = 262_144;
 /// Checks the vendor's header and replaces it with the gateway's.
 ///
 /// # Errors
-/// Returns an error if the header is too large, or if the status calls for another attempt and one
-/// is possible.
+/// Returns an error if the header is too large, or if the status permits another attempt.
 pub fn filter_header(
     record: &mut RequestRecord,
     call: &mut AdmittedRequest,
@@ -208,8 +207,7 @@ fn is_forwardable_id(text: &str, key: &str) -> bool {
     text.len() <= MAX_ID_BYTES && text.bytes().all(is_part) && !holds_key
 }
 
-/// Returns the header fields that a replay repeats. A replay has its own request ids and rate
-/// limits.
+/// Returns the header fields that a replay repeats. Its request ids and rate limits are new.
 fn replayable_headers(header: &ResponseHeader) -> Vec<(String, String)> {
     let is_id = |name: &HeaderName| {
         matches!(name.as_str(), "request-id" | "x-request-id")

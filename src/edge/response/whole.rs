@@ -1,5 +1,4 @@
-//! Collects a whole JSON response, converts it, debits the account, and releases the response in
-//! one piece.
+//! Collects a whole JSON response, converts it, debits the account, and releases it in one piece.
 //!
 //! This file must not release a body before the debit.
 

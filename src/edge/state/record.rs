@@ -16,8 +16,7 @@ pub struct RequestRecord {
     /// Id of the request: `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
-    /// Origin of the request. Set once the header has arrived, unless the peer has disconnected
-    /// already.
+    /// Origin of the request. Set once the header has arrived, unless the peer has disconnected.
     pub caller: Option<ClientAddress>,
     /// Method and path for the log. Set only with an access log.
     pub target: Option<Box<(String, String)>>,

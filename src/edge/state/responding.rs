@@ -16,8 +16,7 @@ use llm_protocol::vendor_response::ResponseStream;
 use std::time::Instant;
 
 pub struct Responding {
-    /// True to remove the usage, which the gateway requested from the vendor and the client did
-    /// not.
+    /// True to remove the usage, which only the gateway requested from the vendor.
     pub(in crate::edge) hide_usage: bool,
     /// Context of the response's translation. `None` if the response is passed on.
     pub(in crate::edge) translation: Option<ResponseContext>,

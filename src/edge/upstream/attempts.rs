@@ -25,8 +25,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of addresses of one endpoint that a request tries before it uses the next
-/// endpoint.
+/// Maximum number of addresses of one endpoint that a request tries before the next endpoint.
 pub const MAX_ADDRESSES_PER_ENDPOINT: usize = 3;
 
 /// Maximum time that a request with a fallback model waits for the first verdict on its vendor's

@@ -358,8 +358,7 @@ impl ServiceDiscovery for DnsDiscovery {
     }
 }
 
-/// Pingora's HTTP health check with one timeout for the whole check. Pingora's own timeouts apply
-/// to each read.
+/// Pingora's HTTP health check with one timeout for the whole check. Pingora's own are per read.
 struct TimedHealthCheck {
     check: HttpHealthCheck,
     timeout: Duration,

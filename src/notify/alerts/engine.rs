@@ -105,8 +105,7 @@ impl Destinations {
         }
     }
 
-    /// Returns whether a rule that has fired in this period has sent its message to all
-    /// destinations.
+    /// Returns whether a rule that fired in this period has sent its message to all destinations.
     fn are_served(self, before: &FiredAlertRow) -> bool {
         before.is_sent || !(self.mail || self.webhook)
     }

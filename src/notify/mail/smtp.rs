@@ -153,8 +153,7 @@ fn describe(mail: &MailSettings, error: &Error) -> String {
     format!("{}:{}: {error}", mail.host, mail.port)
 }
 
-/// Masks words that may be a part of a token, because a server may quote a link that it takes for
-/// spam.
+/// Masks words that may be a part of a token, because a server may quote a link.
 fn without_tokens(text: &str) -> String {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric();
     let mut out = String::with_capacity(text.len());

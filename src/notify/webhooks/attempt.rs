@@ -113,8 +113,7 @@ impl Default for WebhookClient {
 }
 
 impl WebhookClient {
-    /// Creates a client with the resolver, the certificate authorities and the time limit of a
-    /// test.
+    /// Creates a client with a test's resolver, certificate authorities and time limit.
     #[cfg(test)]
     pub fn in_test(
         resolver: Arc<dyn ReceiverResolver>,

@@ -1,5 +1,4 @@
-//! Sends due messages, and decides after an attempt whether another one follows or the webhook is
-//! disabled.
+//! Sends due messages, and decides after an attempt whether to repeat it or to disable the webhook.
 //!
 //! At most [`MAX_CONCURRENT`] attempts run at a time, one per account, so that a receiver that
 //! hangs delays only its own account. This file must not depend on the content of a message.

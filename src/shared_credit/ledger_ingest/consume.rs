@@ -281,8 +281,7 @@ impl IngestWorker {
         self.store.balances().post(&post).await.map(drop)
     }
 
-    /// Logs once that an event cannot be entered. The event stays in the store for an operator to
-    /// examine.
+    /// Logs once that an event cannot be entered. The event stays in the store for an operator.
     fn report_rejected(&mut self, partition: u32, id: &str, why: &str) {
         if self.reported.len() < MAX_REPORTED && self.reported.insert(format!("{partition} {id}")) {
             METRICS.ledger_error("strange_event");

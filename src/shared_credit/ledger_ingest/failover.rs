@@ -166,8 +166,7 @@ impl IngestWorker {
             .into_iter()
             .map(|(partition, current)| (partition, location(current.server, new_epoch(), now_ms)))
             .collect();
-        // Save the epochs in the ledger first, so that after a crash the partitions are found empty
-        // again.
+        // Save the epochs in the ledger first, so that a restart finds the partitions empty again.
         self.set_locations(located.clone())?;
         for (partition, PartitionLocation { epoch, .. }) in located {
             self.begin_epoch(partition, "", &epoch).await?;

@@ -8,11 +8,9 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of endings in one call. A script blocks its server while it runs, so the number
-/// is small.
+/// Maximum number of endings in one call. It is small because a script blocks its server.
 const MAX_POLLED: usize = 256;
-/// Time before its due time at which an ending is included in a call, so that one call queries many
-/// endings.
+/// Time before its due time at which an ending is included in a call, so one call queries many.
 const POLL_WINDOW: Duration = Duration::from_millis(150);
 /// Maximum time between two calls. A store that has lost its data must receive these endings again
 /// before it admits requests on the credits that they have used.

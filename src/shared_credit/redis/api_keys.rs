@@ -10,8 +10,7 @@ use ledger::StoreError;
 use std::collections::HashMap;
 
 impl StoreKeys<'_> {
-    /// Returns the fields of the API key with this hash. The map is empty if the store does not
-    /// know the key.
+    /// Returns the fields of the API key with this hash. The map is empty for an unknown key.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

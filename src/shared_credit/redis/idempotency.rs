@@ -100,8 +100,7 @@ impl StoreIdempotency<'_> {
     /// is also not stored if there is no room for it after the oldest ones are removed.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be called. A retry is safe, because the call takes
-    /// effect once.
+    /// Returns an error if the store cannot be called. A retry is safe: the call takes effect once.
     pub async fn complete_idempotency_key(
         &self,
         entry: &IdempotencyEntry,

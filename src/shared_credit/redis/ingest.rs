@@ -20,8 +20,7 @@ const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
 
 /// Maximum number of accounts of a partition whose holds one call reads.
 const MAX_HOLDS_SCANNED: isize = 20_000;
-/// Maximum number of accounts that one call reads, because the server answers no other call
-/// meanwhile.
+/// Maximum number of accounts that one call reads. The server answers no other call meanwhile.
 const MAX_ACCOUNTS_READ: usize = 1_000;
 
 /// Redis key of the set of accounts that edges have requested because the store does not know them.
@@ -321,8 +320,7 @@ impl StoreIngest<'_> {
         Ok(recorded.and_then(parse))
     }
 
-    /// Returns the address that the sidecar has announced, or `None` if the edges must use their
-    /// config.
+    /// Returns the address that the sidecar has announced, or `None` if the config applies.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.

@@ -145,8 +145,7 @@ impl RedisLink {
         }
     }
 
-    /// Returns the result of a command sent over `used`, or `None` if the command must be sent once
-    /// more.
+    /// Returns the result of a command sent over `used`, or `None` if the command must be repeated.
     fn check_outcome<T>(
         &self,
         used: &LiveConnection,

@@ -13,8 +13,7 @@ use ledger::StoreError;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Maximum number of accounts that one call lists, and maximum number of consecutive calls for a
-/// partition.
+/// Maximum number of accounts that one call lists, and of consecutive calls for a partition.
 const MAX_VISITS: usize = 100;
 const MAX_SWEEPS: usize = 100;
 

@@ -21,8 +21,7 @@ enum Item {
     Refused(Box<RefusedRequest>),
 }
 
-/// Lists at most `limit` rows below `before`. If there are more, the position of the last row is
-/// returned too.
+/// Lists at most `limit` rows below `before`. With more, the last row's position is returned too.
 pub fn list(
     app: &SidecarState,
     viewed: &ViewedAccount,

@@ -1,5 +1,4 @@
-//! Disabling, enabling and revoking a key. Disabling and revoking stop clients, so they ask for a
-//! confirmation.
+//! Disables, enables and revokes keys. Disabling and revoking stop clients, so they ask first.
 //!
 //! This file must not show a key.
 

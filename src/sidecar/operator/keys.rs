@@ -1,8 +1,7 @@
 //! Creates, disables, enables and revokes an account's keys, for administrators. Disabling and
 //! revoking stop a client, so they ask for a confirmation.
 //!
-//! This file must show no key except a new one, and must not change a key of an account other than
-//! the page's.
+//! This file must show no key except a new one, and must not change a key of another account.
 
 use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;

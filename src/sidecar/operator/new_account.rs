@@ -1,5 +1,4 @@
-//! Opens an account for somebody else. The account has no password, so the page shows a link that
-//! sets one.
+//! Opens an account for somebody else. It has no password, so the page shows a link that sets one.
 //!
 //! This file must not show the link a second time. An administrator who lost the link creates a
 //! reset link on the account's page.

@@ -1,8 +1,7 @@
 //! The first page of operators. It shows the spending of all accounts by model, vendor or account,
 //! the outcomes of requests in this process, and the search for an id.
 //!
-//! All sums come from the ledger's daily totals. This file must not change anything, and must not
-//! read entries.
+//! All sums come from the ledger's daily totals. This file must not change data or read entries.
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;

@@ -135,8 +135,7 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
         .iter()
         .find(|(prefix, _)| term.starts_with(prefix))
         .map(|(_, text)| *text);
-    // A whole key is replaced by its shortened text, because a URL in the answer must not contain
-    // the key.
+    // A whole key is replaced by its shortened text, because the answer's URL must not contain it.
     let shown = parse_key(term).then(|| shown_key_text(term));
     let term = shown.as_deref().unwrap_or(term);
     if account_of_request(app, term)?.is_some() {

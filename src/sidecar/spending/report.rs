@@ -101,8 +101,7 @@ fn others(groups: usize, kept: usize) -> String {
 }
 
 impl SpendingReport {
-    /// Builds a report. The `order` contains the models of the catalog, whose positions determine
-    /// the colours.
+    /// Builds a report. The positions in `order`, the catalog's models, determine the colours.
     pub fn new(
         period: &SpendingPeriod,
         group: SpendingGroup,
@@ -211,8 +210,7 @@ impl SpendingReport {
     }
 }
 
-/// Returns the colour of the group at `index`. All groups after the last of `colours` share one
-/// colour.
+/// Returns the colour of the group at `index`. All groups after the last of `colours` share one.
 fn colour_at(colours: &[usize], index: usize) -> usize {
     colours.get(index).copied().unwrap_or(OTHERS_COLOUR)
 }
@@ -285,8 +283,7 @@ fn group_rows(
     rows
 }
 
-/// Returns the relative address of the activity page for the period, with one more field of the
-/// filter.
+/// Returns the relative address of the activity page for the period, with one more filter field.
 fn activity_url(period: &SpendingPeriod, field: Option<(&str, &str)>) -> String {
     let mut fields = vec![
         ("from", period.first_day.as_str()),
