@@ -1,4 +1,4 @@
-//! The core of the gateway: the life of one request, in the order in which Pingora calls its hooks.
+//! Handles one request in hooks, in the order in which Pingora calls them.
 //!
 //! Each hook is short, takes the stage of the request that it needs (`edge/state.rs`),
 //! and names the file that does the work: `edge/admit.rs` → `edge/outbound.rs` → `edge/intake.rs` →
@@ -88,8 +88,8 @@ impl ProxyHttp for Gateway {
         RequestContext::new()
     }
 
-    /// Adds no modules: Pingora's own modules would inspect every piece of a response without
-    /// compressing any.
+    /// Adds no modules, because Pingora's own modules would inspect every piece of a response
+    /// without compressing any.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     /// 1. Sets up the client's connection.
@@ -135,7 +135,7 @@ impl ProxyHttp for Gateway {
         Ok(())
     }
 
-    /// 2. Finds out who requests what, and who pays.
+    /// 2. Admits the request: determines the caller, the model and the payer.
     async fn request_filter(
         &self,
         session: &mut Session,
@@ -344,8 +344,8 @@ impl ProxyHttp for Gateway {
         connections::finish_request(session.digest(), session.is_http2());
     }
 
-    /// Keeps disconnected clients and failed vendors out of the error log: both are frequent, and
-    /// the metrics and the access log record them.
+    /// Keeps disconnected clients and failed vendors out of the error log, because both are
+    /// frequent. The metrics and the access log record them.
     fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, error: &Error) -> bool {
         *error.esource() != ErrorSource::Internal
     }

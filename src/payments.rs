@@ -4,10 +4,9 @@
 //! The ledger decides whether a payment counts, by the reference of its entry; orders and events in
 //! `app.db` follow it. So an event may arrive twice, late, out of order or not at all. Without the
 //! section `payments` in the config, nothing is sold. This module must not depend on a page. Next:
-//! `payments/service.rs` (orders), `payments/provider.rs` (what a provider does),
-//! `payments/stripe.rs` (the one there is), `payments/checkout.rs` (an order gets its checkout),
-//! `payments/settle.rs` (what an event changes), `payments/poller.rs` (orders whose events are
-//! lost).
+//! `payments/service.rs` (orders), `payments/provider.rs` (the interface of a provider),
+//! `payments/stripe.rs` (the only provider), `payments/checkout.rs` (the checkout of an order),
+//! `payments/settle.rs` (the effects of events), `payments/poller.rs` (lost events).
 
 mod checkout;
 mod client;

@@ -312,7 +312,7 @@ fn no_live_key(id: &str) -> AdminError {
     AdminError::NotFound(format!("no active key has the id {id:?}"))
 }
 
-/// Returns a key, whatever its status, and the account to which it belongs.
+/// Returns a key, regardless of its status, and the account to which it belongs.
 fn find_key(app: &AdminState, id: &str) -> Result<(String, ApiKey), AdminError> {
     let found = app.accounts.api_keys().key(None, id)?;
     found.ok_or_else(|| AdminError::NotFound(format!("no key has the id {id:?}")))

@@ -1,8 +1,8 @@
 //! Answers `/readyz`, which reports whether this process should receive new work, and if not, all
 //! reasons.
 //!
-//! Each reason has a code for programs and a sentence for people. This file must not decide what to
-//! refuse: it queries the components that refuse work.
+//! Each reason has a code for programs and a sentence for people. This file must not decide about
+//! refusals; it queries the components that refuse work.
 
 use super::server_handle::ServerHandle;
 use crate::edge::resource_guard::Shortage;

@@ -1,5 +1,5 @@
-//! The current activity of each account and key in this process, which `billing` does not know: the
-//! bytes of request bodies, and the requests that hold no credit yet.
+//! Tracks the current activity of each account and key in this process that `billing` does not
+//! track: the bytes of request bodies, and the requests that hold no credit yet.
 //!
 //! An entry lives as long as a request or a counter uses it. This file must not decide limits.
 

@@ -19,7 +19,7 @@ use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs once per request, whatever its outcome.
+/// Runs once per request, regardless of its outcome.
 pub async fn finish_request(
     recorders: &Recorders,
     session: &mut Session,

@@ -1,8 +1,7 @@
-//! Settles responses, and decides which incomplete ones are billed: those whose vendor failed,
-//! whose client disconnected, or whose time ran out.
+//! Settles responses, and decides whether to bill incomplete ones, whose vendor failed, whose
+//! client disconnected, or whose time ran out.
 //!
-//! This file must not write to the client. `edge/response/debit.rs` says what a complete response
-//! is billed for.
+//! This file must not write to the client. `edge/response/debit.rs` bills complete responses.
 
 use super::intake::AbortReason;
 use super::state::admitted::AdmittedRequest;

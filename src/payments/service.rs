@@ -74,7 +74,7 @@ impl Payments {
         Ok(order.filter(|order| order.account == account))
     }
 
-    /// Returns the orders of an account, newest first: at most `limit`.
+    /// Returns at most `limit` orders of an account, newest first.
     ///
     /// # Errors
     /// Returns an error if the database fails.

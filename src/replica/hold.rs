@@ -61,8 +61,8 @@ pub fn give_back(ledger: &Ledger) -> Result<(), StoreError> {
     ledger.with_copy(release).unwrap_or(Ok(()))
 }
 
-/// Marks the files in `data_dir` as copies, whatever their content. The caller must send that to
-/// PostgreSQL.
+/// Marks the files in `data_dir` as copies, regardless of their content. The caller must send that
+/// to PostgreSQL.
 ///
 /// # Errors
 /// Returns an error if one of them cannot be opened or written.

@@ -105,7 +105,7 @@ impl IdempotencyKeys for RedisIdempotency {
                 let debited = match self.billing.was_debited(&entry.request_id) {
                     Some(debited) => Some(debited),
                     // The journal no longer has the request, so the ledger has it. The key is
-                    // released, whatever the result of the request was.
+                    // released, regardless of the request's result.
                     None => {
                         self.housekeeping
                             .idempotency()

@@ -105,7 +105,7 @@ impl Accounts {
 }
 
 impl AuditLog<'_> {
-    /// Returns the actions, newest first: at most `limit`, before the line `before`.
+    /// Returns the actions, newest first, up to `limit` of them before the line `before`.
     ///
     /// # Errors
     /// Returns an error if the database fails.
@@ -113,7 +113,7 @@ impl AuditLog<'_> {
         self.find_rows(&AuditFilter::default(), before, limit)
     }
 
-    /// Returns the actions that match `filter`, newest first: at most `limit`, before the line
+    /// Returns the actions that match `filter`, newest first, up to `limit` of them before the line
     /// `before`. An attempt and its outcome form one row, at the position of the attempt.
     ///
     /// # Errors

@@ -24,8 +24,8 @@ impl AccountDirectory<'_> {
             .collect())
     }
 
-    /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
-    /// with the id `after`.
+    /// Returns a page of accounts in the order of their creation, with up to `limit` accounts after
+    /// the id `after`.
     ///
     /// # Errors
     /// Returns an error if the database fails.

@@ -1,5 +1,5 @@
-//! Named points at which this process can be made to die. Tests use them to check what a crash
-//! leaves behind.
+//! Defines named points at which this process can be made to crash. Tests use them to check the
+//! state after a crash.
 //!
 //! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process like `kill -9`, without
 //! flushing, dropping or reporting anything. With `GW_FAIL=panic@name[:n]`, the process panics
@@ -33,74 +33,75 @@ macro_rules! points {
 }
 
 points! {
-    /// The key is valid. No credit is reserved.
+    /// The key is valid, and no credit is reserved.
     AfterAuth = "after_auth",
     /// A CPU job on a large body begins.
     CpuJob = "cpu_job",
-    /// The hold exists in memory. The journal does not have it.
+    /// The hold exists in memory, but not in the journal.
     AfterReserve = "after_reserve",
-    /// The journal has the hold. The gateway has not called the vendor.
+    /// The journal has the hold, but the gateway has not called the vendor.
     AfterJournalOpen = "after_journal_open",
-    /// The vendor's header has arrived. The client has received nothing.
+    /// The vendor's header has arrived, but the client has received nothing.
     VendorAnswered = "vendor_answered",
     /// A piece of a stream has arrived, and the client has received earlier pieces.
     MidStream = "mid_stream",
-    /// The gateway has parsed the response to its end. The journal does not have the ending.
+    /// The gateway has parsed the response to its end, but the journal lacks the ending.
     BeforeJournalEnd = "before_journal_end",
-    /// The journal has the ending, but not on disk yet. The point is passed only if each ending is
+    /// The journal has the ending, but not on disk yet. The point is passed only if endings are
     /// synced.
     BeforeJournalSync = "before_journal_sync",
     /// The journal has half of the ending's record.
     TornJournalEnd = "torn_journal_end",
-    /// The journal has the ending. The client lacks the last byte.
+    /// The journal has the ending, but the client lacks the last byte.
     AfterJournalEnd = "after_journal_end",
-    /// The client has the last byte. The ledger does not have the ending. If this point is armed,
-    /// the ledger writer waits for it.
+    /// The client has the last byte, but the ledger lacks the ending. If this point is armed, the
+    /// ledger writer waits for it.
     LastByteSent = "last_byte_sent",
     /// The ledger writer is about to enter an ending. This point can be slow.
     LedgerEntry = "ledger_entry",
     /// A ledger transaction has executed some of its statements.
     MidCommit = "mid_commit",
-    /// The ledger has committed. The code that submitted the endings does not know it.
+    /// The ledger has committed, but the code that submitted the endings has not been notified.
     AfterCommit = "after_commit",
-    /// A batch of the index is written and not committed.
+    /// A batch of the index is written, but not committed.
     MidIndex = "mid_index",
-    /// The index was rebuilt in a file of its own, and has not replaced the old one yet.
+    /// The index was rebuilt in a separate file, which has not replaced the old one yet.
     BeforeReindexSwap = "before_reindex_swap",
-    /// Some of the data that older versions used for pages is removed, and the removal is not
-    /// committed.
+    /// Some of the data that older versions used for pages is removed, but this is not committed.
     MidRetired = "mid_retired",
-    /// The ledger covers a journal file. The file still exists.
+    /// The ledger covers a journal file, which still exists.
     BeforeReap = "before_reap",
-    /// The account of a sign-up is stored. The ledger does not know the account.
+    /// The account of a sign-up is stored, but not opened in the ledger.
     AccountKept = "account_kept",
-    /// The ledger has the grant of a sign-up. The stored account still marks the grant as missing.
+    /// The ledger has the grant of a sign-up, but the stored account still marks the grant as
+    /// missing.
     AccountGranted = "account_granted",
-    /// An order of credits is stored. The payment provider does not know it.
+    /// An order of credits is stored, but not sent to the payment provider.
     OrderStored = "order_stored",
-    /// The payment provider has a checkout for an order. The order does not know it.
+    /// The payment provider has a checkout for an order, but the order lacks it.
     CheckoutCreated = "checkout_created",
-    /// The ledger has the credits of a payment. The order is not marked as paid.
+    /// The ledger has the credits of a payment, but the order is not marked as paid.
     PaymentEntered = "payment_entered",
-    /// The shared store has answered an admission. The edge has not read the answer.
+    /// The shared store has answered an admission, but the edge has not read the answer.
     HeldThere = "held_there",
-    /// The shared store has received an ending. The outbox relay does not know it.
+    /// The shared store has received an ending, but the outbox relay has no answer yet.
     EndingTold = "ending_told",
-    /// The shared store reports that the ledger has an ending. The outbox relay does not know it.
+    /// The shared store reports that the ledger has an ending, but the outbox relay has not
+    /// recorded it.
     EndingArrived = "ending_arrived",
-    /// The sidecar has read events. The ledger does not have them.
+    /// The sidecar has read events, but the ledger lacks them.
     EventsRead = "events_read",
-    /// The ledger has the events. The shared store still has them too.
+    /// The ledger has the events, but the shared store still has them too.
     EventsEntered = "events_entered",
     /// The events are removed from the shared store.
     EventsCleared = "events_cleared",
-    /// The ledger has a posting. The shared store does not have it.
+    /// The ledger has a posting, but the shared store lacks it.
     PostEntered = "post_entered",
-    /// The shared store has the posting. The ledger does not know that.
+    /// The shared store has the posting, but the ledger has not recorded that.
     PostTold = "post_told",
-    /// A command has debited credit in the shared store. The ledger does not have the debit.
+    /// A command has debited credit in the shared store, but the ledger lacks the debit.
     TakenThere = "taken_there",
-    /// A segment has its final name. The ledger does not know it.
+    /// A segment has its final name, but the ledger has not recorded it.
     SegmentRenamed = "segment_renamed",
     /// The ledger is about to record a segment.
     BeforeSegmentRecord = "before_segment_record",
@@ -110,13 +111,14 @@ points! {
     MidSegmentDelete = "mid_segment_delete",
     /// A part of a segment is copied to the archive.
     MidArchiveCopy = "mid_archive_copy",
-    /// The archive has a segment. The ledger does not know that.
+    /// The archive has a segment, but the ledger has not recorded that.
     BeforeArchiveRecord = "before_archive_record",
-    /// The ledger knows that the archive has a segment. The data directory still has it too.
+    /// The ledger has recorded the segment's archive, but the data directory still has the segment
+    /// too.
     AfterArchiveRecord = "after_archive_record",
-    /// A drained process ends and has not checkpointed the ledger's write-ahead log.
+    /// A drained process ends, but has not checkpointed the ledger's write-ahead log.
     BeforeCheckpoint = "before_checkpoint",
-    /// A drained process ends and has checkpointed the ledger's write-ahead log.
+    /// A drained process ends, after it has checkpointed the ledger's write-ahead log.
     AfterCheckpoint = "after_checkpoint",
 }
 

@@ -1,4 +1,4 @@
-//! Reads the counters of a usage object, whatever values a vendor sends.
+//! Reads the counters of a usage object, regardless of the values that a vendor sends.
 //!
 //! This file must not merge or validate: `usage/counters.rs` and `usage/metering.rs` do. An
 //! integral number in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count. A negative or

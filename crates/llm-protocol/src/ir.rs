@@ -159,7 +159,7 @@ pub enum ImageDetail {
     Auto,
     Low,
     High,
-    /// The original size, whatever it is (responses only).
+    /// The original size, regardless of its value (responses only).
     Original,
 }
 
@@ -230,8 +230,8 @@ pub enum FileContent<'a> {
 /// Reasoning of an earlier answer.
 #[derive(Debug)]
 pub enum Thinking<'a> {
-    /// Thinking with a readable text. `signature` is a messages vendor's signature, one of ours
-    /// (`gw1.…`), or absent.
+    /// Thinking with a readable text. `signature` is a messages vendor's signature, one of the
+    /// gateway's (`gw1.…`), or absent.
     Shown {
         text: JsonStr<'a>,
         signature: Option<JsonStr<'a>>,

@@ -1,16 +1,15 @@
-//! The three protocols of language models: requests, responses and streams of chat completions,
-//! messages and responses, and how a gateway passes one on, translates it, meters its usage or
-//! reports a failure in it.
+//! Implements the three protocols of language models: chat completions, messages and responses. A
+//! gateway passes their requests and responses on, translates them, meters their usage, and reports
+//! failures in them.
 //!
-//! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a
-//! task, a log, a price or a configuration. A test can run every function here on any bytes.
+//! All functions convert bytes and values. This crate must not depend on a server, a clock, a task,
+//! a log, a price or a configuration, so a test can run every function on any bytes.
 //!
-//! Client and vendor speak the same protocol: [`request`] reads the facts that admission needs and
-//! makes a few edits in place, and [`passthrough`] forwards the answer. They speak different
-//! protocols: [`translate`] goes through [`ir`] and the folders `chat/`, `messages/` and
-//! `responses/`, each with four entry points. `openai/` has what chat and responses share,
-//! `fields/` the outcome of each member of a request. Translation is never a step of the
-//! passthrough path.
+//! If client and vendor speak the same protocol, [`request`] reads the facts that admission needs
+//! and makes a few edits in place, and [`passthrough`] forwards the answer. Otherwise,
+//! [`translate`] goes through [`ir`] and the folders `chat/`, `messages/` and `responses/`, each
+//! with four entry points. `openai/` has the code that chat and responses share, `fields/` the
+//! outcome of each member of a request. Translation is never a step of the passthrough path.
 //! [`vendor_response`] is the edge's interface to both paths, and [`failure`] renders every error
 //! response.
 //!

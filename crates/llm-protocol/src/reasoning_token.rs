@@ -21,7 +21,7 @@ use crate::json::{
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Prefix of every token of ours.
+/// Prefix of every token of the gateway.
 pub const TOKEN_PREFIX: &str = "gw1.";
 
 /// Maximum length of a token with a kind, in bytes. The gateway neither makes nor accepts a longer
@@ -29,7 +29,7 @@ pub const TOKEN_PREFIX: &str = "gw1.";
 pub const MAX_TOKEN_BYTES: usize = 1 << 20;
 
 /// Returns whether a messages vendor may have made this signature, because it is not empty and not
-/// one of ours.
+/// one of the gateway's.
 pub fn is_vendor_signature(signature: &str) -> bool {
     !signature.is_empty() && !signature.starts_with(TOKEN_PREFIX)
 }

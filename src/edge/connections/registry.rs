@@ -1,8 +1,7 @@
-//! The client connections of this process: how many there are, which are idle, and the state of
-//! each one.
+//! Tracks the client connections of this process: their number, their state, and which are idle.
 //!
 //! If there are too many, idle ones are closed. This file must not read or write a connection. It
-//! counts and logs what is refused before a request exists.
+//! counts and logs refusals that precede a request.
 
 use super::inbound::InboundTracker;
 use crate::edge::client_counts::{ClientCounts, ExceededLimit};

@@ -98,8 +98,8 @@ pub fn declared_body_bytes(session: &Session) -> Option<u64> {
         .ok()
 }
 
-/// A body that is being received. The buffer allocates at most twice the received bytes, whatever
-/// length the client declared.
+/// A body that is being received. The buffer allocates at most twice the received bytes, regardless
+/// of the declared length.
 struct BodyBuffer {
     declared_bytes: u64,
     /// The first piece. A body that arrives in one piece is not copied.

@@ -29,7 +29,7 @@ const CODED_PIECE_BYTES: usize = 16_384;
 const SHORT_BODY_BYTES: usize = cpu_pool::MAX_SHORT_WORK;
 /// CPU time of a short attempt. The pool's longest short job takes as long.
 const SHORT_DECODE_TIME: Duration = Duration::from_millis(20);
-/// CPU time that decoding may take whatever the size of the body.
+/// CPU time that decoding may take regardless of the size of the body.
 const FREE_DECODE_TIME: Duration = Duration::from_millis(250);
 /// Minimum rate of decoding after [`FREE_DECODE_TIME`], in coded and decoded bytes per second of
 /// CPU time. Bodies of usual encoders decode at many times this rate (gzip: 190 MB/s), tiny brotli

@@ -134,7 +134,7 @@ fn build_response_header(
     vendor_request_id: Option<String>,
 ) -> Result<ResponseHeader> {
     let mut client_header = ResponseHeader::build_no_case(status, Some(10))?;
-    // A client that asked for a stream gets one, whatever the vendor sends.
+    // A client that asked for a stream gets one, regardless of the vendor's answer.
     let stream = call.wants_stream && matches!(call.response.mode, ResponseMode::Undecided { .. });
     call.response.client_gets_stream = stream;
     client_header.insert_header(

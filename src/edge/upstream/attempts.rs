@@ -294,7 +294,7 @@ pub fn handle_refusal(
     let Some(original_failure) = original_failure.cloned() else {
         return false;
     };
-    // The cause may be the reasoning whatever the error text says, because only the previous vendor
+    // The cause may be the reasoning regardless of the error text, because only the previous vendor
     // can read it.
     if status == 400 && retry_without_reasoning(call) {
         return true;
@@ -387,7 +387,7 @@ pub fn retry_broken_attempt(
     if *error.esource() != ErrorSource::Upstream && !is_silence {
         return false;
     }
-    // A vendor that has begun to answer has processed the request, whatever it reports afterwards.
+    // A vendor that has begun to answer has processed the request, regardless of its later reports.
     let is_unprocessed = call.response.answered_at.is_none() && is_unprocessed(error);
     if let Some(Attempt { lease, .. }) = &call.attempt {
         if wants_http1(error) {

@@ -232,7 +232,7 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Returns the orders of an account, newest first: at most `limit`.
+    /// Returns at most `limit` orders of an account, newest first.
     pub fn orders_of(&self, account: &str, limit: u32) -> Result<Vec<OrderRow>, StoreError> {
         self.0.read("list the orders of an account", |connection| {
             connection

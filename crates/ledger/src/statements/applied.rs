@@ -1,13 +1,13 @@
 //! Stores the *applied* amount: the part of a running process's settled credits that the balances
 //! include.
 //!
-//! A process counts what it settles from its start on. What it settled and the ledger has not
-//! applied is on its way, and is no longer available. The applied amount of an account, and of a
-//! key, stands in the row with the balance, together with the number of the process: the commit of
-//! an ending writes one row, and a reader gets both amounts in one snapshot. If another process
-//! takes that place in a row, the amount of the first one moves to the tables `applied` and
-//! `applied_key`. So at any time one of the two places has a process's amount. Processes of older
-//! versions know only the tables. This file must not change a balance.
+//! A process counts the credits that it has settled since its start. Credits that are settled but
+//! not applied are no longer available. The applied amount of an account, and of a key, stands in
+//! the row with the balance, together with the number of the process: the commit of an ending
+//! writes one row, and a reader gets both amounts in one snapshot. If another process takes that
+//! place in a row, the amount of the first one moves to the tables `applied` and `applied_key`. So
+//! at any time one of the two places has a process's amount. Processes of older versions know only
+//! the tables. This file must not change a balance.
 
 use credits::money::{CreditSplit, Micro};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};

@@ -211,7 +211,7 @@ pub(crate) fn enter_event(
             let is_withheld = matches!(entered, EndingEntry::Withheld);
             Ok((!is_withheld).then_some(CreditSplit::ZERO))
         }
-        // All remaining trial credits expire, whatever amount the store had. The difference is
+        // All remaining trial credits expire, regardless of the store's amount. The difference is
         // posted to the store.
         IngestEvent::Lapsed { at_ms, .. } => {
             let reference = format!("lapse:{account}");

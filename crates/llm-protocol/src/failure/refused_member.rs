@@ -33,7 +33,7 @@ pub fn refused_member(status: u16, body: &[u8]) -> Option<&'static str> {
     named_by(&error, &DISPENSABLE).next()
 }
 
-/// Returns the candidates that the error names, for whatever reason.
+/// Returns the candidates that the error names, regardless of the reason.
 pub fn named_members<'a>(body: &[u8], candidates: &[&'a str]) -> Vec<&'a str> {
     let error = VendorError::parse(body).unwrap_or_else(|| VendorError {
         message: String::from_utf8_lossy(body).into_owned(),

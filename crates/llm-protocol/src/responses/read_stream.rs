@@ -248,7 +248,8 @@ pub fn read_body(body: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
     }
 }
 
-/// Returns whether the response has an error object, which makes it a failure whatever its status.
+/// Returns whether the response has an error object, which makes it a failure regardless of its
+/// status.
 fn has_error(response: JsonValue<'_>) -> bool {
     response.get("error").is_some_and(|error| !error.is_null())
 }
