@@ -168,6 +168,8 @@ mod pages;
 mod panics;
 #[path = "gateway/partition.rs"]
 mod partition;
+#[path = "gateway/payments.rs"]
+mod payments;
 #[path = "gateway/people.rs"]
 mod people;
 #[path = "gateway/prices.rs"]

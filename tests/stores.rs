@@ -18,6 +18,8 @@ mod edge;
 mod ledger;
 #[path = "stores/limits.rs"]
 mod limits;
+#[path = "stores/schema.rs"]
+mod schema;
 
 use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};

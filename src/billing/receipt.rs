@@ -9,8 +9,18 @@ pub use ledger::RefundEntry;
 use ledger::StoreError;
 use ledger::{EndingDetail, EntryReference, EntrySelection, LedgerEntry};
 
-/// The kinds of entries whose reference an operator chose.
-const POSTING_KINDS: [&str; 4] = ["grant", "topup", "adjust", "refund"];
+/// The kinds of entries that people find by their reference: an operator chose it, or a payment or
+/// a code has it.
+const POSTING_KINDS: [&str; 8] = [
+    "grant",
+    "topup",
+    "adjust",
+    "refund",
+    "bonus",
+    "payment_refund",
+    "dispute",
+    "code",
+];
 
 /// The explanation of how one response was billed: a ledger entry with its price.
 #[derive(Debug, Clone)]

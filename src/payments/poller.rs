@@ -1,6 +1,6 @@
-//! Polls the provider about orders, because an event can be lost. An unpaid order is polled after a
-//! minute, five minutes, an hour and a day, then once a day. A paid order is polled about refunds,
-//! at first once a day.
+//! Asks the provider about orders, because an event can be lost: about one that is not paid after a
+//! minute, five minutes, an hour and a day, then once a day; about refunds and disputes of a paid
+//! one once a day at first.
 //!
 //! The poller runs in the process that keeps the ledger. This file must not decide the effect of an
 //! answer.
@@ -14,6 +14,7 @@ use base::clock::now_ms;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
+use tokio::time::MissedTickBehavior;
 
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
@@ -27,11 +28,14 @@ const MAX_ORDERS: u32 = 20;
 const LEASE_MS: i64 = MINUTE_MS;
 /// Age of an order in ms at its polls after the first one. Afterwards, the poll is daily.
 const POLL_AGES_MS: [i64; 3] = [5 * MINUTE_MS, HOUR_MS, DAY_MS];
-/// Age in ms from which a paid order is polled once a week. After the following age it is never
-/// polled again, because cards permit no refund later.
-const PAID_WEEKLY_MS: i64 = 7 * DAY_MS;
-const PAID_LAST_MS: i64 = 180 * DAY_MS;
-/// Age in ms at which an order is given up if the provider never answers.
+/// Up to each age of a payment, how often the provider is polled about its refunds and disputes;
+/// then never again. A holder can dispute a payment for months, and its end can take as long.
+const PAID_INTERVALS_MS: [(i64, i64); 3] = [
+    (7 * DAY_MS, DAY_MS),
+    (180 * DAY_MS, 7 * DAY_MS),
+    (540 * DAY_MS, 30 * DAY_MS),
+];
+/// Age at which an order is given up about which the provider never answers.
 const MAX_AGE_MS: i64 = 30 * DAY_MS;
 /// Time in ms for which handled events are remembered, which exceeds the provider's retry period.
 const EVENT_RETENTION_MS: i64 = 30 * DAY_MS;
@@ -60,8 +64,11 @@ pub fn start(
 
 async fn run(payments: Payments) {
     let mut purge_at_ms = 0;
+    // The first look is at once: a process that died has left orders that are due.
+    let mut looks = tokio::time::interval(POLL_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::time::sleep(POLL_INTERVAL).await;
+        looks.tick().await;
         if payments.settings().is_none() {
             continue;
         }
@@ -116,21 +123,21 @@ impl Payments {
                 rows.set_order_state(&id, state, &note)
             })
         };
-        let Some(checkout) = order.checkout.clone() else {
-            return match self.expire_unknown(&order).await {
-                Ok(()) => end(OrderState::Expired, String::new()).await,
-                Err(ProviderError::Refused { message, .. }) => {
-                    end(OrderState::Failed, message).await
-                }
-                Err(error) => Err(error.into()),
-            };
+        let answered = match &order.checkout {
+            Some(checkout) => provider.checkout(checkout).await.map(Some),
+            None => self.expire_unknown(&order).await.map(|()| None),
         };
-        match provider.checkout(&checkout).await {
-            Ok(found) => {
+        match answered {
+            Ok(Some(found)) => {
                 self.run(move |payments| {
                     payments.apply_checkout(&order.id, &found, &*provider, now_ms)
                 })
                 .await
+            }
+            Ok(None) => end(OrderState::Expired, String::new()).await,
+            // Nobody knows the checkout's address, if there is a checkout.
+            Err(ProviderError::Refused { message, .. }) if order.checkout.is_none() => {
+                end(OrderState::Failed, message).await
             }
             Err(error) if now_ms - order.created_at_ms > MAX_AGE_MS => {
                 end(OrderState::Failed, error.to_string()).await
@@ -160,11 +167,9 @@ impl Payments {
 
 fn next_poll_ms(order: &OrderRow, now_ms: i64) -> Option<i64> {
     if let Some(paid_at_ms) = order.paid_at_ms {
-        return match now_ms - paid_at_ms {
-            age if age < PAID_WEEKLY_MS => Some(now_ms + DAY_MS),
-            age if age < PAID_LAST_MS => Some(now_ms + 7 * DAY_MS),
-            _ => None,
-        };
+        let mut intervals = PAID_INTERVALS_MS.iter();
+        let interval = intervals.find(|(age_ms, _)| now_ms - paid_at_ms < *age_ms);
+        return interval.map(|(_, interval_ms)| now_ms + interval_ms);
     }
     let index = usize::try_from(order.polls.saturating_sub(1)).unwrap_or(usize::MAX);
     Some(match POLL_AGES_MS.get(index) {

@@ -53,6 +53,17 @@ pub struct Checkout {
     pub is_live: bool,
     /// Total amount of the payment that was refunded, if the provider reports it.
     pub refunded: Option<i64>,
+    /// The disputes of the payment, if the provider reports them.
+    pub disputes: Vec<Dispute>,
+}
+
+/// A holder's bank disputes a payment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dispute {
+    /// The provider's id of the dispute.
+    pub id: String,
+    pub amount: i64,
+    pub outcome: DisputeOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,12 +81,9 @@ pub enum EventSubject {
         payment: String,
         refunded: i64,
     },
-    /// The holder's bank disputes a payment.
     Dispute {
         payment: String,
-        id: String,
-        amount: i64,
-        outcome: DisputeOutcome,
+        dispute: Dispute,
     },
     /// The event does not concern the gateway.
     Other,
@@ -124,7 +132,7 @@ pub trait PaymentProvider: Send + Sync {
         request: &CheckoutRequest<'_>,
     ) -> Result<Checkout, ProviderError>;
 
-    /// Returns a checkout, including the refunded amount of its payment.
+    /// Returns a checkout, with what was paid back of its payment, and its disputes.
     async fn checkout(&self, id: &str) -> Result<Checkout, ProviderError>;
 
     /// Makes a checkout accept no further payment.

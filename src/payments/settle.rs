@@ -7,7 +7,7 @@
 
 use super::error::PaymentError;
 use super::provider::{
-    Checkout, CheckoutState, DisputeOutcome, EventSubject, PaymentProvider, ProviderEvent,
+    Checkout, CheckoutState, Dispute, DisputeOutcome, EventSubject, PaymentProvider, ProviderEvent,
 };
 use super::service::Payments;
 use accounts::AccountStatus;
@@ -76,24 +76,18 @@ impl Payments {
         let provider = self.provider(&settings);
         match &event.subject {
             EventSubject::Checkout(checkout) => {
-                let order = self.rows().order_by_checkout(&checkout.id)?;
-                let order = order.ok_or_else(|| {
-                    PaymentError::NotYet(format!("no order has the checkout {}", checkout.id))
-                })?;
+                let order = self.checkout_order(checkout)?;
                 self.apply_checkout(&order.id, checkout, &*provider, now_ms)?;
             }
             EventSubject::Refund { payment, refunded } => {
-                let order = self.paid_order(&provider.reference(payment))?;
-                self.apply_refund(&order, *refunded, now_ms)?;
+                if let Some(order) = self.paid_order(&provider.reference(payment))? {
+                    self.apply_refund(&order, *refunded, now_ms)?;
+                }
             }
-            EventSubject::Dispute {
-                payment,
-                id,
-                amount,
-                outcome,
-            } => {
-                let order = self.paid_order(&provider.reference(payment))?;
-                self.apply_dispute(&order, id, *amount, *outcome, now_ms)?;
+            EventSubject::Dispute { payment, dispute } => {
+                if let Some(order) = self.paid_order(&provider.reference(payment))? {
+                    self.apply_dispute(&order, dispute, now_ms)?;
+                }
             }
             EventSubject::Other => {}
         }
@@ -106,14 +100,32 @@ impl Payments {
         self.accounts.database().payments()
     }
 
-    /// Returns the order of a payment whose credits are in the ledger.
-    fn paid_order(&self, reference: &str) -> Result<OrderRow, PaymentError> {
-        let order = self.rows().order_by_payment(reference)?;
-        order
-            .filter(|order| order.state == OrderState::Paid)
-            .ok_or_else(|| {
-                PaymentError::NotYet(format!("no paid order has the payment {reference}"))
-            })
+    /// Returns the order of a checkout. An order that has ended before it knew its checkout is known
+    /// by its own id: the provider sends events of that checkout too.
+    fn checkout_order(&self, checkout: &Checkout) -> Result<OrderRow, PaymentError> {
+        if let Some(order) = self.rows().order_by_checkout(&checkout.id)? {
+            return Ok(order);
+        }
+        if let Some(id) = &checkout.order
+            && self.rows().adopt_checkout(id, &checkout.id)?
+            && let Some(order) = self.rows().order(id)?
+        {
+            return Ok(order);
+        }
+        let message = format!("no order has the checkout {}", checkout.id);
+        Err(PaymentError::NotYet(message))
+    }
+
+    /// Returns the order of a payment whose credits are in the ledger; `None` if the payment bought
+    /// none, because it was not the one that was ordered.
+    fn paid_order(&self, reference: &str) -> Result<Option<OrderRow>, PaymentError> {
+        match self.rows().order_by_payment(reference)? {
+            Some(order) if order.state == OrderState::Refused => Ok(None),
+            Some(order) if order.state == OrderState::Paid => Ok(Some(order)),
+            _ => Err(PaymentError::NotYet(format!(
+                "no paid order has the payment {reference}"
+            ))),
+        }
     }
 
     /// Applies the provider's report about the checkout of an order.
@@ -124,19 +136,38 @@ impl Payments {
         provider: &dyn PaymentProvider,
         now_ms: i64,
     ) -> Result<(), PaymentError> {
-        let settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.apply_state(order, checkout, provider, now_ms)?;
+        let find = || self.rows().order(order);
+        let Some(paid) = find()?.filter(|order| order.state == OrderState::Paid) else {
+            return Ok(());
+        };
+        if let Some(refunded) = checkout.refunded.filter(|refunded| *refunded > 0) {
+            self.apply_refund(&paid, refunded, now_ms)?;
+        }
+        for dispute in &checkout.disputes {
+            // With what the one before it has changed.
+            if let Some(paid) = find()? {
+                self.apply_dispute(&paid, dispute, now_ms)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies how far a checkout is to its order.
+    fn apply_state(
+        &self,
+        order: &str,
+        checkout: &Checkout,
+        provider: &dyn PaymentProvider,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
+        let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
         let order = self
             .rows()
             .order(order)?
             .ok_or_else(|| PaymentError::NotYet(format!("there is no order {order}")))?;
-        if order.state == OrderState::Paid {
-            drop(settling);
-            return match checkout.refunded {
-                Some(refunded) if refunded > 0 => self.apply_refund(&order, refunded, now_ms),
-                _ => Ok(()),
-            };
-        }
         let state = match checkout.state {
+            _ if order.state == OrderState::Paid => return Ok(()),
             CheckoutState::Open => return Ok(()),
             CheckoutState::Paid => return self.credit(&order, checkout, provider, now_ms),
             CheckoutState::Processing => OrderState::Processing,
@@ -158,12 +189,16 @@ impl Payments {
         provider: &dyn PaymentProvider,
         now_ms: i64,
     ) -> Result<(), PaymentError> {
+        let payment = checkout.payment.as_deref();
+        let Some(reference) = payment.map(|payment| provider.reference(payment)) else {
+            return self.refuse(order, "the checkout has no payment");
+        };
+        // Also of a payment that is refused next, so that an event about its refund finds the order.
+        let is_claimed = self.rows().claim_payment(&order.id, &reference)?;
         if let Some(difference) = difference(order, checkout) {
             return self.refuse(order, &difference);
         }
-        let payment = checkout.payment.as_deref().unwrap_or_default();
-        let reference = provider.reference(payment);
-        if !self.rows().claim_payment(&order.id, &reference)? {
+        if !is_claimed {
             return self.refuse(order, "another order or another payment has this payment");
         }
         let change = |kind, amount| BalanceChange {
@@ -177,7 +212,11 @@ impl Payments {
         let corrections = self.billing.corrections();
         let order_id = &order.id;
         let kind = BalanceChangeKind::Purchase { order: order_id };
-        let posted = corrections.post_change(&change(kind, order.credits))?;
+        let posted = match corrections.post_change(&change(kind, order.credits)) {
+            // An operator has posted it by hand: only people can tell whether it was this payment.
+            Err(StoreError::ReferenceUsed(message)) => return self.refuse(order, &message),
+            posted => posted?,
+        };
         if order.bonus.is_positive() {
             let kind = BalanceChangeKind::Bonus { order: order_id };
             corrections.post_change(&change(kind, order.bonus))?;
@@ -255,17 +294,29 @@ impl Payments {
     fn apply_dispute(
         &self,
         order: &OrderRow,
-        dispute: &str,
-        amount: i64,
-        outcome: DisputeOutcome,
+        dispute: &Dispute,
         now_ms: i64,
     ) -> Result<(), PaymentError> {
-        if outcome == DisputeOutcome::Inquiry {
+        if dispute.outcome == DisputeOutcome::Inquiry {
             return Ok(());
         }
+        self.enter_dispute(order, dispute, now_ms)?;
+        // A refund that came while the dispute had all credits takes them now.
+        match self.rows().order(&order.id)? {
+            Some(order) => self.apply_refund(&order, order.refunded, now_ms),
+            None => Ok(()),
+        }
+    }
+
+    fn enter_dispute(
+        &self,
+        order: &OrderRow,
+        dispute: &Dispute,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
         let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
         let payment = order.payment.as_deref().unwrap_or_default();
-        let reference = format!("{payment}:{dispute}");
+        let reference = format!("{payment}:{}", dispute.id);
         let find = |reference: &str| {
             let kind = "dispute";
             let entry = EntryReference::Posting { kind, reference };
@@ -275,13 +326,14 @@ impl Payments {
         // if it arrives later.
         if find(&reference)?.is_none() {
             let totals = self.billing.ledger().changes().payment_totals(payment)?;
-            let due = share(order, amount).min(totals.left());
+            let due = share(order, dispute.amount).min(totals.left());
             if due.is_positive() {
                 let kind = BalanceChangeKind::Dispute { payment };
                 self.post_clawback(order, kind, &reference, due, now_ms)?;
             }
         }
-        if outcome == DisputeOutcome::Won
+        // What was written off was spent, and does not come back.
+        if dispute.outcome == DisputeOutcome::Won
             && let Some(taken) = find(&reference)?
         {
             self.billing.corrections().post_change(&BalanceChange {
@@ -374,11 +426,8 @@ fn difference(order: &OrderRow, checkout: &Checkout) -> Option<String> {
     if text(&checkout.currency) != order.currency {
         return wrong("currency", &text(&checkout.currency), &order.currency);
     }
-    if amount != order.amount {
-        return wrong("amount", &amount.to_string(), &order.amount.to_string());
+    match amount == order.amount {
+        true => None,
+        false => wrong("amount", &amount.to_string(), &order.amount.to_string()),
     }
-    checkout
-        .payment
-        .is_none()
-        .then(|| "the checkout has no payment".to_owned())
 }

@@ -6,7 +6,7 @@
 
 use super::client;
 use super::provider::{
-    Checkout, CheckoutRequest, CheckoutState, DisputeOutcome, EventError, EventSubject,
+    Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
     PaymentProvider, ProviderError, ProviderEvent,
 };
 use async_trait::async_trait;
@@ -96,10 +96,25 @@ impl Stripe {
         let answer = self
             .call(operation, method, path, fields, idempotency_key)
             .await?;
-        let session: StripeSession = serde_json::from_slice(&answer).map_err(|error| {
-            ProviderError::Unavailable(format!("its answer is no Checkout session: {error}"))
-        })?;
+        let session: StripeSession = serde_json::from_slice(&answer).map_err(not_a_session)?;
         Ok(session.into_checkout(None))
+    }
+
+    /// Returns the disputes of a payment. A payment has a few at most.
+    async fn disputes(&self, payment: &str) -> Result<Vec<Dispute>, ProviderError> {
+        #[derive(Deserialize)]
+        struct StripeDisputes {
+            data: Vec<StripeDispute>,
+        }
+        let (operation, path) = ("to list the disputes of a payment", "/v1/disputes");
+        let fields = [("payment_intent", payment), ("limit", "100")];
+        let answer = self
+            .call(operation, Method::GET, path, &fields, None)
+            .await?;
+        let disputes: StripeDisputes = serde_json::from_slice(&answer).map_err(|error| {
+            ProviderError::Unavailable(format!("its answer is no list of disputes: {error}"))
+        })?;
+        Ok(disputes.data.into_iter().map(Into::into).collect())
     }
 }
 
@@ -141,14 +156,17 @@ impl PaymentProvider for Stripe {
     async fn checkout(&self, id: &str) -> Result<Checkout, ProviderError> {
         let path = format!("/v1/checkout/sessions/{}", encode(id));
         let fields = [("expand[]", "payment_intent.latest_charge")];
-        self.session(
-            "to read a Checkout session",
-            Method::GET,
-            &path,
-            &fields,
-            None,
-        )
-        .await
+        let operation = "to read a Checkout session";
+        let answer = self
+            .call(operation, Method::GET, &path, &fields, None)
+            .await?;
+        let session: StripeSession = serde_json::from_slice(&answer).map_err(not_a_session)?;
+        let is_disputed = session.is_disputed();
+        let mut checkout = session.into_checkout(None);
+        if let (true, Some(payment)) = (is_disputed, &checkout.payment) {
+            checkout.disputes = self.disputes(payment).await?;
+        }
+        Ok(checkout)
     }
 
     async fn expire_checkout(&self, id: &str) -> Result<(), ProviderError> {
@@ -194,7 +212,11 @@ impl PaymentProvider for Stripe {
     }
 }
 
-/// Prefix of a purchase's reference; the id of the payment intent follows.
+fn not_a_session(error: serde_json::Error) -> ProviderError {
+    ProviderError::Unavailable(format!("its answer is no Checkout session: {error}"))
+}
+
+/// The reference of a purchase is this and the id of the payment intent.
 const REFERENCE_PREFIX: &str = "stripe:";
 
 /// Checks a signature `t=SECONDS,v1=HEX,v1=HEX`. One `v1` must be the HMAC of the time, a dot and
@@ -301,7 +323,8 @@ enum PaymentIntent {
     Id(String),
     Object {
         id: String,
-        /// The id of a charge, or the object if the request expanded it.
+        status: String,
+        /// An id, or the charge if the request asked for it.
         #[serde(default)]
         latest_charge: serde_json::Value,
     },
@@ -322,18 +345,35 @@ struct StripeDispute {
 }
 
 impl StripeSession {
-    /// Converts the session. The `state` of an event overrides the session's.
+    /// Whether a bank has disputed the payment, if the request asked for its charge.
+    fn is_disputed(&self) -> bool {
+        matches!(&self.payment_intent, Some(PaymentIntent::Object { latest_charge, .. }) if latest_charge["disputed"] == true)
+    }
+
+    /// Whether the bank has refused a payment that it was to confirm, if the request asked for the
+    /// payment.
+    fn has_failed(&self) -> bool {
+        matches!(
+            &self.payment_intent,
+            Some(PaymentIntent::Object { status, .. }) if ["requires_payment_method", "canceled"].contains(&status.as_str())
+        )
+    }
+
+    /// `state` is what the event says, if an event has the session.
     fn into_checkout(self, state: Option<CheckoutState>) -> Checkout {
         let read_state = match (self.status.as_deref(), self.payment_status.as_str()) {
             (Some("expired"), _) => CheckoutState::Expired,
             (Some("complete"), "paid") => CheckoutState::Paid,
+            (Some("complete"), _) if self.has_failed() => CheckoutState::Failed,
             (Some("complete"), _) => CheckoutState::Processing,
             _ => CheckoutState::Open,
         };
         let (payment, refunded) = match self.payment_intent {
             None => (None, None),
             Some(PaymentIntent::Id(id)) => (Some(id), None),
-            Some(PaymentIntent::Object { id, latest_charge }) => {
+            Some(PaymentIntent::Object {
+                id, latest_charge, ..
+            }) => {
                 let refunded = latest_charge["amount_refunded"].as_i64();
                 (Some(id), refunded)
             }
@@ -351,6 +391,22 @@ impl StripeSession {
             payment,
             is_live: self.livemode,
             refunded,
+            disputes: Vec::new(),
+        }
+    }
+}
+
+impl From<StripeDispute> for Dispute {
+    fn from(dispute: StripeDispute) -> Self {
+        let outcome = match dispute.status.as_str() {
+            "won" => DisputeOutcome::Won,
+            status if status.starts_with("warning_") => DisputeOutcome::Inquiry,
+            _ => DisputeOutcome::Taken,
+        };
+        Self {
+            id: dispute.id,
+            amount: dispute.amount,
+            outcome,
         }
     }
 }
@@ -390,17 +446,10 @@ impl StripeEvent {
             | "charge.dispute.closed" => {
                 let dispute: StripeDispute =
                     serde_json::from_value(object).map_err(|_| EventError::Body)?;
-                let outcome = match dispute.status.as_str() {
-                    "won" => DisputeOutcome::Won,
-                    status if status.starts_with("warning_") => DisputeOutcome::Inquiry,
-                    _ => DisputeOutcome::Taken,
-                };
-                match dispute.payment_intent {
+                match dispute.payment_intent.clone() {
                     Some(payment) => EventSubject::Dispute {
                         payment,
-                        id: dispute.id,
-                        amount: dispute.amount,
-                        outcome,
+                        dispute: dispute.into(),
                     },
                     None => EventSubject::Other,
                 }

@@ -1,8 +1,11 @@
 //! Payments against a provider that is played: what an event changes, however often, late, or out
-//! of order it comes.
+//! of order it comes. `tests/wire.rs` and `tests/load.rs` use a simulated Stripe instead.
+
+mod load;
+mod wire;
 
 use super::provider::{
-    Checkout, CheckoutRequest, CheckoutState, DisputeOutcome, EventError, EventSubject,
+    Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
     PaymentProvider, ProviderError, ProviderEvent,
 };
 use super::service::Payments;
@@ -92,6 +95,7 @@ impl PaymentProvider for PlayedProvider {
                 payment: None,
                 is_live: false,
                 refunded: None,
+                disputes: Vec::new(),
             };
             let mut checkouts = self.checkouts.lock().unwrap();
             checkouts.entry(id.clone()).or_insert_with(new).clone()
@@ -120,7 +124,7 @@ impl PaymentProvider for PlayedProvider {
 }
 
 struct World {
-    _folder: TempDir,
+    folder: TempDir,
     accounts: Accounts,
     billing: Billing,
     provider: Arc<PlayedProvider>,
@@ -134,9 +138,16 @@ fn world() -> World {
 }
 
 fn world_with(per_day: &str) -> World {
-    let folder = tempfile::tempdir().unwrap();
-    let text = format!("{}{SECTION}", include_str!("../../conf/local.yaml"));
-    let settings = config::parse(&text.replace("PER_DAY", per_day), &|_| None).unwrap();
+    world_in(
+        tempfile::tempdir().unwrap(),
+        &SECTION.replace("PER_DAY", per_day),
+    )
+}
+
+/// A world with its data in a folder, and with this section of the config.
+fn world_in(folder: TempDir, section: &str) -> World {
+    let text = format!("{}{section}", include_str!("../../conf/local.yaml"));
+    let settings = config::parse(&text, &|_| None).unwrap();
     let accounts = Accounts::open(folder.path()).unwrap();
     let billing = Billing::open(folder.path()).unwrap();
     let provider = Arc::new(PlayedProvider {
@@ -149,7 +160,7 @@ fn world_with(per_day: &str) -> World {
         ..Payments::new(accounts.clone(), billing.clone(), settings)
     };
     let mut world = World {
-        _folder: folder,
+        folder,
         accounts,
         billing,
         provider,
@@ -275,9 +286,11 @@ fn refund_of(order: &OrderRow, refunded: i64) -> EventSubject {
 fn dispute_of(order: &OrderRow, outcome: DisputeOutcome) -> EventSubject {
     EventSubject::Dispute {
         payment: format!("pi_{}", order.id),
-        id: format!("dp_{}", order.id),
-        amount: order.amount,
-        outcome,
+        dispute: Dispute {
+            id: format!("dp_{}", order.id),
+            amount: order.amount,
+            outcome,
+        },
     }
 }
 
@@ -669,129 +682,4 @@ async fn an_audit_finds_an_order_without_its_entry_and_an_entry_without_its_orde
         findings.iter().all(|it| it.starts_with("payment: ")),
         "{findings:?}"
     );
-}
-
-#[tokio::test]
-async fn few_events_in_any_order_add_up() {
-    events_in_any_order(60, 7).await;
-}
-
-#[tokio::test]
-#[ignore = "long load: 10 000 events in any order, with crashes and losses, about 5 minutes"]
-async fn ten_thousand_events_in_any_order_add_up() {
-    events_in_any_order(10_000, 11).await;
-}
-
-/// Plays payments with refunds and disputes. Their events come in any order, some twice, some
-/// never; some are handled up to a crash. A refused event comes again, as the provider sends it.
-async fn events_in_any_order(count: usize, seed: u64) {
-    let mut world = world_with("900000");
-    let mut random = SmallRandom(seed);
-    let mut queue = Vec::new();
-    let (mut orders, mut expected) = (Vec::new(), Micro::ZERO);
-    while queue.len() < count {
-        if orders.len() % 15 == 0 {
-            world.account = world.open_account(&format!("{}@example.com", orders.len()));
-        }
-        let amount = 100 * (1 + i64::try_from(random.below(120)).unwrap());
-        let order = world.order(amount).await;
-        let paid = world.pay(&order);
-        let all = order.credits.plus(order.bonus);
-        let mut left = all;
-        queue.push(EventSubject::Checkout(paid));
-        match random.below(4) {
-            0 => {
-                let parts = [amount / 4, amount / 2, amount - 1];
-                queue.extend(parts.map(|refunded| refund_of(&order, refunded)));
-                let id = order.checkout.as_deref().unwrap();
-                world.provider.change(id, |it| it.refunded = Some(parts[2]));
-                let share = i128::from(all.get()) * i128::from(parts[2]) / i128::from(amount);
-                left = all.minus(Micro::new(i64::try_from(share).unwrap()));
-            }
-            1 => {
-                queue.push(dispute_of(&order, DisputeOutcome::Taken));
-                queue.push(dispute_of(&order, DisputeOutcome::Won));
-            }
-            2 => {
-                queue.push(dispute_of(&order, DisputeOutcome::Taken));
-                left = Micro::ZERO;
-            }
-            _ => {}
-        }
-        expected = expected.plus(left);
-        orders.push((order, world.account.clone()));
-    }
-    let mut queue: Vec<_> = queue.into_iter().map(|it| world.event(it)).collect();
-    let doubled: Vec<_> = queue
-        .iter()
-        .filter(|_| random.below(3) == 0)
-        .cloned()
-        .collect();
-    queue.extend(doubled);
-    while !queue.is_empty() {
-        let index = random.below(queue.len());
-        let event = queue.swap_remove(index);
-        let is_dispute = matches!(event.subject, EventSubject::Dispute { .. });
-        // Lost for ever: the poller finds a payment and a refund; a dispute comes until it is
-        // taken.
-        if random.below(10) == 0 && !is_dispute {
-            continue;
-        }
-        let outcome = world.payments.handle_event(&event, now_ms());
-        match outcome {
-            Ok(_) => {}
-            Err(PaymentError::NotYet(_)) => {
-                // The payment's own event may be lost.
-                world.payments.poll_due(now_ms() + 61_000).await.unwrap();
-                queue.push(event);
-                continue;
-            }
-            Err(error) => panic!("{error}"),
-        }
-        if random.below(10) == 0 {
-            // A crash before `app.db` learnt of the entry; the event comes again.
-            if let EventSubject::Checkout(checkout) = &event.subject {
-                world.sql(&format!(
-                    "UPDATE payment_order SET state = 'open', paid_at_ms = NULL WHERE checkout = '{}'",
-                    checkout.id
-                ));
-            }
-            world.sql(&format!(
-                "DELETE FROM payment_event WHERE id = '{}'",
-                event.id
-            ));
-            queue.push(event);
-        }
-    }
-    // What is lost is found within a day.
-    world.sql("UPDATE payment_order SET next_poll_at_ms = 0");
-    for _ in 0..2 {
-        for _ in 0..=orders.len() / 20 {
-            world.payments.poll_due(now_ms()).await.unwrap();
-        }
-        world.sql("UPDATE payment_order SET next_poll_at_ms = 0");
-    }
-    let mut accounts: Vec<_> = orders.iter().map(|(_, account)| account.clone()).collect();
-    accounts.dedup();
-    let balance = |account: &String| world.billing.balance(account, now_ms()).unwrap().balance;
-    let sum = accounts.iter().map(balance).fold(Micro::ZERO, Micro::plus);
-    assert_eq!(sum, expected, "nothing is lost, and nothing doubled");
-    assert!(
-        orders
-            .iter()
-            .all(|(order, _)| world.state(order) == OrderState::Paid)
-    );
-    assert_eq!(world.findings(), Vec::<String>::new());
-}
-
-/// A generator whose numbers a seed decides (xorshift).
-struct SmallRandom(u64);
-
-impl SmallRandom {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(bound).unwrap()).unwrap()
-    }
 }

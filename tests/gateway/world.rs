@@ -535,6 +535,14 @@ impl World {
         self.log().matches(text).count()
     }
 
+    /// Sets variables in the environment of the gateways that start from now on.
+    pub fn set_environment(&mut self, variables: &[(&'static str, String)]) {
+        for (name, value) in variables {
+            self.environment.retain(|(known, _)| known != name);
+            self.environment.push((name, value.into()));
+        }
+    }
+
     /// Starts the gateway and waits until it is ready. Returns the time this took.
     pub fn start_gateway(&mut self) -> Duration {
         self.start_failing(None)

@@ -10,7 +10,8 @@
 //
 // The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory. With
 // GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do. With
-// GATEWAY_TEST_VENDORS=dialects the gateway also has a model `as-NAME` of each vendor that the simulator plays.
+// GATEWAY_TEST_VENDORS=dialects the gateway also has a model `as-NAME` of each vendor that the simulator plays. With
+// GATEWAY_TEST_SHOP=stripe it sells credits through the Stripe that the simulator plays, unless that speaks TLS.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -25,6 +26,7 @@ const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
 const START_SECONDS = 120;
 const STOP_SECONDS = 120;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
+const HAS_SHOP = process.env.GATEWAY_TEST_SHOP === 'stripe' && !OVER_H2;
 const HAS_DIALECTS = process.env.GATEWAY_TEST_VENDORS === 'dialects';
 
 /** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
@@ -99,9 +101,18 @@ function worldConfig(ports, dataDir) {
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
   if (HAS_DIALECTS) text = withDialects(text, `http://127.0.0.1:${ports.simulator}`);
+  if (HAS_SHOP) text += shop(`http://127.0.0.1:${ports.simulator}`);
   // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
   text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 1\n';
   return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
+}
+
+/** The section with which credits are sold. client.mjs and gateway.py have the secrets too. */
+function shop(simulator) {
+  const payments = {
+    provider: 'stripe', secret_key: 'sk_test_sdk', webhook_secret: 'whsec_sdk', currency: 'usd', credit_price: '0.01', api_base: simulator,
+  };
+  return `payments: ${JSON.stringify(payments)}\n`;
 }
 
 /** Adds the vendors that the simulator plays, each by its preset alone. */

@@ -30,9 +30,9 @@ const TWO_DECIMALS: &str = "aed afn all amd ang aoa ars aud awg azn bam bbd bdt 
     nzd pab pen pgk php pkr pln qar ron rsd rub sar sbd scr sek sgd shp sle sos srd std szl thb tjs top try ttd twd \
     tzs uah usd uyu uzs wst xcd xcg yer zar zmw";
 
-/// Currencies with another number of decimals than two, and currencies in which only multiples of
-/// some minor units can be charged. Each row has the code, the decimals, and that step.
-const SPECIAL_CURRENCIES: [(&str, u32, i64); 23] = [
+/// Currencies with another number of decimals than two, and those of which only multiples of some
+/// minor units can be charged: code, decimals, and that step.
+const SPECIAL_CURRENCIES: [(&str, u32, i64); 22] = [
     ("bif", 0, 1),
     ("clp", 0, 1),
     ("djf", 0, 1),
@@ -56,7 +56,34 @@ const SPECIAL_CURRENCIES: [(&str, u32, i64); 23] = [
     // These currencies have no decimals any more, but Stripe still counts two.
     ("isk", 2, 100),
     ("ugx", 2, 100),
-    ("huf", 2, 1),
+];
+
+/// The smallest charge that Stripe takes, in minor units, where its documentation names one. It
+/// refuses the order of a smaller amount.
+const SMALLEST_CHARGES: [(&str, i64); 23] = [
+    ("aed", 200),
+    ("aud", 50),
+    ("brl", 50),
+    ("cad", 50),
+    ("chf", 50),
+    ("czk", 1_500),
+    ("dkk", 250),
+    ("eur", 50),
+    ("gbp", 30),
+    ("hkd", 400),
+    ("huf", 17_500),
+    ("inr", 50),
+    ("jpy", 50),
+    ("mxn", 1_000),
+    ("myr", 200),
+    ("nok", 300),
+    ("nzd", 50),
+    ("pln", 200),
+    ("ron", 200),
+    ("sek", 300),
+    ("sgd", 50),
+    ("thb", 1_000),
+    ("usd", 50),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +134,14 @@ impl Currency {
             return Err(format!("must be a multiple of {smallest}"));
         }
         Ok(amount.get() / self.micro_per_minor())
+    }
+
+    /// The smallest amount that can be charged, in minor units.
+    fn smallest_charge(&self) -> i64 {
+        let mut charges = SMALLEST_CHARGES.iter();
+        charges
+            .find(|(code, _)| *code == self.code())
+            .map_or(1, |(_, smallest)| *smallest)
     }
 
     /// Writes minor units as an amount with its code, such as `10.50 USD`.
@@ -241,6 +276,11 @@ impl ConfigValidator {
         let min = self.money("payments.min", &section.min, currency);
         let max = self.money("payments.max", &section.max, currency);
         let bound = |it: Option<i64>| it.unwrap_or_default();
+        if min.is_some_and(|min| min < currency.smallest_charge()) {
+            let smallest = currency.write(currency.smallest_charge());
+            let message = format!("must be at least {smallest}, the smallest charge of Stripe");
+            self.add_fault("payments.min", message);
+        }
         if let (Some(min), Some(max)) = (min, max)
             && min > max
         {

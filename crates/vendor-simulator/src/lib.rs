@@ -88,6 +88,10 @@
 //! shape, and puts reasoning, usage and state where the vendor does. `dialect.rs` says where the
 //! profiles are from.
 //!
+//! # Payments
+//!
+//! The paths of Stripe's API that a shop uses answer as Stripe does: see `stripe.rs`.
+//!
 //! # TLS and HTTP/2
 //!
 //! With [`SimulatorOptions::tls`], the port serves TLS, with HTTP/2 or HTTP/1.1 by ALPN. Each
@@ -167,6 +171,7 @@ mod sender;
 mod signature;
 mod socket;
 mod stats;
+pub mod stripe;
 #[cfg(test)]
 mod tests;
 mod tls;

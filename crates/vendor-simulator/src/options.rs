@@ -2,7 +2,9 @@
 //!
 //! This file must not apply the options, which `vendor.rs` and `http2.rs` do.
 
+use super::stripe::SimStripe;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Default limit of streams per HTTP/2 connection, which is the limit of large vendors.
 pub const DEFAULT_H2_STREAMS: u32 = 100;
@@ -19,6 +21,8 @@ pub struct SimulatorOptions {
     pub lenient: bool,
     /// Name of the dialect for chat requests whose path names none.
     pub profile: Option<String>,
+    /// The payment provider on the same port.
+    pub stripe: Arc<SimStripe>,
 }
 
 /// TLS, with HTTP/2 and HTTP/1.1 by ALPN.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exchange::Exchange;
 use super::http_message::{ClientGone, SimFraming, SimRequest, SimResponseHead};
+use super::stripe;
 use super::vendor::SimServer;
 
 pub fn is_page(request: &SimRequest) -> bool {
@@ -34,6 +35,11 @@ pub async fn answer(
         ("POST", "/_sim/reset") => {
             server.stats.reset();
             (200, "{}".to_owned())
+        }
+        ("POST", path) if path.starts_with(stripe::PREFIX) => {
+            let name = path.strip_prefix(stripe::PREFIX).unwrap_or_default();
+            let (status, value) = server.options.stripe.page(name, &request.body);
+            (status, value.to_string())
         }
         _ => (404, r#"{"error":"no such simulator page"}"#.to_owned()),
     };

@@ -16,6 +16,7 @@ use super::http_message::SimRequest;
 use super::options::{AcceptedKeys, SimulatedFault, SimulatorOptions};
 use super::request::SimParsedBody;
 use super::stats::{Stats, hex};
+use super::stripe::{SimStripe, StripeAnswer};
 use super::usage::SimUsage;
 use super::{chat, checks, messages, outline, request, responses};
 
@@ -68,6 +69,9 @@ impl SimServer {
 
     /// Returns the answer to a call; `None` if the endpoint's fault is to send none.
     pub fn plan(&self, request: &SimRequest) -> Option<SimResponsePlan> {
+        if SimStripe::is_call(request.path()) {
+            return plan_stripe(self.options.stripe.answer(request));
+        }
         let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
         let (named, path) = dialect::split_path(request.path());
         let dialect = named.or(self.options.profile.as_deref()).map(dialect::find);
@@ -96,6 +100,20 @@ impl SimServer {
         };
         Some(planned.unwrap_or_else(|problem| call.error_response(&problem, Behaviour::default())))
     }
+}
+
+/// The answer to a call of the payment provider; `None` if its fault is to send none.
+fn plan_stripe(answer: StripeAnswer) -> Option<SimResponsePlan> {
+    (!answer.is_cut).then(|| SimResponsePlan {
+        status: answer.status,
+        head: answer.head,
+        behaviour: answer.behaviour,
+        body: SimBody::Whole {
+            content_type: "application/json",
+            bytes: answer.body.into_bytes(),
+        },
+        usage: None,
+    })
 }
 
 /// A call that is being answered.

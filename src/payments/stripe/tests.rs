@@ -142,9 +142,11 @@ fn a_dispute_takes_money_unless_it_is_only_a_question() {
         );
         let expected = EventSubject::Dispute {
             payment: "pi_1".into(),
-            id: "dp_1".into(),
-            amount: 1_000,
-            outcome,
+            dispute: Dispute {
+                id: "dp_1".into(),
+                amount: 1_000,
+                outcome,
+            },
         };
         assert_eq!(event("charge.dispute.created", &object), Ok(expected));
     }

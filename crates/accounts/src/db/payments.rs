@@ -204,6 +204,17 @@ impl PaymentRows<'_> {
             })
     }
 
+    /// Stores the checkout of an order that has ended without knowing it. Returns false if there is
+    /// no such order.
+    pub fn adopt_checkout(&self, id: &str, checkout: &str) -> Result<bool, StoreError> {
+        self.0
+            .write("store the checkout of an ended order", |transaction| {
+                let sql = "UPDATE payment_order SET checkout = ?2
+                 WHERE id = ?1 AND checkout IS NULL AND state IN ('expired', 'failed')";
+                Ok(transaction.execute(sql, params![id, checkout])? == 1)
+            })
+    }
+
     pub fn order(&self, id: &str) -> Result<Option<OrderRow>, StoreError> {
         self.find_order("id = ?1", id)
     }

@@ -85,8 +85,14 @@ fn a_currency_has_the_decimals_that_the_provider_counts() {
 
 #[test]
 fn yen_buy_credits_without_a_factor_of_a_hundred() {
-    let yen = SECTION.replace("usd", "jpy").replace("\"0.01\"", "\"1.5\"");
+    let yen = SECTION
+        .replace("usd", "jpy")
+        .replace("\"0.01\"", "\"1.5\"")
+        .replace("[\"10\", 25,", "[\"1000\",")
+        .replace("min: \"5\"", "min: \"50\"");
     assert_eq!(settings(&yen).credits_for(1_500).to_string(), "1000");
+    let faults = parse_section(&yen.replace("\"50\"\n", "\"49\"\n")).unwrap_err();
+    assert!(faults[0].message.contains("at least 50 JPY"), "{faults:?}");
 }
 
 #[test]
@@ -128,6 +134,7 @@ fn each_fault_is_found_with_its_line_and_key_and_shows_no_secret() {
             "multiple of 0.01 USD",
         ),
         ("min: \"5\"", "min: \"1000.01\"", "min", "at most `max`"),
+        ("min: \"5\"", "min: \"0.49\"", "min", "at least 0.50 USD"),
         (
             "max: \"1000\"",
             "max: \"1000000\"",

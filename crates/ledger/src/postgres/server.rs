@@ -40,7 +40,10 @@ impl PostgresHome {
             Box::pin(async move {
                 check_standby(session).await?;
                 make_schema(session).await?;
-                check(session, &settings).await
+                let kinds = admit_kinds(session).await?;
+                let mut report = check(session, &settings).await?;
+                report.warnings.extend(kinds);
+                Ok(report)
             })
         })
     }
@@ -131,6 +134,53 @@ async fn make_schema(session: &mut PostgresSession) -> Result<(), StoreError> {
         log::info!("made the schema model_gateway in PostgreSQL");
     }
     transaction.commit().await.map_err(failed)
+}
+
+/// The statement that makes a schema of an older program accept all kinds of entries. `NOT VALID`:
+/// the entries that are there are not read again, so that it takes an instant.
+fn admit_statement() -> String {
+    let check = SCHEMA
+        .split_once("CHECK (kind IN (")
+        .and_then(|(_, rest)| rest.split_once("))"))
+        .map_or("", |(kinds, _)| kinds);
+    let kinds = check.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!(
+        "ALTER TABLE model_gateway.entry DROP CONSTRAINT entry_kind_check, \
+         ADD CONSTRAINT entry_kind_check CHECK (kind IN ({kinds})) NOT VALID"
+    )
+}
+
+/// Makes a schema of an older program accept the kinds of entries that were added since, if the
+/// role owns the table. Else returns a warning with the statement. An older program that still has
+/// the ledger is not disturbed: what it writes stays allowed.
+async fn admit_kinds(session: &mut PostgresSession) -> Result<Option<String>, StoreError> {
+    let admitted = "SELECT coalesce(bool_or(pg_get_constraintdef(oid) LIKE '%''code''%'), false) FROM pg_constraint
+        WHERE conrelid = 'model_gateway.entry'::regclass AND conname = 'entry_kind_check'";
+    if ask(session, admitted, &[]).await? {
+        return Ok(None);
+    }
+    let owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'model_gateway.entry'::regclass";
+    let statement = admit_statement();
+    if !ask(session, owns, &[]).await? {
+        return Ok(Some(format!(
+            "the schema model_gateway is of an older program and refuses entries of payments: before you sell credits, its owner runs: {statement}"
+        )));
+    }
+    let failed = |source| {
+        StoreError::postgres(
+            "make the schema model_gateway accept entries of payments",
+            source,
+        )
+    };
+    let transaction = session.client.transaction().await.map_err(failed)?;
+    // A long transaction of another program must not make commits queue up behind this one.
+    transaction
+        .batch_execute(&format!("SET LOCAL lock_timeout = '2s'; {statement}"))
+        .await
+        .map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    log::info!("the schema model_gateway in PostgreSQL accepts entries of payments now");
+    Ok(None)
 }
 
 /// Returns the warnings about the server.

@@ -1,0 +1,210 @@
+//! What people do at Stripe: holders pay, merchants refund, banks dispute. And faults of the wire.
+//!
+//! Must not answer a call.
+
+use super::account::{SimStripe, StripeState, now_s};
+use super::objects::{self, SimPayment};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How a holder pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PaymentWay {
+    /// The money is there at once.
+    Card,
+    /// The bank says days later whether the money comes.
+    BankDebit,
+}
+
+/// A fault of the next calls whose path contains `path`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SimStripeFault {
+    pub path: String,
+    /// Number of calls that it affects.
+    pub times: u32,
+    /// Whether Stripe does what the call asks for, so that only its answer is lost.
+    pub acts: bool,
+    pub delay: Duration,
+    /// Status of an error, instead of the answer.
+    pub status: Option<u16>,
+    /// The connection closes without an answer.
+    pub is_cut: bool,
+    /// The connection closes in the middle of the answer.
+    pub is_torn: bool,
+}
+
+impl SimStripe {
+    /// A holder pays a session. Returns the payment intent; `None` if the session takes none.
+    pub fn pay(&self, session: &str, way: PaymentWay) -> Option<String> {
+        let mut state = self.lock();
+        let found = state.get(session)?.clone();
+        if found["status"] != "open" {
+            return None;
+        }
+        let is_live = found["livemode"] == true;
+        let customer = state.customer_of(&found, is_live);
+        let method = customer.as_ref().map(|customer| {
+            let id = state.new_id("pm_1Sim");
+            state.insert(objects::payment_method(&id, customer, now_s(), is_live));
+            id
+        });
+        let payment = SimPayment {
+            amount: found["amount_total"].as_i64()?,
+            currency: found["currency"].as_str()?,
+            customer: customer.as_deref(),
+            payment_method: method.as_deref(),
+            metadata: found["_sim"]["metadata"].clone(),
+            status: "processing",
+        };
+        let id = state.new_id("pi_3Sim");
+        state.insert(objects::payment_intent(&id, &payment, now_s(), is_live));
+        state.change(session, |session| {
+            session["status"] = json!("complete");
+            session["url"] = Value::Null;
+            session["payment_intent"] = json!(id);
+            session["customer"] = json!(customer);
+            session["customer_details"] = json!({"email": "holder@example.com", "name": null, "phone": null, "address": null, "tax_exempt": "none", "tax_ids": []});
+        });
+        if way == PaymentWay::Card {
+            state.succeed(&id);
+            state.change(session, |session| session["payment_status"] = json!("paid"));
+        }
+        state.emit("checkout.session.completed", session);
+        Some(id)
+    }
+
+    /// The bank says whether the money of a bank debit comes.
+    pub fn confirm(&self, session: &str, comes: bool) {
+        let mut state = self.lock();
+        let payment = state
+            .get(session)
+            .and_then(|it| it["payment_intent"].as_str())
+            .unwrap_or_default()
+            .to_owned();
+        if comes {
+            state.succeed(&payment);
+            state.change(session, |session| session["payment_status"] = json!("paid"));
+            state.emit("checkout.session.async_payment_succeeded", session);
+        } else {
+            state.change(&payment, |intent| {
+                intent["status"] = json!("requires_payment_method")
+            });
+            state.emit("checkout.session.async_payment_failed", session);
+        }
+    }
+
+    /// The merchant pays a payment back on Stripe's own pages, or a part of it. Returns false if
+    /// Stripe refuses that.
+    pub fn refund(&self, payment: &str, amount: i64) -> bool {
+        self.lock().refund_of(payment, amount)
+    }
+
+    /// The time of a session is over.
+    pub fn expire(&self, session: &str) {
+        self.lock().end_session(session);
+    }
+
+    /// A bank takes the money of a payment back, or only asks (`warning_…`). Returns the dispute.
+    pub fn dispute(&self, payment: &str, amount: i64, status: &str) -> Option<String> {
+        let mut state = self.lock();
+        let charge = state.get(payment)?["latest_charge"].as_str()?.to_owned();
+        let id = state.new_id("du_1Sim");
+        let value = objects::dispute(&id, state.get(&charge)?, amount, status, now_s());
+        state.insert(value);
+        state.change(&charge, |charge| charge["disputed"] = json!(true));
+        state.emit("charge.dispute.created", &id);
+        if !status.starts_with("warning_") {
+            state.emit("charge.dispute.funds_withdrawn", &id);
+        }
+        Some(id)
+    }
+
+    /// A dispute ends: `won`, `lost` or `warning_closed`.
+    pub fn close_dispute(&self, dispute: &str, status: &str) {
+        let mut state = self.lock();
+        state.change(dispute, |dispute| dispute["status"] = json!(status));
+        state.emit("charge.dispute.closed", dispute);
+        if status == "won" {
+            state.emit("charge.dispute.funds_reinstated", dispute);
+        }
+    }
+
+    /// Changes a member of an object, as no Stripe would: for events that differ from their order.
+    pub fn falsify(&self, id: &str, member: &str, value: Value) {
+        self.lock().change(id, |object| object[member] = value);
+    }
+
+    /// Adds a fault to the next calls.
+    pub fn add_fault(&self, fault: SimStripeFault) {
+        self.lock().faults.push_back(fault);
+    }
+
+    /// The bank declines the next payments with a saved card.
+    pub fn decline(&self, payments: u32) {
+        self.lock().declines = payments;
+    }
+
+    /// Returns an object as it is, such as a session.
+    pub fn find(&self, id: &str) -> Option<Value> {
+        self.lock().get(id).cloned()
+    }
+
+    /// What became of each charge, oldest first.
+    pub fn money(&self) -> Vec<SimMoney> {
+        self.lock().money()
+    }
+}
+
+/// What became of a charge, in minor units of its currency.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SimMoney {
+    /// The order in the metadata of its payment.
+    pub order: String,
+    pub amount: i64,
+    pub refunded: i64,
+    /// What banks have taken and not given back.
+    pub disputed: i64,
+}
+
+impl StripeState {
+    fn money(&self) -> Vec<SimMoney> {
+        let number = |value: &Value, name: &str| value[name].as_i64().unwrap_or_default();
+        let mut disputed = HashMap::<&str, i64>::new();
+        for dispute in self.all("dispute") {
+            let status = dispute["status"].as_str().unwrap_or_default();
+            if status != "won" && !status.starts_with("warning_") {
+                *disputed
+                    .entry(dispute["charge"].as_str().unwrap_or_default())
+                    .or_default() += number(dispute, "amount");
+            }
+        }
+        let charges = self.all("charge").map(|charge| SimMoney {
+            order: charge["metadata"]["order"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            amount: number(charge, "amount"),
+            refunded: number(charge, "amount_refunded"),
+            disputed: charge["id"]
+                .as_str()
+                .and_then(|id| disputed.get(id).copied())
+                .unwrap_or_default(),
+        });
+        charges.collect()
+    }
+
+    /// The customer of a session: the one that it has, or a new one if it makes one.
+    fn customer_of(&mut self, session: &Value, is_live: bool) -> Option<String> {
+        if let Some(known) = session["customer"].as_str() {
+            return Some(known.to_owned());
+        }
+        if session["customer_creation"] != "always" && session["_sim"]["saves"] != true {
+            return None;
+        }
+        let id = self.new_id("cus_");
+        let form = super::form::StripeForm::default();
+        self.insert(objects::customer(&id, &form, now_s(), is_live));
+        Some(id)
+    }
+}

@@ -1,0 +1,138 @@
+"""Tests the shop with Stripe's own library: it reads what the simulated Stripe answers, and signs and checks webhooks, in both
+directions."""
+
+import os
+import re
+import time
+import uuid
+
+import httpx2
+import pytest
+import stripe
+
+import gateway
+from gateway import BASE_URL, SIMULATOR_URL, command
+
+SECRET = "whsec_sdk"  # as tests/world/run.mjs has it
+
+pytestmark = pytest.mark.skipif(os.environ.get("GATEWAY_TEST_SHOP") != "stripe", reason="this world sells no credits")
+
+
+@pytest.fixture(scope="module")
+def api() -> stripe.StripeClient:
+    return stripe.StripeClient("sk_test_sdk", base_addresses={"api": SIMULATOR_URL}, max_network_retries=0)
+
+
+def act(page: str, **form) -> dict | list:
+    """Does what people do at Stripe, or takes the events."""
+    answer = httpx2.post(f"{SIMULATOR_URL}/_sim/stripe/{page}", data=form, **gateway._DIRECTLY)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def session_params(**changes) -> dict:
+    item = {"quantity": 1, "price_data": {"currency": "usd", "unit_amount": 1000, "product_data": {"name": "Credits"}}}
+    return {"mode": "payment", "success_url": "https://shop.example/", "line_items": [item], "metadata": {"a": "b"}, **changes}
+
+
+def test_the_library_creates_reads_pays_and_refunds_a_session(api):
+    sessions = api.v1.checkout.sessions
+    options = {"idempotency_key": str(uuid.uuid4())}
+    made = sessions.create(session_params(), options)
+    assert made.id == sessions.create(session_params(), options).id, "the same key"
+    with pytest.raises(stripe.IdempotencyError):
+        sessions.create(session_params(metadata={"a": "c"}), options)
+    assert (made.status, made.payment_status, made.amount_total, made.metadata["a"]) == ("open", "unpaid", 1000, "b")
+    payment = act("pay", session=made.id)["payment_intent"]
+    paid = sessions.retrieve(made.id, {"expand": ["payment_intent.latest_charge"]})
+    assert (paid.status, paid.payment_status, paid.payment_intent.id) == ("complete", "paid", payment)
+    assert paid.payment_intent.latest_charge.amount_refunded == 0
+    refund = api.v1.refunds.create({"payment_intent": payment, "amount": 400})
+    assert (refund.status, refund.amount) == ("succeeded", 400)
+    dispute = act("dispute", payment=payment, amount=600)["dispute"]
+    found = api.v1.disputes.list({"payment_intent": payment})
+    assert [(it.id, it.status) for it in found.auto_paging_iter()] == [(dispute, "needs_response")]
+    with pytest.raises(stripe.InvalidRequestError) as refused:
+        api.v1.refunds.create({"payment_intent": payment})
+    assert refused.value.code == "charge_disputed"
+    kinds = [event.type for event in api.v1.events.list({"limit": 5}).data]
+    assert kinds[0] == "charge.dispute.funds_withdrawn", kinds
+
+
+@pytest.mark.parametrize(
+    "changes, param",
+    [
+        ({"colour": "red"}, "colour"),
+        ({"mode": "gift"}, "mode"),
+        ({"expires_at": 1}, "expires_at"),
+        ({"success_url": "shop"}, "success_url"),
+        ({"line_items": [{"quantity": 1}]}, "line_items[0][price_data][unit_amount]"),
+    ],
+)
+def test_the_library_gets_the_error_of_a_wrong_parameter(api, changes, param):
+    with pytest.raises(stripe.InvalidRequestError) as refused:
+        api.v1.checkout.sessions.create(session_params(**changes))
+    assert (refused.value.http_status, refused.value.param) == (400, param)
+
+
+def test_the_library_gets_the_error_of_a_wrong_key_and_of_the_other_mode(api):
+    made = api.v1.checkout.sessions.create(session_params())
+    for key, error in [("sk_test_revoked1", stripe.AuthenticationError), ("sk_live_abc", stripe.InvalidRequestError)]:
+        other = stripe.StripeClient(key, base_addresses={"api": SIMULATOR_URL})
+        with pytest.raises(error):
+            other.v1.checkout.sessions.retrieve(made.id)
+
+
+@pytest.fixture(scope="module")
+def holder() -> tuple[str, str]:
+    """E-mail and cookie of an account holder."""
+    email = f"{uuid.uuid4()}@example.com"
+    form = {"email": email, "password": "a long password"}
+    answer = httpx2.post(f"{BASE_URL}/dashboard/sign-up", data=form, **gateway._DIRECTLY)
+    assert answer.status_code == 303, answer.text
+    return email, answer.headers["set-cookie"].split(";")[0]
+
+
+def order(holder, dollars: int) -> str:
+    """Orders credits, and returns the id of the order."""
+    headers = {"cookie": holder[1]}
+    page = httpx2.get(f"{BASE_URL}/dashboard/credits", headers=headers, **gateway._DIRECTLY).text
+    token = re.search(r'name="csrf" value="([0-9a-f]{64})"', page)[1]
+    form = {"csrf": token, "amount": str(dollars)}
+    answer = httpx2.post(f"{BASE_URL}/dashboard/credits", data=form, headers=headers, **gateway._DIRECTLY)
+    assert answer.status_code == 303, answer.text
+    return re.search(r"order=(\w+)", answer.headers["location"])[1]
+
+
+def deliver(body: str, signature: str) -> int:
+    headers = {"stripe-signature": signature, "content-type": "application/json; charset=utf-8"}
+    return httpx2.post(f"{BASE_URL}/webhooks/stripe", content=body, headers=headers, **gateway._DIRECTLY).status_code
+
+
+def balance(holder) -> str:
+    return command("account", "show", holder[0])["balance"]
+
+
+def test_the_gateway_takes_what_the_library_signs_and_the_library_what_the_simulator_signs(api, holder):
+    first = order(holder, 10)
+    made = next(it for it in api.v1.checkout.sessions.list({"limit": 20}).data if it.client_reference_id == first)
+    assert (made.amount_total, made.currency, made.mode) == (1000, "usd", "payment")
+    assert made.expires_at > time.time() + 3600
+    act("pay", session=made.id)
+    events = act("deliveries", secret=SECRET)
+    paid = next(it for it in events if it["type"] == "checkout.session.completed" and made.id in it["body"])
+    # The simulator signs as Stripe does, for Stripe's library.
+    event = stripe.Webhook.construct_event(paid["body"], paid["signature"], SECRET)
+    assert event.data.object.id == made.id
+    with pytest.raises(stripe.SignatureVerificationError):
+        stripe.Webhook.construct_event(paid["body"], paid["signature"], "whsec_of_another_endpoint")
+    # The library signs for the gateway.
+    before = balance(holder)
+    sign = stripe.WebhookSignature.generate_signature_header
+    assert deliver(paid["body"], sign(paid["body"], "whsec_of_another_endpoint")) == 400
+    assert deliver(paid["body"], sign(paid["body"], SECRET, timestamp=int(time.time()) - 301)) == 400
+    assert deliver(paid["body"] + " ", sign(paid["body"], SECRET)) == 400
+    assert balance(holder) == before
+    assert deliver(paid["body"], sign(paid["body"], SECRET)) == 200
+    assert deliver(paid["body"], paid["signature"]) == 200, "the simulator's own, and the event again"
+    assert float(balance(holder)) == float(before) + 1000
