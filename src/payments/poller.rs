@@ -1,11 +1,11 @@
 //! Asks the provider about orders, because an event can be lost: about one that is not paid after a
-//! minute, five minutes, an hour and a day, then once a day; about refunds and disputes of a paid
-//! one once a day at first.
+//! minute, five minutes, an hour, when its checkout has ended, and then once a day; about refunds
+//! and disputes of a paid one once a day at first.
 //!
 //! The poller runs in the process that keeps the ledger. This file must not decide the effect of an
 //! answer.
 
-use super::checkout::order_title;
+use super::checkout::{CHECKOUT_MS, order_title};
 use super::error::PaymentError;
 use super::provider::{CheckoutRequest, ProviderError};
 use super::service::Payments;
@@ -26,8 +26,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_ORDERS: u32 = 20;
 /// Time in ms for which a round owns an order, which exceeds the duration of a request.
 const LEASE_MS: i64 = MINUTE_MS;
-/// Age of an order in ms at its polls after the first one. Afterwards, the poll is daily.
-const POLL_AGES_MS: [i64; 3] = [5 * MINUTE_MS, HOUR_MS, DAY_MS];
+/// Age of an order at its polls after the first one; then one a day. The third is when its checkout
+/// has ended: a payment in its last minutes does not wait for a day.
+const POLL_AGES_MS: [i64; 4] = [5 * MINUTE_MS, HOUR_MS, CHECKOUT_MS + 5 * MINUTE_MS, DAY_MS];
 /// Up to each age of a payment, how often the provider is polled about its refunds and disputes;
 /// then never again. A holder can dispute a payment for months, and its end can take as long.
 const PAID_INTERVALS_MS: [(i64, i64); 3] = [

@@ -662,6 +662,12 @@ async fn a_payment_for_a_deleted_account_is_not_lost() {
         refused,
         Err(PaymentError::Limit(InsertOrderOutcome::NoAccount))
     ));
+    // The operator refunds it, as the order says.
+    world.refund(&order, 1_000).unwrap();
+    assert_eq!(
+        (world.balance(), world.findings()),
+        ("0".into(), Vec::new())
+    );
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use ledger::audit::{Finding, LedgerAuditReport};
-use ledger::{BalanceChange, Ledger, PostingResult, split_debit};
+use ledger::{BalanceChange, BalanceChangeKind, Ledger, PostingResult, split_debit};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,9 +50,18 @@ impl SharedBalances for SharedStoreAdmin {
         if ledger.changes().has_posted(change)? {
             return ledger.changes().post_change(change, "", &|| Ok(Vec::new()));
         }
-        let parts = block_on(debit_store(&self.address, change))?;
+        let debit = block_on(debit_store(&self.address, change))?;
         failpoint::hit(Point::TakenThere);
-        ledger.changes().post_store_debit(change, parts)
+        let taken = debit.parts.total();
+        let is_refund = matches!(change.kind, BalanceChangeKind::PaymentRefund { .. });
+        if debit.is_earlier && is_refund && taken.is_positive() {
+            // What an earlier run has taken is a refund of its own: more may have been refunded
+            // since. The caller takes or writes off the rest.
+            let amount = Micro::ZERO.minus(taken);
+            let earlier = BalanceChange { amount, ..*change };
+            return ledger.changes().post_store_debit(&earlier, debit.parts);
+        }
+        ledger.changes().post_store_debit(change, debit.parts)
     }
 
     fn compare(&self, ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
@@ -79,10 +88,17 @@ impl SharedBalances for SharedStoreAdmin {
     }
 }
 
+/// A debit that the store has made.
+struct StoreDebit {
+    parts: CreditSplit,
+    /// An earlier run has made it, which did not enter it.
+    is_earlier: bool,
+}
+
 async fn debit_store(
     address: &RedisAddress,
     change: &BalanceChange<'_>,
-) -> Result<CreditSplit, StoreError> {
+) -> Result<StoreDebit, StoreError> {
     let store = SharedStore::connect(address, STORE_TIMEOUT).await?;
     let operation = debit_operation(change.kind.name(), change.account, change.reference);
     let debit = Micro::ZERO.minus(change.amount);
@@ -115,12 +131,18 @@ async fn debit_store(
             seq: 0,
         };
         match store.balances().post(&post).await? {
-            redis::PostReply::Done => return Ok(parts),
+            redis::PostReply::Done => {
+                let is_earlier = false;
+                return Ok(StoreDebit { parts, is_earlier });
+            }
             redis::PostReply::Known { change: taken }
                 if taken.total() == change.amount
                     || change.is_clawback() && taken.total() > change.amount =>
             {
-                return Ok(CreditSplit::ZERO.minus(taken));
+                return Ok(StoreDebit {
+                    parts: CreditSplit::ZERO.minus(taken),
+                    is_earlier: true,
+                });
             }
             redis::PostReply::Known { change: taken } => {
                 let (reference, taken) = (change.reference, taken.total());

@@ -334,6 +334,9 @@ async fn place_order(
                 currency.write(left)
             )))
         }
+        Err(PaymentError::Limit(InsertOrderOutcome::Suspended)) => Err(FormStop::conflict(
+            "This account is suspended. Ask the operator of this gateway before you pay.",
+        )),
         Err(PaymentError::Limit(InsertOrderOutcome::TooMany)) => Err(FormStop::conflict(
             "You have begun many payments. Finish one of them, or wait for an hour.",
         )),

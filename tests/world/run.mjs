@@ -11,7 +11,7 @@
 // The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory. With
 // GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do. With
 // GATEWAY_TEST_VENDORS=dialects the gateway also has a model `as-NAME` of each vendor that the simulator plays. With
-// GATEWAY_TEST_SHOP=stripe it sells credits through the Stripe that the simulator plays, unless that speaks TLS.
+// GATEWAY_TEST_SHOP=stripe it sells credits through the Stripe of another simulator, which never speaks TLS.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -26,7 +26,7 @@ const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
 const START_SECONDS = 120;
 const STOP_SECONDS = 120;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
-const HAS_SHOP = process.env.GATEWAY_TEST_SHOP === 'stripe' && !OVER_H2;
+const HAS_SHOP = process.env.GATEWAY_TEST_SHOP === 'stripe';
 const HAS_DIALECTS = process.env.GATEWAY_TEST_VENDORS === 'dialects';
 
 /** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
@@ -43,7 +43,7 @@ async function main(command) {
     process.on(signal, () => interruption.abort(new Error(`interrupted by ${signal}`)));
   }
   try {
-    const ports = await freePorts(Object.keys(SHIPPED_PORTS));
+    const ports = await freePorts([...Object.keys(SHIPPED_PORTS), ...(HAS_SHOP ? ['stripe'] : [])]);
     const config = join(dir, 'gateway.yaml');
     await writeFile(config, worldConfig(ports, join(dir, 'data')));
 
@@ -51,6 +51,10 @@ async function main(command) {
     const simulator = ['simulate', '--listen', `127.0.0.1:${ports.simulator}`, ...tls];
     processes.push(await start('simulator', binary, simulator, dir));
     await answers(`http://127.0.0.1:${ports.simulator}/_sim/stats`, processes.at(-1), interruption.signal);
+    if (HAS_SHOP) {
+      processes.push(await start('stripe', binary, ['simulate', '--listen', `127.0.0.1:${ports.stripe}`], dir));
+      await answers(`http://127.0.0.1:${ports.stripe}/_sim/stats`, processes.at(-1), interruption.signal);
+    }
     const trust = OVER_H2 ? { SSL_CERT_FILE: join(dir, 'tls/ca.pem') } : {};
     processes.push(await start('gateway', binary, ['run', '-c', config], dir, trust));
     await answers(`http://127.0.0.1:${ports.admin}/readyz`, processes.at(-1), interruption.signal);
@@ -101,17 +105,16 @@ function worldConfig(ports, dataDir) {
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
   if (HAS_DIALECTS) text = withDialects(text, `http://127.0.0.1:${ports.simulator}`);
-  if (HAS_SHOP) text += shop(`http://127.0.0.1:${ports.simulator}`);
+  if (HAS_SHOP) text += shop(`http://127.0.0.1:${ports.stripe}`);
   // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
   text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 1\n';
   return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
 }
 
-/** The section with which credits are sold. client.mjs and gateway.py have the secrets too. */
-function shop(simulator) {
-  const payments = {
-    provider: 'stripe', secret_key: 'sk_test_sdk', webhook_secret: 'whsec_sdk', currency: 'usd', credit_price: '0.01', api_base: simulator,
-  };
+/** The section with which credits are sold. The tests of payments have its secrets too. */
+function shop(stripe) {
+  const secrets = { secret_key: 'sk_test_sdk', webhook_secret: 'whsec_sdk' };
+  const payments = { provider: 'stripe', ...secrets, currency: 'usd', credit_price: '0.01', api_base: stripe };
   return `payments: ${JSON.stringify(payments)}\n`;
 }
 
@@ -145,6 +148,7 @@ function environment({ binary, config, ports, dir }) {
     GATEWAY_BASE_URL: `http://127.0.0.1:${ports.edge}`,
     GATEWAY_ADMIN_URL: `http://127.0.0.1:${ports.admin}`,
     GATEWAY_SIMULATOR_URL: `http://127.0.0.1:${ports.simulator}`,
+    ...(HAS_SHOP ? { GATEWAY_STRIPE_URL: `http://127.0.0.1:${ports.stripe}` } : {}),
   };
 }
 

@@ -12,6 +12,7 @@ mod account;
 mod api;
 mod currency;
 mod errors;
+mod fault;
 mod form;
 mod objects;
 mod pages;
@@ -21,7 +22,8 @@ mod tests;
 mod webhook;
 
 pub use account::SimStripe;
-pub use people::{PaymentWay, SimMoney, SimStripeFault};
+pub use fault::SimStripeFault;
+pub use people::{PaymentWay, SimMoney};
 pub use webhook::{DeliveryPlan, SignedEvent, sign};
 
 pub(crate) use account::StripeAnswer;

@@ -77,6 +77,13 @@ impl Load {
             let amount = 100 * (1 + i64::try_from(self.random.below(150)).unwrap());
             let order = match self.sim.world.payments.order(account, amount).await {
                 Ok(order) => order,
+                Err(PaymentError::Limit(InsertOrderOutcome::Suspended)) => {
+                    // The operator forgives what was written off.
+                    let active = accounts::AccountStatus::Active;
+                    let accounts = &self.sim.world.accounts;
+                    accounts.set_status(account, active).unwrap();
+                    continue;
+                }
                 Err(PaymentError::Limit(_)) => continue,
                 Err(error) => panic!("{error}"),
             };

@@ -269,7 +269,7 @@ async fn an_order_whose_answer_is_lost_ends_and_its_events_are_answered() {
             event.body
         );
     }
-    // A payment there can still be told from one of nobody: it counts, though nobody had the address.
+    // A payment there counts, though nobody had the address.
     let session = orders()[0].checkout.clone().unwrap();
     sim.stripe
         .falsify(&session, "status", serde_json::json!("open"));
@@ -462,6 +462,12 @@ async fn an_account_that_is_suspended_between_order_and_payment_gets_its_credits
     );
     assert!(order.note.contains("suspended"), "{}", order.note);
     assert_eq!(world.status(), "suspended", "a payment opens no account");
+    let refused = world.payments.order(&world.account, 1_000).await;
+    let suspended = InsertOrderOutcome::Suspended;
+    assert!(
+        matches!(refused, Err(PaymentError::Limit(it)) if it == suspended),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]

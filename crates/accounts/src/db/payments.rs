@@ -105,7 +105,9 @@ pub struct OrderLimits {
 pub enum InsertOrderOutcome {
     Done,
     NoAccount,
-    /// The account's orders would exceed the maximum amount; the rest is `left`.
+    /// Its keys do not work: an operator decides how it goes on.
+    Suspended,
+    /// The account's orders would exceed the amount; this much is left.
     OverAmount {
         left: i64,
     },
@@ -148,13 +150,17 @@ impl PaymentRows<'_> {
         limits: OrderLimits,
     ) -> Result<InsertOrderOutcome, StoreError> {
         self.0.write("store an order of credits", |transaction| {
-            let is_known: bool = transaction.query_row(
-                "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL)",
-                [&row.account],
-                first_column,
-            )?;
-            if !is_known {
-                return Ok(InsertOrderOutcome::NoAccount);
+            let is_active: Option<bool> = transaction
+                .query_row(
+                    "SELECT status = 'active' FROM account WHERE id = ?1 AND deleted_at_ms IS NULL",
+                    [&row.account],
+                    first_column,
+                )
+                .optional()?;
+            match is_active {
+                None => return Ok(InsertOrderOutcome::NoAccount),
+                Some(false) => return Ok(InsertOrderOutcome::Suspended),
+                Some(true) => {}
             }
             let recent: u64 = transaction.query_row(
                 "SELECT count(*) FROM payment_order WHERE account = ?1 AND created_at_ms > ?2",

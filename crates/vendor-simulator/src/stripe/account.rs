@@ -5,9 +5,9 @@
 use super::api::{self, StripeCall, StripeOperation};
 use super::currency;
 use super::errors::StripeRefusal;
+use super::fault::SimStripeFault;
 use super::form::StripeForm;
-use super::objects::{self, SimPayment};
-use super::people::SimStripeFault;
+use super::objects::{self, OWN_VERSION, SimPayment, now_s};
 use crate::behaviour::{Behaviour, InterruptPoint};
 use crate::http_message::SimRequest;
 use base64::Engine as _;
@@ -15,8 +15,6 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The version of the account's webhook endpoint.
-pub const OWN_VERSION: &str = "2025-09-30.clover";
 /// A session takes a payment for at least and at most this time.
 const MIN_SESSION_SECONDS: i64 = 30 * 60;
 const MAX_SESSION_SECONDS: i64 = 24 * 3_600;
@@ -69,10 +67,6 @@ pub(crate) struct StripeAnswer {
 #[derive(Debug, Clone, Copy)]
 struct StripeCaller {
     is_live: bool,
-}
-
-pub(crate) fn now_s() -> i64 {
-    jiff::Timestamp::now().as_second()
 }
 
 impl SimStripe {

@@ -5,8 +5,15 @@
 use super::form::StripeForm;
 use serde_json::{Value, json};
 
+/// The version of the account's webhook endpoint.
+pub const OWN_VERSION: &str = "2025-09-30.clover";
 /// Time for which a new session takes a payment if the call does not say.
 const SESSION_SECONDS: i64 = 86_400;
+
+/// Seconds since 1970.
+pub fn now_s() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
 
 /// What all new sessions have.
 const NEW_SESSION: &str = r#"{
@@ -131,7 +138,7 @@ pub fn payment_method(id: &str, customer: &str, now_s: i64, is_live: bool) -> Va
 
 pub fn event(id: &str, kind: &str, object: &Value, now_s: i64, is_live: bool) -> Value {
     json!({
-        "id": id, "object": "event", "account": null, "api_version": super::account::OWN_VERSION, "created": now_s,
+        "id": id, "object": "event", "account": null, "api_version": OWN_VERSION, "created": now_s,
         "data": {"object": object}, "livemode": is_live, "pending_webhooks": 1,
         "request": {"id": null, "idempotency_key": null}, "type": kind,
     })

@@ -3,9 +3,11 @@
 //!
 //! Must not do more than read parameters.
 
-use super::account::{SimStripe, now_s};
+use super::account::SimStripe;
+use super::fault::SimStripeFault;
 use super::form::StripeForm;
-use super::people::{PaymentWay, SimStripeFault};
+use super::objects::now_s;
+use super::people::PaymentWay;
 use super::webhook::{DeliveryPlan, sign};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -1,12 +1,12 @@
-//! What people do at Stripe: holders pay, merchants refund, banks dispute. And faults of the wire.
+//! What people do at Stripe: holders pay, merchants refund, banks dispute.
 //!
 //! Must not answer a call.
 
-use super::account::{SimStripe, StripeState, now_s};
-use super::objects::{self, SimPayment};
+use super::account::{SimStripe, StripeState};
+use super::fault::SimStripeFault;
+use super::objects::{self, SimPayment, now_s};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::time::Duration;
 
 /// How a holder pays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,23 +15,6 @@ pub enum PaymentWay {
     Card,
     /// The bank says days later whether the money comes.
     BankDebit,
-}
-
-/// A fault of the next calls whose path contains `path`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SimStripeFault {
-    pub path: String,
-    /// Number of calls that it affects.
-    pub times: u32,
-    /// Whether Stripe does what the call asks for, so that only its answer is lost.
-    pub acts: bool,
-    pub delay: Duration,
-    /// Status of an error, instead of the answer.
-    pub status: Option<u16>,
-    /// The connection closes without an answer.
-    pub is_cut: bool,
-    /// The connection closes in the middle of the answer.
-    pub is_torn: bool,
 }
 
 impl SimStripe {

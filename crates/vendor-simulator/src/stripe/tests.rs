@@ -1,4 +1,4 @@
-use super::account::now_s;
+use super::objects::now_s;
 use super::*;
 use crate::http_message::SimRequest;
 use serde_json::{Value, json};
