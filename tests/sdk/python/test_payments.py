@@ -61,6 +61,20 @@ def test_the_library_creates_reads_pays_and_refunds_a_session(api):
     assert kinds[0] == "charge.dispute.funds_withdrawn", kinds
 
 
+def test_each_object_has_the_members_that_its_type_requires(api):
+    made = api.v1.checkout.sessions.create(session_params())
+    payment = act("pay", session=made.id)["payment_intent"]
+    act("dispute", payment=payment, amount=100, status="warning_needs_response")
+    api.v1.refunds.create({"payment_intent": payment, "amount": 100})
+    found = [made, api.v1.payment_intents.retrieve(payment)]
+    found += [api.v1.charges.list().data[0], api.v1.refunds.list().data[0], api.v1.disputes.list().data[0], api.v1.events.list().data[0]]
+    kinds = ["checkout.session", "payment_intent", "charge", "refund", "dispute", "event"]
+    assert [it.object for it in found] == kinds
+    for it in found:
+        required = [name for name, form in type(it).__annotations__.items() if not re.search("Optional|None|ClassVar", str(form))]
+        assert len(required) > 4 and [name for name in required if name not in it.to_dict()] == [], it.object
+
+
 @pytest.mark.parametrize(
     "changes, param",
     [
