@@ -137,7 +137,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkippedVendor {
     pub name: String,
-    /// Ids of its models, which are not served.
+    /// Ids of the vendor's models, which are not served.
     pub models: Vec<String>,
 }
 

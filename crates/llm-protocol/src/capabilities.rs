@@ -22,7 +22,7 @@ pub mod schema;
 /// (`fields/chat.rs`, `fields/messages.rs`) hold one treatment for every member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldMapping {
-    /// The other protocol can express it.
+    /// The other protocol can express the member.
     Map,
     /// The member is dropped without a warning, because the client cannot notice the difference.
     Drop,

@@ -43,8 +43,8 @@ pub fn encode_details(details_json: &str) -> String {
     format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
 }
 
-/// Returns the JSON array of `reasoning_details` in one of our signatures. Returns `None` for any
-/// other signature, and for one that contains no array.
+/// Returns the JSON array of `reasoning_details` in one of the gateway's signatures. Returns `None`
+/// for any other signature, and for one that contains no array.
 pub fn decode_details(signature: &str) -> Option<String> {
     let json = decode_payload(signature.strip_prefix(TOKEN_PREFIX)?)?;
     let tree = parse_payload(&json)?;

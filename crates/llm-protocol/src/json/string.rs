@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::slice::SliceIndex;
 
-/// A string: the sender's token, or text of our own.
+/// A string, which is the sender's token or the gateway's own text.
 #[derive(Clone, Debug)]
 pub struct JsonStr<'a> {
-    /// The text between the quotes of a token, or the text of our own. A token is borrowed.
+    /// The text between the quotes of a token, or the gateway's own text. A token is borrowed.
     written: Cow<'a, str>,
     form: TextForm,
     /// Length of the value in UTF-8 bytes, if it is known and not 0.
@@ -27,7 +27,7 @@ enum TextForm {
     Plain,
     /// A token that may have escapes.
     Escaped,
-    /// Text of our own, not yet escaped.
+    /// The gateway's own text, which is not escaped yet.
     Own,
 }
 
@@ -60,7 +60,7 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Returns the token in its sender's spelling, without quotes. `None` for text of our own.
+    /// Returns the token in its sender's spelling, without quotes. `None` for own text.
     pub(crate) fn token(&self) -> Option<&'a str> {
         match self.written {
             Cow::Borrowed(raw) if self.form != TextForm::Own => Some(raw),
@@ -68,7 +68,7 @@ impl<'a> JsonStr<'a> {
         }
     }
 
-    /// Returns the stored form: the escaped token, or the plain text of our own.
+    /// Returns the stored form: the escaped token, or the gateway's plain text.
     pub(crate) fn written(&self) -> &str {
         &self.written
     }
@@ -272,7 +272,7 @@ impl JsonStrBuf {
     pub fn push(&mut self, text: &JsonStr<'_>) {
         let before = self.raw.len();
         text.write_unquoted(&mut self.raw);
-        // Text of our own has escapes only if some characters needed escaping.
+        // The gateway's own text has escapes only if some characters needed escaping.
         self.escaped |= match text.token() {
             Some(_) => text.is_escaped(),
             None => self
