@@ -273,7 +273,6 @@ struct EdgeStores {
     refused: RefusedRequests,
 }
 
-/// Builds the edge and serves until shutdown.
 fn build_edge(
     config_file: &Path,
     settings: &Arc<ArcSwap<Settings>>,

@@ -237,7 +237,6 @@ impl<'a> OutboundRequest<'a> {
         }
     }
 
-    /// Encodes the request and quotes the result.
     pub fn encode_and_quote(&self) -> Result<QuotedRequest, Failure> {
         let encoded = self.encode(None, None)?;
         let is_changed = encoded.translation.is_some() || encoded.is_repaired;

@@ -81,7 +81,6 @@ impl RequestTrace {
         }
     }
 
-    /// Records the status of the vendor's header.
     pub fn record_status(&mut self, status: u16) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = Some(status);

@@ -55,7 +55,6 @@ impl LedgerAuditRunner {
         is_free
     }
 
-    /// Records the progress of the running audit.
     pub(super) fn set_progress(&self, progress: AuditProgress) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &mut state.running {

@@ -113,7 +113,6 @@ const OPERATOR_PATH: &str = "/dashboard/operator";
 /// Path of the first page for account holders.
 const HOLDER_PATH: &str = "/dashboard";
 
-/// Returns the path of a user's first page.
 pub fn first_path(is_operator: bool) -> &'static str {
     match is_operator {
         true => OPERATOR_PATH,

@@ -89,7 +89,6 @@ fn is_same_origin(headers: &HeaderMap, base_url: &str) -> bool {
         || matches!((own_host, host), (Some(own), Some(host)) if own.eq_ignore_ascii_case(host))
 }
 
-/// Returns the scheme and authority of a URL.
 fn origin_of(url: &str) -> &str {
     let start = url.find("://").map_or(0, |index| index + 3);
     let end = url

@@ -100,7 +100,6 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records that the test request has begun.
     pub fn begin_probe(&mut self) {
         self.state = BreakerState::HalfOpen;
     }

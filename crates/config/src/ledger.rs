@@ -26,7 +26,6 @@ pub struct LedgerSettings {
 }
 
 impl LedgerSettings {
-    /// Returns the folder of archived segments.
     pub fn archive(&self) -> Option<&Path> {
         let retention = self.retention.as_ref();
         retention.map(|retention| retention.archive.as_path())

@@ -56,7 +56,6 @@ pub fn read_tree(
     Ok((tree, faults))
 }
 
-/// Returns the JSON Schema of the config file.
 pub fn schema() -> Value {
     let mut schema = schemars::schema_for!(raw::Config).to_value();
     let limits = raw::Limits::default().bounds();

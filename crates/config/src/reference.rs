@@ -17,7 +17,6 @@ const HEAD: &str = "# The config file, key by key
 names all faults of a file at once, except those that depend on a value with a fault: correct it and check again.
 ";
 
-/// Returns the whole page in Markdown.
 pub fn markdown(schema: &Value) -> String {
     let mut page = ReferenceWriter {
         root: schema,

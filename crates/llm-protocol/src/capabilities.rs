@@ -53,7 +53,6 @@ pub enum ModelCapabilities {
 }
 
 impl ModelCapabilities {
-    /// Returns the vendor's protocol.
     pub fn protocol(&self) -> Protocol {
         match self {
             ModelCapabilities::Messages(_) => Protocol::Messages,

@@ -146,7 +146,6 @@ impl PostgresServer {
         process.is_none_or(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// Returns the log since the server's last start.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }

@@ -132,7 +132,6 @@ impl SimulatedAnswer {
         self.join_output(|part| matches!(part, SimPart::Thinking(_)))
     }
 
-    /// Returns the concatenation of all refusal texts.
     pub fn refusal(&self) -> String {
         self.join_output(|part| matches!(part, SimPart::Refusal(_)))
     }

@@ -97,7 +97,6 @@ impl SimChatResponse {
         pretty(&compact, 2)
     }
 
-    /// Returns the number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }

@@ -44,7 +44,6 @@ impl Exchange<'_> {
         }
     }
 
-    /// Writes all buffered bytes.
     pub async fn flush(&mut self) -> Result<(), ClientGone> {
         match self {
             Self::Http1(connection) => connection.flush().await,

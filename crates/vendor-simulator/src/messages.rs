@@ -70,7 +70,6 @@ impl SimMessagesResponse {
         )
     }
 
-    /// Returns the number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }

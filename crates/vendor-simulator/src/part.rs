@@ -109,7 +109,6 @@ struct SimPartSpec<'a> {
     unknown: Option<String>,
 }
 
-/// Parses the marker's list of parts.
 pub fn parse(text: &str) -> Result<Vec<SimPart>, String> {
     let written: Vec<SimPartSpec<'_>> =
         serde_json::from_str(text).map_err(|error| format!("'blocks': {error}"))?;

@@ -74,7 +74,6 @@ impl SimResponsesResponse {
         pretty(&self.envelope(true), 2)
     }
 
-    /// Returns the number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }

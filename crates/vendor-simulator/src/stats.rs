@@ -97,7 +97,6 @@ impl Stats {
         self.open.fetch_add(1, Relaxed);
     }
 
-    /// Counts a connection by its HTTP version.
     pub(super) fn record_http_version(&self, version: &str) {
         let counter = if version == "2" {
             &self.over_http2

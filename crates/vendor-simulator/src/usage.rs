@@ -39,7 +39,6 @@ impl SimUsage {
         self.output.saturating_add(self.audio_output)
     }
 
-    /// Encodes a count as a JSON token.
     fn format_count(&self, count: u64) -> String {
         match self.mode {
             UsageMode::Zero => "0".to_owned(),

@@ -78,7 +78,6 @@ impl CommitRate {
         self.per_second()
     }
 
-    /// Returns the average rate in endings per second.
     pub fn per_second(&self) -> u64 {
         let RateSlice {
             thousandths,
@@ -99,7 +98,6 @@ impl CommitRate {
         })
     }
 
-    /// Returns the number of measurements in memory.
     #[cfg(test)]
     pub fn measurements(&self) -> usize {
         self.slices.len()

@@ -71,7 +71,6 @@ impl AccountShares {
         (counts, hash)
     }
 
-    /// Returns the number of counts in memory.
     #[cfg(test)]
     pub fn counts(&self) -> usize {
         self.shards

@@ -126,7 +126,6 @@ fn reject_protocol_switch(call: &mut AdmittedRequest) -> Result<()> {
     .map_err(|error: Box<Error>| error.into_up())
 }
 
-/// Builds the header that the client gets.
 fn build_response_header(
     record: &RequestRecord,
     call: &mut AdmittedRequest,

@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 impl AdmittedRequest {
-    /// Returns the endpoint of the running attempt.
     pub fn endpoint(&self) -> Option<&VendorEndpoint> {
         let attempt = self.attempt.as_ref()?;
         self.vendor_call

@@ -111,7 +111,6 @@ impl Destinations {
     }
 }
 
-/// Checks rules and fires them.
 pub struct AlertEngine {
     db: Arc<AppDb>,
     billing: Billing,

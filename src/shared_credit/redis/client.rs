@@ -93,7 +93,6 @@ impl SharedStore {
         matches!(self.0.link.address(), RedisAddress::Cluster(_))
     }
 
-    /// Returns the time limit of a reply.
     pub fn reply_timeout(&self) -> Duration {
         self.0.link.reply_timeout()
     }

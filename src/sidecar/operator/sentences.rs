@@ -197,7 +197,6 @@ impl Line<'_> {
         self.after[name].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Returns the account that the line concerns.
     fn whom(&self) -> String {
         self.names.person(&self.row.object)
     }

@@ -4,11 +4,9 @@
 
 use super::AppDb;
 
-/// Reads and writes accounts and deletions.
 #[derive(Clone, Copy)]
 pub struct AccountRows<'a>(pub(crate) &'a AppDb);
 
-/// Reads and writes invitations.
 #[derive(Clone, Copy)]
 pub struct InviteRows<'a>(pub(crate) &'a AppDb);
 
@@ -28,7 +26,6 @@ pub struct AuditRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct LinkRows<'a>(pub(crate) &'a AppDb);
 
-/// Reads and writes the mail queue.
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
@@ -36,7 +33,6 @@ pub struct MailRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct PaymentRows<'a>(pub(crate) &'a AppDb);
 
-/// Reads and writes dashboard sessions.
 #[derive(Clone, Copy)]
 pub struct SessionRows<'a>(pub(crate) &'a AppDb);
 

@@ -312,7 +312,6 @@ impl Metrics {
             .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
-    /// Counts an attempt to send a mail.
     pub fn count_mail(&self, result: &'static str) {
         self.mail.with_label_values(&[result]).inc();
     }

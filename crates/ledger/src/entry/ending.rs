@@ -125,7 +125,6 @@ impl Ending {
 /// Last bytes of the detail of a late ending.
 pub(crate) const LATE_SUFFIX: &str = ",\"late\":true}";
 
-/// Returns the JSON of an ending's detail.
 pub(crate) fn ending_detail(ending: &Ending) -> rusqlite::Result<String> {
     to_json(&ending.detail)
 }

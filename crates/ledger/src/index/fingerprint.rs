@@ -148,7 +148,6 @@ impl FingerprintKeys {
         self.row(row).wrapping_mul(weight)
     }
 
-    /// Returns the contribution of an entry.
     fn entry(&self, entry: &LedgerEntry) -> u128 {
         let kind = kind_number(&entry.kind);
         let account = self.name(&entry.account);

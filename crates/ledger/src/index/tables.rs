@@ -109,7 +109,6 @@ impl<'a> IndexTables<'a> {
         self.connection.query_row(&sql, [], |row| row.get(0))
     }
 
-    /// Returns the id of an account's conversation.
     pub(crate) fn find_conversation(
         &self,
         account: i64,

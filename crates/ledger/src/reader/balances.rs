@@ -206,7 +206,6 @@ pub(crate) fn payment_totals(
     Ok(totals)
 }
 
-/// Returns the total refunds of a debit so far.
 pub(crate) fn refunded_total(
     connection: &Connection,
     account: &str,

@@ -99,7 +99,6 @@ pub(crate) fn segments_since(
         .collect()
 }
 
-/// Returns the segment that covers a position.
 pub(crate) fn segment_of(
     connection: &Connection,
     seq: i64,

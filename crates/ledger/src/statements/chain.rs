@@ -29,7 +29,6 @@ pub(crate) fn append(
     )
 }
 
-/// Returns the last entry of the ledger.
 pub(crate) fn chain_head(connection: &Connection) -> rusqlite::Result<ChainHead> {
     let last = connection
         .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?

@@ -10,7 +10,6 @@ use crate::table_text::split_at_byte;
 /// The name of a member or type, and its outcome.
 pub type OutcomeRow = (&'static str, FieldMapping);
 
-/// Parses the text of a table with `N` rows.
 pub(crate) const fn parse_rows<const N: usize>(text: &'static str) -> [OutcomeRow; N] {
     let mut rows = [("", FieldMapping::Drop); N];
     let (mut rest, mut at) = (text, 0);

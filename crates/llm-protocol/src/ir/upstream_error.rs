@@ -62,7 +62,6 @@ impl UpstreamError {
         }
     }
 
-    /// Returns the failure to report to the caller.
     pub fn to_failure(
         &self,
         profile: &VendorProfile,

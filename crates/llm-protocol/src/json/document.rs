@@ -54,7 +54,6 @@ impl<'a> JsonDocument<'a> {
         JsonValue { tree: self, at: 0 }
     }
 
-    /// Returns the node buffer for reuse.
     pub fn into_nodes(self) -> NodeBuffer {
         self.nodes
     }

@@ -290,7 +290,6 @@ impl JsonStrBuf {
         )
     }
 
-    /// Returns the number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.raw.len()
     }

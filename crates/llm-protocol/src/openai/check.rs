@@ -62,7 +62,6 @@ fn is_integer(value: JsonValue<'_>) -> bool {
             .all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
-/// Checks that the value has this type.
 pub(crate) fn check_type(
     value: JsonValue<'_>,
     shape: MemberType,
@@ -243,7 +242,6 @@ pub(crate) fn parse_effort(word: &JsonStr<'_>, path: impl Display) -> RequestRes
     }
 }
 
-/// Reads a `cache_control` object.
 pub(crate) fn cache_control(
     value: JsonValue<'_>,
     path: impl Display,

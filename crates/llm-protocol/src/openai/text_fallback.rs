@@ -30,7 +30,6 @@ pub(crate) struct TextFallback<'w> {
 }
 
 impl TextFallback<'_> {
-    /// Returns the tool's name at the vendor.
     pub fn tool_name(&mut self, name: &JsonStr<'_>, at: impl std::fmt::Display) -> String {
         identifiers::alias_tool_name(name.value(), at, self.warnings, self.response_context)
             .into_owned()
@@ -81,7 +80,6 @@ impl TextFallback<'_> {
         }
     }
 
-    /// Writes a search result between tags.
     fn search_result<'a>(&mut self, at: JsonPath, value: JsonValue<'a>) -> Vec<JsonStr<'a>> {
         let wants_citations = value.find(["citations", "enabled"]);
         self.warn_citations(

@@ -40,7 +40,6 @@ pub(super) fn write_finish_chunk(
     write_chat_chunk(seen, model_json, &finish, None, out);
 }
 
-/// Writes the chunk with only the usage.
 pub(super) fn write_chat_usage_chunk(
     seen: &chat::ChatStreamState,
     model_json: &str,

@@ -112,7 +112,6 @@ impl UsageEstimator {
         )
     }
 
-    /// Returns the estimated input.
     pub fn input(&self) -> Usage {
         self.input
     }

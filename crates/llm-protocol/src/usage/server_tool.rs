@@ -105,7 +105,6 @@ impl<T> PerTool<T> {
 }
 
 impl PerTool<u64> {
-    /// Counts one more use of `tool`.
     pub fn add(&mut self, tool: ServerTool) {
         let count = self.get_mut(tool);
         *count = count.saturating_add(1);

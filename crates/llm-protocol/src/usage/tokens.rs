@@ -120,7 +120,6 @@ impl Usage {
         }
     }
 
-    /// Returns a usage with only the tier.
     pub fn from_tier(service_tier: ServiceTier) -> Usage {
         Usage {
             service_tier: Some(service_tier),

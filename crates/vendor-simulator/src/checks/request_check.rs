@@ -22,7 +22,6 @@ impl SimRequestCheck<'_> {
         members::non_null(self.body, name)
     }
 
-    /// Returns the output limit of the model.
     pub fn output_max(&self) -> Option<u64> {
         generations::max_output_tokens(self.model)
     }

@@ -49,7 +49,6 @@ impl SimMessagesResponse {
         }
     }
 
-    /// Returns the visible part of a block's output.
     pub(super) fn visible_output(&self, index: usize) -> &str {
         match self.part(index) {
             SimPart::Thinking(thinking) if thinking.omitted => "",

@@ -59,7 +59,6 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
     bare.into_iter().collect()
 }
 
-/// Reads an entry of `reasoning_details`.
 fn reasoning_detail<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
     if value
         .get("format")

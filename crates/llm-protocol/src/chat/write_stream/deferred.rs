@@ -102,7 +102,6 @@ impl ReasoningDetailsBuffer {
         }
     }
 
-    /// Returns the texts of all visible thinking.
     pub fn texts(&self) -> impl Iterator<Item = JsonStr<'_>> {
         self.entries
             .iter()

@@ -32,7 +32,6 @@ pub(super) fn configuration_update(body: JsonValue<'_>) -> Option<JsonValue<'_>>
         .last()
 }
 
-/// Reads `instructions` and `input`.
 pub(super) fn read<'a>(
     body: JsonValue<'a>,
     request: &mut Request<'a>,
