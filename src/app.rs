@@ -256,7 +256,6 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: StartMode) -> any
     serve(server, handle, startup_signals)
 }
 
-/// The location of an edge's sidecar.
 enum EdgeDeployment {
     /// The sidecar runs in this process.
     Sidecar(LocalConnector),

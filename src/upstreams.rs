@@ -127,7 +127,6 @@ pub struct EndpointQuery<'a> {
     pub tried: &'a [usize],
 }
 
-/// The reason why no endpoint is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointUnavailable {
     /// All endpoints were tried.

@@ -241,7 +241,6 @@ async fn serve_status(
     axum::serve(listener, service).await
 }
 
-/// The thread that renews the lease.
 pub struct LeaseRenewal {
     end: mpsc::SyncSender<()>,
     thread: JoinHandle<()>,

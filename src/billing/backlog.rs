@@ -341,7 +341,6 @@ impl LedgerBacklog {
     }
 }
 
-/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Assessment {
     Delay(Duration),

@@ -80,7 +80,6 @@ pub struct PendingRequests {
     pub of_key: u64,
 }
 
-/// Result of resolving a hold.
 #[derive(Debug, Clone, Copy)]
 pub struct HoldResolution {
     /// Credits that the account pays.

@@ -85,7 +85,6 @@ pub fn remove_hop_headers(session: &mut Session) -> bool {
     closes
 }
 
-/// The reason why a request is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestDefect {
     pub reason: RefusalReason,

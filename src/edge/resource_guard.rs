@@ -25,7 +25,6 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// keeps, or files that idle clients hold, must not block all clients for good.
 const MIN_SERVED_REQUESTS: usize = 8;
 
-/// The resource that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     Memory = 1,

@@ -31,7 +31,6 @@ pub struct RequestContext {
     pub in_flight: Option<InFlightGuard>,
 }
 
-/// The stage that a request has reached.
 pub enum Stage {
     /// The header has arrived, at least in part.
     Received,

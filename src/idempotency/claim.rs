@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 
 const MAX_KEY_BYTES: usize = 255;
 
-/// Result of looking up the key of a request.
 pub enum KeyLookupOutcome {
     /// The key is new, so the gateway must answer the request.
     New(Box<IdempotencyGuard>),

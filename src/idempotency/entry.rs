@@ -3,7 +3,6 @@
 //!
 //! This file must not depend on a store.
 
-/// A request under an idempotency key.
 #[derive(Debug, Clone, Copy)]
 pub struct IdempotencyRequest<'a> {
     pub account: &'a str,

@@ -42,7 +42,6 @@ impl Retention {
     }
 }
 
-/// Result of a request with a key.
 #[derive(Debug)]
 pub struct IdempotencyCompletion {
     pub entry: IdempotencyEntry,

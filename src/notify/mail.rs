@@ -144,7 +144,6 @@ struct MailDispatcher {
     warned_at_ms: AtomicI64,
 }
 
-/// The result of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SendOutcome {
     Sent,

@@ -232,7 +232,6 @@ impl RefusedRequestsDb {
     }
 }
 
-/// The columns that [`read_row`] expects.
 const COLUMNS: &str =
     "request_id, account, at_ms, status, code, message, surface, model, key_id, key_shown, seq";
 

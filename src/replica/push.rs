@@ -11,7 +11,6 @@ use ledger::postgres::{Domain, HomeCommit, MAX_PAGE_ENTRIES, Position, PostgresH
 use ledger::{ChainHead, Ledger, LedgerEntry};
 use rusqlite::Connection;
 
-/// The data that was sent to PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushReport {
     /// Number of entries.

@@ -18,7 +18,6 @@ use std::time::Duration;
 /// Time limit of a call to the shared store for which no request waits.
 const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The idempotency keys of all edges.
 pub struct RedisIdempotency {
     /// Connections for the serving threads and for the housekeeping thread. Each runtime needs its
     /// own connection.

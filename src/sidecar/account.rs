@@ -327,7 +327,6 @@ async fn sign_in(
 
 const TOO_MANY_ATTEMPTS: &str = "Too many attempts. Wait a moment, then try again.";
 
-/// The result of a password check.
 pub enum PasswordOutcome {
     Right(Account),
     Wrong,

@@ -102,7 +102,6 @@ enum AlertMail {
     Off,
 }
 
-/// One message in the delivery log.
 struct DeliveryView {
     id: String,
     created: Timestamp,

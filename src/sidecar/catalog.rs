@@ -123,7 +123,6 @@ fn join_protocols(protocols: impl IntoIterator<Item = Protocol>) -> String {
         .join(", ")
 }
 
-/// A token class and its prices by tier.
 struct TokenClassRow {
     name: &'static str,
     prices: Vec<String>,
@@ -184,7 +183,6 @@ struct DocsPage {
     part: DocsPart,
     base_url: String,
     models: Vec<Arc<CatalogModel>>,
-    /// A first request in several languages.
     first_calls: Vec<FirstCall>,
     /// Name of the reader's key for the examples, if the reader is signed in and has a key.
     key_name: Option<String>,

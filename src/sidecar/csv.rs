@@ -21,7 +21,6 @@ use tokio::task::JoinHandle;
 type CsvReader<P> = dyn Fn(P) -> CsvPiece<P> + Send + Sync;
 type CsvPiece<P> = Result<(String, Option<P>), StoreError>;
 
-/// A CSV file that is being sent.
 pub struct CsvFile<P> {
     /// Holds one of the account's stream slots while the file is sent.
     _slot: StreamSlot,

@@ -114,7 +114,6 @@ enum LinkState {
 struct Credentials {
     /// Live keys, newest first, at most [`MAX_LISTED_KEYS`].
     keys: Vec<ApiKey>,
-    /// Number of further live keys.
     more_keys: usize,
     /// URL of the webhook, if there is one.
     webhook: Option<String>,

@@ -58,7 +58,6 @@ pub struct Frame {
     pub style: &'static str,
     pub scripts: Vec<&'static str>,
     pub brand: PageBrand,
-    /// Name of the font file.
     pub font: &'static str,
     pub menu: Menu,
     pub viewer: Option<FrameUser>,

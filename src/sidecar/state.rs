@@ -33,7 +33,6 @@ pub struct Sidecar {
     pub endpoint_registry: Option<Arc<EndpointRegistry>>,
     /// Requests that edges refused, if an edge runs in this process.
     pub refused: Option<RefusedRequests>,
-    /// The running audit and the last result.
     pub(super) audits: Arc<LedgerAuditRunner>,
 }
 

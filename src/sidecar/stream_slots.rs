@@ -6,7 +6,6 @@ use config::Limits;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of open streams per account.
 #[derive(Default)]
 pub struct StreamCounts {
     open: Mutex<HashMap<String, u64>>,

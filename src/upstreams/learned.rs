@@ -12,7 +12,6 @@ const MEMORY: Duration = Duration::from_secs(3_600);
 /// oldest.
 const MAX_REFUSALS: usize = 256;
 
-/// The members that one vendor has refused.
 #[derive(Debug, Default)]
 pub struct LearnedMembers(Vec<Refusal>);
 

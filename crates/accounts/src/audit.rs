@@ -24,7 +24,6 @@ pub struct Actor {
     pub address: String,
 }
 
-/// The result of checking the audit log.
 #[derive(Debug, Default)]
 pub struct AuditLogReport {
     pub lines: u64,

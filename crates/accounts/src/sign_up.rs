@@ -212,7 +212,6 @@ fn sign_up_with(
     )
 }
 
-/// The form that a new user fills in.
 #[derive(Clone, Copy)]
 pub struct SignUpForm<'a> {
     pub email: &'a str,

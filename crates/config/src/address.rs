@@ -95,7 +95,6 @@ impl FromIterator<Network> for TrustedProxies {
     }
 }
 
-/// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress {
     pub address: IpAddr,

@@ -47,7 +47,6 @@ const DRAWING_ELEMENTS: &[&str] = &[
     "use",
 ];
 
-/// The appearance of the product.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrandSettings {
     /// Name as the file has it. Pages must escape it.

@@ -149,7 +149,6 @@ impl CatalogModel {
     }
 }
 
-/// A vendor that the gateway calls.
 #[derive(Debug)]
 pub struct CatalogVendor {
     pub name: String,

@@ -16,7 +16,6 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// Maximum size of one file in bytes. Certificate chains have a few KiB.
 const MAX_PEM_BYTES: u64 = 1_048_576;
 
-/// A fault in one of the two files.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateFault {
     #[error("{0}")]

@@ -40,7 +40,6 @@ pub enum MailEncryption {
     Plain,
 }
 
-/// The sender of the gateway's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailSender {
     /// Display name. Empty if only the address is shown.

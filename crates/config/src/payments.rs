@@ -11,7 +11,6 @@ use credits::money::{MAX_MICRO, Micro};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Address of Stripe's API.
 const STRIPE_API: &str = "https://api.stripe.com";
 /// Maximum amount of a payment that Stripe accepts, in minor units.
 const MAX_MINOR: i64 = 99_999_999;

@@ -19,7 +19,6 @@ struct PresetTable {
     presets: BTreeMap<String, Preset>,
 }
 
-/// The defaults of one vendor.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {

@@ -3,7 +3,6 @@
 //!
 //! This file must not open a connection.
 
-/// Address of the shared store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisAddress {
     One(String),

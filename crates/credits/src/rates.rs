@@ -23,7 +23,6 @@ impl RateQuota {
     }
 }
 
-/// The kind of limit that a request exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateLimitKind {
     Requests,

@@ -94,7 +94,6 @@ impl Request<'_> {
     }
 }
 
-/// One message of the caller.
 #[derive(Debug)]
 pub struct Turn<'a> {
     pub side: TurnRole,
@@ -112,7 +111,6 @@ pub enum TurnRole {
     System,
 }
 
-/// One content block of a turn.
 #[derive(Debug)]
 pub struct Block<'a> {
     pub at: JsonPath,
@@ -205,7 +203,6 @@ impl ImageSource<'_> {
     }
 }
 
-/// A document in a message of the client.
 #[derive(Debug)]
 pub struct File<'a> {
     pub title: Option<JsonStr<'a>>,
@@ -240,7 +237,6 @@ pub enum Thinking<'a> {
     Hidden { data: JsonStr<'a> },
 }
 
-/// A tool call that the model made.
 #[derive(Debug)]
 pub struct ToolCall<'a> {
     /// Id that the client gave, if any.
@@ -275,7 +271,6 @@ pub enum ToolResultContent<'a> {
     Blocks(Vec<Block<'a>>),
 }
 
-/// A tool that the model may call.
 #[derive(Debug)]
 pub struct Tool<'a> {
     /// Index in the client's `tools` (or `functions`).

@@ -23,7 +23,6 @@ const END: [(&str, bool); 2] = [("clean", true), ("cut", false)];
 const DISPLAY: [(&str, bool); 2] = [("omitted", true), ("summarized", false)];
 const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The behaviour that one request selected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Behaviour {
     pub text: Option<String>,
@@ -36,7 +35,6 @@ pub struct Behaviour {
     pub args: Option<String>,
     pub tools: Option<usize>,
     pub tool_id: Option<String>,
-    /// Number of turns with calls before the reply.
     pub steps: Option<usize>,
     /// True if the reply is an outline of the conversation.
     pub outline: bool,

@@ -18,7 +18,6 @@ use pingora::proxy::Session;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The path of the dashboard's live balance.
 const LIVE_PATH: &str = "/dashboard/live";
 
 /// Admits a request for a page. Returns true if the request was refused and answered.

@@ -63,7 +63,6 @@ pub struct ResponseProgress {
     /// True if a keep-alive went to the client, which fixes the status.
     pub kept_alive: bool,
     pub ended: Option<AbortReason>,
-    /// Number of attempts that were started.
     pub(super) attempt: u32,
     /// True if the running attempt's connection speaks HTTP/2.
     pub(super) is_h2: bool,

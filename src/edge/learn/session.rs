@@ -74,7 +74,6 @@ pub struct LearnSession<'a> {
     address: SocketAddr,
     pub model: &'a CatalogModel,
     pub table: &'static ProtocolProbes,
-    /// Name of the member with the output limit.
     pub limit_member: &'static str,
     pub budget: Budget,
     /// Rate limits that the vendor reports in header fields.

@@ -27,7 +27,6 @@ use std::time::Duration;
 
 /// Interval at which the rules are checked.
 const TICK_INTERVAL: Duration = Duration::from_secs(10);
-/// Number of accounts per read.
 const ACCOUNTS_PER_PAGE: u32 = 500;
 /// Maximum number of accounts whose spend is remembered between two checks.
 const MAX_REMEMBERED: usize = 100_000;
@@ -59,7 +58,6 @@ pub async fn run(context: NotifyContext) {
     }
 }
 
-/// The result of one check of all rules.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AlertTickReport {
     pub accounts: usize,

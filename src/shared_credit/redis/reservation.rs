@@ -33,7 +33,6 @@ pub struct ReserveCommand<'a> {
     pub within: Option<(&'a str, &'a RequestLimits)>,
 }
 
-/// The result of a [`ReserveCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReserveReply {
     Held(CreditSplit),

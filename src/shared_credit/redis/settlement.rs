@@ -8,7 +8,6 @@ use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The end of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct SettleCommand<'a> {
     pub request_id: &'a str,

@@ -13,7 +13,6 @@ use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
 use ledger::StoreError;
 
-/// Number of rows that the overview shows.
 const LATEST_ROWS: u32 = 5;
 
 enum Item {

@@ -68,7 +68,6 @@ struct ServicePage {
     mail: MailView,
 }
 
-/// The state of the mail queue.
 struct MailView {
     /// Address of the mail server; `None` if the gateway sends no mail.
     server: Option<String>,

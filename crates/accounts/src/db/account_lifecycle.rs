@@ -9,7 +9,6 @@ use credits::money::Micro;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// The conditions for opening an account.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SignUpTerms<'a> {
     /// Hash of the invitation that the account uses up.

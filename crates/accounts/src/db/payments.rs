@@ -100,7 +100,6 @@ pub struct OrderLimits {
     pub count_since_ms: i64,
 }
 
-/// The result of storing an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InsertOrderOutcome {
     Done,

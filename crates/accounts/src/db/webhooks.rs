@@ -22,7 +22,6 @@ pub struct WebhookRow {
     pub disabled: Option<(i64, String)>,
 }
 
-/// A delivery before its first attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct NewDelivery<'a> {
     pub id: &'a str,

@@ -14,7 +14,6 @@ use prometheus::{
 };
 use std::sync::{Arc, LazyLock};
 
-/// The only metric registry.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 const SECONDS_BUCKETS: &[f64] = &[
@@ -32,7 +31,6 @@ macro_rules! families {
             registry: Registry,
             $($(#[$doc])* $vis $field: $kind,)*
             pub gen_ai: GenAiMetrics,
-            /// The values of all labels `model`.
             pub models: Arc<ModelLabels>,
             process: ProcessMetrics,
         }

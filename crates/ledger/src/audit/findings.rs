@@ -23,7 +23,6 @@ pub struct LedgerAuditReport {
     pub reads_sealed: bool,
 }
 
-/// One violation of an invariant.
 #[derive(Debug, Serialize)]
 pub struct Finding {
     /// Name of the violated rule.

@@ -15,7 +15,6 @@ use std::ops::Deref;
 /// SQL for the table with a copy's position. Without PostgreSQL, the table exists but is empty.
 pub const CREATE_POSITION: &str = include_str!("position.sql");
 
-/// A file that is a copy.
 pub struct Copy {
     pub(crate) home: PostgresHome,
     pub(crate) domain: Domain,

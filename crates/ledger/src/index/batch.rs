@@ -179,7 +179,6 @@ pub(crate) struct IndexBatch {
     pub hours: HashMap<UsageKey, UsageChange>,
     /// Changes of conversations, by account and name.
     pub conversations: HashMap<(i64, String), ConversationChange>,
-    /// The last entry of the batch.
     pub end: Option<ChainHead>,
 }
 

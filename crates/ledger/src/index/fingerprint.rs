@@ -35,7 +35,6 @@ pub struct StoredFingerprint {
 /// The fingerprint of an index whose tables agree with each other.
 pub(crate) struct TablesFingerprint {
     sum: u128,
-    /// The last entry in the index.
     pub position: ChainHead,
     /// True if a sum has reached the maximum of its column. Such a sum differs from that of the
     /// entries.

@@ -104,7 +104,6 @@ pub(crate) fn instance_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, S
     Ok(folders)
 }
 
-/// State of a directory's lock.
 pub(crate) enum LockState {
     /// A process holds the lock, or another process is checking it right now.
     Living,

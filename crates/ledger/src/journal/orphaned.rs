@@ -14,7 +14,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The journal of a dead process.
 pub struct OrphanedJournal {
     pub dir: PathBuf,
     pub instance_id: String,

@@ -236,7 +236,6 @@ impl JournalContents {
     }
 }
 
-/// The line numbers in one file.
 #[derive(Default)]
 struct LineCount {
     numbers: BTreeSet<u64>,

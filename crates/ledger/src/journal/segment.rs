@@ -20,7 +20,6 @@ pub struct Segment {
     pub(crate) file: File,
     /// Length of the file in bytes.
     pub(crate) bytes: AtomicU64,
-    /// Number of the next line.
     pub(crate) next: AtomicU64,
     /// True if the file has a record that only a replay will enter into the ledger.
     kept: AtomicBool,

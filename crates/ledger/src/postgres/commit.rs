@@ -48,7 +48,6 @@ const PUT_ROWS: &str = "INSERT INTO copied_row (domain, tbl, key, row, version)
     SELECT $1::text, tbl, key, row, $5::bigint FROM unnest($2::text[], $3::text[], $4::text[]) AS changed (tbl, key, row)
     ON CONFLICT (domain, tbl, key) DO UPDATE SET row = EXCLUDED.row, version = EXCLUDED.version";
 
-/// The reason why a commit did not succeed.
 enum CommitFault {
     /// The server rejected or never received the commit.
     Nothing(StoreError),

@@ -85,7 +85,6 @@ pub struct CopiedRow {
     pub row: Option<String>,
 }
 
-/// A transaction of the holder.
 #[derive(Debug, Clone)]
 pub struct HomeCommit {
     pub domain: Domain,

@@ -51,7 +51,6 @@ pub struct PaymentTotals {
     pub disputed: Micro,
     /// The part of refunds and disputes that had been spent already.
     pub written_off: Micro,
-    /// Number of refunds so far.
     pub refunds: u32,
 }
 

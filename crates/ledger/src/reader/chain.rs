@@ -12,7 +12,6 @@ use crate::statements::lookup;
 use crate::views::LedgerRows;
 use rusqlite::OptionalExtension;
 
-/// A reference that identifies an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryReference<'a> {
     /// The end of a request, which is a debit or a void.

@@ -335,7 +335,6 @@ impl SegmentReader {
 /// Iterates over the blocks of a segment's entries in order. The first fault ends the iteration.
 pub struct SegmentBlocks<'a> {
     reader: &'a SegmentReader,
-    /// Number of the next block.
     next: usize,
 }
 

@@ -21,7 +21,6 @@ use credits::money::{CreditSplit, Micro};
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
 
-/// The outcome of entering one ending.
 #[derive(Debug)]
 pub(crate) enum EndingEntry {
     New,

@@ -138,7 +138,6 @@ pub const CALLS: [(&str, ToolCallMode); 9] = [
     ("legacy", ToolCallMode::Legacy),
 ];
 
-/// A malformed answer of the chat vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MalformedShape {
     /// The content is an array of parts.

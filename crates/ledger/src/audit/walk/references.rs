@@ -9,7 +9,6 @@ use rusqlite::{Connection, Row, params};
 /// Maximum number of requests that one query looks up.
 pub(crate) const MAX_REFERENCES_LOOKED_UP: usize = 4_096;
 
-/// A unique index of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReferenceIndex {
     /// An entry counts once per kind and reference.

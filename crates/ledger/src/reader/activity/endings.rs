@@ -42,7 +42,6 @@ pub(crate) struct EndingsQuery {
     below: ActivityCursor,
 }
 
-/// An SQL query with its values.
 pub(crate) type EndingsSql = (String, Vec<i64>);
 
 impl EndingsQuery {

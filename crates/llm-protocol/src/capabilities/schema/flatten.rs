@@ -34,7 +34,6 @@ pub(super) struct SchemaFlattener<'a> {
     notes: Vec<String>,
 }
 
-/// The result of examining one schema.
 #[derive(Clone, Copy)]
 struct SchemaInfo<'a> {
     schema: JsonValue<'a>,
@@ -44,7 +43,6 @@ struct SchemaInfo<'a> {
     members: usize,
 }
 
-/// The result of merging several schemas.
 #[derive(Default)]
 struct MergedSchema<'a> {
     properties: NamedValues<'a>,
